@@ -1,0 +1,49 @@
+"""Headgate: a distributed rate limiter.
+
+    from headgate import Limiter
+
+    limiter = Limiter("100/minute")
+    if limiter.check("alice"):
+        ...
+
+Importing this, and using a limiter in memory, imports nothing but the standard library.
+"""
+
+from headgate._version import __version__
+from headgate.core.decision import Decision, LimitStatus
+from headgate.core.quota import Quota
+from headgate.errors import (
+    HeadgateError,
+    IdempotencyConflict,
+    InvalidCheck,
+    InvalidQuota,
+    InvalidRule,
+    RateLimited,
+    StoreError,
+    StoreFull,
+    StoreTimeout,
+    StoreUnavailable,
+)
+from headgate.limiter.aio import AsyncLimiter
+from headgate.limiter.sync import Limiter
+from headgate.rules.rule import Rule
+
+__all__ = [
+    "AsyncLimiter",
+    "Decision",
+    "HeadgateError",
+    "IdempotencyConflict",
+    "InvalidCheck",
+    "InvalidQuota",
+    "InvalidRule",
+    "LimitStatus",
+    "Limiter",
+    "Quota",
+    "RateLimited",
+    "Rule",
+    "StoreError",
+    "StoreFull",
+    "StoreTimeout",
+    "StoreUnavailable",
+    "__version__",
+]

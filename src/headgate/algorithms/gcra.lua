@@ -1,0 +1,55 @@
+-- GCRA. Twin of gcra.py. State: tat, part (in 1/limit). In Redis: the string "tat part".
+do
+  -- Where the schedule stands and ends, now: tat, part, horizon, horizon_part.
+  local function current(state, now, quota)
+    if not quota.refill then
+      quota.refill, quota.refill_part = muldiv(quota.burst, quota.window, quota.limit)
+    end
+    local horizon, horizon_part = now + quota.refill, quota.refill_part
+    if not state or state[1] < now then return now, 0, horizon, horizon_part end
+    local tat, part = state[1], min(state[2], quota.limit - 1)
+    if tat > horizon or (tat == horizon and part > horizon_part) then
+      -- Full, and no fuller than that: what is beyond comes from the future, or from a larger burst.
+      tat, part = horizon, horizon_part
+    end
+    return tat, part, horizon, horizon_part
+  end
+
+  local function admit(state, now, quota, cost)
+    local limit = quota.limit
+    local tat, part, horizon, horizon_part = current(state, now, quota)
+    if state and state[1] > tat then state = { tat, part } end
+    if cost > quota.burst then return NEVER, state end
+    local step, step_part = muldiv(cost, quota.window, limit)
+    tat = tat + step
+    if part >= limit - step_part then
+      tat, part = tat + 1, part - (limit - step_part)
+    else
+      part = part + step_part
+    end
+    if tat < horizon or (tat == horizon and part <= horizon_part) then
+      return 0, cost > 0 and { tat, part } or state
+    end
+    return tat - horizon + (part > horizon_part and 1 or 0), state
+  end
+
+  local function figures(state, now, quota)
+    local limit, window = quota.limit, quota.window
+    local tat, part, horizon, horizon_part = current(state, now, quota)
+    local gap, gap_part = horizon - tat, horizon_part - part
+    if gap_part < 0 then gap, gap_part = gap - 1, gap_part + limit end
+    local remaining, rest = muldiv(gap, limit, window)
+    remaining = remaining + floor(gap_part / window) + floor((gap_part % window + rest) / window)
+    return remaining, tat - now + (part > 0 and 1 or 0)
+  end
+
+  local function refund(state, now, quota, cost, charged_at)
+    local step, step_part = muldiv(cost, quota.window, quota.limit)
+    if state[2] < step_part then
+      return { state[1] - step - 1, state[2] + (quota.limit - step_part) }
+    end
+    return { state[1] - step, state[2] - step_part }
+  end
+
+  algorithms.gcra = { load = load2, admit = admit, figures = figures, refund = refund, save = save2 }
+end

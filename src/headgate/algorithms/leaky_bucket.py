@@ -1,0 +1,58 @@
+"""Leaky bucket: a level that drains at `limit` per `window`; a check pours in `cost`, up to `burst`.
+
+State: (level, part, last): the whole level, the part above it in 1/window, and when it was so.
+What is in the bucket leaves in order at a constant rate, so the level says how long a request has to wait for
+its turn (`Decision.delay`).
+"""
+
+from __future__ import annotations
+
+from headgate.core.check import NEVER
+from headgate.core.quota import Quota
+
+State = tuple[int, int, int]
+
+
+def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, State | None]:
+    level, part = _drained(state, now, quota)
+    burst = quota.burst
+    if cost + level + (part > 0) <= burst:
+        return 0, (level + cost, part, now) if cost else state
+    if state is not None and (state[2] > now or state[0] >= burst):
+        state = (level, part, now)  # from the future, or from a larger burst
+    return NEVER if cost > burst else _until(level + cost - burst, part, quota), state
+
+
+def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
+    level, part = _drained(state, now, quota)
+    return quota.burst - level - (part > 0), _until(level, part, quota)
+
+
+def _drained(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
+    """Level and part, now."""
+    if state is None:
+        return 0, 0
+    level, part, last = state
+    window = quota.window_us
+    if part >= window:
+        part = window - 1
+    if now > last:
+        leaked, leaked_part = divmod((now - last) * quota.limit, window)
+        level, part = level - leaked, part - leaked_part
+        if part < 0:
+            level, part = level - 1, part + window
+        if level < 0:
+            return 0, 0
+    return (level, part) if level < quota.burst else (quota.burst, 0)
+
+
+def _until(level: int, part: int, quota: Quota) -> int:
+    """The time until `level` and `part` have drained."""
+    return -((level * quota.window_us + part) // -quota.limit)
+
+
+def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: int) -> State | None:
+    if state is None:
+        return None
+    level, part, last = state
+    return (level - cost, part, last) if level >= cost else (0, 0, last)

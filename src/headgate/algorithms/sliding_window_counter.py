@@ -1,0 +1,71 @@
+"""Sliding window counter: the counts of this bucket and of the one before, which fades as this one ages.
+
+State: (start, current, previous). Allowed while `floor(previous * (window - elapsed) / window) + current + cost
+<= limit`: the previous bucket is taken to have been filled evenly.
+"""
+
+from __future__ import annotations
+
+from headgate.core.check import NEVER
+from headgate.core.quota import Quota
+
+State = tuple[int, int, int]
+
+
+def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, State | None]:
+    limit, window = quota.limit, quota.window_us
+    start = now - now % window
+    current = previous = 0
+    if state is not None:
+        if state[0] > now:
+            # From the future. What the other bucket had would fade too early here, so it counts in full.
+            state = (start, min(limit, state[1] + state[2]), 0)
+        if state[0] >= start:
+            _, current, previous = state
+        elif state[0] >= start - window:
+            previous = state[1]
+    left = start + window - now
+    if cost <= limit - current - previous * left // window:
+        return 0, (start, current + cost, previous) if cost else state
+    return NEVER if cost > limit else _until(limit - cost, current, previous, left, window), state
+
+
+def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
+    limit, window = quota.limit, quota.window_us
+    start = now - now % window
+    current = previous = 0
+    if state is not None:
+        if state[0] > now:
+            current = min(limit, state[1] + state[2])
+        elif state[0] >= start:
+            _, current, previous = state
+        elif state[0] >= start - window:
+            previous = state[1]
+    left = start + window - now
+    used = current + previous * left // window
+    return max(0, limit - used), _until(0, current, previous, left, window)
+
+
+def _until(room: int, current: int, previous: int, left: int, window: int) -> int:
+    """The time until no more than `room` is counted, when this bucket has `left` to go and nobody comes."""
+    if current > room:
+        return left + _fade(room, current, window, window)
+    return _fade(room - current, previous, left, window)
+
+
+def _fade(room: int, count: int, left: int, window: int) -> int:
+    """The time until `floor(count * left / window) <= room`, from now, while `left` runs down."""
+    if count <= room:
+        return 0
+    return max(0, left + 1 - -((room + 1) * window // -count))
+
+
+def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: int) -> State | None:
+    if state is None:
+        return None
+    start, current, previous = state
+    if charged_at >= start:
+        return (start, max(0, current - cost), previous)
+    if charged_at >= start - quota.window_us:
+        return (start, current, max(0, previous - cost))
+    return state

@@ -1,0 +1,122 @@
+"""Sliding window log: every admitted check is remembered for exactly one window.
+
+State: (entries, first, end, total, stamp, cost). The newest entry is `stamp` and `cost`; the older ones stand in
+`entries` as a flat array of stamp, cost, stamp, cost …, of which the positions from `first` to `end` count;
+`total` is the cost of them all. States share the array: what stands outside a state's own part of it means
+nothing to that state, so that a charge that is not kept in the end leaves no trace, and none copies the log.
+
+Memory is bounded: a limit above MAX_ENTRIES is logged in steps of `window / MAX_ENTRIES`, each check at the end
+of its step, so that it is never forgotten too early.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Final
+
+from headgate.core.check import NEVER
+from headgate.core.quota import Quota
+
+MAX_ENTRIES: Final = 16_384
+COMPACT_FROM: Final = 128
+
+State = tuple["array[int]", int, int, int, int, int]
+
+
+def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, State | None]:
+    limit, window = quota.limit, quota.window_us
+    stamp = now if limit <= MAX_ENTRIES else _stamp(now, quota)
+    if state is not None:
+        state = _current(state, now - window, stamp)
+    if state is None:
+        return (0, (array("q"), 0, 0, cost, stamp, cost) if cost else None) if cost <= limit else (NEVER, None)
+    entries, first, end, total, newest, newest_cost = state
+    if cost > limit - total:
+        return NEVER if cost > limit else _freed(state, total + cost - limit) + window - now, state
+    if cost == 0:
+        return 0, state
+    if newest == stamp:
+        return 0, (entries, first, end, total + cost, stamp, newest_cost + cost)
+    if len(entries) > end:
+        del entries[end:]
+    entries.append(newest)
+    entries.append(newest_cost)
+    return 0, (entries, first, end + 2, total + cost, stamp, cost)
+
+
+def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
+    limit, window = quota.limit, quota.window_us
+    if state is not None:
+        state = _current(state, now - window, _stamp(now, quota))
+    return (limit, 0) if state is None else (max(0, limit - state[3]), state[4] + window - now)
+
+
+def _current(state: State, horizon: int, stamp: int) -> State | None:
+    """Without what has left the window, and with nothing in the future."""
+    entries, first, end, _, newest, _ = state
+    if (entries[first] if first < end else newest) <= horizon:
+        return _expired(state, horizon)
+    return _rebased(state, stamp) if newest > stamp else state
+
+
+def _stamp(time: int, quota: Quota) -> int:
+    """When a check at `time` is logged: at the end of its step."""
+    if quota.limit <= MAX_ENTRIES:
+        return time
+    step = -(quota.window_us // -MAX_ENTRIES)
+    return -(time // -step) * step
+
+
+def _expired(state: State, horizon: int) -> State | None:
+    """Without the entries stamped `horizon` or before."""
+    entries, first, end, total, stamp, cost = state
+    if stamp <= horizon:
+        return None
+    while first < end and entries[first] <= horizon:
+        total -= entries[first + 1]
+        first += 2
+    if first > COMPACT_FROM and first * 2 > len(entries):
+        entries, first, end = entries[first:end], 0, end - first
+    return (entries, first, end, total, stamp, cost)
+
+
+def _rebased(state: State, stamp: int) -> State:
+    """With all entries from the future moved to now: a clock that went back."""
+    entries, first, end, total, _, cost = state
+    while first < end and entries[end - 2] >= stamp:
+        cost += entries[end - 1]
+        end -= 2
+    return (entries[first:end], 0, end - first, total, stamp, cost)
+
+
+def _freed(state: State, needed: int) -> int:
+    """The stamp of the entry whose leaving frees `needed`, counted from the oldest."""
+    entries, first, end, _, stamp, _ = state
+    while first < end:
+        needed -= entries[first + 1]
+        if needed <= 0:
+            return entries[first]
+        first += 2
+    return stamp
+
+
+def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: int) -> State | None:
+    if state is None:
+        return None
+    entries, first, end, total, newest, newest_cost = state
+    stamp = _stamp(charged_at, quota)
+    at = end
+    while at > first and newest > stamp and entries[at - 2] > stamp:
+        at -= 2
+    if newest == stamp:
+        cost = min(cost, newest_cost)
+        newest_cost -= cost
+    elif newest > stamp and at > first and entries[at - 2] == stamp:
+        cost = min(cost, entries[at - 1])
+        entries[at - 1] -= cost
+    else:
+        return state
+    while newest_cost == 0 and end > first:
+        end -= 2
+        newest, newest_cost = entries[end], entries[end + 1]
+    return (entries, first, end, total - cost, newest, newest_cost) if total > cost else None

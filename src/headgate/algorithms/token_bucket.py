@@ -1,0 +1,51 @@
+"""Token bucket: tokens drip in at `limit` per `window`, up to `burst`; a check takes `cost` of them.
+
+State: (tokens, part, last): whole tokens, the part of the next one in 1/window, and when it was so.
+Nothing of a token in the making is ever thrown away.
+"""
+
+from __future__ import annotations
+
+from headgate.core.check import NEVER
+from headgate.core.quota import Quota
+
+State = tuple[int, int, int]
+
+
+def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, State | None]:
+    tokens, part = _filled(state, now, quota)
+    if cost <= tokens:
+        return 0, (tokens - cost, part, now) if cost else state
+    if state is not None and state[2] > now:
+        state = (tokens, part, now)  # from the future
+    return NEVER if cost > quota.burst else _until(cost - tokens, part, quota), state
+
+
+def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
+    tokens, part = _filled(state, now, quota)
+    return tokens, _until(quota.burst - tokens, part, quota)
+
+
+def _filled(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
+    """Tokens and part, now."""
+    if state is None:
+        return quota.burst, 0
+    tokens, part, last = state
+    window = quota.window_us
+    if part >= window:
+        part = window - 1
+    if now > last:
+        gained, part = divmod((now - last) * quota.limit + part, window)
+        tokens += gained
+    return (tokens, part) if tokens < quota.burst else (quota.burst, 0)
+
+
+def _until(missing: int, part: int, quota: Quota) -> int:
+    """The time until `missing` more tokens are there, of which `part` is."""
+    return -((missing * quota.window_us - part) // -quota.limit) if missing else 0
+
+
+def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: int) -> State | None:
+    if state is None:
+        return None
+    return (min(quota.burst, state[0] + cost), state[1], state[2])

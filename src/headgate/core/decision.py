@@ -1,0 +1,230 @@
+"""Decision: what the caller gets. It combines the outcomes of all checks of one request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple, cast
+
+from headgate.core.check import NEVER, Check, Outcome
+from headgate.core.quota import MICROSECONDS, Quota
+
+State = Literal["normal", "warning", "throttled"]
+Reason = Literal[
+    "within_limit",
+    "over_limit",
+    "shadow",
+    "exempt",
+    "no_rule",
+    "penalty",
+    "fail_open",
+    "fail_closed",
+    "local_fallback",
+]
+
+WARNING_PERCENT = 80
+
+# The outcome of a single check whose figures nobody has asked for yet: wait, state, and what tells the figures.
+Late = tuple[int, Any, Callable[[Any, int, Quota], tuple[int, int]]]
+
+
+class LimitStatus(NamedTuple):
+    """One rule's part in a decision. The figures mean what they mean in `Decision`."""
+
+    rule: str
+    quota: Quota
+    enforced: bool
+    allowed: bool
+    limit: int
+    remaining: int
+    reset_after: float
+    retry_after: float | None
+    delay: float
+
+
+class Decision:
+    """Whether a request may pass, and the figures of the limit that binds it. Truthy when allowed.
+
+    The binding limit is, of a refused request, the one that makes it wait longest; of an allowed one, the one
+    with the least remaining. For `100/minute`, after 30 of 100 requests at one moment:
+    `limit=100, remaining=70, retry_after=0.0`; after 100: the next has `allowed=False, remaining=0` and
+    `retry_after` the seconds until it would pass, exact to the microsecond.
+
+    Everything but `allowed` is worked out when it is asked for. Decisions are immutable.
+    """
+
+    __slots__ = ("_checks", "_cost", "_now_us", "_outcomes", "_reason", "allowed")
+
+    allowed: bool
+
+    def __init__(
+        self,
+        allowed: bool,
+        now_us: int,
+        checks: tuple[Check, ...] = (),
+        outcomes: tuple[Outcome, ...] | Late = (),
+        cost: int = 1,
+        reason: Reason | None = None,
+    ) -> None:
+        self.allowed = allowed
+        self._now_us = now_us
+        self._checks = checks  # a check's cost is that of a request of cost 1
+        self._outcomes = outcomes
+        self._cost = cost
+        self._reason = reason
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """What the store answered, one outcome per applied rule, in the rules' order."""
+        outcomes = self._outcomes
+        if callable(outcomes[-1]) if outcomes else False:
+            wait_us, state, figures = cast("Late", outcomes)
+            return (Outcome(wait_us, *figures(state, self._now_us, self._checks[0].quota)),)
+        return cast("tuple[Outcome, ...]", outcomes)
+
+    @property
+    def limit(self) -> int:
+        """What `remaining` counts down from; 0 when no limit applied."""
+        return self._binding.limit if self._checks else 0
+
+    @property
+    def remaining(self) -> int:
+        """How much still fits right now."""
+        return self._binding.remaining if self._checks else 0
+
+    @property
+    def reset_after(self) -> float:
+        """Seconds until the whole limit is available again."""
+        return self._binding.reset_after if self._checks else 0.0
+
+    @property
+    def reset_at(self) -> float:
+        """The same as a Unix time, on the store's clock."""
+        return self._now_us / MICROSECONDS + self.reset_after
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds until the same request would pass, if nobody else came: 0 when allowed, None for never."""
+        if self.allowed or not self._checks:
+            return 0.0
+        return self._binding.retry_after
+
+    @property
+    def delay(self) -> float:
+        """Seconds until this request's turn, of a leaky bucket; 0 for all others and for refusals."""
+        return max((status.delay for status in self.limits), default=0.0) if self.allowed else 0.0
+
+    @property
+    def rule(self) -> str | None:
+        """The id of the binding rule; None when no rule applied."""
+        return self._binding.rule if self._checks else None
+
+    @property
+    def state(self) -> State:
+        """`throttled` when refused, `warning` from 80 % used, else `normal`."""
+        if not self.allowed:
+            return "throttled"
+        for status in self.limits:
+            if status.enforced and (status.limit - status.remaining) * 100 >= status.limit * WARNING_PERCENT:
+                return "warning"
+        return "normal"
+
+    @property
+    def reason(self) -> Reason:
+        """Why: `over_limit`, `within_limit`, `shadow` (only a shadow rule would have refused), or a special case."""
+        if self._reason is not None:
+            return self._reason
+        if not self.allowed:
+            return "over_limit"
+        if not self._checks:
+            return "no_rule"
+        return "within_limit" if all(outcome.wait_us == 0 for outcome in self.outcomes) else "shadow"
+
+    @property
+    def limits(self) -> tuple[LimitStatus, ...]:
+        """One status per applied rule, the most restrictive first."""
+        return tuple(sorted(self._statuses(), key=_restrictiveness))
+
+    @property
+    def _binding(self) -> LimitStatus:
+        return min(self._statuses(), key=_restrictiveness)
+
+    def _statuses(self) -> Iterator[LimitStatus]:
+        for check, outcome in zip(self._checks, self.outcomes, strict=True):
+            yield _status(check, outcome, self._cost)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures as plain data, ready for JSON."""
+        figures: dict[str, Any] = {name: getattr(self, name) for name in _FIGURES}
+        figures["limits"] = [
+            status._replace(quota=str(status.quota))._asdict()  # type: ignore[arg-type]
+            for status in self.limits
+        ]
+        return figures
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+    def __eq__(self, other: object) -> bool:
+        return self.as_dict() == other.as_dict() if isinstance(other, Decision) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((self.allowed, self._now_us, self.outcomes))
+
+    def __repr__(self) -> str:
+        figures = ", ".join(f"{name}={getattr(self, name)!r}" for name in _FIGURES)
+        return f"Decision({figures})"
+
+
+_FIGURES = (
+    "allowed",
+    "limit",
+    "remaining",
+    "reset_at",
+    "reset_after",
+    "retry_after",
+    "delay",
+    "rule",
+    "state",
+    "reason",
+)
+
+
+def _status(check: Check, outcome: Outcome, cost: int) -> LimitStatus:
+    wait_us, remaining, reset_us = outcome
+    quota = check.quota
+    delay_us = 0
+    if wait_us == 0 and quota.algorithm == "leaky_bucket":
+        # It is empty reset_us from now; this request's own share of that is the last to leave.
+        delay_us = max(0, reset_us - check.cost * cost * quota.window_us // quota.limit)
+    return LimitStatus(
+        rule=check.rule,
+        quota=quota,
+        enforced=check.enforced,
+        allowed=wait_us == 0,
+        limit=quota.capacity,
+        remaining=remaining,
+        reset_after=reset_us / MICROSECONDS,
+        retry_after=None if wait_us == NEVER else wait_us / MICROSECONDS,
+        delay=delay_us / MICROSECONDS,
+    )
+
+
+def _restrictiveness(status: LimitStatus) -> tuple[bool, float, int, float]:
+    """Sorts the enforced before the shadows, the longest wait first, then the least remaining."""
+    wait = float("inf") if status.retry_after is None else status.retry_after
+    return (not status.enforced, -wait, status.remaining, -status.reset_after)
+
+
+def combine(
+    checks: tuple[Check, ...],
+    outcomes: tuple[Outcome, ...],
+    now_us: int,
+    *,
+    cost: int = 1,
+    reason: Reason | None = None,
+) -> Decision:
+    """The decision on a request whose checks had these outcomes: allowed unless an enforced one must wait."""
+    allowed = all(
+        outcome.wait_us == 0 or not check.enforced for check, outcome in zip(checks, outcomes, strict=True)
+    )
+    return Decision(allowed, now_us, checks, outcomes, cost, reason)

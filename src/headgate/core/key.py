@@ -1,0 +1,49 @@
+"""Where one rule keeps one subject's state.
+
+A key reads `rl:<dimension>:{<subject>}:<rule>:<algorithm>`. The subject is the hash tag, so that on a cluster
+all limits of one subject share a slot and are decided in one atomic step.
+
+A *space* is a key with `*` for the subject: all that a rule fixes once. A store that lives in this process
+keeps one table per space and never builds the text of a key; Redis is given `key(space, subject)`.
+
+Subjects, dimensions and rule ids are escaped, so that two of them never make the same key, whatever characters
+they contain: everything but letters, digits and `_.-~@` is percent-encoded as UTF-8.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Final
+from urllib.parse import quote
+
+MAX_ESCAPED: Final = 128
+_EMPTY: Final = "%"  # an empty hash tag would make Redis hash the whole key; a lone % is never an escape
+
+
+def space(dimension: str, rule: str, algorithm: str) -> str:
+    """The key of `rule` with a `*` in the subject's place."""
+    return f"rl:{escape(dimension)}:{{*}}:{escape(rule)}:{algorithm}"
+
+
+def key(space: str, subject: str) -> str:
+    """The key of one subject in a space."""
+    return space.replace("*", escape(subject), 1)
+
+
+def escape(text: str) -> str:
+    """`text` in characters that are safe in a key; injective, and at most 128 characters long.
+
+    What would be longer is hashed (256 bits) behind a `#`, which an escaped text never contains.
+    """
+    if not text:
+        return _EMPTY
+    if len(text) <= MAX_ESCAPED:
+        escaped = quote(text, safe="@", errors="surrogatepass")
+        if len(escaped) <= MAX_ESCAPED:
+            return escaped
+    return "#" + blake2b(text.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()
+
+
+def joined(parts: tuple[str, ...]) -> str:
+    """One subject out of several facts (`user+endpoint`), injectively: lengths first, so nothing can blur."""
+    return "".join(f"{len(part)}:{part}" for part in parts)

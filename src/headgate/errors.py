@@ -1,0 +1,81 @@
+"""Every exception that Headgate raises on purpose.
+
+HeadgateError
+├── InvalidQuota          (ValueError)   a notation or a figure that makes no quota
+├── InvalidRule           (ValueError)   a rule that cannot be applied
+├── InvalidCheck          (ValueError)   a check whose subject, cost or key makes no sense
+│   └── IdempotencyConflict              one idempotency key, two different requests
+├── RateLimited                          a decorated function was refused; carries the decision
+└── StoreError                           the store could not decide; the failure policy takes over
+    ├── StoreTimeout                     no answer within the deadline: it may or may not have been charged
+    ├── StoreUnavailable                 not reached, or it answered with an error: nothing was charged
+    └── StoreFull                        a bounded store with no key that it may forget
+
+A refusal is a value (`Decision`), not an exception: only faults raise.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headgate.core.decision import Decision
+
+
+class HeadgateError(Exception):
+    """The root: catch this to catch everything that Headgate raises on purpose."""
+
+
+class InvalidQuota(HeadgateError, ValueError):
+    """A notation string or a figure that makes no quota."""
+
+
+class InvalidRule(HeadgateError, ValueError):
+    """A rule, or a set of rules, that cannot be applied."""
+
+
+class InvalidCheck(HeadgateError, ValueError):
+    """A check whose subject, cost or idempotency key makes no sense. Nothing was charged."""
+
+
+class IdempotencyConflict(InvalidCheck):
+    """The idempotency key was used for another request within the last five minutes. Nothing was charged."""
+
+    @classmethod
+    def of(cls, key: str) -> IdempotencyConflict:
+        return cls(
+            f"idempotency key {key!r} was used for another request within the last five minutes; "
+            "use a new key for a new request"
+        )
+
+
+class RateLimited(HeadgateError):
+    """A function decorated with `limit` was not called, because a limit refused it.
+
+    `decision` says which limit, and when to try again.
+    """
+
+    def __init__(self, decision: Decision) -> None:
+        super().__init__(decision)
+        self.decision = decision
+
+    def __str__(self) -> str:
+        decision = self.decision
+        after = "never fits" if decision.retry_after is None else f"retry after {decision.retry_after:g} s"
+        return f"rate limited by rule {decision.rule!r} ({decision.reason}); {after}"
+
+
+class StoreError(HeadgateError):
+    """The store could not decide. The limiter turns this into a decision by the rules' failure modes."""
+
+
+class StoreTimeout(StoreError):
+    """The store did not answer within the deadline. The check may or may not have been charged."""
+
+
+class StoreUnavailable(StoreError):
+    """The store was not reached, or answered with an error. Nothing was charged."""
+
+
+class StoreFull(StoreError):
+    """A bounded store has no room for a new key: every key that it holds is limiting somebody right now."""

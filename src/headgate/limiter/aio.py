@@ -1,0 +1,138 @@
+"""AsyncLimiter: checks from asyncio."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+from functools import wraps
+from typing import Any, ParamSpec, Self, TypeVar
+
+from headgate.core.clock import Clock
+from headgate.core.decision import Decision
+from headgate.core.quota import Quota
+from headgate.errors import InvalidCheck, RateLimited, StoreError
+from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
+from headgate.limiter.engine import Asked, Engine, Request, Rules, Subject, Wait
+from headgate.rules.rule import FailureMode
+from headgate.stores.memory import AsyncMemoryStore, MemoryStore
+from headgate.stores.protocol import AsyncStore
+from headgate.stores.urls import open_async_store
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class AsyncLimiter:
+    """`Limiter` for asyncio: the same arguments, methods and meanings, awaited.
+
+    Checks that are made while the event loop is busy travel to a Redis store together. An `AsyncLimiter` on a
+    Redis store belongs to the event loop that it is first used in.
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        *,
+        store: str | AsyncStore | MemoryStore = "memory://",
+        clock: Clock | None = None,
+        name: str = "default",
+        failure_mode: FailureMode = "open",
+    ) -> None:
+        self._engine = Engine(rules, clock=clock, name=name, failure_mode=failure_mode)
+        self._owned = isinstance(store, str)
+        if isinstance(store, str):
+            store = open_async_store(store, clock)
+        self._store: AsyncStore = AsyncMemoryStore(store) if isinstance(store, MemoryStore) else store
+
+    async def check(
+        self,
+        subject: Subject | None = None,
+        /,
+        *,
+        cost: int = 1,
+        idempotency_key: str | None = None,
+        **facts: Any,
+    ) -> Decision:
+        """See `Limiter.check`. A caller that is cancelled may have been charged."""
+        return (await self._decide([self._engine.ask(subject, facts, cost, idempotency_key)]))[0]
+
+    async def peek(self, subject: Subject | None = None, /, *, cost: int = 1, **facts: Any) -> Decision:
+        """See `Limiter.peek`."""
+        return (await self._decide([self._engine.ask(subject, facts, cost, peek=True)]))[0]
+
+    async def check_many(self, requests: Iterable[Request]) -> list[Decision]:
+        """See `Limiter.check_many`."""
+        return await self._decide(self._engine.ask_many(requests))
+
+    async def wait(
+        self,
+        subject: Subject | None = None,
+        /,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - gives up before it has waited in vain
+        cost: int = 1,
+        **facts: Any,
+    ) -> Decision:
+        """See `Limiter.wait`."""
+        wait = Wait(self._engine, timeout)
+        while True:
+            decision = await self.check(subject, cost=cost, **facts)
+            seconds = wait.seconds(decision)
+            if seconds is None:
+                return decision
+            await self._engine.clock.sleep_async(seconds)
+
+    async def reset(self, subject: Subject | None = None, /, **facts: Any) -> None:
+        """See `Limiter.reset`."""
+        asked = self._engine.ask(subject, facts, 0)
+        await self._store.reset(asked.group.checks)
+        self._engine.local.reset(asked.group.checks)
+
+    def limit(
+        self, quota: str | Quota, *, key: Key | None = None, cost: int = 1, name: str | None = None
+    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:
+        """Decorate an async function. See `Limiter.limit`."""
+        quota = quota_of(quota)
+
+        def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+            if not inspect.iscoroutinefunction(function):
+                raise InvalidCheck(
+                    f"{rule_name(function)} is not async: decorate it with the limit of a Limiter instead"
+                )
+            limiter = AsyncLimiter(
+                quota,
+                store=self._store,
+                clock=self._engine.clock,
+                name=name or rule_name(function),
+                failure_mode=self._engine.failure_mode,
+            )
+
+            @wraps(function)
+            async def limited(*args: P.args, **kwargs: P.kwargs) -> R:
+                decision = await limiter.check(subject_of(key, args, kwargs), cost=cost)
+                if not decision.allowed:
+                    raise RateLimited(decision)
+                return await function(*args, **kwargs)
+
+            return limited
+
+        return decorate
+
+    async def close(self) -> None:
+        """Give back the store's connections, if this limiter opened it."""
+        if self._owned:
+            await self._store.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def _decide(self, asked: list[Asked]) -> list[Decision]:
+        groups = [request.group for request in asked if request.plan.rules]
+        try:
+            results = await self._store.check(groups) if groups else []
+        except StoreError as error:
+            return self._engine.conclude(asked, error)
+        return self._engine.conclude(asked, results)

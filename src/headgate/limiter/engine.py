@@ -1,0 +1,214 @@
+"""What `Limiter` and `AsyncLimiter` have in common: everything but the I/O."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from headgate.core.check import Group, Idempotency, Result
+from headgate.core.clock import Clock, SystemClock
+from headgate.core.decision import Decision, combine
+from headgate.core.quota import MAX_INT, Quota, duration_text
+from headgate.errors import IdempotencyConflict, InvalidCheck, InvalidRule, StoreError
+from headgate.rules.rule import FailureMode, Rule
+from headgate.rules.snapshot import Plan, Snapshot
+from headgate.stores.memory import MemoryStore
+
+Rules = str | Quota | Iterable[Rule] | Path
+Subject = str | int
+Request = Subject | Mapping[str, Any]
+
+log = logging.getLogger("headgate")
+
+
+class Asked(NamedTuple):
+    """A request on its way: what the store is asked, and what is needed to read its answer."""
+
+    plan: Plan
+    group: Group
+    cost: int
+
+
+class Engine:
+    """Plans requests and concludes decisions. The limiter does the I/O in between."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        *,
+        clock: Clock | None = None,
+        name: str = "default",
+        failure_mode: FailureMode = "open",
+    ) -> None:
+        listed, self._by_subject = _rules_of(rules, name)
+        self.snapshot = Snapshot(listed)
+        self.clock: Clock = clock or SystemClock()
+        self.failure_mode: FailureMode = failure_mode
+        self._failing = False
+
+    @property
+    def only_rule(self) -> Rule | None:
+        """The rule of a limiter that has just one, plain and by user: the case with a short way through."""
+        rules = self.snapshot.rules
+        if len(rules) != 1:
+            return None
+        rule = rules[0]
+        plain = rule.enabled and rule.facts == ("user",) and rule.cost == 1 and rule.action != "log_only"
+        return rule if plain else None
+
+    @cached_property
+    def local(self) -> MemoryStore:
+        """Where rules of failure mode `local` count while the store is away."""
+        return MemoryStore(clock=self.clock)
+
+    def ask(
+        self,
+        subject: Subject | None,
+        facts: Mapping[str, Any],
+        cost: int,
+        idempotency_key: str | None = None,
+        *,
+        peek: bool = False,
+    ) -> Asked:
+        """What to ask the store for a request. Raises `InvalidCheck`."""
+        texts = _facts_of(subject, facts)
+        if self._by_subject and "user" not in texts:
+            raise InvalidCheck("this limiter counts by subject: call check('alice') or check(user='alice')")
+        if isinstance(cost, bool) or not isinstance(cost, int) or not 0 <= cost <= MAX_INT:
+            raise InvalidCheck(f"cost: must be a whole number from 0 to 2^53-1, got {cost!r}")
+        idempotency = None
+        if idempotency_key is not None:
+            if not isinstance(idempotency_key, str) or not idempotency_key:
+                raise InvalidCheck(f"idempotency_key: must be a text, and not empty, got {idempotency_key!r}")
+            idempotency = Idempotency(idempotency_key, _fingerprint(texts, cost))
+        plan = self.snapshot.plan(texts)
+        return Asked(plan, Group(plan.checks(texts, cost), peek, idempotency), cost)
+
+    def ask_many(self, requests: Iterable[Request]) -> list[Asked]:
+        """The same for several requests: subjects, or mappings of facts, `cost` and `idempotency_key`."""
+        asked = []
+        for request in requests:
+            if isinstance(request, Mapping):
+                facts = dict(request)
+                cost, key = facts.pop("cost", 1), facts.pop("idempotency_key", None)
+                asked.append(self.ask(None, facts, cost, key))
+            else:
+                asked.append(self.ask(request, {}, 1))
+        return asked
+
+    def conclude(
+        self, asked: list[Asked], results: list[Result | IdempotencyConflict] | StoreError
+    ) -> list[Decision]:
+        """The decisions that the store's answers mean. Requests that no rule applies to were not sent to it.
+
+        Raises the first conflict, when all others are decided.
+        """
+        decisions: list[Decision] = []
+        conflict: IdempotencyConflict | None = None
+        if isinstance(results, StoreError):
+            return [self._failed(request, results) if request.plan.rules else self._free() for request in asked]
+        if self._failing:
+            self._failing = False
+            log.warning("the store answers again: limits are enforced by it again")
+        answers = iter(results)
+        for plan, _, cost in asked:
+            if not plan.rules:
+                decisions.append(self._free())
+                continue
+            result = next(answers)
+            if isinstance(result, IdempotencyConflict):
+                conflict = conflict or result
+            else:
+                decisions.append(combine(plan.templates, result.outcomes, result.now_us, cost=cost))
+        if conflict is not None:
+            raise conflict
+        return decisions
+
+    def _free(self) -> Decision:
+        return Decision(True, self.clock.now_us(), reason="no_rule")
+
+    def _failed(self, asked: Asked, error: StoreError) -> Decision:
+        """The decision when the store could not make one: the strictest of what the rules say."""
+        if not self._failing:
+            self._failing = True
+            log.error("the store cannot decide: failure modes apply until it can (%s)", error)
+        plan, group, cost = asked
+        modes = [rule.failure_mode or self.failure_mode for rule in plan.rules]
+        if any(
+            mode == "closed" and check.enforced for mode, check in zip(modes, plan.templates, strict=True)
+        ):
+            return Decision(False, self.clock.now_us(), reason="fail_closed")
+        here = [place for place, mode in enumerate(modes) if mode == "local"]
+        if not here:
+            return Decision(True, self.clock.now_us(), reason="fail_open")
+        (result,) = self.local.check([Group(tuple(group.checks[place] for place in here), group.peek)])
+        assert isinstance(result, Result)
+        templates = tuple(plan.templates[place] for place in here)
+        return combine(templates, result.outcomes, result.now_us, cost=cost, reason="local_fallback")
+
+
+class Wait:
+    """How long to sleep between the tries of `wait`."""
+
+    def __init__(self, engine: Engine, timeout: float | None) -> None:
+        if timeout is not None and not timeout >= 0:
+            raise InvalidCheck(f"timeout: must be 0 or more seconds, or None, got {timeout!r}")
+        self._clock = engine.clock
+        self._deadline_us = None if timeout is None else engine.clock.now_us() + round(timeout * 1_000_000)
+
+    def seconds(self, decision: Decision) -> float | None:
+        """Until the next try; None to give up: the decision stands, or there will be no time left."""
+        if decision.allowed or decision.retry_after is None:
+            return None
+        seconds = decision.retry_after
+        if self._deadline_us is not None:
+            left_us = self._deadline_us - self._clock.now_us()
+            if round(seconds * 1_000_000) > left_us:
+                return None
+        return seconds
+
+
+def _facts_of(subject: Subject | None, facts: Mapping[str, Any]) -> dict[str, str]:
+    """Facts as text. One that is None is unknown. The subject is the user."""
+    texts = {name: _text_of(name, value) for name, value in facts.items() if value is not None}
+    if subject is not None:
+        if "user" in texts:
+            raise InvalidCheck("user: given twice, as the subject and by name")
+        texts["user"] = _text_of("subject", subject)
+    return texts
+
+
+def _text_of(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    raise InvalidCheck(f"{name}: must be a text or a whole number, got {value!r}")
+
+
+def _fingerprint(facts: Mapping[str, str], cost: int) -> str:
+    """Stands for a request's facts and cost."""
+    text = repr((cost, sorted(facts.items())))
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def _rules_of(rules: Rules, name: str) -> tuple[list[Rule], bool]:
+    """The rules that a limiter was given, and whether it counts by a subject that every check must have."""
+    if isinstance(rules, Quota):
+        return [Rule(id=name, quota=rules)], True
+    if isinstance(rules, str) and not rules.endswith(".toml"):
+        quotas = Quota.parse_all(rules)
+        if len(quotas) == 1:
+            return [Rule(id=name, quota=quotas[0])], True
+        return [Rule(id=f"{name}/{duration_text(quota.window_us)}", quota=quota) for quota in quotas], True
+    if isinstance(rules, Iterable) and not isinstance(rules, str | bytes):
+        listed = list(rules)
+        if all(isinstance(rule, Rule) for rule in listed):
+            return listed, False
+    raise InvalidRule(
+        f"rules: must be a notation like '100/minute', a Quota or a list of Rule, got {rules!r}"
+    )

@@ -1,0 +1,193 @@
+"""Limiter: checks from ordinary and from threaded code."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, ParamSpec, Self, TypeVar, cast
+
+from headgate.algorithms import ALGORITHMS
+from headgate.core.clock import Clock
+from headgate.core.decision import Decision
+from headgate.core.quota import Quota
+from headgate.errors import RateLimited, StoreError
+from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
+from headgate.limiter.engine import Asked, Engine, Request, Rules, Subject, Wait
+from headgate.rules.rule import FailureMode
+from headgate.rules.snapshot import template_of
+from headgate.stores.memory import MemoryStore
+from headgate.stores.protocol import Store
+from headgate.stores.urls import open_store
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Limiter:
+    """Decides whether requests may pass. Safe to share between threads; for asyncio, see `AsyncLimiter`.
+
+    `rules` is a notation (`"100/minute"`, `"10/second; 100/minute"`), a `Quota`, or a list of `Rule`.
+    `store` is a URL (`memory://`, `redis://host:6379/0`) or a store, which then stays the caller's to close.
+    `name` names the rules made from a notation: limiters that share a store and a name share their counts.
+    `failure_mode` decides when the store cannot and the rule does not say: `open` allows, `closed` refuses, `local`
+    counts in this process. `clock` is for tests: `headgate.testing.FakeClock`.
+
+    Refusals are values: only invalid arguments raise (`InvalidCheck`, `InvalidRule`, `InvalidQuota`).
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        *,
+        store: str | Store = "memory://",
+        clock: Clock | None = None,
+        name: str = "default",
+        failure_mode: FailureMode = "open",
+    ) -> None:
+        self._engine = Engine(rules, clock=clock, name=name, failure_mode=failure_mode)
+        self._owned = isinstance(store, str)
+        self._store: Store = open_store(store, clock) if isinstance(store, str) else store
+        rule = self._engine.only_rule
+        if rule is not None and isinstance(self._store, MemoryStore):
+            self._single = self._store.single(rule.space, rule.quota)
+            self._templates = (template_of(rule),)
+            self._figures = ALGORITHMS[rule.quota.algorithm].figures
+        else:
+            self._single = None
+
+    def check(
+        self,
+        subject: Subject | None = None,
+        /,
+        *,
+        cost: int = 1,
+        idempotency_key: str | None = None,
+        **facts: Any,
+    ) -> Decision:
+        """Charge `cost` to every limit that applies to this request, or to none of them.
+
+        The request is a `subject`, or facts by name (`user="alice", ip="192.0.2.7", endpoint="/search"`).
+        A cost of 0 looks and charges nothing. A call with an `idempotency_key` that was used within the last five
+        minutes gets the first one's decision and charges nothing; with other facts it raises
+        `IdempotencyConflict`.
+        """
+        single = self._single
+        if (
+            single is not None
+            and subject.__class__ is str
+            and not facts
+            and idempotency_key is None
+            and cost.__class__ is int
+            and 0 <= cost < 2**53
+        ):
+            try:
+                now_us, wait_us, state = single(cast("str", subject), cost)
+            except StoreError as error:
+                return self._engine.conclude([self._engine.ask(subject, {}, cost)], error)[0]
+            return Decision(wait_us == 0, now_us, self._templates, (wait_us, state, self._figures), cost)
+        return self._decide([self._engine.ask(subject, facts, cost, idempotency_key)])[0]
+
+    def peek(self, subject: Subject | None = None, /, *, cost: int = 1, **facts: Any) -> Decision:
+        """What `check` would say now, without charging anything; `remaining` is what is there now."""
+        return self._decide([self._engine.ask(subject, facts, cost, peek=True)])[0]
+
+    def check_many(self, requests: Iterable[Request]) -> list[Decision]:
+        """Check several requests in one trip to the store, each decided by itself, in order.
+
+        A request is a subject, or a mapping of facts with `cost` and `idempotency_key` if need be.
+        """
+        return self._decide(self._engine.ask_many(requests))
+
+    def wait(
+        self,
+        subject: Subject | None = None,
+        /,
+        *,
+        timeout: float | None = None,
+        cost: int = 1,
+        **facts: Any,
+    ) -> Decision:
+        """Check; if refused, sleep until it would pass and try again.
+
+        Gives up, and returns the refusal, as soon as it is clear that `timeout` seconds will not be enough or that
+        no waiting will help. None waits as long as it takes.
+        """
+        wait = Wait(self._engine, timeout)
+        while True:
+            decision = self.check(subject, cost=cost, **facts)
+            seconds = wait.seconds(decision)
+            if seconds is None:
+                return decision
+            self._engine.clock.sleep(seconds)
+
+    def reset(self, subject: Subject | None = None, /, **facts: Any) -> None:
+        """Forget what was counted for this request's subjects, under every rule that applies to it."""
+        asked = self._engine.ask(subject, facts, 0)
+        self._store.reset(asked.group.checks)
+        self._engine.local.reset(asked.group.checks)
+
+    def limit(
+        self, quota: str | Quota, *, key: Key | None = None, cost: int = 1, name: str | None = None
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Decorate a function, sync or async: a refused call raises `RateLimited` instead of running.
+
+        `key` gets the call's arguments and returns who is counted; without it, all calls count together. Calls
+        are counted per function, or per `name`.
+        """
+        quota = quota_of(quota)
+
+        def decorate(function: Callable[P, R]) -> Callable[P, R]:
+            limiter = Limiter(
+                quota,
+                store=self._store,
+                clock=self._engine.clock,
+                name=name or rule_name(function),
+                failure_mode=self._engine.failure_mode,
+            )
+
+            def enter(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+                decision = limiter.check(subject_of(key, args, kwargs), cost=cost)
+                if not decision.allowed:
+                    raise RateLimited(decision)
+
+            if inspect.iscoroutinefunction(function):
+
+                @wraps(function)
+                async def limited_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+                    if isinstance(self._store, MemoryStore):
+                        enter(args, kwargs)
+                    else:  # a thread, so that a slow store does not hold up the event loop
+                        await asyncio.to_thread(enter, args, kwargs)
+                    return await function(*args, **kwargs)
+
+                return cast("Callable[P, R]", limited_async)
+
+            @wraps(function)
+            def limited(*args: P.args, **kwargs: P.kwargs) -> R:
+                enter(args, kwargs)
+                return function(*args, **kwargs)
+
+            return limited
+
+        return decorate
+
+    def close(self) -> None:
+        """Give back the store's connections, if this limiter opened it."""
+        if self._owned:
+            self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _decide(self, asked: list[Asked]) -> list[Decision]:
+        groups = [request.group for request in asked if request.plan.rules]
+        try:
+            results = self._store.check(groups) if groups else []
+        except StoreError as error:
+            return self._engine.conclude(asked, error)
+        return self._engine.conclude(asked, results)

@@ -1,0 +1,46 @@
+"""What a store promises. Write your own against this, and prove it with `headgate.testing.StoreContract`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from headgate.core.check import Charge, Check, Group, Result
+from headgate.errors import IdempotencyConflict
+
+
+@runtime_checkable
+class Store(Protocol):
+    """Evaluates groups of checks atomically, from any number of threads. Faults raise `StoreError`."""
+
+    def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
+        """Decide each group by itself: charge all its checks if every enforced one fits, else none.
+
+        Results come in the order of the groups. A conflict concerns its own group only.
+        """
+        ...
+
+    def refund(self, charges: Sequence[Charge]) -> None:
+        """Undo charges that an earlier `check` made. A charge whose state has since expired is left alone."""
+        ...
+
+    def reset(self, checks: Sequence[Check]) -> None:
+        """Forget the state of these checks' keys. Their quota and cost do not matter."""
+        ...
+
+    def close(self) -> None:
+        """Give back connections. A closed store is not used again."""
+        ...
+
+
+@runtime_checkable
+class AsyncStore(Protocol):
+    """`Store`, awaited: the same promises, from any number of tasks."""
+
+    async def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]: ...
+
+    async def refund(self, charges: Sequence[Charge]) -> None: ...
+
+    async def reset(self, checks: Sequence[Check]) -> None: ...
+
+    async def close(self) -> None: ...

