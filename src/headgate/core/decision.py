@@ -224,7 +224,5 @@ def combine(
     reason: Reason | None = None,
 ) -> Decision:
     """The decision on a request whose checks had these outcomes: allowed unless an enforced one must wait."""
-    allowed = all(
-        outcome.wait_us == 0 or not check.enforced for check, outcome in zip(checks, outcomes, strict=True)
-    )
+    allowed = all(outcome.wait_us == 0 or not check.enforced for check, outcome in zip(checks, outcomes, strict=True))
     return Decision(allowed, now_us, checks, outcomes, cost, reason)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -100,9 +100,7 @@ class Engine:
                 asked.append(self.ask(request, {}, 1))
         return asked
 
-    def conclude(
-        self, asked: list[Asked], results: list[Result | IdempotencyConflict] | StoreError
-    ) -> list[Decision]:
+    def conclude(self, asked: list[Asked], results: list[Result | IdempotencyConflict] | StoreError) -> list[Decision]:
         """The decisions that the store's answers mean. Requests that no rule applies to were not sent to it.
 
         Raises the first conflict, when all others are decided.
@@ -138,9 +136,7 @@ class Engine:
             log.error("the store cannot decide: failure modes apply until it can (%s)", error)
         plan, group, cost = asked
         modes = [rule.failure_mode or self.failure_mode for rule in plan.rules]
-        if any(
-            mode == "closed" and check.enforced for mode, check in zip(modes, plan.templates, strict=True)
-        ):
+        if any(mode == "closed" and check.enforced for mode, check in zip(modes, plan.templates, strict=True)):
             return Decision(False, self.clock.now_us(), reason="fail_closed")
         here = [place for place, mode in enumerate(modes) if mode == "local"]
         if not here:
@@ -209,6 +205,4 @@ def _rules_of(rules: Rules, name: str) -> tuple[list[Rule], bool]:
         listed = list(rules)
         if all(isinstance(rule, Rule) for rule in listed):
             return listed, False
-    raise InvalidRule(
-        f"rules: must be a notation like '100/minute', a Quota or a list of Rule, got {rules!r}"
-    )
+    raise InvalidRule(f"rules: must be a notation like '100/minute', a Quota or a list of Rule, got {rules!r}")

@@ -17,7 +17,7 @@ from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
 from headgate.limiter.engine import Asked, Engine, Request, Rules, Subject, Wait
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import template_of
-from headgate.stores.memory import MemoryStore
+from headgate.stores.memory import MemoryStore, Single
 from headgate.stores.protocol import Store
 from headgate.stores.urls import open_store
 
@@ -50,12 +50,11 @@ class Limiter:
         self._owned = isinstance(store, str)
         self._store: Store = open_store(store, clock) if isinstance(store, str) else store
         rule = self._engine.only_rule
+        self._single: Single | None = None
         if rule is not None and isinstance(self._store, MemoryStore):
             self._single = self._store.single(rule.space, rule.quota)
             self._templates = (template_of(rule),)
             self._figures = ALGORITHMS[rule.quota.algorithm].figures
-        else:
-            self._single = None
 
     def check(
         self,
@@ -83,7 +82,7 @@ class Limiter:
             and 0 <= cost < 2**53
         ):
             try:
-                now_us, wait_us, state = single(cast("str", subject), cost)
+                now_us, wait_us, state = single(subject, cost)
             except StoreError as error:
                 return self._engine.conclude([self._engine.ask(subject, {}, cost)], error)[0]
             return Decision(wait_us == 0, now_us, self._templates, (wait_us, state, self._figures), cost)

@@ -39,9 +39,7 @@ class Rule:
         if not isinstance(self.quota, Quota):
             raise InvalidRule(f"rule {self.id!r}: quota: must be a Quota, got {self.quota!r}")
         if isinstance(self.cost, bool) or not isinstance(self.cost, int) or not 1 <= self.cost <= MAX_INT:
-            raise InvalidRule(
-                f"rule {self.id!r}: cost: must be a whole number from 1 to 2^53-1, got {self.cost!r}"
-            )
+            raise InvalidRule(f"rule {self.id!r}: cost: must be a whole number from 1 to 2^53-1, got {self.cost!r}")
         for name, value, choices in (
             ("action", self.action, get_args(Action)),
             ("failure_mode", self.failure_mode, (*get_args(FailureMode), None)),

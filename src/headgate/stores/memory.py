@@ -104,19 +104,19 @@ class MemoryStore:
         now = time_ns() // 1_000 if self._clock is None else self._clock.now_us()
         with self._lock:
             return [
-                self._decide(group, now) if group.idempotency is None else self._decide_once(group, now)
+                self._decide(group, now) if group.idempotency is None or group.peek else self._decide_once(group, now)
                 for group in groups
             ]
 
     def refund(self, charges: Sequence[Charge]) -> None:
         now = time_ns() // 1_000 if self._clock is None else self._clock.now_us()
         with self._lock:
-            for check, charged_at in charges:
+            for check, charged_at, reset in charges:
                 table = self._tables.get(check.space)
                 if table is not None and check.subject in table.states:
                     state = table.states[check.subject]
                     table.states[check.subject] = table.algorithm.refund(
-                        state, now, check.quota, check.cost, charged_at
+                        state, now, check.quota, check.cost, charged_at, reset
                     )
 
     def reset(self, checks: Sequence[Check]) -> None:

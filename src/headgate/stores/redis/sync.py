@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import Any, Final
 
-from hiredis import pack_command
 from redis.connection import Connection
 from redis.exceptions import NoScriptError
 
@@ -55,15 +54,14 @@ class RedisStore:
     def _now_us(self) -> int | None:
         return None if self._clock is None else self._clock.now_us()
 
-    def _run(self, command: tuple[script.Argument, ...]) -> Any:
+    def _run(self, command: script.Command) -> Any:
         connection = self._take()
         try:
-            connection.send_packed_command([pack_command(command)], check_health=False)
+            connection.send_packed_command(script.packed(command), check_health=False)
             try:
                 reply = connection.read_response(disable_decoding=True)
             except NoScriptError:  # the server does not know the script yet, or no more: nothing was executed
-                whole = ("EVAL", script.source(), *command[2:])
-                connection.send_packed_command([pack_command(whole)], check_health=False)
+                connection.send_packed_command(script.packed(script.whole(command)), check_health=False)
                 reply = connection.read_response(disable_decoding=True)
         except FAULTS as error:
             connection.disconnect()
