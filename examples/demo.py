@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from headgate import Decision, HeadgateError, Limiter, Quota
 
-QUOTA = "5/10s"
+QUOTA = "5/5s"
 HELP = """\
   check NAME [COST]     charge a request to NAME
   peek NAME             look, and charge nothing
@@ -16,11 +16,11 @@ HELP = """\
   help, quit
 """
 INTRODUCTION = """\
-Headgate, in memory. Everybody may make 5 requests in 10 seconds. Three commands to try:
+Headgate, in memory. Everybody may make 5 requests in 5 seconds. Three commands to try:
 
   check alice 5         passes
   check alice           is refused: all five are used
-  wait alice 15         sleeps until it passes
+  wait alice 10         sleeps until it passes
 
 {help}"""
 

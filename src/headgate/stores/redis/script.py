@@ -107,6 +107,12 @@ def encode(groups: Sequence[Group], now_us: int | None) -> Command:
     return request.command(now_us)
 
 
+def frame(quota: Quota) -> tuple[Command, Command]:
+    """The command that decides one enforced check, with gaps: head, key, now or empty, tail, cost."""
+    head = ("EVALSHA", sha((quota.algorithm,)), 1)
+    return head, (1, quota.algorithm, quota.limit, quota.window_us, quota.burst, 4 + CHARGE, 1)
+
+
 def encode_refund(charges: Sequence[Charge], now_us: int | None) -> Command:
     """The command that undoes `charges`."""
     request = Request()

@@ -9,9 +9,12 @@ from typing import Any, Final
 from redis.connection import Connection
 from redis.exceptions import NoScriptError
 
-from headgate.core.check import Charge, Check, Group, Result
+from headgate.core.check import Charge, Check, Group, Outcome, Result
 from headgate.core.clock import Clock
+from headgate.core.decision import Decision
+from headgate.core.key import key
 from headgate.errors import IdempotencyConflict
+from headgate.stores.protocol import Single
 from headgate.stores.redis import script
 from headgate.stores.redis.options import FAULTS, fault, read_url
 
@@ -38,6 +41,18 @@ class RedisStore:
             batch = groups[start : start + size]
             results += script.decode(batch, self._run(script.encode(batch, self._now_us())))
         return results
+
+    def single(self, template: Check) -> Single:
+        """The short way: the same command and reply, of which all but subject and cost are known beforehand."""
+        head, tail = script.frame(template.quota)
+        space, templates, run = template.space, (template,), self._run
+
+        def check(subject: str, cost: int) -> Decision:
+            sent_us = "" if self._clock is None else self._clock.now_us()
+            now_us, wait_us, remaining, reset_us = run((*head, key(space, subject), sent_us, *tail, cost))
+            return Decision(wait_us == 0, now_us, templates, (Outcome(wait_us, remaining, reset_us),), cost)
+
+        return check
 
     def refund(self, charges: Sequence[Charge]) -> None:
         if charges:
