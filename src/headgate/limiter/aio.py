@@ -45,9 +45,10 @@ class AsyncLimiter:
             store = open_async_store(store, clock)
         self._store: AsyncStore = AsyncMemoryStore(store) if isinstance(store, MemoryStore) else store
         rule = self._engine.only_rule
-        self._single: AsyncSingle | None = None
+        self._short_way: AsyncSingle | None = None
         if rule is not None and isinstance(self._store, AsyncSingleStore):
-            self._single = self._store.single(template_of(rule))
+            self._short_way = self._store.single(template_of(rule))
+        self._single = self._short_way
 
     async def check(
         self,
@@ -63,6 +64,7 @@ class AsyncLimiter:
             try:
                 return await self._single(cast("str", subject), cost)
             except StoreError as error:
+                self._single = None  # until the long way finds the store well again
                 return self._engine.conclude([self._engine.ask(subject, {}, cost)], error)[0]
         return (await self._decide([self._engine.ask(subject, facts, cost, idempotency_key)]))[0]
 
@@ -145,4 +147,7 @@ class AsyncLimiter:
             results = await self._store.check(groups) if groups else []
         except StoreError as error:
             return self._engine.conclude(asked, error)
-        return self._engine.conclude(asked, results)
+        decisions = self._engine.conclude(asked, results)
+        if not self._engine.failing:
+            self._single = self._short_way
+        return decisions

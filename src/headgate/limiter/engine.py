@@ -48,7 +48,7 @@ class Engine:
         self.snapshot = Snapshot(listed)
         self.clock: Clock = clock or SystemClock()
         self.failure_mode: FailureMode = failure_mode
-        self._failing = False
+        self.failing = False
 
     @property
     def only_rule(self) -> Rule | None:
@@ -109,8 +109,8 @@ class Engine:
         conflict: IdempotencyConflict | None = None
         if isinstance(results, StoreError):
             return [self._failed(request, results) if request.plan.rules else self._free() for request in asked]
-        if self._failing:
-            self._failing = False
+        if self.failing and results:
+            self.failing = False
             log.warning("the store answers again: limits are enforced by it again")
         answers = iter(results)
         for plan, _, cost in asked:
@@ -131,8 +131,8 @@ class Engine:
 
     def _failed(self, asked: Asked, error: StoreError) -> Decision:
         """The decision when the store could not make one: the strictest of what the rules say."""
-        if not self._failing:
-            self._failing = True
+        if not self.failing:
+            self.failing = True
             log.error("the store cannot decide: failure modes apply until it can (%s)", error)
         plan, group, cost = asked
         modes = [rule.failure_mode or self.failure_mode for rule in plan.rules]

@@ -12,7 +12,7 @@ from typing import Any, Final
 from hiredis import Reader
 from redis.connection import Connection
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import InvalidResponse, NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeout
 
 from headgate.stores.redis import script
@@ -29,13 +29,14 @@ class Wire:
 
     def __init__(self, options: Options, kind: type[Any] | None, arguments: dict[str, Any], deadline: float) -> None:
         self._timeout = options.timeout
-        self._reader = Reader(replyError=_reply_error, notEnoughData=_INCOMPLETE)
+        self._reader = Reader(protocolError=InvalidResponse, replyError=_reply_error, notEnoughData=_INCOMPLETE)
+        self._socket: Any = None
         self._connection: Any = (kind or Connection)(
             **arguments, socket_timeout=options.timeout, redis_connect_func=_nothing_more
         )
         try:
             self._connection.connect()
-            self._socket: Any = self._connection._sock
+            self._socket = self._connection._sock
             self._socket.settimeout(options.timeout)
             self._used = monotonic()
             for command in _greetings(arguments):
