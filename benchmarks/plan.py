@@ -31,11 +31,11 @@ FULL = Plan(
 )
 QUICK = Plan(
     memory_seconds=0.016,
-    memory_rounds=6,
+    memory_rounds=5,
     redis_seconds=0.08,
-    redis_rounds=3,
+    redis_rounds=4,
     async_seconds=0.12,
     async_rounds=3,
     footprint_keys=200_000,
-    footprint_rounds=5,
+    footprint_rounds=3,
 )

@@ -216,9 +216,9 @@ def test_a_key_that_makes_no_sense_fails_its_own_check_and_no_other(
     limiter = open_limiter(calm(LIMIT, algorithm), store=store, failure_mode="closed")
     key = f"rl:user:{{alice}}:default:{algorithm}"
     with own_server.client() as client:
-        for spoil in (lambda: client.set(key, "garbage"), lambda: client.hset(key, "of", "another type")):
+        for command in (("SET", key, "garbage"), ("HSET", key, "of", "another type")):
             client.flushall()
-            spoil()
+            client.execute_command(*command)
             bob, _, carol = limiter.check_many(["bob", "alice", {"user": "carol", "cost": 2}])
             assert (bob.reason, bob.remaining) == ("within_limit", LIMIT - 1)
             assert (carol.reason, carol.remaining) == ("within_limit", LIMIT - 2)
