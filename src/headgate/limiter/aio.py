@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from functools import wraps
@@ -14,6 +15,7 @@ from headgate.errors import InvalidCheck, RateLimited, StoreError
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
 from headgate.limiter.engine import Asked, Engine, Request, Rules, Subject, Wait
 from headgate.rules.rule import FailureMode
+from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
 from headgate.stores.protocol import AsyncStore
 from headgate.stores.urls import open_async_store
@@ -37,8 +39,9 @@ class AsyncLimiter:
         clock: Clock | None = None,
         name: str = "default",
         failure_mode: FailureMode = "open",
+        watch: bool = False,
     ) -> None:
-        self._engine = Engine(rules, clock=clock, name=name, failure_mode=failure_mode)
+        self._engine = Engine(rules, clock=clock, name=name, failure_mode=failure_mode, watch=watch)
         self._owned = isinstance(store, str)
         if isinstance(store, str):
             store = open_async_store(store, clock)
@@ -118,8 +121,18 @@ class AsyncLimiter:
 
         return decorate
 
+    @property
+    def snapshot(self) -> Snapshot:
+        """See `Limiter.snapshot`."""
+        return self._engine.snapshot
+
+    async def reload(self) -> Snapshot:
+        """See `Limiter.reload`. The file is read in a thread."""
+        return await asyncio.to_thread(self._engine.reload)
+
     async def close(self) -> None:
-        """Give back the store's connections, if this limiter opened it."""
+        """See `Limiter.close`."""
+        await asyncio.to_thread(self._engine.close)
         if self._owned:
             await self._store.close()
 
@@ -130,7 +143,7 @@ class AsyncLimiter:
         await self.close()
 
     async def _decide(self, asked: list[Asked]) -> list[Decision]:
-        groups = [request.group for request in asked if request.plan.rules]
+        groups = [request.group for request in asked if request.plan.applied]
         try:
             results = await self._store.check(groups) if groups else []
         except StoreError as error:
