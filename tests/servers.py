@@ -50,13 +50,20 @@ def binaries() -> dict[str, Path]:
     return found
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 @dataclass
 class Server:
     """A server of our own. Use as a context manager."""
 
     binary: Path
     options: tuple[str, ...] = ()
-    port: int = field(default_factory=lambda: free_port())
+    port: int = field(default_factory=free_port)
     _process: subprocess.Popen[bytes] | None = None
     _directory: tempfile.TemporaryDirectory[str] | None = None
 
@@ -118,10 +125,3 @@ class Server:
         if self._directory is not None:
             self._directory.cleanup()
             self._directory = None
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -49,9 +49,7 @@ class InvalidRule(HeadgateError, ValueError):
     """
 
     def __init__(self, *problems: Problem | str) -> None:
-        self.problems = tuple(
-            Problem("", "", problem) if isinstance(problem, str) else problem for problem in problems
-        )
+        self.problems = tuple(Problem("", "", problem) if isinstance(problem, str) else problem for problem in problems)
         super().__init__("\n".join(map(str, self.problems)))
 
 

@@ -12,9 +12,10 @@ A Python twin has three pure functions, over explicit state (None is a key never
 
         What still fits, and the time until the whole capacity does: 0 when the state no longer matters.
 
-    refund(state, now, quota, cost, charged_at) -> state
+    refund(state, now, quota, cost, charged_at, reset) -> state
 
-        Undoes a charge of `cost` made at `charged_at`.
+        Undoes a charge of `cost` made at `charged_at`, after which the figures said `reset`. It gives back no more
+        than there would be had the charge never been made, whoever else has come since.
 
 All arithmetic is on whole numbers and exact: fractions of a token or of a microsecond are kept as remainders.
 The Lua twins (see prelude.lua) have the same functions and give the same answers.
@@ -43,7 +44,7 @@ class Algorithm(Protocol):
 
     def figures(self, state: Any, now: int, quota: Quota) -> tuple[int, int]: ...
 
-    def refund(self, state: Any, now: int, quota: Quota, cost: int, charged_at: int) -> Any: ...
+    def refund(self, state: Any, now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> Any: ...
 
 
 ALGORITHMS: dict[str, Algorithm] = {

@@ -1,4 +1,4 @@
--- Fixed window. Twin of fixed_window.py. State: start, count. In Redis: the string "start count".
+-- Fixed window. Twin of fixed_window.py. State: start, count. In Redis: a string of them.
 do
   local function admit(state, now, quota, cost)
     local limit, window = quota.limit, quota.window
@@ -26,5 +26,6 @@ do
     return { state[1], max(0, state[2] - cost) }
   end
 
-  algorithms.fixed_window = { load = load2, admit = admit, figures = figures, refund = refund, save = save2 }
+  algorithms.fixed_window =
+    { load = load2, admit = admit, figures = figures, refund = refund, save = save2 }
 end

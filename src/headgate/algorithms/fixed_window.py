@@ -35,7 +35,7 @@ def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
     return max(0, limit - state[1]), start + window - now
 
 
-def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: int) -> State | None:
+def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> State | None:
     if state is None or charged_at < state[0]:
         return state
     return (state[0], max(0, state[1] - cost))

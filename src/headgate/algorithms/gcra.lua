@@ -1,4 +1,4 @@
--- GCRA. Twin of gcra.py. State: tat, part (in 1/limit). In Redis: the string "tat part".
+-- GCRA. Twin of gcra.py. State: tat, part (in 1/limit). In Redis: a string of them.
 do
   -- Where the schedule stands and ends, now: tat, part, horizon, horizon_part.
   local function current(state, now, quota)
@@ -43,13 +43,16 @@ do
     return remaining, tat - now + (part > 0 and 1 or 0)
   end
 
-  local function refund(state, now, quota, cost, charged_at)
+  local function refund(state, now, quota, cost, charged_at, reset)
     local step, step_part = muldiv(cost, quota.window, quota.limit)
+    step = step - idle(now, quota, cost, charged_at, reset)
+    if step < 0 then return state end
     if state[2] < step_part then
       return { state[1] - step - 1, state[2] + (quota.limit - step_part) }
     end
     return { state[1] - step, state[2] - step_part }
   end
 
-  algorithms.gcra = { load = load2, admit = admit, figures = figures, refund = refund, save = save2 }
+  algorithms.gcra =
+    { load = load2, admit = admit, figures = figures, refund = refund, save = save2 }
 end

@@ -6,6 +6,7 @@ State: (tat, part): whole microseconds, and the part of the next one in 1/limit.
 
 from __future__ import annotations
 
+from headgate.algorithms.idle import idle
 from headgate.core.check import NEVER
 from headgate.core.quota import Quota
 
@@ -48,9 +49,12 @@ def _clamped(tat: int, part: int, horizon: int, horizon_part: int) -> State:
     return (horizon, horizon_part) if tat > horizon or part > horizon_part else (tat, part)
 
 
-def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: int) -> State | None:
+def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> State | None:
     if state is None:
         return None
     step, step_part = divmod(cost * quota.window_us, quota.limit)
+    step -= idle(now, quota, cost, charged_at, reset)
+    if step < 0:
+        return state
     tat, part = state[0] - step, state[1] - step_part
     return (tat - 1, part + quota.limit) if part < 0 else (tat, part)

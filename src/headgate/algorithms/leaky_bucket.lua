@@ -1,5 +1,5 @@
 -- Leaky bucket. Twin of leaky_bucket.py. State: level, part (in 1/window), last.
--- In Redis: the string "level part last".
+-- In Redis: a string of them.
 do
   -- Level and part, now.
   local function drained(state, now, quota)
@@ -44,10 +44,18 @@ do
     return quota.burst - level - (part > 0 and 1 or 0), until_(level, part, quota)
   end
 
-  local function refund(state, now, quota, cost, charged_at)
-    if state[1] >= cost then return { state[1] - cost, state[2], state[3] } end
-    return { 0, 0, state[3] }
+  local function refund(state, now, quota, cost, charged_at, reset)
+    local level, part = drained(state, now, quota)
+    local window = quota.window
+    local lost, lost_part = muldiv(idle(now, quota, cost, charged_at, reset), quota.limit, window)
+    if cost > lost or (cost == lost and lost_part == 0) then
+      level, part = level - (cost - lost), part + lost_part
+      if part >= window then level, part = level + 1, part - window end
+    end
+    if level < 0 then return { 0, 0, now } end
+    return { level, part, now }
   end
 
-  algorithms.leaky_bucket = { load = load3, admit = admit, figures = figures, refund = refund, save = save3 }
+  algorithms.leaky_bucket =
+    { load = load3, admit = admit, figures = figures, refund = refund, save = save3 }
 end

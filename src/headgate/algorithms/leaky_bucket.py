@@ -7,6 +7,7 @@ its turn (`Decision.delay`).
 
 from __future__ import annotations
 
+from headgate.algorithms.idle import idle
 from headgate.core.check import NEVER
 from headgate.core.quota import Quota
 
@@ -51,8 +52,11 @@ def _until(level: int, part: int, quota: Quota) -> int:
     return -((level * quota.window_us + part) // -quota.limit)
 
 
-def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: int) -> State | None:
+def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> State | None:
     if state is None:
         return None
-    level, part, last = state
-    return (level - cost, part, last) if level >= cost else (0, 0, last)
+    level, part = _drained(state, now, quota)
+    window = quota.window_us
+    back = cost * window - idle(now, quota, cost, charged_at, reset) * quota.limit
+    level, part = divmod(level * window + part - max(0, back), window)
+    return (level, part, now) if level >= 0 else (0, 0, now)

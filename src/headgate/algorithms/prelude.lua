@@ -4,7 +4,7 @@
 --   load(key)                                      -> state, or nil
 --   admit(state, now, quota, cost)                 -> wait, state
 --   figures(state, now, quota)                     -> remaining, reset
---   refund(state, now, quota, cost, charged_at)    -> state
+--   refund(state, now, quota, cost, charged_at, reset) -> state
 --   save(key, state, ttl)                          ttl in milliseconds
 -- The meaning is that of the Python twins (algorithms/__init__.py). Times are in microseconds.
 -- A quota is a table: limit, window, burst; and what a twin cares to remember in it for the time of the call.
@@ -16,7 +16,7 @@
 local algorithms = {}
 local NEVER = -1
 local EXACT = 9007199254740992
-local call, match, format = redis.call, string.match, string.format
+local call, pack, unpack = redis.call, struct.pack, struct.unpack
 local abs, ceil, floor, max, min = math.abs, math.ceil, math.floor, math.max, math.min
 
 -- floor(a * b / c), and the remainder; exact for a, b, c from 0 to 2^53-1 whose quotient is below 2^53.
@@ -55,25 +55,32 @@ local function muldiv(a, b, c)
   return quotient + whole * b, remainder
 end
 
--- Two and three whole numbers as text, and back. (The concatenation operator would round at 14 digits.)
+-- How long a bucket would have stood idle since charged_at, had cost not been charged: an upper bound. See idle.py.
+local function idle(now, quota, cost, charged_at, reset)
+  local share, rest = muldiv(cost, quota.window, quota.limit)
+  local busy = max(0, reset - 1 - share - (rest > 0 and 1 or 0))
+  return max(0, now - charged_at - busy)
+end
+
+-- States of two and of three numbers are kept as little-endian doubles: a fifth of the time that text takes.
 local function load2(key)
   local value = call('GET', key)
   if not value then return nil end
-  local a, b = match(value, '^(%d+) (%d+)$')
-  return { tonumber(a), tonumber(b) }
+  local a, b = unpack('<dd', value)
+  return { a, b }
 end
 
 local function save2(key, state, ttl)
-  call('SET', key, format('%.0f %.0f', state[1], state[2]), 'PX', ttl)
+  call('SET', key, pack('<dd', state[1], state[2]), 'PX', ttl)
 end
 
 local function load3(key)
   local value = call('GET', key)
   if not value then return nil end
-  local a, b, c = match(value, '^(%d+) (%d+) (%d+)$')
-  return { tonumber(a), tonumber(b), tonumber(c) }
+  local a, b, c = unpack('<ddd', value)
+  return { a, b, c }
 end
 
 local function save3(key, state, ttl)
-  call('SET', key, format('%.0f %.0f %.0f', state[1], state[2], state[3]), 'PX', ttl)
+  call('SET', key, pack('<ddd', state[1], state[2], state[3]), 'PX', ttl)
 end

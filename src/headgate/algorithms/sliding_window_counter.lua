@@ -1,5 +1,5 @@
 -- Sliding window counter. Twin of sliding_window_counter.py. State: start, current, previous.
--- In Redis: the string "start current previous".
+-- In Redis: a string of them.
 do
   -- The time until floor(count * left / window) <= room, from now, while left runs down.
   local function fade(room, count, left, window)

@@ -60,7 +60,7 @@ def _fade(room: int, count: int, left: int, window: int) -> int:
     return max(0, left + 1 - -((room + 1) * window // -count))
 
 
-def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: int) -> State | None:
+def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> State | None:
     if state is None:
         return None
     start, current, previous = state

@@ -1,16 +1,12 @@
 -- Sliding window log. Twin of sliding_window_log.py.
--- In Redis: a list, oldest first, of "stamp cost total" per entry; the total of the newest is that of them all.
+-- In Redis: a list, oldest first, of stamp, cost and total per entry; the total of the newest is that of
+-- them all.
 -- State: key, gone, total, stamp, cost, and what save has to do:
 --   gone   how many entries at the list's head have left the window
 --   push   the newest entry is not in the list yet
 --   future how many entries at the list's tail lay in the future and are merged into the newest
 do
   local MAX_ENTRIES = 16384
-
-  local function entry(text)
-    local stamp, cost, total = match(text, '^(%d+) (%d+) (%d+)$')
-    return tonumber(stamp), tonumber(cost), tonumber(total)
-  end
 
   -- When a check at time is logged: at the end of its step.
   local function stamp_of(time, quota)
@@ -30,7 +26,7 @@ do
         chunk = call('LRANGE', key, -from - size, -from - 1)
       end
       for i = 1, #chunk do
-        local stamp, cost = entry(chunk[step > 0 and i or #chunk + 1 - i])
+        local stamp, cost = unpack('<ddd', chunk[step > 0 and i or #chunk + 1 - i])
         if visit(stamp, cost) then return end
       end
       if #chunk < size then return end
@@ -41,8 +37,8 @@ do
   local function load(key)
     local newest = call('LINDEX', key, -1)
     if not newest then return nil end
-    local stamp, cost, total = entry(newest)
-    local oldest = entry(call('LINDEX', key, 0))
+    local stamp, cost, total = unpack('<ddd', newest)
+    local oldest = unpack('<ddd', call('LINDEX', key, 0))
     return { key = key, gone = 0, future = 0, total = total, stamp = stamp, cost = cost, oldest = oldest }
   end
 
@@ -129,22 +125,22 @@ do
   end
 
   local function save_refund(key, state)
-    call('LSET', key, state.undo, format('%.0f %.0f 0', state.undo_stamp, state.undo_cost))
+    call('LSET', key, state.undo, pack('<ddd', state.undo_stamp, state.undo_cost, 0))
     local stamp, cost
     repeat -- entries that a refund emptied do not stay the newest
       local newest = call('LINDEX', key, -1)
       if not newest then return end
-      stamp, cost = entry(newest)
+      stamp, cost = unpack('<ddd', newest)
       if cost == 0 then call('RPOP', key) end
     until cost > 0
-    call('LSET', key, -1, format('%.0f %.0f %.0f', stamp, cost, state.total))
+    call('LSET', key, -1, pack('<ddd', stamp, cost, state.total))
   end
 
   local function save(key, state, ttl)
     if state.undo then
       save_refund(key, state)
     else
-      local newest = format('%.0f %.0f %.0f', state.stamp, state.cost, state.total)
+      local newest = pack('<ddd', state.stamp, state.cost, state.total)
       if state.fresh then call('DEL', key) end
       if state.future > 0 then call('LTRIM', key, 0, -1 - state.future) end
       if state.gone > 0 then call('LTRIM', key, state.gone, -1) end
@@ -153,5 +149,6 @@ do
     call('PEXPIRE', key, ttl)
   end
 
-  algorithms.sliding_window_log = { load = load, admit = admit, figures = figures, refund = refund, save = save }
+  algorithms.sliding_window_log =
+    { load = load, admit = admit, figures = figures, refund = refund, save = save }
 end

@@ -100,7 +100,7 @@ def _freed(state: State, needed: int) -> int:
     return stamp
 
 
-def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: int) -> State | None:
+def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> State | None:
     if state is None:
         return None
     entries, first, end, total, newest, newest_cost = state

@@ -1,5 +1,5 @@
 -- Token bucket. Twin of token_bucket.py. State: tokens, part (in 1/window), last.
--- In Redis: the string "tokens part last".
+-- In Redis: a string of them.
 do
   -- Tokens and part, now.
   local function filled(state, now, quota)
@@ -36,9 +36,18 @@ do
     return tokens, until_(quota.burst - tokens, part, quota)
   end
 
-  local function refund(state, now, quota, cost, charged_at)
-    return { min(quota.burst, state[1] + cost), state[2], state[3] }
+  local function refund(state, now, quota, cost, charged_at, reset)
+    local tokens, part = filled(state, now, quota)
+    local window, burst = quota.window, quota.burst
+    local lost, lost_part = muldiv(idle(now, quota, cost, charged_at, reset), quota.limit, window)
+    if cost > lost or (cost == lost and lost_part == 0) then
+      tokens, part = tokens + (cost - lost), part - lost_part
+      if part < 0 then tokens, part = tokens - 1, part + window end
+    end
+    if tokens < burst then return { tokens, part, now } end
+    return { burst, 0, now }
   end
 
-  algorithms.token_bucket = { load = load3, admit = admit, figures = figures, refund = refund, save = save3 }
+  algorithms.token_bucket =
+    { load = load3, admit = admit, figures = figures, refund = refund, save = save3 }
 end

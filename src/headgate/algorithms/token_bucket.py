@@ -6,6 +6,7 @@ Nothing of a token in the making is ever thrown away.
 
 from __future__ import annotations
 
+from headgate.algorithms.idle import idle
 from headgate.core.check import NEVER
 from headgate.core.quota import Quota
 
@@ -45,7 +46,11 @@ def _until(missing: int, part: int, quota: Quota) -> int:
     return -((missing * quota.window_us - part) // -quota.limit) if missing else 0
 
 
-def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: int) -> State | None:
+def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> State | None:
     if state is None:
         return None
-    return (min(quota.burst, state[0] + cost), state[1], state[2])
+    tokens, part = _filled(state, now, quota)
+    window = quota.window_us
+    back = cost * window - idle(now, quota, cost, charged_at, reset) * quota.limit
+    gained, part = divmod(part + max(0, back), window)
+    return (tokens + gained, part, now) if tokens + gained < quota.burst else (quota.burst, 0, now)

@@ -78,7 +78,12 @@ class Result(NamedTuple):
 
 
 class Charge(NamedTuple):
-    """A check that was charged at `at_us`, to be undone."""
+    """A check that was charged at `at_us`, to be undone. `reset_us` is what its outcome said then.
+
+    Without it, the bucket is taken to have been empty before the charge: right for a refund at once, and else too
+    little rather than too much.
+    """
 
     check: Check
     at_us: int
+    reset_us: int = 0

@@ -25,6 +25,7 @@ WARNING_PERCENT = 80
 
 # The outcome of a single check whose figures nobody has asked for yet: wait, state, and what tells the figures.
 Late = tuple[int, Any, Callable[[Any, int, Quota], tuple[int, int]]]
+Outcomes = tuple[Outcome, ...] | Late
 
 
 class LimitStatus(NamedTuple):
@@ -61,7 +62,7 @@ class Decision:
         allowed: bool,
         now_us: int,
         checks: tuple[Check, ...] = (),
-        outcomes: tuple[Outcome, ...] | Late = (),
+        outcomes: Outcomes = (),
         cost: int = 1,
         reason: Reason | None = None,
     ) -> None:
@@ -248,7 +249,5 @@ def combine(
     reason: Reason | None = None,
 ) -> Decision:
     """The decision on a request whose checks had these outcomes: allowed unless an enforced one must wait."""
-    allowed = all(
-        outcome.wait_us == 0 or not check.enforced for check, outcome in zip(checks, outcomes, strict=True)
-    )
+    allowed = all(outcome.wait_us == 0 or not check.enforced for check, outcome in zip(checks, outcomes, strict=True))
     return Decision(allowed, now_us, checks, outcomes, cost, reason)

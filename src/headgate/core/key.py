@@ -12,11 +12,13 @@ they contain: everything but letters, digits and `_.-~@` is percent-encoded as U
 
 from __future__ import annotations
 
+import re
 from hashlib import blake2b
 from typing import Final
 from urllib.parse import quote
 
 MAX_ESCAPED: Final = 128
+_SAFE: Final = re.compile(r"[A-Za-z0-9_.\-~@]{1,128}").fullmatch
 _EMPTY: Final = "%"  # an empty hash tag would make Redis hash the whole key; a lone % is never an escape
 
 
@@ -35,6 +37,8 @@ def escape(text: str) -> str:
 
     What would be longer is hashed (256 bits) behind a `#`, which an escaped text never contains.
     """
+    if _SAFE(text):
+        return text
     if not text:
         return _EMPTY
     if len(text) <= MAX_ESCAPED:

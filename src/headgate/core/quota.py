@@ -72,18 +72,14 @@ class Quota:
     ) -> None:
         algorithm = ALIASES.get(algorithm, algorithm)
         if algorithm not in WINDOWS + BUCKETS:
-            raise InvalidQuota(
-                f"algorithm: {algorithm!r} is not known; choose one of {', '.join(WINDOWS + BUCKETS)}"
-            )
+            raise InvalidQuota(f"algorithm: {algorithm!r} is not known; choose one of {', '.join(WINDOWS + BUCKETS)}")
         limit = _whole("limit", limit)
         window_us = duration_us(window)
         if not MIN_WINDOW_US <= window_us <= MAX_WINDOW_US:
             raise InvalidQuota(f"window: must be from 1 ms to 366 days, got {window!r}")
         burst = limit if burst is None else _whole("burst", burst)
         if burst * window_us > MAX_REFILL_US * limit:
-            raise InvalidQuota(
-                f"burst: {burst} would take more than 100 years to refill at {limit} per {window!r}"
-            )
+            raise InvalidQuota(f"burst: {burst} would take more than 100 years to refill at {limit} per {window!r}")
         for name, value in (
             ("limit", limit),
             ("window_us", window_us),

@@ -26,4 +26,6 @@ def subject_of(key: Key | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 def quota_of(quota: str | Quota) -> str | Quota:
     if isinstance(quota, str | Quota):
         return quota
-    raise InvalidCheck(f"limit() takes a notation like '5/minute' or a Quota, got {quota!r}; write @limiter.limit('5/minute')")
+    raise InvalidCheck(
+        f"limit() takes a notation like '5/minute' or a Quota, got {quota!r}; write @limiter.limit('5/minute')"
+    )

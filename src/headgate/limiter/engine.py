@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from hashlib import blake2b
 from importlib import import_module
@@ -136,9 +136,7 @@ class Engine:
                 asked.append(self.ask(request, {}, 1))
         return asked
 
-    def conclude(
-        self, asked: list[Asked], results: list[Result | IdempotencyConflict] | StoreError
-    ) -> list[Decision]:
+    def conclude(self, asked: list[Asked], results: list[Result | IdempotencyConflict] | StoreError) -> list[Decision]:
         """The decisions that the store's answers mean. Requests that no rule applies to were not sent to it.
 
         Raises the first conflict, when all others are decided.
@@ -177,9 +175,7 @@ class Engine:
             log.error("the store cannot decide: failure modes apply until it can (%s)", error)
         plan, group, cost = asked
         modes = [one.failure_mode or self.failure_mode for one in plan.applied]
-        if any(
-            mode == "closed" and check.enforced for mode, check in zip(modes, plan.templates, strict=True)
-        ):
+        if any(mode == "closed" and check.enforced for mode, check in zip(modes, plan.templates, strict=True)):
             return Decision(False, self.clock.now_us(), reason="fail_closed")
         here = [place for place, mode in enumerate(modes) if mode == "local"]
         if not here:
@@ -244,13 +240,11 @@ def _rules_of(rules: Rules, name: str) -> tuple[list[Rule], bool]:
         if len(quotas) == 1:
             return [Rule(id=name, quota=quotas[0])], True
         return [Rule(id=f"{name}/{duration_text(quota.window_us)}", quota=quota) for quota in quotas], True
-    if isinstance(rules, Iterable) and not isinstance(rules, str | bytes):
+    if isinstance(rules, Iterable):
         listed = list(rules)
         if all(isinstance(rule, Rule) for rule in listed):
             return listed, False
-    raise InvalidRule(
-        f"rules: must be a notation like '100/minute', a Quota, a list of Rule or a file, got {rules!r}"
-    )
+    raise InvalidRule(f"rules: must be a notation like '100/minute', a Quota, a list of Rule or a file, got {rules!r}")
 
 
 def _is_file(rules: Rules) -> bool:

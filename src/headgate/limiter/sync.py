@@ -8,18 +8,17 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
-from headgate.algorithms import ALGORITHMS
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.core.quota import Quota
 from headgate.errors import RateLimited, StoreError
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
 from headgate.limiter.engine import Asked, Engine, Request, Rules, Subject, Wait
-from headgate.rules.rule import FailureMode
 from headgate.rules.plan import template_of
+from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import MemoryStore
-from headgate.stores.protocol import Store
+from headgate.stores.protocol import Single, SingleStore, Store
 from headgate.stores.urls import open_store
 
 P = ParamSpec("P")
@@ -53,12 +52,9 @@ class Limiter:
         self._owned = isinstance(store, str)
         self._store: Store = open_store(store, clock) if isinstance(store, str) else store
         rule = self._engine.only_rule
-        if rule is not None and isinstance(self._store, MemoryStore):
-            self._single = self._store.single(rule.space, rule.quota)
-            self._templates = (template_of(rule),)
-            self._figures = ALGORITHMS[rule.quota.algorithm].figures
-        else:
-            self._single = None
+        self._single: Single | None = None
+        if rule is not None and isinstance(self._store, SingleStore):
+            self._single = self._store.single(template_of(rule))
 
     def check(
         self,
@@ -86,10 +82,9 @@ class Limiter:
             and 0 <= cost < 2**53
         ):
             try:
-                now_us, wait_us, state = single(cast("str", subject), cost)
+                return single(subject, cost)
             except StoreError as error:
                 return self._engine.conclude([self._engine.ask(subject, {}, cost)], error)[0]
-            return Decision(wait_us == 0, now_us, self._templates, (wait_us, state, self._figures), cost)
         return self._decide([self._engine.ask(subject, facts, cost, idempotency_key)])[0]
 
     def peek(self, subject: Subject | None = None, /, *, cost: int = 1, **facts: Any) -> Decision:

@@ -49,9 +49,7 @@ def network(value: Any) -> Network:
         meant = ip_network(value, strict=False)
     except (ValueError, TypeError):
         raise ValueError(f"must be an address or a network like '10.0.0.0/8', got {value!r}") from None
-    raise ValueError(
-        f"{value!r} is an address inside a network: write {str(meant)!r} or {value.split('/')[0]!r}"
-    )
+    raise ValueError(f"{value!r} is an address inside a network: write {str(meant)!r} or {value.split('/')[0]!r}")
 
 
 class Exempt:
@@ -59,9 +57,7 @@ class Exempt:
 
     def __init__(self, exemptions: Iterable[Exemption]) -> None:
         named: dict[str, set[str]] = {}
-        networks: dict[
-            tuple[int, int], set[int]
-        ] = {}  # address length and bits to ignore: the remaining bits
+        networks: dict[tuple[int, int], set[int]] = {}  # address length and bits to ignore: the remaining bits
         for exemption in exemptions:
             if exemption.type == "ip":
                 covered = _unmapped(network(exemption.value))
@@ -83,8 +79,7 @@ class Exempt:
             if address is not None:
                 bits, number = 8 * len(address), int.from_bytes(address)
                 return any(
-                    bits == length and number >> ignored in prefixes
-                    for length, ignored, prefixes in self._networks
+                    bits == length and number >> ignored in prefixes for length, ignored, prefixes in self._networks
                 )
         return False
 

@@ -108,9 +108,7 @@ class Matcher:
         return node.here
 
 
-def applying(
-    shelves: Iterable[Shelf], facts: Mapping[str, str], method: str | None
-) -> list[tuple[Rule, Shelf]]:
+def applying(shelves: Iterable[Shelf], facts: Mapping[str, str], method: str | None) -> list[tuple[Rule, Shelf]]:
     """The rules on these shelves that apply to a request, each with the most specific of its patterns that fit.
 
     Of the rules that share a group, only the first applies, by `(priority, specificity, id)`: the more specific

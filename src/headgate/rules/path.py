@@ -21,9 +21,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from headgate.errors import InvalidRule
 
-_PLAIN: Final = (
-    "!$&'()*+,;=:@"  # with letters, digits and -._~, what stands for itself in a segment (RFC 3986)
-)
+_PLAIN: Final = "!$&'()*+,;=:@"  # with letters, digits and -._~, what stands for itself in a segment (RFC 3986)
 _NORMAL: Final = re.compile(rf"(?:/(?!\.\.?(?:/|\Z))[\w\-.~{re.escape(_PLAIN)}]+)+", re.ASCII)
 _PARAMETER: Final = re.compile(r"\{[^\W\d]\w*\}")
 
@@ -77,9 +75,7 @@ class Pattern(NamedTuple):
         Raises `InvalidRule`.
         """
         if not isinstance(text, str) or not (text.startswith("/") or text == "*"):
-            raise InvalidRule(
-                f"must be patterns like '/api/search', '/users/{{id}}' or '/api/*', got {text!r}"
-            )
+            raise InvalidRule(f"must be patterns like '/api/search', '/users/{{id}}' or '/api/*', got {text!r}")
         if "?" in text or "#" in text:
             raise InvalidRule(f"{text!r} has a query or a fragment; patterns match the path alone")
         raw = [segment for segment in text.split("/") if segment]
@@ -91,13 +87,9 @@ def _pattern_segment(segment: str, pattern: str) -> str | None:
     if _PARAMETER.fullmatch(segment):
         return None
     if "*" in segment:
-        raise InvalidRule(
-            f"{pattern!r} has a * inside; it stands for the rest, as the last segment: '/api/*'"
-        )
+        raise InvalidRule(f"{pattern!r} has a * inside; it stands for the rest, as the last segment: '/api/*'")
     if "{" in segment or "}" in segment:
-        raise InvalidRule(
-            f"{pattern!r}: {segment!r} cannot be read; a parameter is a whole segment: '/users/{{id}}'"
-        )
+        raise InvalidRule(f"{pattern!r}: {segment!r} cannot be read; a parameter is a whole segment: '/users/{{id}}'")
     normal = _normal_segment(segment)
     if normal in (".", ".."):
         raise InvalidRule(f"{pattern!r} has {segment!r} as a segment, which no path has once it is normal")

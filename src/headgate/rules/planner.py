@@ -87,9 +87,7 @@ class Planner:
         if self._exempt is not None and self._exempt.covers(facts):
             return EXEMPT
         tier = self._tier(facts) if self._by_tier else None
-        shelves = (
-            self._shelves_of(facts["endpoint"]) if self._by_path and "endpoint" in facts else self._no_path
-        )
+        shelves = self._shelves_of(facts["endpoint"]) if self._by_path and "endpoint" in facts else self._no_path
         shape = self._shape(facts, tier, shelves)
         plan = self._plans.get(shape)
         if plan is None:

@@ -87,14 +87,9 @@ class Rule:
             fields.checked(self, where, locals(), _CHECKS)
         except InvalidRule as error:
             problems = error.problems
-        if (
-            sync == "leased"
-            and getattr(getattr(self, "quota", None), "algorithm", "") == "sliding_window_log"
-        ):
+        if sync == "leased" and getattr(getattr(self, "quota", None), "algorithm", "") == "sliding_window_log":
             problems += (
-                Problem(
-                    where, "sync", "a sliding_window_log cannot be leased; use another algorithm, or 'exact'"
-                ),
+                Problem(where, "sync", "a sliding_window_log cannot be leased; use another algorithm, or 'exact'"),
             )
         if problems:
             raise InvalidRule(*problems)

@@ -84,9 +84,7 @@ class Snapshot:
                 yield Problem(SETTINGS, "default_tier", message)
         rules = {rule.id: rule for rule in self.rules}
         for user in self.users:
-            yield from _twice(
-                f"user {user.id!r}: override of rule", "rule", [one.rule for one in user.overrides]
-            )
+            yield from _twice(f"user {user.id!r}: override of rule", "rule", [one.rule for one in user.overrides])
             for override in user.overrides:
                 problem = _misfit(override, rules.get(override.rule))
                 if problem is not None:
@@ -103,9 +101,7 @@ def _twice(what: str, name: str, ids: list[str]) -> Iterator[Problem]:
     for one, found in places.items():
         if len(found) > 1:
             numbers = f"{', '.join(map(str, found[:-1]))} and {found[-1]}"
-            yield Problem(
-                f"{what} {one!r}", name, f"used {len(found)} times (numbers {numbers}); each needs its own"
-            )
+            yield Problem(f"{what} {one!r}", name, f"used {len(found)} times (numbers {numbers}); each needs its own")
 
 
 def _misfit(override: Override, rule: Rule | None) -> tuple[str, str] | None:

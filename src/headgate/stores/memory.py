@@ -9,7 +9,7 @@ free anybody. If there is no other, the store is full and says so.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from threading import Lock
 from time import time_ns
 from typing import Any, Final
@@ -17,14 +17,14 @@ from typing import Any, Final
 from headgate.algorithms import ALGORITHMS
 from headgate.core.check import IDEMPOTENCY_US, Charge, Check, Group, Outcome, Result
 from headgate.core.clock import Clock
+from headgate.core.decision import Decision
 from headgate.core.quota import Quota
 from headgate.errors import IdempotencyConflict, StoreFull
+from headgate.stores.protocol import Single
 
 SWEEP: Final = 2  # keys looked at for each new one: faster than they come
 SAMPLE: Final = 8  # keys among which the least used is forgotten
 SEARCH: Final = 64  # keys looked at, at most, for one that may be forgotten
-
-Single = Callable[[str, int], tuple[int, int, Any]]
 
 
 class _Table:
@@ -72,19 +72,17 @@ class MemoryStore:
         """How many keys are held, expired ones that no sweep has met yet among them."""
         return self._keys
 
-    def single(self, space: str, quota: Quota) -> Single:
-        """The short way through `check`, for groups of one enforced check, all on one space with one quota.
-
-        Returns a function of subject and cost; it answers with the store's time, the wait, and the state from
-        which the algorithm tells the figures.
-        """
+    def single(self, template: Check) -> Single:
+        """The short way: it works out no figures, but hands out what they can be worked out from."""
         with self._lock:
-            table = self._table(space, quota)
-        admit, states, make_room = table.algorithm.admit, table.states, self._make_room
+            table = self._table(template.space, template.quota)
+        quota, templates = template.quota, (template,)
+        admit, figures = table.algorithm.admit, table.algorithm.figures
+        states, make_room = table.states, self._make_room
         acquire, release = self._lock.acquire, self._lock.release
         now_us = None if self._clock is None else self._clock.now_us
 
-        def check(subject: str, cost: int) -> tuple[int, int, Any]:
+        def check(subject: str, cost: int) -> Decision:
             now = time_ns() // 1_000 if now_us is None else now_us()
             acquire()  # with try and finally: in this path, a with statement is a tenth of the time
             try:
@@ -96,7 +94,7 @@ class MemoryStore:
                     states[subject] = kept
             finally:
                 release()
-            return now, wait, kept
+            return Decision(wait == 0, now, templates, (wait, kept, figures), cost)
 
         return check
 
@@ -104,19 +102,19 @@ class MemoryStore:
         now = time_ns() // 1_000 if self._clock is None else self._clock.now_us()
         with self._lock:
             return [
-                self._decide(group, now) if group.idempotency is None else self._decide_once(group, now)
+                self._decide(group, now) if group.idempotency is None or group.peek else self._decide_once(group, now)
                 for group in groups
             ]
 
     def refund(self, charges: Sequence[Charge]) -> None:
         now = time_ns() // 1_000 if self._clock is None else self._clock.now_us()
         with self._lock:
-            for check, charged_at in charges:
+            for check, charged_at, reset in charges:
                 table = self._tables.get(check.space)
                 if table is not None and check.subject in table.states:
                     state = table.states[check.subject]
                     table.states[check.subject] = table.algorithm.refund(
-                        state, now, check.quota, check.cost, charged_at
+                        state, now, check.quota, check.cost, charged_at, reset
                     )
 
     def reset(self, checks: Sequence[Check]) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from headgate.core.check import Charge, Check, Group, Result
+from headgate.core.decision import Decision
 from headgate.errors import IdempotencyConflict
+
+Single = Callable[[str, int], Decision]  # of subject and cost
 
 
 @runtime_checkable
@@ -30,6 +33,15 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Give back connections. A closed store is not used again."""
+        ...
+
+
+@runtime_checkable
+class SingleStore(Store, Protocol):
+    """A store that has a short way for what is asked most: one check, always of one rule."""
+
+    def single(self, template: Check) -> Single:
+        """The short way from subject and cost to decision, for requests with one check, enforced: always this."""
         ...
 
 

@@ -54,9 +54,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self._problems: list[tuple[int, int, Problem]] = []
-        self._nameless: dict[
-            str, str
-        ] = {}  # rules without a good id: what the stand-in makes them, and should
+        self._nameless: dict[str, str] = {}  # rules without a good id: what the stand-in makes them, and should
 
     def note(self, location: Location, problem: Problem) -> None:
         section, place = location[0], location[1] if len(location) > 1 else 0
@@ -126,9 +124,7 @@ class _Reader:
         where = entry_name("exemptions", place, entry)
         return self._made(Exemption, entry, ("exemptions", place), where, type="user", value="?")
 
-    def _made(
-        self, kind: Callable[..., T], fields: Table, location: Location, where: str = "", **stand_ins: Any
-    ) -> T:
+    def _made(self, kind: Callable[..., T], fields: Table, location: Location, where: str = "", **stand_ins: Any) -> T:
         """One of a kind. Fields that are not good are noted; a stand-in, or the default, takes their place."""
         fields = {name: _without_none(value) for name, value in fields.items()}
         try:

@@ -164,9 +164,7 @@ def _parse(content: bytes, file: str) -> dict[str, Any]:
         raise InvalidRule(Problem("", "", f"is not TOML: {error}", file)) from None
     if not data:
         raise InvalidRule(
-            Problem(
-                "", "", "is empty, or only half written; without any rule, it needs a [headgate] table", file
-            )
+            Problem("", "", "is empty, or only half written; without any rule, it needs a [headgate] table", file)
         )
     return data
 

@@ -108,9 +108,7 @@ class Document(_Table):
 
 
 SECTIONS: Final = tuple(Document.model_fields)
-_ENTRIES: Final[
-    dict[str, tuple[str, str, type[_Table]]]
-] = {  # what an entry is called, and its key that names it
+_ENTRIES: Final[dict[str, tuple[str, str, type[_Table]]]] = {  # what an entry is called, and its key that names it
     "rules": ("rule", "id", RuleTable),
     "tiers": ("tier", "name", TierTable),
     "users": ("user", "id", UserTable),

@@ -56,9 +56,7 @@ def _restore() -> None:
     try:
         signal.signal(signal.SIGHUP, _previous)
     except ValueError:
-        log.debug(
-            "SIGHUP: the handler stays, and does nothing: only the main thread can put the old one back"
-        )
+        log.debug("SIGHUP: the handler stays, and does nothing: only the main thread can put the old one back")
 
 
 def _handle(number: int, frame: FrameType | None) -> None:

@@ -28,9 +28,7 @@ class Watcher:
         try:
             self._watchfiles: Any = import_module("watchfiles")
         except ImportError as error:
-            raise ImportError(
-                "watching a rules file needs watchfiles: pip install 'headgate[watch]'"
-            ) from error
+            raise ImportError("watching a rules file needs watchfiles: pip install 'headgate[watch]'") from error
         self._directories = {path.absolute().parent, path.resolve().parent}
         self._look = look
         self._stop = Event()

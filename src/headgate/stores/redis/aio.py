@@ -13,13 +13,12 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from hiredis import pack_command
 from redis.asyncio.connection import Connection, parse_url
 from redis.exceptions import NoScriptError
 
 from headgate.core.check import Charge, Check, Group, Result
 from headgate.core.clock import Clock
-from headgate.errors import IdempotencyConflict, StoreError, StoreTimeout, StoreUnavailable
+from headgate.errors import IdempotencyConflict, StoreError, StoreUnavailable
 from headgate.stores.redis import script
 from headgate.stores.redis.options import FAULTS, fault, read_url
 
@@ -53,8 +52,10 @@ class AsyncRedisStore:
         size = self._options.max_batch
         if len(groups) <= size:
             return await self._join(groups)
-        answers = [self._join(groups[start : start + size]) for start in range(0, len(groups), size)]
-        return [result for results in await asyncio.gather(*answers) for result in results]
+        results: Results = []
+        for start in range(0, len(groups), size):  # one after the other: none may overtake the one before
+            results += await self._join(groups[start : start + size])
+        return results
 
     async def refund(self, charges: Sequence[Charge]) -> None:
         if charges:
@@ -138,7 +139,7 @@ class AsyncRedisStore:
                 waiting.answer.set_result(results[at : at + count])
             at += count
 
-    async def _run_alone(self, command: tuple[script.Argument, ...]) -> None:
+    async def _run_alone(self, command: script.Command) -> None:
         """A call of its own, for what is rare. It is shielded: the connection is not the caller's to break."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
@@ -148,16 +149,15 @@ class AsyncRedisStore:
     def _now_us(self) -> int | None:
         return None if self._clock is None else self._clock.now_us()
 
-    async def _run(self, command: tuple[script.Argument, ...], deadline: float) -> Any:
+    async def _run(self, command: script.Command, deadline: float) -> Any:
         connection = self._take()
         try:
             async with asyncio.timeout_at(deadline):
-                await connection.send_packed_command([pack_command(command)], check_health=False)
+                await connection.send_packed_command(script.packed(command), check_health=False)
                 try:
                     reply = await connection.read_response(disable_decoding=True)
                 except NoScriptError:  # the server does not know the script yet, or no more: nothing was executed
-                    whole = ("EVAL", script.source(), *command[2:])
-                    await connection.send_packed_command([pack_command(whole)], check_health=False)
+                    await connection.send_packed_command(script.packed(script.whole(command)), check_health=False)
                     reply = await connection.read_response(disable_decoding=True)
         except FAULTS as error:
             await connection.disconnect(nowait=True)

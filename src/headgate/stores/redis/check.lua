@@ -9,7 +9,7 @@
 --   per group:               4 * checks + mode; mode 0 charges, 1 peeks, 2 charges once, 3 refunds
 --     of mode 2:             fingerprint (text)
 --     per check:             quota (its place in the list above; of a shadow negative), cost
---       of mode 3:           when it was charged, microseconds
+--       of mode 3:           when it was charged, and the reset that was answered then
 -- Reply, flat, all integers:
 --   per group:               now; -1 when the fingerprint differs from the one remembered: then nothing follows
 --     per check:             wait, remaining, reset; nothing of mode 3
@@ -17,129 +17,102 @@
 -- Times are in microseconds. Every key that is written gets a time to live.
 
 local IDEMPOTENCY = 300000000
-local SLACK = 1000 -- milliseconds that a key outlives its meaning
-local argument, key_index = 0, 0
-
-local function next_argument()
-  argument = argument + 1
-  return ARGV[argument]
-end
-
-local function next_key()
-  key_index = key_index + 1
-  return KEYS[key_index]
-end
-
-local now = tonumber(next_argument())
+local slack = 1000 -- milliseconds that a key outlives its meaning
+local now = tonumber(ARGV[1])
 if now then
-  SLACK = 3600000 -- a clock of the caller's own may run slower than ours, by which keys expire
+  slack = 3600000 -- a clock of the caller's own may run slower than ours, by which keys expire
 else
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]
 end
 
 local quotas = {}
-for i = 1, tonumber(next_argument()) do
+local at, key_at = 2, 0 -- how far ARGV and KEYS have been read
+for i = 1, tonumber(ARGV[2]) do
   quotas[i] = {
-    algorithm = algorithms[next_argument()],
-    limit = tonumber(next_argument()),
-    window = tonumber(next_argument()),
-    burst = tonumber(next_argument()),
+    twin = algorithms[ARGV[at + 1]],
+    limit = tonumber(ARGV[at + 2]),
+    window = tonumber(ARGV[at + 3]),
+    burst = tonumber(ARGV[at + 4]),
   }
+  at = at + 4
 end
 
-local reply, replies = {}, 0
-local function answer(value)
-  replies = replies + 1
-  reply[replies] = value
-end
+local reply, size = {}, 0
 
--- Reads the checks of a group and asks each whether it fits. Returns them, and whether one refuses them all.
-local function ask(count)
+-- Decides a group: asks each check whether it fits, keeps the states if all do, and answers.
+local function decide(count, peek)
   local checks, refused = {}, false
   for i = 1, count do
-    local place = tonumber(next_argument())
-    local check = { key = next_key(), quota = quotas[abs(place)], cost = tonumber(next_argument()) }
-    local algorithm = check.quota.algorithm
-    check.before = algorithm.load(check.key)
-    check.wait, check.state = algorithm.admit(check.before, now, check.quota, check.cost)
-    if check.wait ~= 0 and place > 0 then refused = true end
-    checks[i] = check
+    local place, cost = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
+    local key = KEYS[key_at + 1]
+    at, key_at = at + 2, key_at + 1
+    local quota = quotas[abs(place)]
+    local before = quota.twin.load(key)
+    local wait, state = quota.twin.admit(before, now, quota, cost)
+    if wait ~= 0 and place > 0 then refused = true end
+    checks[i] = { key, quota, before, wait, state }
   end
-  return checks, refused
-end
-
--- Keeps the states that fitted, unless nobody is to be charged, and answers.
-local function conclude(checks, refused, peek)
-  for i = 1, #checks do
+  for i = 1, count do
     local check = checks[i]
-    local algorithm, state = check.quota.algorithm, check.state
-    if peek or (refused and check.wait == 0) then state = check.before end
-    local remaining, reset = algorithm.figures(state, now, check.quota)
-    if state and state ~= check.before then
-      algorithm.save(check.key, state, ceil(reset / 1000) + SLACK)
+    local key, quota, before, wait, state = check[1], check[2], check[3], check[4], check[5]
+    if peek or (refused and wait == 0) then state = before end
+    local remaining, reset = quota.twin.figures(state, now, quota)
+    if state and state ~= before then
+      quota.twin.save(key, state, ceil(reset / 1000) + slack)
     end
-    answer(check.wait)
-    answer(remaining)
-    answer(reset)
+    reply[size + 1], reply[size + 2], reply[size + 3] = wait, remaining, reset
+    size = size + 3
   end
 end
 
-local function replay(remembered, fingerprint)
-  local known, figures = match(remembered, '^(%S+) (.*)$')
-  if known ~= fingerprint then
-    answer(-1)
+-- Decides a group unless its idempotency key is remembered: then gives the first answer again.
+local function decide_once(count)
+  local fingerprint, memory = ARGV[at + 1], KEYS[key_at + 1]
+  at, key_at = at + 1, key_at + 1
+  local known, figures = string.match(call('GET', memory) or '', '^(%S+) (.*)$')
+  if known and now - tonumber(string.match(figures, '^%d+')) < IDEMPOTENCY then
+    at, key_at = at + 2 * count, key_at + count
+    for figure in string.gmatch(known == fingerprint and figures or '-1', '%S+') do
+      size = size + 1
+      reply[size] = tonumber(figure)
+    end
     return
   end
-  for figure in string.gmatch(figures, '%-?%d+') do
-    answer(tonumber(figure))
-  end
-end
-
-local function decide_once(count)
-  local fingerprint, memory = next_argument(), next_key()
-  local remembered = call('GET', memory)
-  if remembered and now - tonumber(match(remembered, '^%S+ (%d+)')) < IDEMPOTENCY then
-    argument, key_index = argument + 2 * count, key_index + count
-    return replay(remembered, fingerprint)
-  end
-  local from = replies + 1
-  answer(now)
-  conclude(ask(count))
-  local figures = { fingerprint }
-  for i = from, replies do
-    figures[#figures + 1] = format('%.0f', reply[i])
-  end
-  call('SET', memory, table.concat(figures, ' '), 'PX', IDEMPOTENCY / 1000 + SLACK)
+  local first = size + 1
+  size = first
+  reply[first] = now
+  decide(count)
+  local answers = { fingerprint }
+  for i = first, size do answers[#answers + 1] = string.format('%d', reply[i]) end
+  call('SET', memory, table.concat(answers, ' '), 'PX', IDEMPOTENCY / 1000 + slack)
 end
 
 local function refund(count)
   for _ = 1, count do
-    local quota, key = quotas[abs(tonumber(next_argument()))], next_key()
-    local cost, charged_at = tonumber(next_argument()), tonumber(next_argument())
-    local algorithm = quota.algorithm
-    local before = algorithm.load(key)
+    local quota, key = quotas[abs(tonumber(ARGV[at + 1]))], KEYS[key_at + 1]
+    local before = quota.twin.load(key)
     if before then
-      local state = algorithm.refund(before, now, quota, cost, charged_at)
-      if state ~= before then algorithm.save(key, state, max(1, call('PTTL', key))) end
+      local cost, charged_at, reset = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
+      local state = quota.twin.refund(before, now, quota, cost, charged_at, reset)
+      if state ~= before then quota.twin.save(key, state, max(1, call('PTTL', key))) end
     end
+    at, key_at = at + 4, key_at + 1
   end
 end
 
-while argument < #ARGV do
-  local header = tonumber(next_argument())
+local arguments = #ARGV
+while at < arguments do
+  local header = tonumber(ARGV[at + 1])
   local mode = header % 4
   local count = (header - mode) / 4
+  at = at + 1
   if mode == 2 then
     decide_once(count)
   else
-    answer(now)
-    if mode == 3 then
-      refund(count)
-    else
-      local checks, refused = ask(count)
-      conclude(checks, refused, mode == 1)
-    end
+    size = size + 1
+    reply[size] = now
+    if mode == 3 then refund(count) else decide(count, mode == 1) end
   end
 end
 

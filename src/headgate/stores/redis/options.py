@@ -35,7 +35,7 @@ def read_url(url: str) -> tuple[Options, type[Any] | None, dict[str, Any]]:
             own[name] = _positive(name, value, whole=name != "timeout")
         else:
             others.append((name, value))
-    arguments = dict(parse_url(urlunsplit(parts._replace(query=urlencode(others)))))
+    arguments = dict(parse_url(urlunsplit(parts._replace(query=urlencode(others)))))  # type: ignore[no-untyped-call]
     options = Options(**own)
     arguments.setdefault("protocol", 2)
     arguments.setdefault("client_name", "headgate")

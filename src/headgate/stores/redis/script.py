@@ -1,4 +1,4 @@
-"""The one script: assembled from the algorithms' Lua twins, fed and read here. Pure; no I/O.
+"""The script: assembled from the algorithms' Lua twins, fed and read here. Pure; no I/O.
 
 `check.lua` documents the arguments and the reply that `encode` and `decode` write and read.
 """
@@ -10,7 +10,9 @@ from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 
-from headgate.algorithms import ALGORITHMS, lua
+from hiredis import pack_command
+
+from headgate.algorithms import lua
 from headgate.core.check import Charge, Check, Group, Outcome, Result
 from headgate.core.key import escape
 from headgate.core.quota import Quota
@@ -19,20 +21,36 @@ from headgate.errors import IdempotencyConflict
 CHARGE, PEEK, CHARGE_ONCE, REFUND = range(4)
 
 Argument = str | bytes | int
+Command = tuple[Argument, ...]
 
 
 @cache
-def source() -> str:
-    """The text of the script."""
-    parts = [lua("prelude"), *(lua(name) for name in ALGORITHMS)]
+def sha(algorithms: tuple[str, ...]) -> str:
+    """What EVALSHA knows the script by that has the twins of these algorithms.
+
+    A script runs from the top at every call, so it holds no twin that the call does not need.
+    """
+    parts = [lua("prelude"), *map(lua, algorithms)]
     parts.append(files(__package__).joinpath("check.lua").read_text(encoding="utf-8"))
-    return "\n".join(parts)
+    text = "\n".join(parts)
+    digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
+    _sources[digest] = text
+    return digest
 
 
-@cache
-def sha() -> str:
-    """What EVALSHA knows the script by."""
-    return sha1(source().encode(), usedforsecurity=False).hexdigest()
+_sources: dict[str, str] = {}
+
+
+def whole(command: Command) -> Command:
+    """The same command for a server that does not know the script yet: it carries the whole text."""
+    digest = command[1]
+    assert isinstance(digest, str)
+    return ("EVAL", _sources[digest], *command[2:])
+
+
+def packed(command: Command) -> list[bytes]:
+    """A command as it goes over the wire."""
+    return [pack_command(command)]  # type: ignore[arg-type]  # its stub knows tuples of one
 
 
 class Request:
@@ -48,7 +66,7 @@ class Request:
     def add(self, group: Group) -> None:
         checks, peek, idempotency = group
         arguments = self.arguments
-        if idempotency is not None:
+        if idempotency is not None and not peek:
             arguments.append(4 * len(checks) + CHARGE_ONCE)
             arguments.append(idempotency.fingerprint)
             self.keys.append(idempotency_key(idempotency.key))
@@ -60,7 +78,7 @@ class Request:
     def add_refund(self, charge: Charge) -> None:
         self.arguments.append(4 + REFUND)
         self._add_check(charge.check)
-        self.arguments.append(charge.at_us)
+        self.arguments += (charge.at_us, charge.reset_us)
 
     def _add_check(self, check: Check) -> None:
         quotas = self._quotas
@@ -71,15 +89,17 @@ class Request:
         self.arguments.append(place if check.enforced else -place)
         self.arguments.append(check.cost)
 
-    def command(self, now_us: int | None) -> tuple[Argument, ...]:
+    def command(self, now_us: int | None) -> Command:
         """The EVALSHA command. `now_us` None: by the server's own clock."""
         head: list[Argument] = ["" if now_us is None else now_us, len(self._quotas)]
         for quota in self._quotas:
             head += (quota.algorithm, quota.limit, quota.window_us, quota.burst)
-        return ("EVALSHA", sha(), len(self.keys), *self.keys, *head, *self.arguments)
+        names = {quota.algorithm for quota in self._quotas}
+        digest = sha(tuple(names) if len(names) == 1 else tuple(sorted(names)))
+        return ("EVALSHA", digest, len(self.keys), *self.keys, *head, *self.arguments)
 
 
-def encode(groups: Sequence[Group], now_us: int | None) -> tuple[Argument, ...]:
+def encode(groups: Sequence[Group], now_us: int | None) -> Command:
     """The command that decides `groups`, in order."""
     request = Request()
     for group in groups:
@@ -87,7 +107,13 @@ def encode(groups: Sequence[Group], now_us: int | None) -> tuple[Argument, ...]:
     return request.command(now_us)
 
 
-def encode_refund(charges: Sequence[Charge], now_us: int | None) -> tuple[Argument, ...]:
+def frame(quota: Quota) -> tuple[Command, Command]:
+    """The command that decides one enforced check, with gaps: head, key, now or empty, tail, cost."""
+    head = ("EVALSHA", sha((quota.algorithm,)), 1)
+    return head, (1, quota.algorithm, quota.limit, quota.window_us, quota.burst, 4 + CHARGE, 1)
+
+
+def encode_refund(charges: Sequence[Charge], now_us: int | None) -> Command:
     """The command that undoes `charges`."""
     request = Request()
     for charge in charges:

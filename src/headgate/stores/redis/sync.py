@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import Any, Final
 
-from hiredis import pack_command
 from redis.connection import Connection
 from redis.exceptions import NoScriptError
 
-from headgate.core.check import Charge, Check, Group, Result
+from headgate.core.check import Charge, Check, Group, Outcome, Result
 from headgate.core.clock import Clock
+from headgate.core.decision import Decision
+from headgate.core.key import key
 from headgate.errors import IdempotencyConflict
+from headgate.stores.protocol import Single
 from headgate.stores.redis import script
 from headgate.stores.redis.options import FAULTS, fault, read_url
 
@@ -40,6 +42,18 @@ class RedisStore:
             results += script.decode(batch, self._run(script.encode(batch, self._now_us())))
         return results
 
+    def single(self, template: Check) -> Single:
+        """The short way: the same command and reply, of which all but subject and cost are known beforehand."""
+        head, tail = script.frame(template.quota)
+        space, templates, run = template.space, (template,), self._run
+
+        def check(subject: str, cost: int) -> Decision:
+            sent_us = "" if self._clock is None else self._clock.now_us()
+            now_us, wait_us, remaining, reset_us = run((*head, key(space, subject), sent_us, *tail, cost))
+            return Decision(wait_us == 0, now_us, templates, (Outcome(wait_us, remaining, reset_us),), cost)
+
+        return check
+
     def refund(self, charges: Sequence[Charge]) -> None:
         if charges:
             self._run(script.encode_refund(charges, self._now_us()))
@@ -55,15 +69,14 @@ class RedisStore:
     def _now_us(self) -> int | None:
         return None if self._clock is None else self._clock.now_us()
 
-    def _run(self, command: tuple[script.Argument, ...]) -> Any:
+    def _run(self, command: script.Command) -> Any:
         connection = self._take()
         try:
-            connection.send_packed_command([pack_command(command)], check_health=False)
+            connection.send_packed_command(script.packed(command), check_health=False)
             try:
                 reply = connection.read_response(disable_decoding=True)
             except NoScriptError:  # the server does not know the script yet, or no more: nothing was executed
-                whole = ("EVAL", script.source(), *command[2:])
-                connection.send_packed_command([pack_command(whole)], check_health=False)
+                connection.send_packed_command(script.packed(script.whole(command)), check_health=False)
                 reply = connection.read_response(disable_decoding=True)
         except FAULTS as error:
             connection.disconnect()

@@ -1,0 +1,46 @@
+"""The Python blocks of README and docs run, each page from top to bottom, on a real server."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TIMEOUT
+from tests.servers import Server, binaries
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = [
+    page for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if BLOCK.search(page.read_text())
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Server(sorted(binaries().items())[0][1]) as server:
+        text = page.read_text()
+        namespace: dict[str, object] = {"__name__": "__main__"}
+        for block in BLOCK.finditer(text):
+            line = text.count("\n", 0, block.start(1))
+            source = block[1].replace("redis://localhost:6379/0", f"{server.url}?{TIMEOUT}")
+            # Empty lines in front, so that a traceback shows the line of the page.
+            exec(compile("\n" * line + source, str(page), "exec"), namespace)
+
+
+def test_readme_is_short_and_names_the_two_commands() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) < 200
+    assert "make serve" in text
+    assert "make test" in text
+
+
+def test_links_lead_somewhere() -> None:
+    broken = []
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            if not (page.parent / target).exists():
+                broken.append(f"{page.relative_to(ROOT)}: {target}")
+    assert not broken

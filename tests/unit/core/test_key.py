@@ -1,0 +1,63 @@
+"""Keys: readable, bounded, and never shared."""
+
+from __future__ import annotations
+
+import string
+
+import pytest
+
+from headgate.core.check import Check
+from headgate.core.key import MAX_ESCAPED, escape, joined, key, space
+from headgate.core.quota import Quota
+
+
+def test_the_key_of_a_check() -> None:
+    check = Check("search-free", space("user", "search-free", "gcra"), "alice", Quota(5, 1, algorithm="gcra"))
+    assert check.key == "rl:user:{alice}:search-free:gcra"
+
+
+@pytest.mark.parametrize(
+    ("subject", "escaped"),
+    [
+        ("alice", "alice"),
+        ("alice@example.com", "alice@example.com"),
+        ("192.0.2.7", "192.0.2.7"),
+        ("2001:db8::1", "2001%3Adb8%3A%3A1"),
+        ("a b", "a%20b"),
+        ("100%", "100%25"),
+        ("{tag}", "%7Btag%7D"),
+        ("*", "%2A"),
+        ("#", "%23"),
+        ("\n\0", "%0A%00"),
+        ("é", "%C3%A9"),
+        ("", "%"),
+        ("\ud800", "%ED%A0%80"),
+    ],
+)
+def test_escaping(subject: str, escaped: str) -> None:
+    assert escape(subject) == escaped
+
+
+def test_long_subjects_are_hashed() -> None:
+    longest = "x" * MAX_ESCAPED
+    assert escape(longest) == longest
+    for subject in (longest + "x", "é" * MAX_ESCAPED, "x" * 1_000_000):
+        assert escape(subject).startswith("#")
+        assert len(escape(subject)) == 65
+    assert escape("x" * 1_000_000) != escape("x" * 999_999)
+
+
+def test_everything_that_escape_writes_is_safe() -> None:
+    safe = set(string.ascii_letters + string.digits + "_.-~@%#")
+    for code in [*range(0x300), 0x1F600, 0xD800]:
+        assert set(escape(chr(code))) <= safe
+
+
+def test_dimension_and_rule_are_escaped_too() -> None:
+    assert key(space("user+endpoint", "a:b{*}", "gcra"), "alice") == "rl:user%2Bendpoint:{alice}:a%3Ab%7B%2A%7D:gcra"
+
+
+def test_joined_subjects_do_not_blur() -> None:
+    assert joined(("a", "bc")) != joined(("ab", "c"))
+    assert joined(("1:a", "b")) != joined(("1", "a1:b"))
+    assert joined(("", "")) != joined(("",))
