@@ -41,11 +41,11 @@ class AsyncLimiter:
         failure_mode: FailureMode = "open",
         watch: bool = False,
     ) -> None:
-        self._engine = Engine(rules, clock=clock, name=name, failure_mode=failure_mode, watch=watch)
         self._owned = isinstance(store, str)
         if isinstance(store, str):
             store = open_async_store(store, clock)
         self._store: AsyncStore = AsyncMemoryStore(store) if isinstance(store, MemoryStore) else store
+        self._engine = Engine(rules, clock=clock, name=name, failure_mode=failure_mode, watch=watch)
 
     async def check(
         self,
@@ -132,7 +132,8 @@ class AsyncLimiter:
 
     async def close(self) -> None:
         """See `Limiter.close`."""
-        await asyncio.to_thread(self._engine.close)
+        if self._engine.owns_source:
+            await asyncio.to_thread(self._engine.close)  # it waits for the watcher's thread
         if self._owned:
             await self._store.close()
 

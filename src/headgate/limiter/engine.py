@@ -51,8 +51,8 @@ class Engine:
         self.clock: Clock = clock or SystemClock()
         self._by_subject = False
         self._source: Source | None = None
-        self._owned = _is_file(rules)
-        if isinstance(rules, str | Path) and self._owned:
+        self.owns_source = _is_file(rules)
+        if isinstance(rules, str | Path) and self.owns_source:
             sources = import_module("headgate.rules.sources.file")  # here, as it needs more than the standard library
             self._source = sources.FileSource(rules, watch=watch, clock=self.clock)
         elif watch:
@@ -82,7 +82,7 @@ class Engine:
 
     def close(self) -> None:
         """Stop following the rules' source, if this limiter opened it."""
-        if self._source is not None and self._owned:
+        if self._source is not None and self.owns_source:
             self._source.close()
 
     @property
