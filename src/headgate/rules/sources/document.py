@@ -148,7 +148,7 @@ class _Reader:
 
     def _exemption(self, entry: Table, place: int) -> Exemption:
         where = entry_name("exemptions", place, entry)
-        return self._made(Exemption, entry, ("exemptions", place), where, type="user", value="?")
+        return self._made(Exemption, entry, ("exemptions", place), where, type="user", value="::1")
 
     def _made(self, kind: Callable[..., T], fields: Table, location: Location, where: str = "", **stand_ins: Any) -> T:
         """One of a kind. Fields that are not good are noted; a stand-in, or the default, takes their place."""
