@@ -21,6 +21,7 @@ from headgate.rules.users import Override, Tier, User
 T = TypeVar("T")
 Table = dict[str, Any]
 
+BURST_ALGORITHM: Final = "token_bucket"
 _LAST: Final = 2**31  # after all entries of a section
 _QUOTA: Final[Table] = {"algorithm": DEFAULT_ALGORITHM, "limit": 1, "window": 1, "burst": None}
 
@@ -167,8 +168,10 @@ def _entries(data: Table, section: str) -> list[tuple[int, Table]]:
 
 
 def _quota(given: Mapping[str, Any]) -> tuple[Quota, list[tuple[str, str]]]:
-    """A rule's quota, and what is wrong in which field."""
+    """A rule's quota, and what is wrong in which field. As in the notation, a burst alone means token_bucket."""
     fields = {**_QUOTA, **given}
+    if "burst" in given and "algorithm" not in given:
+        fields["algorithm"] = BURST_ALGORITHM
     try:
         return Quota(**fields), []
     except InvalidQuota as error:

@@ -117,6 +117,7 @@ def test_settings(text: str, name: str, value: object) -> None:
         ('limit = 5\nwindow = "250ms"', Quota(5, 0.25)),
         ('limit = 5\nwindow = "1m"\nalgorithm = "sliding_window"', Quota(5, 60, algorithm="sliding_window_counter")),
         ('limit = 5\nwindow = "1m"\nalgorithm = "gcra"\nburst = 9', Quota(5, 60, algorithm="gcra", burst=9)),
+        ("limit = 5\nwindow = 60\nburst = 9", Quota(5, 60, algorithm="token_bucket", burst=9)),
         ("limit = 9007199254740991\nwindow = 1", Quota(2**53 - 1, 1)),
         ("limit = 1\nwindow = 0.001", Quota(1, 0.001)),
     ],
