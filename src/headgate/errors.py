@@ -2,7 +2,7 @@
 
 HeadgateError
 ├── InvalidQuota          (ValueError)   a notation or a figure that makes no quota
-├── InvalidRule           (ValueError)   a rule that cannot be applied
+├── InvalidRule           (ValueError)   rules that cannot be applied; lists every problem with them
 ├── InvalidCheck          (ValueError)   a check whose subject, cost or key makes no sense
 │   └── IdempotencyConflict              one idempotency key, two different requests
 ├── RateLimited                          a decorated function was refused; carries the decision
@@ -16,7 +16,7 @@ A refusal is a value (`Decision`), not an exception: only faults raise.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from headgate.core.decision import Decision
@@ -30,8 +30,27 @@ class InvalidQuota(HeadgateError, ValueError):
     """A notation string or a figure that makes no quota."""
 
 
+class Problem(NamedTuple):
+    """One thing that is wrong with rules. As text: `rules.toml: rule 'search': limit: must be …`."""
+
+    where: str  # "rule 'search'", "user 'alice'", "[headgate]"; empty when it concerns all of them
+    field: str  # empty when it concerns no single field
+    message: str  # what is wrong, and with which value
+    file: str = ""  # empty when the rules did not come from a file
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.file, self.where, self.field, self.message) if part)
+
+
 class InvalidRule(HeadgateError, ValueError):
-    """A rule, or a set of rules, that cannot be applied."""
+    """A rule, or a set of rules, that cannot be applied.
+
+    `problems` lists everything that is wrong, not only what was found first; as text, one line for each.
+    """
+
+    def __init__(self, *problems: Problem | str) -> None:
+        self.problems = tuple(Problem("", "", problem) if isinstance(problem, str) else problem for problem in problems)
+        super().__init__("\n".join(map(str, self.problems)))
 
 
 class InvalidCheck(HeadgateError, ValueError):

@@ -10,6 +10,17 @@ from headgate.core.quota import Quota
 NEVER: Final = -1  # a wait that no waiting ends: the cost is larger than the quota can ever hold
 
 
+class Refusal(NamedTuple):
+    """What a client that this rule refuses is told. Stores have no use for it: it is there for the decision."""
+
+    status: int = 429  # of HTTP
+    message: str = ""  # empty: whoever answers has one
+    max_delay_us: int = 0  # how long the request may be held back and tried again, instead of being refused
+
+
+REFUSAL: Final = Refusal()
+
+
 class Check(NamedTuple):
     """One rule asked for one subject."""
 
@@ -19,6 +30,7 @@ class Check(NamedTuple):
     quota: Quota
     cost: int = 1  # 0 looks and charges nothing
     enforced: bool = True  # False: a shadow; evaluated and counted, but never refuses
+    refusal: Refusal = REFUSAL
 
     @property
     def key(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple, cast
 
-from headgate.core.check import NEVER, Check, Outcome
+from headgate.core.check import NEVER, REFUSAL, Check, Outcome, Refusal
 from headgate.core.quota import MICROSECONDS, Quota
 
 State = Literal["normal", "warning", "throttled"]
@@ -120,6 +120,23 @@ class Decision:
         return self._binding.rule if self._checks else None
 
     @property
+    def status(self) -> int:
+        """The HTTP status to answer with: 200, the refusing rule's own, or 503 when the store could not decide."""
+        if self.allowed:
+            return 200
+        return 503 if self._reason == "fail_closed" else self._refusal.status
+
+    @property
+    def message(self) -> str:
+        """What the refusing rule has to say to the client; empty when it says nothing of its own."""
+        return self._refusal.message
+
+    @property
+    def max_delay(self) -> float:
+        """Seconds that a refused request may be held back and tried again (action `throttle`); 0 for all others."""
+        return self._refusal.max_delay_us / MICROSECONDS
+
+    @property
     def state(self) -> State:
         """`throttled` when refused, `warning` from 80 % used, else `normal`."""
         if not self.allowed:
@@ -148,6 +165,13 @@ class Decision:
     @property
     def _binding(self) -> LimitStatus:
         return min(self._statuses(), key=_restrictiveness)
+
+    @property
+    def _refusal(self) -> Refusal:
+        if self.allowed or not self._checks:
+            return REFUSAL
+        pairs = zip(self._checks, self._statuses(), strict=True)
+        return min(pairs, key=lambda pair: _restrictiveness(pair[1]))[0].refusal
 
     def _statuses(self) -> Iterator[LimitStatus]:
         for check, outcome in zip(self._checks, self.outcomes, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from functools import wraps
@@ -13,8 +14,9 @@ from headgate.core.quota import Quota
 from headgate.errors import InvalidCheck, RateLimited, StoreError
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
 from headgate.limiter.engine import Asked, Engine, Request, Rules, Subject, Wait, is_plain
+from headgate.rules.plan import template_of
 from headgate.rules.rule import FailureMode
-from headgate.rules.snapshot import template_of
+from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
 from headgate.stores.protocol import AsyncSingle, AsyncSingleStore, AsyncStore
 from headgate.stores.urls import open_async_store
@@ -38,12 +40,13 @@ class AsyncLimiter:
         clock: Clock | None = None,
         name: str = "default",
         failure_mode: FailureMode = "open",
+        watch: bool = False,
     ) -> None:
-        self._engine = Engine(rules, clock=clock, name=name, failure_mode=failure_mode)
         self._owned = isinstance(store, str)
         if isinstance(store, str):
             store = open_async_store(store, clock)
         self._store: AsyncStore = AsyncMemoryStore(store) if isinstance(store, MemoryStore) else store
+        self._engine = Engine(rules, clock=clock, name=name, failure_mode=failure_mode, watch=watch)
         rule = self._engine.only_rule
         self._short_way: AsyncSingle | None = None
         if rule is not None and isinstance(self._store, AsyncSingleStore):
@@ -130,8 +133,19 @@ class AsyncLimiter:
 
         return decorate
 
+    @property
+    def snapshot(self) -> Snapshot:
+        """See `Limiter.snapshot`."""
+        return self._engine.snapshot
+
+    async def reload(self) -> Snapshot:
+        """See `Limiter.reload`. The file is read in a thread."""
+        return await asyncio.to_thread(self._engine.reload)
+
     async def close(self) -> None:
-        """Give back the store's connections, if this limiter opened it."""
+        """See `Limiter.close`."""
+        if self._engine.owns_source:
+            await asyncio.to_thread(self._engine.close)  # it waits for the watcher's thread
         if self._owned:
             await self._store.close()
 
@@ -142,7 +156,7 @@ class AsyncLimiter:
         await self.close()
 
     async def _decide(self, asked: list[Asked]) -> list[Decision]:
-        groups = [request.group for request in asked if request.plan.rules]
+        groups = [request.group for request in asked if request.plan.applied]
         try:
             results = await self._store.check(groups) if groups else []
         except StoreError as error:

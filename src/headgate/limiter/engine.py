@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from hashlib import blake2b
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,11 +15,13 @@ from headgate.core.clock import Clock, SystemClock
 from headgate.core.decision import Decision, combine
 from headgate.core.quota import MAX_INT, Quota, duration_text
 from headgate.errors import IdempotencyConflict, InvalidCheck, InvalidRule, StoreError
+from headgate.rules.holder import Holder, Source
+from headgate.rules.plan import Plan
 from headgate.rules.rule import FailureMode, Rule
-from headgate.rules.snapshot import Plan, Snapshot
+from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import MemoryStore
 
-Rules = str | Quota | Iterable[Rule] | Path
+Rules = str | Quota | Iterable[Rule] | Path | Snapshot | Source
 Subject = str | int
 Request = Subject | Mapping[str, Any]
 
@@ -43,22 +46,55 @@ class Engine:
         clock: Clock | None = None,
         name: str = "default",
         failure_mode: FailureMode = "open",
+        watch: bool = False,
     ) -> None:
-        listed, self._by_subject = _rules_of(rules, name)
-        self.snapshot = Snapshot(listed)
         self.clock: Clock = clock or SystemClock()
+        self._by_subject = False
+        self._source: Source | None = None
+        self.owns_source = _is_file(rules)
+        if isinstance(rules, str | Path) and self.owns_source:
+            sources = import_module("headgate.rules.sources.file")  # here, as it needs more than the standard library
+            self._source = sources.FileSource(rules, watch=watch, clock=self.clock)
+        elif watch:
+            raise InvalidRule(f"watch: only rules from a file can be watched, got {rules!r}")
+        elif isinstance(rules, Source):
+            self._source = rules
+        if self._source is not None:
+            self._holder = self._source.holder
+        elif isinstance(rules, Snapshot):
+            self._holder = Holder(rules)
+        else:
+            listed, self._by_subject = _rules_of(rules, name)
+            self._holder = Holder(Snapshot(listed))
         self.failure_mode: FailureMode = failure_mode
         self.failing = False
 
     @property
+    def snapshot(self) -> Snapshot:
+        """The rules that are in force."""
+        return self._holder.current
+
+    def reload(self) -> Snapshot:
+        """Have the source read its rules again. Raises `InvalidRule`: then the rules are what they were."""
+        if self._source is None:
+            raise InvalidRule("these rules cannot be reloaded: they do not come from a file or another source")
+        return self._source.reload()
+
+    def close(self) -> None:
+        """Stop following the rules' source, if this limiter opened it."""
+        if self._source is not None and self.owns_source:
+            self._source.close()
+
+    @property
     def only_rule(self) -> Rule | None:
-        """The rule of a limiter that has just one, plain and by user: the case with a short way through."""
-        rules = self.snapshot.rules
-        if len(rules) != 1:
+        """The rule of a limiter that has just one for ever, plain and by user: the case with a short way through."""
+        snapshot = self.snapshot
+        if self._source is not None or len(snapshot.rules) != 1 or snapshot.exemptions or snapshot.users:
             return None
-        rule = rules[0]
-        plain = rule.enabled and rule.facts == ("user",) and rule.cost == 1 and rule.action != "log_only"
-        return rule if plain else None
+        rule = snapshot.rules[0]
+        by_user = rule.facts == ("user",) and not rule.patterns and not rule.conditions
+        plain = snapshot.enabled and rule.enabled and rule.cost == 1 and rule.action == "reject"
+        return rule if by_user and plain else None
 
     @cached_property
     def local(self) -> MemoryStore:
@@ -85,7 +121,7 @@ class Engine:
             if not isinstance(idempotency_key, str) or not idempotency_key:
                 raise InvalidCheck(f"idempotency_key: must be a text, and not empty, got {idempotency_key!r}")
             idempotency = Idempotency(idempotency_key, _fingerprint(texts, cost))
-        plan = self.snapshot.plan(texts)
+        plan = self._holder.current.plan(texts, self.clock)
         return Asked(plan, Group(plan.checks(texts, cost), peek, idempotency), cost)
 
     def ask_many(self, requests: Iterable[Request]) -> list[Asked]:
@@ -108,14 +144,17 @@ class Engine:
         decisions: list[Decision] = []
         conflict: IdempotencyConflict | None = None
         if isinstance(results, StoreError):
-            return [self._failed(request, results) if request.plan.rules else self._free() for request in asked]
+            return [
+                self._failed(request, results) if request.plan.applied else self._free(request.plan)
+                for request in asked
+            ]
         if self.failing and results:
             self.failing = False
             log.warning("the store answers again: limits are enforced by it again")
         answers = iter(results)
         for plan, _, cost in asked:
-            if not plan.rules:
-                decisions.append(self._free())
+            if not plan.applied:
+                decisions.append(self._free(plan))
                 continue
             result = next(answers)
             if isinstance(result, IdempotencyConflict):
@@ -126,8 +165,8 @@ class Engine:
             raise conflict
         return decisions
 
-    def _free(self) -> Decision:
-        return Decision(True, self.clock.now_us(), reason="no_rule")
+    def _free(self, plan: Plan) -> Decision:
+        return Decision(True, self.clock.now_us(), reason=plan.reason)
 
     def _failed(self, asked: Asked, error: StoreError) -> Decision:
         """The decision when the store could not make one: the strictest of what the rules say."""
@@ -135,7 +174,7 @@ class Engine:
             self.failing = True
             log.error("the store cannot decide: failure modes apply until it can (%s)", error)
         plan, group, cost = asked
-        modes = [rule.failure_mode or self.failure_mode for rule in plan.rules]
+        modes = [one.failure_mode or self.failure_mode for one in plan.applied]
         if any(mode == "closed" and check.enforced for mode, check in zip(modes, plan.templates, strict=True)):
             return Decision(False, self.clock.now_us(), reason="fail_closed")
         here = [place for place, mode in enumerate(modes) if mode == "local"]
@@ -207,13 +246,17 @@ def _rules_of(rules: Rules, name: str) -> tuple[list[Rule], bool]:
     """The rules that a limiter was given, and whether it counts by a subject that every check must have."""
     if isinstance(rules, Quota):
         return [Rule(id=name, quota=rules)], True
-    if isinstance(rules, str) and not rules.endswith(".toml"):
+    if isinstance(rules, str):
         quotas = Quota.parse_all(rules)
         if len(quotas) == 1:
             return [Rule(id=name, quota=quotas[0])], True
         return [Rule(id=f"{name}/{duration_text(quota.window_us)}", quota=quota) for quota in quotas], True
-    if isinstance(rules, Iterable) and not isinstance(rules, str | bytes):
+    if isinstance(rules, Iterable):
         listed = list(rules)
         if all(isinstance(rule, Rule) for rule in listed):
             return listed, False
-    raise InvalidRule(f"rules: must be a notation like '100/minute', a Quota or a list of Rule, got {rules!r}")
+    raise InvalidRule(f"rules: must be a notation like '100/minute', a Quota, a list of Rule or a file, got {rules!r}")
+
+
+def _is_file(rules: Rules) -> bool:
+    return isinstance(rules, Path) or (isinstance(rules, str) and rules.endswith(".toml"))

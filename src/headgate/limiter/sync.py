@@ -14,8 +14,9 @@ from headgate.core.quota import MAX_INT, Quota
 from headgate.errors import RateLimited, StoreError
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
 from headgate.limiter.engine import Asked, Engine, Request, Rules, Subject, Wait
+from headgate.rules.plan import template_of
 from headgate.rules.rule import FailureMode
-from headgate.rules.snapshot import template_of
+from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import Single, SingleStore, Store
 from headgate.stores.urls import open_store
@@ -27,7 +28,8 @@ R = TypeVar("R")
 class Limiter:
     """Decides whether requests may pass. Safe to share between threads; for asyncio, see `AsyncLimiter`.
 
-    `rules` is a notation (`"100/minute"`, `"10/second; 100/minute"`), a `Quota`, or a list of `Rule`.
+    `rules` is a notation (`"100/minute"`, `"10/second; 100/minute"`), a `Quota`, a list of `Rule`, a `Snapshot`, a
+    TOML file (`"rules.toml"`, or a `Path`), which `watch` has reloaded whenever it changes, or another `Source`.
     `store` is a URL (`memory://`, `redis://host:6379/0`) or a store, which then stays the caller's to close.
     `name` names the rules made from a notation: limiters that share a store and a name share their counts.
     `failure_mode` decides when the store cannot and the rule does not say: `open` allows, `closed` refuses, `local`
@@ -44,10 +46,11 @@ class Limiter:
         clock: Clock | None = None,
         name: str = "default",
         failure_mode: FailureMode = "open",
+        watch: bool = False,
     ) -> None:
-        self._engine = Engine(rules, clock=clock, name=name, failure_mode=failure_mode)
         self._owned = isinstance(store, str)
         self._store: Store = open_store(store, clock) if isinstance(store, str) else store
+        self._engine = Engine(rules, clock=clock, name=name, failure_mode=failure_mode, watch=watch)
         rule = self._engine.only_rule
         self._short_way: Single | None = None
         if rule is not None and isinstance(self._store, SingleStore):
@@ -170,8 +173,21 @@ class Limiter:
 
         return decorate
 
+    @property
+    def snapshot(self) -> Snapshot:
+        """The rules in force; `snapshot.version` tells one set from another."""
+        return self._engine.snapshot
+
+    def reload(self) -> Snapshot:
+        """Read the rules' file again, now, and return what is in force.
+
+        Raises `InvalidRule`, with every problem, when the file is not good: then the rules are what they were.
+        """
+        return self._engine.reload()
+
     def close(self) -> None:
-        """Give back the store's connections, if this limiter opened it."""
+        """Stop watching the rules' file, and give back the store's connections, if this limiter opened them."""
+        self._engine.close()
         if self._owned:
             self._store.close()
 
@@ -182,7 +198,7 @@ class Limiter:
         self.close()
 
     def _decide(self, asked: list[Asked]) -> list[Decision]:
-        groups = [request.group for request in asked if request.plan.rules]
+        groups = [request.group for request in asked if request.plan.applied]
         try:
             results = self._store.check(groups) if groups else []
         except StoreError as error:

@@ -2,56 +2,176 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from datetime import timedelta
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from headgate.core.key import space
 from headgate.core.quota import MAX_INT, Quota
-from headgate.errors import InvalidRule
+from headgate.errors import InvalidRule, Problem
+from headgate.rules import fields
+from headgate.rules.path import Pattern
 
 Action = Literal["reject", "throttle", "log_only"]
 FailureMode = Literal["open", "closed", "local"]
+Sync = Literal["exact", "leased"]
+
+DEFAULT_PRIORITY: Final = 100
+GLOBAL: Final = "global"
+_METHOD: Final = re.compile(r"[A-Z][A-Z_-]*")
+_OWN_FIELDS: Final = {"endpoint": "endpoints", "method": "methods", "tier": "tiers"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Rule:
-    """Limits each subject of a dimension to a quota.
+    """Limits each subject of a dimension to a quota, in the requests that it matches.
 
-    `dimension` names the fact whose value is the subject (`user`, `ip`, `api_key`, `tenant`, or any other), several
-    joined by `+` (`user+endpoint`), or `global`: one subject for all. A rule applies to requests that have all
-    of its dimension's facts. `cost` multiplies the cost of a request. `log_only` makes it a shadow, which never
-    refuses. `failure_mode` decides when the store cannot; None leaves it to the limiter.
+    `quota` is a `Quota` or its notation (`"100/minute"`). `dimension` names the fact whose value is the subject
+    (`user`, `ip`, `api_key`, `tenant`, or any other), several joined by `+` (`user+endpoint`), or `global`: one
+    subject for all. A rule applies to requests that have all of its dimension's facts and that fit `endpoints`,
+    `methods`, `tiers` and `match`; one that is left empty fits every request. docs/reference/rules.md has all
+    fields and their meanings.
+
+    Raises `InvalidRule`, which names every field that is wrong.
     """
 
     id: str
     quota: Quota
-    dimension: str = "user"
-    cost: int = 1
-    action: Action = "reject"
-    failure_mode: FailureMode | None = None
-    enabled: bool = True
+    name: str
+    dimension: str
+    endpoints: tuple[str, ...]
+    methods: tuple[str, ...]  # in capitals; GET means HEAD too
+    tiers: tuple[str, ...]
+    match: Mapping[str, str] = field(hash=False)
+    action: Action
+    max_delay: float | None  # seconds
+    priority: int  # lower first
+    group: str | None
+    sync: Sync
+    failure_mode: FailureMode | None  # None leaves it to the snapshot, then to the limiter
+    cost: int  # multiplies the cost of a request
+    status: int
+    message: str
+    enabled: bool
     space: str = field(init=False, repr=False, compare=False)
     facts: tuple[str, ...] = field(init=False, repr=False, compare=False)  # whose values make the subject
+    patterns: tuple[Pattern, ...] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.id, str) or not self.id:
-            raise InvalidRule(f"id: must be a text that is not empty, got {self.id!r}")
-        if not isinstance(self.quota, Quota):
-            raise InvalidRule(f"rule {self.id!r}: quota: must be a Quota, got {self.quota!r}")
-        if isinstance(self.cost, bool) or not isinstance(self.cost, int) or not 1 <= self.cost <= MAX_INT:
-            raise InvalidRule(f"rule {self.id!r}: cost: must be a whole number from 1 to 2^53-1, got {self.cost!r}")
-        for name, value, choices in (
-            ("action", self.action, get_args(Action)),
-            ("failure_mode", self.failure_mode, (*get_args(FailureMode), None)),
-        ):
-            if value not in choices:
-                raise InvalidRule(
-                    f"rule {self.id!r}: {name}: must be one of {', '.join(map(str, choices))}, got {value!r}"
-                )
-        facts = () if self.dimension == "global" else tuple(self.dimension.split("+"))
-        if not all(facts) or len(set(facts)) != len(facts):
-            raise InvalidRule(
-                f"rule {self.id!r}: dimension: cannot read {self.dimension!r}; write 'user' or 'user+endpoint'"
+    def __init__(
+        self,
+        *,
+        id: str,  # noqa: A002 - the name that users write
+        quota: Quota | str,
+        name: str = "",
+        dimension: str = "user",
+        endpoints: Iterable[str] = (),
+        methods: Iterable[str] = (),
+        tiers: Iterable[str] = (),
+        match: Mapping[str, str | int] | None = None,
+        action: Action = "reject",
+        max_delay: float | str | timedelta | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        group: str | None = None,
+        sync: Sync = "exact",
+        failure_mode: FailureMode | None = None,
+        cost: int = 1,
+        status: int = 429,
+        message: str = "",
+        enabled: bool = True,
+    ) -> None:
+        where = f"rule {id!r}"
+        problems: tuple[Problem, ...] = ()
+        try:
+            fields.checked(self, where, locals(), _CHECKS)
+        except InvalidRule as error:
+            problems = error.problems
+        if sync == "leased" and getattr(getattr(self, "quota", None), "algorithm", "") == "sliding_window_log":
+            problems += (
+                Problem(where, "sync", "a sliding_window_log cannot be leased; use another algorithm, or 'exact'"),
             )
+        if problems:
+            raise InvalidRule(*problems)
+        facts = () if dimension == GLOBAL else tuple(dimension.split("+"))
         object.__setattr__(self, "facts", facts)
-        object.__setattr__(self, "space", space(self.dimension, self.id, self.quota.algorithm))
+        object.__setattr__(self, "space", space(dimension, id, self.quota.algorithm))
+        parsed: tuple[_Endpoint, ...] = self.endpoints  # type: ignore[assignment]
+        object.__setattr__(self, "endpoints", tuple(endpoint.text for endpoint in parsed))
+        object.__setattr__(self, "patterns", tuple(dict.fromkeys(endpoint.pattern for endpoint in parsed)))
+
+    @property
+    def conditions(self) -> int:
+        """How many things other than the endpoint a request must fit: breaks ties of equal patterns."""
+        return bool(self.methods) + bool(self.tiers) + len(self.match)
+
+
+def _quota(value: Any) -> Quota:
+    if isinstance(value, str):
+        return Quota.parse(value)
+    if not isinstance(value, Quota):
+        raise ValueError(f"must be a Quota, or a notation like '100/minute', got {value!r}")  # noqa: TRY004
+    return value
+
+
+def _dimension(value: Any) -> str:
+    facts = value.split("+") if isinstance(value, str) else [""]
+    strange = not all(fact and fact.isprintable() and " " not in fact for fact in facts)
+    if strange or len(set(facts)) != len(facts) or (GLOBAL in facts and len(facts) > 1):
+        raise ValueError(f"cannot read {value!r}; write 'user', several as in 'user+endpoint', or 'global'")
+    return "+".join(facts)
+
+
+class _Endpoint(NamedTuple):
+    text: str
+    pattern: Pattern
+
+
+def _endpoint(value: Any) -> _Endpoint:
+    return _Endpoint(value, Pattern.parse(value))
+
+
+def _method(value: Any) -> str:
+    method = value.upper() if isinstance(value, str) else ""
+    if not _METHOD.fullmatch(method):
+        raise ValueError(f"must be methods like 'GET', got {value!r}")
+    return method
+
+
+def _match(value: Any) -> dict[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"must be a table of facts and their values, got {value!r}")  # noqa: TRY004
+    kept = {}
+    for fact, wanted in value.items():
+        if not isinstance(fact, str) or not fact:
+            raise ValueError(f"must name facts, got {fact!r}")
+        if fact in _OWN_FIELDS:
+            raise ValueError(f"cannot have {fact!r}, which has a field of its own: {_OWN_FIELDS[fact]}")
+        if isinstance(wanted, bool) or not isinstance(wanted, str | int):
+            raise ValueError(f"{fact!r} must be a text or a whole number, got {wanted!r}")  # noqa: TRY004
+        kept[fact] = str(wanted)
+    return kept
+
+
+_CHECKS: Final[dict[str, fields.Check]] = {
+    "id": fields.name,
+    "quota": _quota,
+    "name": fields.text,
+    "dimension": _dimension,
+    "endpoints": fields.several(_endpoint, "patterns"),
+    "methods": fields.several(_method, "methods"),
+    "tiers": fields.several(fields.name, "tiers"),
+    "match": _match,
+    "action": fields.choice(*get_args(Action)),
+    "max_delay": fields.optional(fields.seconds),
+    "priority": fields.whole(-MAX_INT),
+    "group": fields.optional(fields.name),
+    "sync": fields.choice(*get_args(Sync)),
+    "failure_mode": fields.optional(fields.failure_mode),
+    "cost": fields.whole(1),
+    "status": fields.whole(400, 599),
+    "message": fields.text,
+    "enabled": fields.flag,
+}

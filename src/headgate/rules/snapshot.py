@@ -1,72 +1,130 @@
-"""Snapshot: all rules at one version, immutable; and Plan: those of them that apply to a request."""
+"""Snapshot: all rules, tiers, users, exemptions and penalties at one version, immutable."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Final
 
-from headgate.core.check import Check
-from headgate.core.key import joined
-from headgate.core.quota import MAX_INT
-from headgate.errors import InvalidCheck, InvalidRule
-from headgate.rules.rule import Rule
-
-Facts = Mapping[str, str]
-
-
-class Plan(NamedTuple):
-    """The rules that apply to requests of one shape, and a check for each that lacks subject and cost."""
-
-    rules: tuple[Rule, ...]
-    templates: tuple[Check, ...]
-
-    def checks(self, facts: Facts, cost: int) -> tuple[Check, ...]:
-        """What to ask the store for a request with these facts."""
-        return tuple(
-            template._replace(subject=subject_of(rule, facts), cost=scaled(rule, cost))
-            for rule, template in zip(self.rules, self.templates, strict=True)
-        )
+from headgate.core.clock import Clock
+from headgate.errors import InvalidQuota, InvalidRule, Problem
+from headgate.rules import fields
+from headgate.rules.exemptions import Exemption, Network, network
+from headgate.rules.penalties import Penalties
+from headgate.rules.plan import Facts, Plan
+from headgate.rules.planner import Planner
+from headgate.rules.rule import FailureMode, Rule
+from headgate.rules.users import Override, Tier, User
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """Rules, in the order in which they were given. Two of them never share an id."""
+    """What a limiter goes by. Nothing in it changes: a change of rules makes another one.
 
-    def __init__(self, rules: Iterable[Rule]) -> None:
-        self.rules = tuple(rules)
-        seen: set[str] = set()
-        for rule in self.rules:
-            if rule.id in seen:
-                raise InvalidRule(f"rule {rule.id!r}: id: used twice; every rule needs an id of its own")
-            seen.add(rule.id)
-        self._plans: dict[frozenset[str], Plan] = {}
-        self._needed = frozenset(name for rule in self.rules for name in rule.facts)
+    `users` are those with a tier or overrides of their own. `default_tier` is that of requests that neither say
+    their tier nor come from a user with one. `failure_mode` is that of rules that have none; None leaves it to
+    the limiter. `trusted_proxies` and `trusted_proxy_depth` are for whoever reads the client's address from a
+    request. While not `enabled`, no rule applies to anything. `version` tells one snapshot from another.
 
-    def plan(self, facts: Facts) -> Plan:
-        """The rules that apply to a request. Cached by which facts that matter it has: bounded by the rules."""
-        shape = self._needed.intersection(facts)
-        plan = self._plans.get(shape)
-        if plan is None:
-            rules = tuple(rule for rule in self.rules if rule.enabled and shape.issuperset(rule.facts))
-            plan = self._plans[shape] = Plan(rules, tuple(template_of(rule) for rule in rules))
-        return plan
+    Raises `InvalidRule` with every problem that its parts have with one another.
+    """
+
+    rules: Sequence[Rule]
+    _: KW_ONLY
+    tiers: Sequence[Tier] = ()
+    users: Sequence[User] = ()
+    exemptions: Sequence[Exemption] = ()
+    penalties: Penalties = Penalties()  # noqa: RUF009 - frozen
+    enabled: bool = True
+    default_tier: str | None = None
+    failure_mode: FailureMode | None = None
+    trusted_proxies: Sequence[Network] = ()
+    trusted_proxy_depth: int = 1
+    version: str = "1"
+    _planner: Planner = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("rules", "tiers", "users", "exemptions"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        problems = list(self._problems())
+        try:
+            fields.checked(self, SETTINGS, {name: getattr(self, name) for name in _CHECKS}, _CHECKS)
+        except InvalidRule as error:
+            problems += error.problems
+        if problems:
+            raise InvalidRule(*problems)
+        planner = Planner(
+            self.rules if self.enabled else (),
+            users=self.users if self.enabled else (),
+            exemptions=self.exemptions,
+            default_tier=self.default_tier,
+            failure_mode=self.failure_mode,
+        )
+        object.__setattr__(self, "_planner", planner)
+
+    def plan(self, facts: Facts, clock: Clock) -> Plan:
+        """The rules that apply to a request, by the time of `clock`. Cached: see `headgate.rules.planner`."""
+        return self._planner.plan(facts, clock)
+
+    def _problems(self) -> Iterator[Problem]:
+        """What does not fit together."""
+        yield from _twice("rule", "id", [rule.id for rule in self.rules])
+        yield from _twice("tier", "name", [tier.name for tier in self.tiers])
+        yield from _twice("user", "id", [user.id for user in self.users])
+        tiers = {tier.name for tier in self.tiers}
+        if tiers:
+            known = ", ".join(sorted(tiers))
+            for rule in self.rules:
+                for tier in rule.tiers:
+                    if tier not in tiers:
+                        message = f"{tier!r} is not one of the tiers ({known})"
+                        yield Problem(f"rule {rule.id!r}", "tiers", message)
+            if self.default_tier is not None and self.default_tier not in tiers:
+                message = f"{self.default_tier!r} is not one of the tiers ({known})"
+                yield Problem(SETTINGS, "default_tier", message)
+        rules = {rule.id: rule for rule in self.rules}
+        for user in self.users:
+            yield from _twice(f"user {user.id!r}: override of rule", "rule", [one.rule for one in user.overrides])
+            for override in user.overrides:
+                problem = _misfit(override, rules.get(override.rule))
+                if problem is not None:
+                    yield Problem(f"user {user.id!r}: override of rule {override.rule!r}", *problem)
 
 
-def template_of(rule: Rule) -> Check:
-    """The check of a rule, for a subject that is not known yet and a request of cost 1."""
-    return Check(rule.id, rule.space, "", rule.quota, rule.cost, rule.action != "log_only")
+SETTINGS: Final = "[headgate]"
 
 
-def subject_of(rule: Rule, facts: Facts) -> str:
-    """Whose state a rule looks at, for a request with these facts."""
-    names = rule.facts
-    if len(names) == 1:
-        return facts[names[0]]
-    return joined(tuple(facts[name] for name in names))
+def _twice(what: str, name: str, ids: list[str]) -> Iterator[Problem]:
+    places: dict[str, list[int]] = {}
+    for place, one in enumerate(ids, start=1):
+        places.setdefault(one, []).append(place)
+    for one, found in places.items():
+        if len(found) > 1:
+            numbers = f"{', '.join(map(str, found[:-1]))} and {found[-1]}"
+            yield Problem(f"{what} {one!r}", name, f"used {len(found)} times (numbers {numbers}); each needs its own")
 
 
-def scaled(rule: Rule, cost: int) -> int:
-    """What a request of `cost` costs by this rule."""
-    total = rule.cost * cost
-    if total > MAX_INT:
-        raise InvalidCheck(f"cost: {cost} times {rule.cost} of rule {rule.id!r} is above 2^53-1")
-    return total
+def _misfit(override: Override, rule: Rule | None) -> tuple[str, str] | None:
+    """What an override has wrong, and in which field."""
+    if rule is None:
+        return "rule", "there is no rule of that id"
+    if "user" not in rule.facts:
+        return (
+            "rule",
+            f"it counts by {rule.dimension}, not by user: there is no count of one user to override",
+        )
+    try:
+        override.applied_to(rule.quota)
+    except InvalidQuota as error:
+        name, _, message = str(error).partition(": ")
+        return name, message
+    return None
+
+
+_CHECKS: Final[dict[str, fields.Check]] = {
+    "enabled": fields.flag,
+    "default_tier": fields.optional(fields.name),
+    "failure_mode": fields.optional(fields.failure_mode),
+    "trusted_proxies": fields.several(network, "networks"),
+    "trusted_proxy_depth": fields.whole(1, 100),
+}

@@ -65,7 +65,7 @@ class AsyncRedisStore:
 
     def single(self, template: Check) -> AsyncSingle:
         """The short way: nothing to plan, and the decision as soon as the answer is there."""
-        rule, space, _, quota, _, _ = template
+        rule, space, _, quota, *_ = template
         templates, join = (template,), self._join
 
         async def check(subject: str, cost: int) -> Decision:

@@ -81,7 +81,7 @@ class Request:
         self.arguments += (charge.at_us, charge.reset_us)
 
     def _add_check(self, check: Check) -> None:
-        _, space, subject, quota, cost, enforced = check
+        _, space, subject, quota, cost, enforced, _ = check
         known = self._quotas.get(id(quota))
         if known is None:
             known = self._quotas[id(quota)] = (len(self._quotas) + 1, quota)

@@ -1,0 +1,197 @@
+"""From a rules file's data to a snapshot, or to everything that is wrong with it.
+
+So that one mistake does not hide another, what is wrong is left out, a harmless value stands in for it where one is
+needed, and the rest is looked at as if it were right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from headgate.core.quota import DEFAULT_ALGORITHM, Quota
+from headgate.errors import InvalidQuota, InvalidRule, Problem
+from headgate.rules.exemptions import Exemption
+from headgate.rules.penalties import Penalties
+from headgate.rules.rule import Rule
+from headgate.rules.snapshot import Snapshot
+from headgate.rules.sources.schema import SECTIONS, Location, entry_name, mistakes, override_name
+from headgate.rules.users import Override, Tier, User
+
+T = TypeVar("T")
+Table = dict[str, Any]
+
+BURST_ALGORITHM: Final = "token_bucket"
+_LAST: Final = 2**31  # after all entries of a section
+_QUOTA: Final[Table] = {"algorithm": DEFAULT_ALGORITHM, "limit": 1, "window": 1, "burst": None}
+
+
+def snapshot_of(data: Table, *, version: str, file: str = "") -> Snapshot:
+    """The snapshot that a file's data means; `data` is used up. Raises `InvalidRule` with all problems at once."""
+    reader = _Reader()
+    found = mistakes(data)
+    for location, problem in found:
+        reader.note(location, problem)
+        _leave_out(data, location)
+    for location, _ in found:
+        _close_up(data, location)
+    snapshot = reader.snapshot(data, version)
+    if snapshot is None:
+        raise InvalidRule(*(problem._replace(file=file) for problem in reader.sorted()))
+    return snapshot
+
+
+def _leave_out(data: Table, location: Location) -> None:
+    """Remove a value; in a list, put None in its place, which TOML does not have."""
+    holder: Any = data
+    *path, last = location
+    for step in path:
+        holder = holder[step]
+    if isinstance(last, int):
+        holder[last] = None
+    else:
+        holder.pop(last, None)
+
+
+def _close_up(data: Table, location: Location) -> None:
+    """Remove the None that `_leave_out` may have put into a list of values; entries keep their places."""
+    match location:
+        case (str(), int(), "overrides", int(), *_):
+            return
+        case (str(section), int(place), str(field), int()) if data[section][place] is not None:
+            holder = data[section][place]
+        case (str(section), str(field), int()):
+            holder = data[section]
+        case _:
+            return
+    if isinstance(holder.get(field), list):
+        holder[field] = [value for value in holder[field] if value is not None]
+
+
+class _Reader:
+    """Reads data whose keys and types are right, and takes note of what else is wrong."""
+
+    def __init__(self) -> None:
+        self._problems: list[tuple[int, int, Problem]] = []
+        self._quotas: dict[tuple[tuple[str, Any], ...], tuple[Quota, list[tuple[str, str]]]] = {}
+        self._nameless: dict[str, str] = {}  # rules without a good id: what the stand-in makes them, and should
+
+    def note(self, location: Location, problem: Problem) -> None:
+        section, place = location[0], location[1] if len(location) > 1 else 0
+        order = SECTIONS.index(str(section)) if section in SECTIONS else -1
+        self._problems.append((order, place if isinstance(place, int) else 0, problem))
+
+    def sorted(self) -> list[Problem]:
+        """The problems in the order of the sections, and of the entries in each."""
+        return [problem for _, _, problem in sorted(self._problems, key=lambda noted: noted[:2])]
+
+    def snapshot(self, data: Table, version: str) -> Snapshot | None:
+        """The snapshot; None when anything was noted."""
+        rules = [self._rule(entry, place) for place, entry in _entries(data, "rules")]
+        tiers = [self._tier(entry, place) for place, entry in _entries(data, "tiers")]
+        ids = {rule.id for rule in rules}
+        users = [self._user(entry, place, ids) for place, entry in _entries(data, "users")]
+        exemptions = [self._exemption(entry, place) for place, entry in _entries(data, "exemptions")]
+        penalties = self._made(Penalties, data.get("penalties", {}), ("penalties",))
+        try:
+            snapshot = Snapshot(
+                rules,
+                tiers=[] if None in tiers else [tier for tier in tiers if tier is not None],
+                users=users,
+                exemptions=exemptions,
+                penalties=penalties,
+                version=version,
+                **data.get("headgate", {}),
+            )
+        except InvalidRule as error:
+            for problem in error.problems:
+                where = self._nameless.get(problem.where, problem.where)
+                self.note(_section_of(problem), problem._replace(where=where))
+            return None
+        return None if self._problems else snapshot
+
+    def _rule(self, entry: Table, place: int) -> Rule:
+        where = entry_name("rules", place, entry)
+        quota, problems = self._quota({name: entry.pop(name) for name in _QUOTA if name in entry})
+        for field, message in problems:
+            self.note(("rules", place), Problem(where, field, message))
+        entry["quota"] = quota
+        rule = self._made(Rule, entry, ("rules", place), where, id=where)
+        if rule.id != entry.get("id"):
+            self._nameless[f"rule {rule.id!r}"] = where
+        return rule
+
+    def _quota(self, given: Table) -> tuple[Quota, list[tuple[str, str]]]:
+        """See `_quota`. Rules that say the same share one."""
+        same = tuple(given.items())
+        if same not in self._quotas:
+            self._quotas[same] = _quota(given)
+        return self._quotas[same]
+
+    def _tier(self, entry: Table, place: int) -> Tier | None:
+        where = entry_name("tiers", place, entry)
+        tier = self._made(Tier, entry, ("tiers", place), where, name="?")
+        return tier if tier.name == entry.get("name") else None
+
+    def _user(self, entry: Table, place: int, rules: set[str]) -> User:
+        """`rules` are the ids that an override may name, as far as they are known."""
+        all_known = not self._nameless
+        where = entry_name("users", place, entry)
+        overrides = []
+        for number, fields in enumerate(entry.pop("overrides", ())):
+            if fields is None:
+                continue
+            name = f"{where}: {override_name(number, fields)}"
+            override = self._made(Override, fields, ("users", place), name, rule="?", limit=1)
+            if override.rule == fields.get("rule") and (all_known or override.rule in rules):
+                overrides.append(override)
+        return self._made(User, {**entry, "overrides": overrides}, ("users", place), where, id=where)
+
+    def _exemption(self, entry: Table, place: int) -> Exemption:
+        where = entry_name("exemptions", place, entry)
+        return self._made(Exemption, entry, ("exemptions", place), where, type="user", value="::1")
+
+    def _made(self, kind: Callable[..., T], fields: Table, location: Location, where: str = "", **stand_ins: Any) -> T:
+        """One of a kind. Fields that are not good are noted; a stand-in, or the default, takes their place."""
+        try:
+            return kind(**{**stand_ins, **fields})
+        except InvalidRule as error:
+            for problem in error.problems:
+                self.note(location, problem._replace(where=where or problem.where))
+            bad = {problem.field for problem in error.problems}
+        return kind(**{**stand_ins, **{name: value for name, value in fields.items() if name not in bad}})
+
+
+def _entries(data: Table, section: str) -> list[tuple[int, Table]]:
+    """The entries of a section that are tables, with their places."""
+    return [(place, entry) for place, entry in enumerate(data.get(section, ())) if entry is not None]
+
+
+def _quota(given: Mapping[str, Any]) -> tuple[Quota, list[tuple[str, str]]]:
+    """A rule's quota, and what is wrong in which field. As in the notation, a burst alone means token_bucket."""
+    fields = {**_QUOTA, **given}
+    if "burst" in given and "algorithm" not in given:
+        fields["algorithm"] = BURST_ALGORITHM
+    try:
+        return Quota(**fields), []
+    except InvalidQuota as error:
+        together = error
+    problems = []
+    for name, value in given.items():
+        try:
+            Quota(**{**_QUOTA, name: value})
+        except InvalidQuota as error:
+            problems.append(_split(error))
+            fields[name] = _QUOTA[name]
+    return Quota(1, 1, algorithm=fields["algorithm"]), problems or [_split(together)]
+
+
+def _split(error: InvalidQuota) -> tuple[str, str]:
+    field, _, message = str(error).partition(": ")
+    return field, message
+
+
+def _section_of(problem: Problem) -> Location:
+    """Where to list a problem that several entries have with one another."""
+    sections = {"rule": "rules", "tier": "tiers", "user": "users", "[headgate]": "headgate"}
+    return (sections[problem.where.split(" ")[0]], _LAST)

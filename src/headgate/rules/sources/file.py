@@ -1,0 +1,197 @@
+"""Rules from a TOML file, which may change while it is in use.
+
+    source = FileSource("rules.toml", watch=True, sighup=True)
+    limiter = Limiter(source)
+
+`Limiter("rules.toml", watch=True)` is short for the same without SIGHUP.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final
+
+from headgate.core.clock import Clock, SystemClock
+from headgate.errors import InvalidRule, Problem
+from headgate.rules.holder import Holder
+from headgate.rules.snapshot import Snapshot
+from headgate.rules.sources import sighup as hangup
+from headgate.rules.sources.document import snapshot_of
+from headgate.rules.sources.watcher import Watcher
+
+SETTLED: Final = 0.05  # seconds without change after which a file counts as written
+MAX_SETTLING: Final = 2.0  # seconds after which it is read all the same
+
+log = logging.getLogger("headgate")
+
+
+class FileSource:
+    """Keeps the rules of a file in force.
+
+    `watch` reloads it when it changes (needs `headgate[watch]`), `sighup` when the process gets that signal (to
+    be made in the main thread). A file that is not good leaves the last good rules in force, and every problem
+    in the log as an error. `clock` tells which overrides have expired.
+
+    The version of its snapshots is `<number of the load>-<hash of the content>`.
+
+    Raises `InvalidRule` when the file is not good to begin with. Safe to use from any thread.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        watch: bool = False,
+        sighup: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self.path = Path(path)
+        self._clock: Clock = clock or SystemClock()
+        self._lock = Lock()  # of what follows: one load at a time, so that an older never replaces a newer
+        self._loads = 0
+        self._digest = ""
+        self._mark = _mark(self.path)
+        self._holder = Holder(self._load())
+        self._watcher = Watcher(self.path, self.refresh) if watch else None
+        self._unsubscribe = hangup.subscribe(self._reload_and_log) if sighup else None
+
+    @property
+    def holder(self) -> Holder:
+        return self._holder
+
+    def reload(self) -> Snapshot:
+        """Read the file, now, and put its rules in force. One that has not changed is left alone.
+
+        Raises `InvalidRule`: then what was in force still is.
+        """
+        with self._lock:
+            self._mark = _mark(self.path)
+            snapshot = self._load()
+            if snapshot is not self._holder.current:
+                self._holder.swap(snapshot)
+                log.info("rules: version %s of %s is in force", snapshot.version, self.path)
+            return snapshot
+
+    def refresh(self) -> None:
+        """Reload the file if it looks different from when it was last read, once it is no longer being written."""
+        mark = _mark(self.path)
+        if mark == self._mark:
+            return
+        deadline = time.monotonic() + MAX_SETTLING
+        while time.monotonic() < deadline:
+            time.sleep(SETTLED)
+            before, mark = mark, _mark(self.path)
+            if mark == before:
+                break
+        self._reload_and_log()
+
+    def close(self) -> None:
+        """Stop following the file."""
+        if self._watcher is not None:
+            self._watcher.close()
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+
+    def _reload_and_log(self) -> None:
+        try:
+            self.reload()
+        except InvalidRule as error:
+            log.error(  # noqa: TRY400 - a list of problems says more than a traceback
+                "rules: %s is not good: version %s stays in force. %d problems:\n%s",
+                self.path,
+                self._holder.current.version,
+                len(error.problems),
+                error,
+            )
+
+    def _load(self) -> Snapshot:
+        file = str(self.path)
+        content = _read(self.path)
+        digest = blake2b(content, digest_size=6).hexdigest()
+        if digest == self._digest:
+            return self._holder.current
+        with _collection_paused():
+            snapshot = snapshot_of(_parse(content, file), version=f"{self._loads + 1}-{digest}", file=file)
+        self._loads += 1
+        self._digest = digest
+        self._remark(snapshot)
+        return snapshot
+
+    def _remark(self, snapshot: Snapshot) -> None:
+        """Log what is no mistake, and may be one."""
+        now_us = self._clock.now_us()
+        tiers = {tier.name for tier in snapshot.tiers}
+        for user in snapshot.users:
+            if tiers and user.tier is not None and user.tier not in tiers:
+                log.warning(
+                    "%s: user %r: tier: %r is not one of the tiers (%s)",
+                    *(self.path, user.id, user.tier, ", ".join(sorted(tiers))),
+                )
+            for override in user.overrides:
+                if override.has_expired(now_us):
+                    log.warning(
+                        "%s: user %r: override of rule %r: expired at %s and is ignored",
+                        *(self.path, user.id, override.rule, override.expires),
+                    )
+
+
+def load(path: str | os.PathLike[str]) -> Snapshot:
+    """The snapshot that a file holds now. Raises `InvalidRule`, with every problem."""
+    return FileSource(path).holder.current
+
+
+@contextmanager
+def _collection_paused() -> Iterator[None]:
+    """Without the garbage collector, which would go through a large file's data again and again and find nothing.
+
+    All that is made of it either stays or goes when its last reference does.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidRule(Problem("", "", f"cannot be read: {error.strerror}", str(path))) from error
+
+
+def _parse(content: bytes, file: str) -> dict[str, Any]:
+    try:
+        data = tomllib.loads(content.decode())
+    except UnicodeDecodeError as error:
+        raise InvalidRule(Problem("", "", f"is not UTF-8 at byte {error.start}", file)) from None
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # ValueError: of TOML, and of numbers with thousands of digits
+        raise InvalidRule(Problem("", "", f"is not TOML: {error}", file)) from None
+    if not data:
+        raise InvalidRule(
+            Problem("", "", "is empty, or only half written; without any rule, it needs a [headgate] table", file)
+        )
+    return data
+
+
+def _mark(path: Path) -> tuple[int, ...] | None:
+    """What differs when a file was changed or replaced. None: it is not there."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return (status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev)

@@ -1,0 +1,189 @@
+"""What a rules file may hold: its tables, their keys, and the types of their values.
+
+Only that. Which values make sense is for `Rule` and the others to say, which check every value however it comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date, datetime, time
+from difflib import get_close_matches
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.functional_validators import AfterValidator
+from pydantic_core import ErrorDetails
+
+from headgate.errors import Problem
+
+Location = tuple[str | int, ...]
+
+
+def _duration(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"must be seconds, or a text like '15m', got {_short(value)}")  # noqa: TRY004
+    return value
+
+
+Duration = Annotated[Any, AfterValidator(_duration)]
+
+
+class _Table(BaseModel):
+    """Every key is known, and every value of its very type: nothing is converted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class SettingsTable(_Table):
+    enabled: bool = True
+    failure_mode: str | None = None
+    trusted_proxies: list[str] = []
+    trusted_proxy_depth: int = 1
+    default_tier: str | None = None
+
+
+class RuleTable(_Table):
+    id: str
+    limit: int
+    window: Duration
+    name: str = ""
+    dimension: str = "user"
+    endpoints: list[str] = []
+    methods: list[str] = []
+    tiers: list[str] = []
+    match: dict[str, Any] | None = None
+    algorithm: str = ""
+    burst: int = 0
+    action: str = ""
+    max_delay: Duration = 0
+    priority: int = 0
+    group: str = ""
+    sync: str = ""
+    failure_mode: str = ""
+    cost: int = 1
+    status: int = 429
+    message: str = ""
+    enabled: bool = True
+
+
+class TierTable(_Table):
+    name: str
+
+
+class OverrideTable(_Table):
+    rule: str
+    limit: int
+    window: Duration = 0
+    burst: int = 0
+    expires: datetime | None = None
+
+
+class UserTable(_Table):
+    id: str
+    tier: str = ""
+    overrides: list[OverrideTable] = []
+
+
+class ExemptionTable(_Table):
+    type: str
+    value: str
+
+
+class PenaltiesTable(_Table):
+    enabled: bool = False
+    detection_window: Duration = 0
+    violation_threshold: int = 0
+    multipliers: list[int] = []
+
+
+class Document(_Table):
+    """A whole rules file."""
+
+    headgate: SettingsTable = Field(default_factory=SettingsTable)
+    rules: list[RuleTable] = []
+    tiers: list[TierTable] = []
+    users: list[UserTable] = []
+    exemptions: list[ExemptionTable] = []
+    penalties: PenaltiesTable = Field(default_factory=PenaltiesTable)
+
+
+SECTIONS: Final = tuple(Document.model_fields)
+_ENTRIES: Final[dict[str, tuple[str, str, type[_Table]]]] = {  # what an entry is called, and its key that names it
+    "rules": ("rule", "id", RuleTable),
+    "tiers": ("tier", "name", TierTable),
+    "users": ("user", "id", UserTable),
+    "exemptions": ("exemption", "", ExemptionTable),
+}
+_TABLES: Final[dict[str, type[_Table]]] = {"headgate": SettingsTable, "penalties": PenaltiesTable}
+_WRONG: Final = {
+    "bool_type": "must be true or false",
+    "datetime_type": "must be a time like 2027-01-01T00:00:00Z",
+    "dict_type": "must be a table",
+    "int_type": "must be a whole number",
+    "list_type": "must be a list",
+    "model_type": "must be a table",
+    "string_type": "must be a text",
+}
+
+
+def mistakes(data: Mapping[str, Any]) -> list[tuple[Location, Problem]]:
+    """What is wrong with the keys and types of a file's data, and where in it."""
+    try:
+        Document.model_validate(data)
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_context=False)
+        return [(detail["loc"], _problem(detail, data)) for detail in details]
+    return []
+
+
+def entry_name(section: str, place: int, entry: Any) -> str:
+    """How messages call an entry of a list: by its id if it has one, else by its number, from 1."""
+    what, key, _ = _ENTRIES[section]
+    name = entry.get(key) if isinstance(entry, Mapping) else None
+    return f"{what} {name!r}" if isinstance(name, str) and name else f"{what} {place + 1}"
+
+
+def override_name(place: int, override: Any) -> str:
+    """The same for an override among those of a user."""
+    rule = override.get("rule") if isinstance(override, Mapping) else None
+    return f"override of rule {rule!r}" if isinstance(rule, str) and rule else f"override {place + 1}"
+
+
+def _problem(detail: ErrorDetails, data: Mapping[str, Any]) -> Problem:
+    where, field, table = _place(detail["loc"], data)
+    kind, value = detail["type"], detail["input"]
+    if kind == "extra_forbidden":
+        close = get_close_matches(field, table.model_fields, n=1)
+        return Problem(where, field, f"unknown key{f'; did you mean {close[0]!r}?' if close else ''}")
+    if kind == "missing":
+        return Problem(where, field, "is missing")
+    if kind == "list_type" and table is Document:
+        return Problem(where, field, f"must be a list of tables: write [[{field}]], got {_short(value)}")
+    if kind in _WRONG:
+        return Problem(where, field, f"{_WRONG[kind]}, got {_short(value)}")
+    return Problem(where, field, detail["msg"].removeprefix("Value error, "))
+
+
+def _place(location: Location, data: Mapping[str, Any]) -> tuple[str, str, type[_Table]]:
+    """What messages call a location, the field that it is in, and the table which that belongs to."""
+    section, *rest = location
+    if section in _TABLES and rest:
+        return f"[{section}]", str(rest[0]), _TABLES[str(section)]
+    if section not in _ENTRIES or not rest:
+        return "", str(section), Document
+    place, *rest = rest
+    entry = data[str(section)][place]
+    where, table = entry_name(str(section), int(place), entry), _ENTRIES[str(section)][2]
+    if len(rest) > 1 and rest[0] == "overrides":
+        place, *rest = rest[1:]
+        where += ": " + override_name(int(place), entry["overrides"][place])
+        table = OverrideTable
+    return where, str(rest[0]) if rest else "", table
+
+
+def _short(value: Any) -> str:
+    """A value about as TOML writes it, cut off when it is long."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = value.isoformat() if isinstance(value, date | time) else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,75 @@
+"""SIGHUP: one handler for the whole process, and a thread that does what it asks for.
+
+The handler itself only leaves a note, on a queue that is safe to use wherever a signal may strike: it interrupts
+the main thread at any point, maybe one that holds the very lock which a reload needs.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Lock, Thread
+from types import FrameType
+from typing import Any
+
+log = logging.getLogger("headgate")
+
+_lock = Lock()
+_subscribers: list[Callable[[], None]] = []
+_notes: SimpleQueue[bool] = SimpleQueue()
+_worker: Thread | None = None
+_previous: Any = signal.SIG_DFL  # the handler that was there before ours
+
+
+def subscribe(callback: Callable[[], None]) -> Callable[[], None]:
+    """Have `callback` called, in a thread, whenever the process gets SIGHUP. Returns what ends that.
+
+    To be called in the main thread, as Python lets no other install handlers. A handler that was there before goes
+    on being called, and is put back when the last subscriber has left.
+    """
+    global _worker, _previous  # noqa: PLW0603 - a process has one handler for a signal
+    with _lock:
+        if not _subscribers:
+            previous = signal.signal(signal.SIGHUP, _handle)
+            if previous is not _handle:  # else it could not be put back the last time
+                _previous = previous
+        _subscribers.append(callback)
+        if _worker is None or not _worker.is_alive():  # threads do not survive a fork
+            _worker = Thread(target=_work, name="headgate-sighup", daemon=True)
+            _worker.start()
+
+    def unsubscribe() -> None:
+        with _lock:
+            if callback in _subscribers:
+                _subscribers.remove(callback)
+                if not _subscribers:
+                    _restore()
+
+    return unsubscribe
+
+
+def _restore() -> None:
+    if signal.getsignal(signal.SIGHUP) is not _handle:
+        return  # somebody else's by now
+    try:
+        signal.signal(signal.SIGHUP, _previous)
+    except ValueError:
+        log.debug("SIGHUP: the handler stays, and does nothing: only the main thread can put the old one back")
+
+
+def _handle(number: int, frame: FrameType | None) -> None:
+    _notes.put(True)
+    if callable(_previous):
+        _previous(number, frame)
+
+
+def _work() -> None:
+    while _notes.get():
+        while not _notes.empty():  # several signals, one reload
+            _notes.get()
+        with _lock:
+            subscribers = list(_subscribers)
+        for callback in subscribers:
+            callback()

@@ -1,0 +1,65 @@
+"""The watcher: a thread that looks when a file may have changed. Needs `headgate[watch]`.
+
+It watches directories, not the file: editors and deployments put a new file in the old one's place. Those of the
+path as written and, behind symbolic links, of the file itself. Once a second it looks without being told, as
+notifications do not come from every file system, nor from links in between (Kubernetes swaps those).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from threading import Event, Thread, current_thread
+from typing import Any, Final
+
+DEBOUNCE_MS: Final = 200
+STEP_MS: Final = 20
+POLL_MS: Final = 1_000
+
+log = logging.getLogger("headgate")
+
+
+class Watcher:
+    """Calls `look` when something near `path` has changed, and once a second. `look` must not raise."""
+
+    def __init__(self, path: Path, look: Callable[[], None]) -> None:
+        try:
+            self._watchfiles: Any = import_module("watchfiles")
+        except ImportError as error:
+            raise ImportError("watching a rules file needs watchfiles: pip install 'headgate[watch]'") from error
+        self._directories = {path.absolute().parent, path.resolve().parent}
+        self._look = look
+        self._stop = Event()
+        self._thread = Thread(target=self._run, name="headgate-watcher", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop, and wait until it has."""
+        self._stop.set()
+        if self._thread is not current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._watch()
+
+    def _watch(self) -> None:
+        options = {
+            "watch_filter": None,
+            "recursive": False,
+            "stop_event": self._stop,
+            "debounce": DEBOUNCE_MS,
+            "step": STEP_MS,
+            "rust_timeout": POLL_MS,
+            "yield_on_timeout": True,
+            "raise_interrupt": False,
+        }
+        try:
+            for _ in self._watchfiles.watch(*self._directories, **options):
+                self._look()
+        except (OSError, RuntimeError) as error:  # a directory that is gone, too many watches
+            log.warning("rules: no notifications of changes (%s): looking once a second instead", error)
+            self._look()
+            self._stop.wait(POLL_MS / 1_000)

@@ -1,0 +1,107 @@
+"""Tier, User and Override: what single users have that others have not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from headgate.core.quota import MICROSECONDS, Quota
+from headgate.rules import fields
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """A plan that users are on. Listing tiers makes a misspelt one an error."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        fields.checked(self, f"tier {self.name!r}", {"name": self.name}, {"name": fields.name})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Override:
+    """A user's own figures in place of a rule's: `limit`, and `window` and `burst` if they are given.
+
+    It counts until `expires`, a time with a time zone, by the limiter's clock; None: for ever. What was counted
+    before goes on counting, unless the window is another.
+    """
+
+    rule: str
+    limit: int
+    window: float | str | timedelta | None = None
+    burst: int | None = None
+    expires: datetime | None = None
+
+    def __post_init__(self) -> None:
+        values = {name: getattr(self, name) for name in _OVERRIDE}
+        fields.checked(self, f"override of rule {self.rule!r}", values, _OVERRIDE)
+
+    @property
+    def expires_us(self) -> int | None:
+        """When it expires, in microseconds since the epoch."""
+        return None if self.expires is None else (self.expires - _EPOCH) // timedelta(microseconds=1)
+
+    def has_expired(self, now_us: int) -> bool:
+        """Whether it no longer counts."""
+        expires_us = self.expires_us
+        return expires_us is not None and expires_us <= now_us
+
+    def applied_to(self, quota: Quota) -> Quota:
+        """The user's quota under a rule of this quota. Raises `InvalidQuota`."""
+        window = quota.window_us / MICROSECONDS if self.window is None else self.window
+        burst = self.burst
+        if burst is None and quota.burst != quota.limit:
+            burst = quota.burst
+        return Quota(self.limit, window, burst=burst, algorithm=quota.algorithm)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    """A user's tier, when requests do not say it themselves, and overrides."""
+
+    id: str
+    tier: str | None = None
+    overrides: Sequence[Override] = ()
+
+    def __post_init__(self) -> None:
+        values = {"id": self.id, "tier": self.tier, "overrides": self.overrides}
+        fields.checked(self, f"user {self.id!r}", values, _USER)
+
+
+def _id(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"must be a text that is not empty, got {value!r}")
+    return value
+
+
+def _expires(value: Any) -> datetime:
+    if not isinstance(value, datetime):
+        raise ValueError(f"must be a time like 2027-01-01T00:00:00Z, got {value!r}")  # noqa: TRY004
+    if value.utcoffset() is None:
+        raise ValueError(f"needs a time zone, as in {value.isoformat()}Z")
+    return value
+
+
+def _override(value: Any) -> Override:
+    if not isinstance(value, Override):
+        raise ValueError(f"must be Override objects, got {value!r}")  # noqa: TRY004
+    return value
+
+
+_OVERRIDE: Final[dict[str, fields.Check]] = {
+    "rule": fields.name,
+    "limit": fields.whole(1),
+    "window": fields.optional(fields.window),
+    "burst": fields.optional(fields.whole(1)),
+    "expires": fields.optional(_expires),
+}
+_USER: Final[dict[str, fields.Check]] = {
+    "id": _id,
+    "tier": fields.optional(fields.name),
+    "overrides": fields.several(_override, "overrides"),
+}
