@@ -6,18 +6,19 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from functools import wraps
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.core.quota import Quota
 from headgate.errors import InvalidCheck, RateLimited, StoreError
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
-from headgate.limiter.engine import Asked, Engine, Request, Rules, Subject, Wait
+from headgate.limiter.engine import Asked, Engine, Request, Rules, Subject, Wait, is_plain
+from headgate.rules.plan import template_of
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
-from headgate.stores.protocol import AsyncStore
+from headgate.stores.protocol import AsyncSingle, AsyncSingleStore, AsyncStore
 from headgate.stores.urls import open_async_store
 
 P = ParamSpec("P")
@@ -46,6 +47,10 @@ class AsyncLimiter:
         if isinstance(store, str):
             store = open_async_store(store, clock)
         self._store: AsyncStore = AsyncMemoryStore(store) if isinstance(store, MemoryStore) else store
+        rule = self._engine.only_rule
+        self._single: AsyncSingle | None = None
+        if rule is not None and isinstance(self._store, AsyncSingleStore):
+            self._single = self._store.single(template_of(rule))
 
     async def check(
         self,
@@ -57,6 +62,11 @@ class AsyncLimiter:
         **facts: Any,
     ) -> Decision:
         """See `Limiter.check`. A caller that is cancelled may have been charged."""
+        if self._single is not None and is_plain(subject, cost, idempotency_key, facts):
+            try:
+                return await self._single(cast("str", subject), cost)
+            except StoreError as error:
+                return self._engine.conclude([self._engine.ask(subject, {}, cost)], error)[0]
         return (await self._decide([self._engine.ask(subject, facts, cost, idempotency_key)]))[0]
 
     async def peek(self, subject: Subject | None = None, /, *, cost: int = 1, **facts: Any) -> Decision:

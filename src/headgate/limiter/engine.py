@@ -207,6 +207,17 @@ class Wait:
         return seconds
 
 
+def is_plain(subject: Subject | None, cost: int, idempotency_key: str | None, facts: Mapping[str, Any]) -> bool:
+    """Whether a check is a valid one of a subject and nothing else, and may take the short way."""
+    return (
+        subject.__class__ is str
+        and not facts
+        and idempotency_key is None
+        and cost.__class__ is int
+        and 0 <= cost <= MAX_INT
+    )
+
+
 def _facts_of(subject: Subject | None, facts: Mapping[str, Any]) -> dict[str, str]:
     """Facts as text. One that is None is unknown. The subject is the user."""
     texts = {name: _text_of(name, value) for name, value in facts.items() if value is not None}

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
-from headgate.core.quota import Quota
+from headgate.core.quota import MAX_INT, Quota
 from headgate.errors import RateLimited, StoreError
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
 from headgate.limiter.engine import Asked, Engine, Request, Rules, Subject, Wait
@@ -73,13 +73,13 @@ class Limiter:
         `IdempotencyConflict`.
         """
         single = self._single
-        if (
+        if (  # is_plain, written out: this is the fast path
             single is not None
             and subject.__class__ is str
             and not facts
             and idempotency_key is None
             and cost.__class__ is int
-            and 0 <= cost < 2**53
+            and 0 <= cost <= MAX_INT
         ):
             try:
                 return single(subject, cost)

@@ -11,14 +11,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from redis.asyncio.connection import Connection, parse_url
 from redis.exceptions import NoScriptError
 
 from headgate.core.check import Charge, Check, Group, Result
 from headgate.core.clock import Clock
+from headgate.core.decision import Decision
 from headgate.errors import IdempotencyConflict, StoreError, StoreUnavailable
+from headgate.stores.protocol import AsyncSingle
 from headgate.stores.redis import script
 from headgate.stores.redis.options import FAULTS, fault, read_url
 
@@ -44,6 +46,7 @@ class AsyncRedisStore:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: deque[_Waiting] = deque()
         self._woken = False  # whether _depart is about to run
+        self._deadline = 0.0
         self._calls: set[asyncio.Task[None]] = set()
         self._idle: list[Any] = []
         self._closed = False
@@ -56,6 +59,18 @@ class AsyncRedisStore:
         for start in range(0, len(groups), size):  # one after the other: none may overtake the one before
             results += await self._join(groups[start : start + size])
         return results
+
+    def single(self, template: Check) -> AsyncSingle:
+        """The short way: nothing to plan, and the decision as soon as the answer is there."""
+        rule, space, _, quota, *_ = template
+        templates, join = (template,), self._join
+
+        async def check(subject: str, cost: int) -> Decision:
+            (result,) = await join((Group((Check(rule, space, subject, quota, cost),)),))
+            now_us, outcomes = cast("Result", result)
+            return Decision(outcomes[0].wait_us == 0, now_us, templates, outcomes, cost)
+
+        return check
 
     async def refund(self, charges: Sequence[Charge]) -> None:
         if charges:
@@ -84,10 +99,11 @@ class AsyncRedisStore:
         if self._closed:
             raise StoreUnavailable("the store was closed")
         answer: asyncio.Future[Results] = loop.create_future()
-        self._waiting.append(_Waiting(groups, answer, loop.time() + self._options.timeout))
         if not self._woken:
             self._woken = True
+            self._deadline = loop.time() + self._options.timeout  # of all that join in this tick
             loop.call_soon(self._depart)
+        self._waiting.append(_Waiting(groups, answer, self._deadline))
         return answer
 
     def _enter(self, loop: asyncio.AbstractEventLoop) -> None:
