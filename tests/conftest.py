@@ -8,9 +8,7 @@ import pytest
 
 from tests.servers import Server, binaries
 
-TIMEOUT = (
-    "timeout=10"  # seconds: the machine that tests run on may be busy; deadlines have tests of their own
-)
+TIMEOUT = "timeout=10"  # seconds: the machine that tests run on may be busy; deadlines have tests of their own
 
 
 @pytest.fixture(scope="session", params=sorted(binaries()))

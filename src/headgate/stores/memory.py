@@ -15,11 +15,22 @@ from time import time_ns
 from typing import Any, Final
 
 from headgate.algorithms import ALGORITHMS
-from headgate.core.check import IDEMPOTENCY_US, Charge, Check, Group, Outcome, Result
+from headgate.core.check import (
+    IDEMPOTENCY_US,
+    Charge,
+    Check,
+    Client,
+    Group,
+    Outcome,
+    Result,
+    Terms,
+    binding,
+)
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.core.quota import Quota
 from headgate.errors import IdempotencyConflict, StoreFull
+from headgate.stores import penalty
 from headgate.stores.protocol import AsyncSingle, Single
 
 SWEEP: Final = 2  # keys looked at for each new one: faster than they come
@@ -28,16 +39,16 @@ SEARCH: Final = 64  # keys looked at, at most, for one that may be forgotten
 
 
 class _Table:
-    """The states of one space."""
+    """The states of one space, or the records of clients: then `algorithm` is `headgate.stores.penalty`."""
 
     __slots__ = ("algorithm", "cost", "hand", "quota", "ring", "states")
 
-    def __init__(self, quota: Quota) -> None:
-        self.algorithm = ALGORITHMS[quota.algorithm]
+    def __init__(self, quota: Quota, algorithm: Any = None) -> None:
+        self.algorithm = algorithm or ALGORITHMS[quota.algorithm]
         self.quota = quota  # the one last asked with
         self.cost = 1  # the largest asked with
-        self.states: dict[str, Any] = {}  # None: a place that is taken, with nothing in it
-        self.ring: list[str] = []
+        self.states: dict[Any, Any] = {}  # by subject; None: a place that is taken, with nothing in it
+        self.ring: list[Any] = []
         self.hand = 0  # where in the ring the sweep is
 
     def forget(self, at: int) -> None:
@@ -66,6 +77,7 @@ class MemoryStore:
         self._swept: list[_Table] = []  # the tables in the order of the sweep, and whose turn it is
         self._turn = 0
         self._keys = 0
+        self._clients: _Table | None = None  # those who ran into limits
         self._answers: OrderedDict[str, tuple[str, Result]] = OrderedDict()  # by idempotency key
 
     def __len__(self) -> int:
@@ -117,12 +129,15 @@ class MemoryStore:
                         state, now, check.quota, check.cost, charged_at, reset
                     )
 
-    def reset(self, checks: Sequence[Check]) -> None:
+    def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
         with self._lock:
             for check in checks:
                 table = self._tables.get(check.space)
                 if table is not None and check.subject in table.states:
                     table.states[check.subject] = None
+            for client in clients:
+                if self._clients is not None and client in self._clients.states:
+                    self._clients.states[client] = None
 
     def clear(self) -> None:
         """Forget everything."""
@@ -144,6 +159,39 @@ class MemoryStore:
         return table
 
     def _decide(self, group: Group, now: int) -> Result:
+        return self._decide_checks(group, now) if group.penalty is None else self._decide_penalised(group, now)
+
+    def _decide_penalised(self, group: Group, now: int) -> Result:
+        assert group.penalty is not None
+        client, terms = group.penalty
+        record = None if self._clients is None else self._clients.states.get(client)
+        block = None if record is None else record.block(now, peek=group.peek)
+        if block is not None:
+            return Result(now, (), block)
+        result = self._decide_checks(group, now)
+        check = None if group.peek else binding(group.checks, result.outcomes)
+        if check is None:
+            return result
+        if record is None:
+            record = self._new_record(client, terms, now)
+        return result._replace(block=record.violate(now, terms, check.quota.window_us, check.rule))
+
+    def _new_record(self, client: Client, terms: Terms, now: int) -> penalty.Record:
+        """The record of a client that has none. If there is no room for it, the refusal stands and is forgotten."""
+        record = penalty.Record(terms)
+        table = self._clients
+        if table is None:
+            table = self._clients = _Table(penalty.SCALE, penalty)
+            self._swept.append(table)
+        if client not in table.states:
+            try:
+                self._make_room(table, client, 1, now)
+            except StoreFull:
+                return record
+        table.states[client] = record
+        return record
+
+    def _decide_checks(self, group: Group, now: int) -> Result:
         asked = []
         refused = False
         for check in group.checks:
@@ -183,7 +231,7 @@ class MemoryStore:
             return result
         return known[1] if known[0] == fingerprint else IdempotencyConflict.of(key)
 
-    def _make_room(self, table: _Table, subject: str, cost: int, now: int) -> None:
+    def _make_room(self, table: _Table, subject: Any, cost: int, now: int) -> None:
         """Take a place for a new subject. Raises `StoreFull`, having changed nothing that matters."""
         for _ in range(SWEEP):
             self._sweep(now)
@@ -251,8 +299,8 @@ class AsyncMemoryStore:
     async def refund(self, charges: Sequence[Charge]) -> None:
         self._store.refund(charges)
 
-    async def reset(self, checks: Sequence[Check]) -> None:
-        self._store.reset(checks)
+    async def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
+        self._store.reset(checks, clients)
 
     async def close(self) -> None:
         self._store.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-from headgate.core.check import Charge, Check, Group, Result
+from headgate.core.check import Charge, Check, Client, Group, Result
 from headgate.core.decision import Decision
 from headgate.errors import IdempotencyConflict
 
@@ -28,8 +28,11 @@ class Store(Protocol):
         """Undo charges that an earlier `check` made. A charge whose state has since expired is left alone."""
         ...
 
-    def reset(self, checks: Sequence[Check]) -> None:
-        """Forget the state of these checks' keys. Their quota and cost do not matter."""
+    def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
+        """Forget the state of these checks' keys, and the violations and blocks of these clients.
+
+        The checks' quota and cost do not matter.
+        """
         ...
 
     def close(self) -> None:
@@ -54,7 +57,7 @@ class AsyncStore(Protocol):
 
     async def refund(self, charges: Sequence[Charge]) -> None: ...
 
-    async def reset(self, checks: Sequence[Check]) -> None: ...
+    async def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None: ...
 
     async def close(self) -> None: ...
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 from redis.asyncio.connection import Connection, parse_url
 from redis.exceptions import NoScriptError
 
-from headgate.core.check import Charge, Check, Group, Result
+from headgate.core.check import Charge, Check, Client, Group, Result
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.errors import IdempotencyConflict, StoreError, StoreUnavailable
@@ -67,7 +67,7 @@ class AsyncRedisStore:
 
         async def check(subject: str, cost: int) -> Decision:
             (result,) = await join((Group((Check(rule, space, subject, quota, cost),)),))
-            now_us, outcomes = cast("Result", result)
+            now_us, outcomes, _ = cast("Result", result)
             return Decision(outcomes[0].wait_us == 0, now_us, templates, outcomes, cost)
 
         return check
@@ -76,9 +76,9 @@ class AsyncRedisStore:
         if charges:
             await self._run_alone(script.encode_refund(charges, self._now_us()))
 
-    async def reset(self, checks: Sequence[Check]) -> None:
-        if checks:
-            await self._run_alone(("DEL", *(check.key for check in checks)))
+    async def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
+        if checks or clients:
+            await self._run_alone(script.encode_reset(checks, clients))
 
     async def close(self) -> None:
         self._closed = True

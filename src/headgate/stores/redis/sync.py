@@ -9,7 +9,7 @@ from typing import Any, Final
 from redis.connection import Connection
 from redis.exceptions import NoScriptError
 
-from headgate.core.check import Charge, Check, Group, Outcome, Result
+from headgate.core.check import Charge, Check, Client, Group, Outcome, Result
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.core.key import key
@@ -58,9 +58,9 @@ class RedisStore:
         if charges:
             self._run(script.encode_refund(charges, self._now_us()))
 
-    def reset(self, checks: Sequence[Check]) -> None:
-        if checks:
-            self._run(("DEL", *(check.key for check in checks)))
+    def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
+        if checks or clients:
+            self._run(script.encode_reset(checks, clients))
 
     def close(self) -> None:
         while self._idle:
