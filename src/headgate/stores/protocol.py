@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from headgate.core.check import Charge, Check, Client, Group, Result
-from headgate.core.decision import Decision
+from headgate.core.decision import Decision, States
 from headgate.errors import IdempotencyConflict
 
 Single = Callable[[str, int], Decision]  # of subject and cost
@@ -44,8 +44,11 @@ class Store(Protocol):
 class SingleStore(Store, Protocol):
     """A store that has a short way for what is asked most: one check, always of one rule."""
 
-    def single(self, template: Check) -> Single:
-        """The short way from subject and cost to decision, for requests with one check, enforced: always this."""
+    def single(self, template: Check, states: States | None = None) -> Single:
+        """The short way from subject and cost to decision, for requests with one check, enforced: always this.
+
+        The decisions are given `states`, and their subject.
+        """
         ...
 
 
@@ -66,4 +69,4 @@ class AsyncStore(Protocol):
 class AsyncSingleStore(AsyncStore, Protocol):
     """`SingleStore`, awaited."""
 
-    def single(self, template: Check) -> AsyncSingle: ...
+    def single(self, template: Check, states: States | None = None) -> AsyncSingle: ...

@@ -18,7 +18,7 @@ from redis.exceptions import NoScriptError
 
 from headgate.core.check import Charge, Check, Client, Group, Result
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision
+from headgate.core.decision import Decision, States
 from headgate.errors import IdempotencyConflict, StoreError, StoreUnavailable
 from headgate.stores.protocol import AsyncSingle
 from headgate.stores.redis import script
@@ -60,7 +60,7 @@ class AsyncRedisStore:
             results += await self._join(groups[start : start + size])
         return results
 
-    def single(self, template: Check) -> AsyncSingle:
+    def single(self, template: Check, states: States | None = None) -> AsyncSingle:
         """The short way: nothing to plan, and the decision as soon as the answer is there."""
         rule, space, _, quota, *_ = template
         templates, join = (template,), self._join
@@ -68,7 +68,7 @@ class AsyncRedisStore:
         async def check(subject: str, cost: int) -> Decision:
             (result,) = await join((Group((Check(rule, space, subject, quota, cost),)),))
             now_us, outcomes, _ = cast("Result", result)
-            return Decision(outcomes[0].wait_us == 0, now_us, templates, outcomes, cost)
+            return Decision(outcomes[0].wait_us == 0, now_us, templates, outcomes, cost, None, states, subject)
 
         return check
 

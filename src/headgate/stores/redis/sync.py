@@ -11,7 +11,7 @@ from redis.exceptions import NoScriptError
 
 from headgate.core.check import Charge, Check, Client, Group, Outcome, Result
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision
+from headgate.core.decision import Decision, States
 from headgate.core.key import key
 from headgate.errors import IdempotencyConflict
 from headgate.stores.protocol import Single
@@ -42,7 +42,7 @@ class RedisStore:
             results += script.decode(batch, self._run(script.encode(batch, self._now_us())))
         return results
 
-    def single(self, template: Check) -> Single:
+    def single(self, template: Check, states: States | None = None) -> Single:
         """The short way: the same command and reply, of which all but subject and cost are known beforehand."""
         head, tail = script.frame(template.quota)
         space, templates, run = template.space, (template,), self._run
@@ -50,7 +50,8 @@ class RedisStore:
         def check(subject: str, cost: int) -> Decision:
             sent_us = "" if self._clock is None else self._clock.now_us()
             now_us, wait_us, remaining, reset_us = run((*head, key(space, subject), sent_us, *tail, cost))
-            return Decision(wait_us == 0, now_us, templates, (Outcome(wait_us, remaining, reset_us),), cost)
+            outcomes = (Outcome(wait_us, remaining, reset_us),)
+            return Decision(wait_us == 0, now_us, templates, outcomes, cost, None, states, subject)
 
         return check
 
