@@ -139,6 +139,30 @@ def test_reloads_at_once_leave_the_latest_in_force(path: Path) -> None:
     assert source.holder.current.version.startswith("2-")
 
 
+def test_on_redis_a_reload_keeps_the_counts_and_a_refusal_its_message(path: Path, redis_url: str) -> None:
+    def write(limit: int, message: str) -> None:
+        replace_with(
+            path,
+            f'[[rules]]\nid = "a"\ndimension = "user+endpoint"\nendpoints = ["/users/{{id}}"]\nlimit = {limit}\n'
+            f'window = "1h"\nstatus = 420\nmessage = "{message}"\n'
+            f'[[users]]\nid = "vip"\noverrides = [{{ rule = "a", limit = 4 }}]\n',
+        )
+
+    write(2, "Two.")
+    with Limiter(path, store=redis_url) as limiter:
+        paths = ["/users/1", "/users/2/", "/users/%33"]
+        decisions = [limiter.check(user="u", endpoint=endpoint) for endpoint in paths]
+        assert [decision.allowed for decision in decisions] == [True, True, False]
+        assert (decisions[2].status, decisions[2].message) == (420, "Two.")
+        assert [limiter.check(user="vip", endpoint="/users/1").allowed for _ in range(5)] == [True] * 4 + [False]
+        write(3, "Three.")
+        limiter.reload()
+        again = [limiter.check(user="u", endpoint="/users/9") for _ in range(2)]
+        assert [decision.allowed for decision in again] == [True, False]
+        assert (again[1].limit, again[1].message) == (3, "Three.")
+        assert decisions[2].message == "Two."
+
+
 def test_a_watched_file_is_reloaded_however_it_is_written(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "headgate")
     with Limiter(path, watch=True) as limiter:
