@@ -60,9 +60,10 @@ class AsyncLimiter:
             blocks=None if isinstance(self._store, AsyncMemoryStore) else Blocks(),
         )
         rule = self._engine.only_rule
-        self._single: AsyncSingle | None = None
+        self._short_way: AsyncSingle | None = None
         if rule is not None and isinstance(self._store, AsyncSingleStore):
-            self._single = self._store.single(template_of(rule), self._engine.states)
+            self._short_way = self._store.single(template_of(rule), self._engine.states)
+        self._single = self._short_way
 
     async def check(
         self,
@@ -78,6 +79,7 @@ class AsyncLimiter:
             try:
                 return await self._single(cast("str", subject), cost)
             except StoreError as error:
+                self._single = None  # until the long way finds the store well again
                 return self._engine.conclude([self._engine.ask(subject, {}, cost)], error)[0]
         return (await self._decide([self._engine.ask(subject, facts, cost, idempotency_key)]))[0]
 
@@ -154,7 +156,8 @@ class AsyncLimiter:
 
     async def close(self) -> None:
         """See `Limiter.close`."""
-        await asyncio.to_thread(self._engine.close)
+        if self._engine.owns_source:
+            await asyncio.to_thread(self._engine.close)  # it waits for the watcher's thread
         if self._owned:
             await self._store.close()
 
@@ -170,4 +173,7 @@ class AsyncLimiter:
             results = await self._store.check(groups) if groups else []
         except StoreError as error:
             return self._engine.conclude(asked, error)
-        return self._engine.conclude(asked, results)
+        decisions = self._engine.conclude(asked, results)
+        if not self._engine.failing:
+            self._single = self._short_way
+        return decisions

@@ -65,8 +65,8 @@ class Engine:
         self.clock: Clock = clock or SystemClock()
         self._by_subject = False
         self._source: Source | None = None
-        self._owned = _is_file(rules)
-        if isinstance(rules, str | Path) and self._owned:
+        self.owns_source = _is_file(rules)
+        if isinstance(rules, str | Path) and self.owns_source:
             sources = import_module("headgate.rules.sources.file")  # here, as it needs more than the standard library
             self._source = sources.FileSource(rules, watch=watch, clock=self.clock)
         elif watch:
@@ -83,7 +83,7 @@ class Engine:
         self.failure_mode: FailureMode = failure_mode
         self.states = Warnings(self._holder, warning_at, warning_until)
         self._blocks = blocks  # None: the store is in this process, and asking it costs no more than remembering
-        self._failing = False
+        self.failing = False
 
     @property
     def snapshot(self) -> Snapshot:
@@ -98,7 +98,7 @@ class Engine:
 
     def close(self) -> None:
         """Stop following the rules' source, if this limiter opened it."""
-        if self._source is not None and self._owned:
+        if self._source is not None and self.owns_source:
             self._source.close()
 
     @property
@@ -185,8 +185,8 @@ class Engine:
         conflict: IdempotencyConflict | None = None
         if isinstance(results, StoreError):
             return [self._failed(request, results) if request.sent else self._unsent(request) for request in asked]
-        if self._failing:
-            self._failing = False
+        if self.failing and results:
+            self.failing = False
             log.warning("the store answers again: limits are enforced by it again")
         answers = iter(results)
         for request in asked:
@@ -249,8 +249,8 @@ class Engine:
 
     def _failed(self, asked: Asked, error: StoreError) -> Decision:
         """The decision when the store could not make one: the strictest of what the rules say."""
-        if not self._failing:
-            self._failing = True
+        if not self.failing:
+            self.failing = True
             log.error("the store cannot decide: failure modes apply until it can (%s)", error)
         plan, group, cost, *_ = asked
         modes = [one.failure_mode or self.failure_mode for one in plan.applied]

@@ -66,9 +66,10 @@ class Limiter:
             blocks=None if isinstance(self._store, MemoryStore) else Blocks(),
         )
         rule = self._engine.only_rule
-        self._single: Single | None = None
+        self._short_way: Single | None = None
         if rule is not None and isinstance(self._store, SingleStore):
-            self._single = self._store.single(template_of(rule), self._engine.states)
+            self._short_way = self._store.single(template_of(rule), self._engine.states)
+        self._single = self._short_way
 
     def check(
         self,
@@ -98,6 +99,7 @@ class Limiter:
             try:
                 return single(subject, cost)
             except StoreError as error:
+                self._single = None  # until the long way finds the store well again
                 return self._engine.conclude([self._engine.ask(subject, {}, cost)], error)[0]
         return self._decide([self._engine.ask(subject, facts, cost, idempotency_key)])[0]
 
@@ -219,4 +221,7 @@ class Limiter:
             results = self._store.check(groups) if groups else []
         except StoreError as error:
             return self._engine.conclude(asked, error)
-        return self._engine.conclude(asked, results)
+        decisions = self._engine.conclude(asked, results)
+        if not self._engine.failing:
+            self._single = self._short_way
+        return decisions
