@@ -28,13 +28,10 @@ class Blocks:
             return None
         ends_us, length_us, rule = known
         left_us = ends_us - now_us
-        if left_us <= 0:
-            self._known.drop(client)
-            return None
-        if left_us > length_us:  # the clock went back
-            left_us = length_us
-            self._known.put(client, (now_us + length_us, length_us, rule))
-        return Block(left_us, rule)
+        if 0 < left_us <= length_us:
+            return Block(left_us, rule)
+        self._known.drop(client)  # it is over; or the clock went back, and the store has to say what that means
+        return None
 
     def put(self, client: Client, block: Block, asked_us: int) -> None:
         self._known.put(client, (asked_us + block.left_us, block.left_us, block.rule))

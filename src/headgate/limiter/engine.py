@@ -229,7 +229,8 @@ class Engine:
     def _penalised(self, asked: Asked, result: Result, block: Block) -> Decision:
         """The decision on a request whose client is blocked, or whose refusal began that."""
         plan, group, cost, at_us, _ = asked
-        if self._blocks is not None and group.penalty is not None and group.idempotency is None:
+        remembered = group.idempotency is None and not group.peek  # not an old answer, nor one that leaves no trace
+        if self._blocks is not None and group.penalty is not None and remembered:
             self._blocks.put(group.penalty.client, block, at_us)
         if not result.outcomes:
             return self._blocked(plan, block, result.now_us)
