@@ -7,16 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Literal
 
+import psycopg
 from sqlalchemy import Connection, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from headgate.errors import DatabaseError, DatabaseUnavailable
 
 BUSY_SECONDS: Final = 10  # how long SQLite waits for another writer
 POOL: Final = 5  # connections that are kept open
 MIGRATING: Final = 0x6865_6164_6761_7465  # PostgreSQL's advisory lock of migrations: "headgate"
-_POSTGRES: Final[dict[str, Any]] = {
+POSTGRES: Final[dict[str, Any]] = {
     "connect_timeout": 3,
     "keepalives_idle": 5,
     "keepalives_interval": 2,
@@ -25,6 +27,10 @@ _POSTGRES: Final[dict[str, Any]] = {
     "prepare_threshold": None,  # poolers between us and the server may not know prepared statements
     "application_name": "headgate",
 }
+
+_AWAY: Final = (  # could not be reached at all, as opposed to having said no
+    *(psycopg.OperationalError, psycopg.InterfaceError, sqlite3.OperationalError, PoolTimeout, OSError),
+)
 
 Kind = Literal["sqlite", "postgresql"]
 
@@ -46,7 +52,7 @@ class Database:
             self._reading = self._engine.execution_options()
             self._writing = self._engine.execution_options(headgate_writes=True)
         else:
-            options = {**_POSTGRES, **self.url.query}
+            options = {**POSTGRES, **self.url.query}
             url_only = self.url.set(query={})
             self._engine = create_engine(url_only, connect_args=options, pool_size=POOL, pool_pre_ping=True)
             self._reading = self._engine.execution_options(isolation_level="REPEATABLE READ")
@@ -101,14 +107,8 @@ def wrapped(error: Exception, name: str) -> DatabaseError:
     """Our error for one of the driver's."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     what = " ".join(str(cause).split()) or type(cause).__name__
-    if isinstance(error, DBAPIError) and not _is_away(error):
-        return DatabaseError(f"{name}: {what}")
-    return DatabaseUnavailable(f"{name}: {what}")
-
-
-def _is_away(error: DBAPIError) -> bool:
-    """Whether the database could not be reached at all, as opposed to having said no."""
-    return error.connection_invalidated or type(error).__name__ in ("OperationalError", "InterfaceError")
+    away = getattr(error, "connection_invalidated", False) or isinstance(cause, _AWAY)
+    return (DatabaseUnavailable if away else DatabaseError)(f"{name}: {what}")
 
 
 def _parsed(url: str) -> tuple[URL, Kind]:

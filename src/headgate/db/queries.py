@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from typing import Any, Final, NamedTuple
 
@@ -9,10 +10,13 @@ from sqlalchemy import Connection, exists, func, select, text
 
 from headgate.db import schema
 from headgate.db.records import Content, Entry, entries_of, override_of, rule_of
+from headgate.errors import InvalidRule
 from headgate.rules.exemptions import Exemption
-from headgate.rules.users import User
+from headgate.rules.users import Override, User
 
 CHANNEL: Final = "headgate"  # of PostgreSQL's NOTIFY
+
+log = logging.getLogger("headgate")
 
 
 class Versions(NamedTuple):
@@ -69,20 +73,34 @@ def rule(connection: Connection, rule_id: str) -> Entry | None:
     return None if row is None else Entry(rule_of(dict(row)), row["version"])
 
 
-def user(connection: Connection, user_id: str) -> User | None:
-    """A user's tier and overrides, expired ones too. Raises `InvalidRule`."""
+def users(connection: Connection, ids: Collection[str]) -> dict[str, User]:
+    """Those of some users who have a tier or overrides, with both; expired overrides too.
+
+    An override that makes no sense, which only somebody who went around `Changes` can have written, is left out.
+    """
     table = schema.overrides
     query = (
-        select(schema.users.c.tier, table)
+        select(schema.users.c.id, schema.users.c.tier, *table.c)
         .outerjoin_from(schema.users, table, table.c.user_id == schema.users.c.id)
-        .where(schema.users.c.id == user_id)
+        .where(schema.users.c.id.in_(ids))
         .order_by(table.c.rule)
     )
-    rows = connection.execute(query).mappings().all()
-    if not rows:
-        return None
-    overrides = [override_of(dict(row)) for row in rows if row["rule"] is not None]
-    return User(id=user_id, tier=rows[0]["tier"], overrides=overrides)
+    tiers: dict[str, str | None] = {}
+    overrides: dict[str, list[Override]] = {}
+    for row in connection.execute(query).mappings():
+        tiers[row["id"]] = row["tier"]
+        kept = overrides.setdefault(row["id"], [])
+        if row["rule"] is not None:
+            try:
+                kept.append(override_of(dict(row)))
+            except InvalidRule as error:
+                log.warning("user %r: %s: ignored", row["id"], error)
+    return {found: User(id=found, tier=tier, overrides=overrides[found]) for found, tier in tiers.items()}
+
+
+def user(connection: Connection, user_id: str) -> User | None:
+    """One of them."""
+    return users(connection, [user_id]).get(user_id)
 
 
 def users_kept(connection: Connection) -> tuple[bool, bool]:

@@ -218,3 +218,14 @@ def plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [plain(member) for member in value]
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def unstorable(value: str) -> str | None:
+    """Why a text cannot be in a database; None: it can."""
+    if "\0" in value:
+        return f"{value!r} has a NUL character, which databases cannot keep"
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return f"{value!r} is not a text that UTF-8 can write"
+    return None

@@ -21,6 +21,7 @@ from headgate.db.records import (
     rule_row,
     rule_table,
     settings_table,
+    unstorable,
     user_table,
 )
 from headgate.errors import ChangeConflict, InvalidRule, NotFound, Problem
@@ -28,7 +29,7 @@ from headgate.rules.exemptions import Exemption
 from headgate.rules.penalties import Penalties
 from headgate.rules.rule import Rule
 from headgate.rules.snapshot import Snapshot
-from headgate.rules.users import Override, Tier, User, misfit
+from headgate.rules.users import MAX_ID, Override, Tier, User, misfit
 
 
 class Transaction:
@@ -271,6 +272,8 @@ class Transaction:
     def _user(self, user_id: str) -> User | None:
         self._flush()
         _storable(f"user {user_id!r}", user_id)
+        if not 1 <= len(user_id) <= MAX_ID:
+            raise InvalidRule(Problem(f"user {user_id!r}", "id", f"must have from 1 to {MAX_ID} characters"))
         return queries.user(self._connection, user_id)
 
     def _put_user(self, before: User | None, user: User | None) -> None:
@@ -330,14 +333,11 @@ class Transaction:
 
 
 def _storable(where: str, value: Any) -> None:
-    """Raises `InvalidRule` when a text could not be stored: PostgreSQL has no NUL, UTF-8 no half characters."""
+    """Raises `InvalidRule` when there is a text in a value that a database cannot keep."""
     if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise InvalidRule(Problem(where, "", f"{value!r} is not a text that UTF-8 can write")) from None
-        if "\0" in value:
-            raise InvalidRule(Problem(where, "", f"{value!r} has a NUL character, which databases cannot keep"))
+        problem = unstorable(value)
+        if problem is not None:
+            raise InvalidRule(Problem(where, "", problem))
     elif isinstance(value, Mapping):
         for name, member in value.items():
             _storable(where, name)

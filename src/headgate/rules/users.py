@@ -12,6 +12,7 @@ from headgate.errors import InvalidQuota
 from headgate.rules import fields
 from headgate.rules.rule import Rule
 
+MAX_ID: Final = 512  # characters of the id of a user that a database may hold
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
