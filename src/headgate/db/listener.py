@@ -43,15 +43,12 @@ class PostgresListener:
     def __init__(self, database: Database) -> None:
         self._name = database.name
         self._mine, self._wake = socket.socketpair()
-        url, options = database.url, {**POSTGRES, **database.url.query}
+        url = database.url
         known = {"host": url.host, "port": url.port, "user": url.username, "password": url.password}
+        arguments: dict[str, Any] = {name: value for name, value in known.items() if value is not None}
+        arguments |= {"dbname": url.database, "autocommit": True, **POSTGRES, **url.query}
         try:
-            self._connection = psycopg.connect(
-                dbname=url.database,
-                autocommit=True,
-                **{name: value for name, value in known.items() if value is not None},
-                **options,
-            )
+            self._connection = psycopg.connect(**arguments)
         except psycopg.Error as error:
             self._close_sockets()
             raise wrapped(error, self._name) from error
@@ -65,7 +62,7 @@ class PostgresListener:
         try:
             if self._heard():
                 return
-            select.select([self._connection.fileno(), self._mine], [], [], seconds)
+            select.select([self._connection.fileno(), self._mine.fileno()], [], [], seconds)
             self._heard()
         except (psycopg.Error, OSError, ValueError) as error:  # ValueError: the socket is gone
             raise wrapped(error, self._name) from error
@@ -79,7 +76,7 @@ class PostgresListener:
 
     def _heard(self) -> bool:
         """Whether anything was heard; all of it is taken."""
-        return any([True for _ in self._connection.notifies(timeout=0)])
+        return bool(list(self._connection.notifies(timeout=0)))
 
     def _close_sockets(self) -> None:
         self._mine.close()

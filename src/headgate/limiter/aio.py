@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import wraps
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -13,7 +13,8 @@ from headgate.core.decision import Decision
 from headgate.core.quota import Quota
 from headgate.errors import InvalidCheck, RateLimited, StoreError
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
-from headgate.limiter.engine import Asked, Engine, Request, Rules, Subject, Wait
+from headgate.limiter.engine import Asked, Engine, Known, Request, Rules, Subject, Wait
+from headgate.rules.directory import UNKNOWN
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
@@ -41,11 +42,11 @@ class AsyncLimiter:
         failure_mode: FailureMode = "open",
         watch: bool = False,
     ) -> None:
-        self._engine = Engine(rules, clock=clock, name=name, failure_mode=failure_mode, watch=watch)
         self._owned = isinstance(store, str)
         if isinstance(store, str):
             store = open_async_store(store, clock)
         self._store: AsyncStore = AsyncMemoryStore(store) if isinstance(store, MemoryStore) else store
+        self._engine = Engine(rules, clock=clock, name=name, failure_mode=failure_mode, watch=watch)
 
     async def check(
         self,
@@ -57,15 +58,22 @@ class AsyncLimiter:
         **facts: Any,
     ) -> Decision:
         """See `Limiter.check`. A caller that is cancelled may have been charged."""
-        return (await self._decide([self._engine.ask(subject, facts, cost, idempotency_key)]))[0]
+        known = None if self._engine.snapshot.directory is None else await self._known(subject, facts)
+        return (await self._decide([self._engine.ask(subject, facts, cost, idempotency_key, known=known)]))[0]
 
     async def peek(self, subject: Subject | None = None, /, *, cost: int = 1, **facts: Any) -> Decision:
         """See `Limiter.peek`."""
-        return (await self._decide([self._engine.ask(subject, facts, cost, peek=True)]))[0]
+        known = None if self._engine.snapshot.directory is None else await self._known(subject, facts)
+        return (await self._decide([self._engine.ask(subject, facts, cost, peek=True, known=known)]))[0]
 
     async def check_many(self, requests: Iterable[Request]) -> list[Decision]:
         """See `Limiter.check_many`."""
-        return await self._decide(self._engine.ask_many(requests))
+        if self._engine.snapshot.directory is None:
+            return await self._decide(self._engine.ask_many(requests))
+        requests = list(requests)
+        facts = [(None, one) if isinstance(one, Mapping) else (one, {}) for one in requests]
+        known = await asyncio.gather(*(self._known(subject, others) for subject, others in facts))
+        return await self._decide(self._engine.ask_many(requests, known))
 
     async def wait(
         self,
@@ -87,7 +95,8 @@ class AsyncLimiter:
 
     async def reset(self, subject: Subject | None = None, /, **facts: Any) -> None:
         """See `Limiter.reset`."""
-        asked = self._engine.ask(subject, facts, 0)
+        known = None if self._engine.snapshot.directory is None else await self._known(subject, facts)
+        asked = self._engine.ask(subject, facts, 0, known=known)
         await self._store.reset(asked.group.checks)
         self._engine.local.reset(asked.group.checks)
 
@@ -132,7 +141,8 @@ class AsyncLimiter:
 
     async def close(self) -> None:
         """See `Limiter.close`."""
-        await asyncio.to_thread(self._engine.close)
+        if self._engine.owns_source:
+            await asyncio.to_thread(self._engine.close)  # it waits for the watcher's thread
         if self._owned:
             await self._store.close()
 
@@ -141,6 +151,16 @@ class AsyncLimiter:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+    async def _known(self, subject: Subject | None, facts: Mapping[str, Any]) -> Known:
+        """The user of a request, looked up if need be, without blocking the event loop."""
+        known = self._engine.known(subject, facts)
+        if known.user is UNKNOWN:
+            directory = known.snapshot.directory
+            assert directory is not None
+            user_id = str(facts["user"] if subject is None else subject)
+            return known._replace(user=await directory.find_async(user_id))
+        return known
 
     async def _decide(self, asked: list[Asked]) -> list[Decision]:
         groups = [request.group for request in asked if request.plan.applied]

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from headgate.core.check import Group, Idempotency, Result
 from headgate.core.clock import Clock, SystemClock
 from headgate.core.decision import Decision, combine
 from headgate.core.quota import MAX_INT, Quota, duration_text
 from headgate.errors import IdempotencyConflict, InvalidCheck, InvalidRule, StoreError
+from headgate.rules.directory import UNKNOWN, Unknown
 from headgate.rules.holder import Holder, Source
 from headgate.rules.plan import Plan
 from headgate.rules.rule import FailureMode, Rule
 from headgate.rules.snapshot import Snapshot
+from headgate.rules.users import User
 from headgate.stores.memory import MemoryStore
 
 Rules = str | Quota | Iterable[Rule] | Path | Snapshot | Source
+DATABASES: Final = ("sqlite://", "postgresql://", "postgres://")
 Subject = str | int
 Request = Subject | Mapping[str, Any]
 
@@ -34,6 +37,13 @@ class Asked(NamedTuple):
     plan: Plan
     group: Group
     cost: int
+
+
+class Known(NamedTuple):
+    """Rules, and what is known of a request's user: looked up beforehand by those who must not wait."""
+
+    snapshot: Snapshot
+    user: User | Unknown | None
 
 
 class Engine:
@@ -51,10 +61,9 @@ class Engine:
         self.clock: Clock = clock or SystemClock()
         self._by_subject = False
         self._source: Source | None = None
-        self._owned = _is_file(rules)
-        if isinstance(rules, str | Path) and self._owned:
-            sources = import_module("headgate.rules.sources.file")  # here, as it needs more than the standard library
-            self._source = sources.FileSource(rules, watch=watch, clock=self.clock)
+        self.owns_source = _is_file(rules) or _is_database(rules)
+        if isinstance(rules, str | Path) and self.owns_source:
+            self._source = _opened(rules, watch=watch, clock=self.clock)
         elif watch:
             raise InvalidRule(f"watch: only rules from a file can be watched, got {rules!r}")
         elif isinstance(rules, Source):
@@ -82,14 +91,14 @@ class Engine:
 
     def close(self) -> None:
         """Stop following the rules' source, if this limiter opened it."""
-        if self._source is not None and self._owned:
+        if self._source is not None and self.owns_source:
             self._source.close()
 
     @property
     def only_rule(self) -> Rule | None:
         """The rule of a limiter that has just one for ever, plain and by user: the case with a short way through."""
         snapshot = self.snapshot
-        if self._source is not None or len(snapshot.rules) != 1 or snapshot.exemptions or snapshot.users:
+        if self._source is not None or len(snapshot.rules) != 1 or snapshot.exemptions or snapshot.has_users:
             return None
         rule = snapshot.rules[0]
         by_user = rule.facts == ("user",) and not rule.patterns and not rule.conditions
@@ -109,8 +118,12 @@ class Engine:
         idempotency_key: str | None = None,
         *,
         peek: bool = False,
+        known: Known | None = None,
     ) -> Asked:
-        """What to ask the store for a request. Raises `InvalidCheck`."""
+        """What to ask the store for a request. Raises `InvalidCheck`.
+
+        Without `known`, it waits for the user to be looked up if need be.
+        """
         texts = _facts_of(subject, facts)
         if self._by_subject and "user" not in texts:
             raise InvalidCheck("this limiter counts by subject: call check('alice') or check(user='alice')")
@@ -121,20 +134,31 @@ class Engine:
             if not isinstance(idempotency_key, str) or not idempotency_key:
                 raise InvalidCheck(f"idempotency_key: must be a text, and not empty, got {idempotency_key!r}")
             idempotency = Idempotency(idempotency_key, _fingerprint(texts, cost))
-        plan = self._holder.current.plan(texts, self.clock)
+        snapshot, user = known or (self._holder.current, UNKNOWN)
+        plan = snapshot.plan(texts, self.clock, user)
         return Asked(plan, Group(plan.checks(texts, cost), peek, idempotency), cost)
 
-    def ask_many(self, requests: Iterable[Request]) -> list[Asked]:
+    def ask_many(self, requests: Iterable[Request], known: Sequence[Known] | None = None) -> list[Asked]:
         """The same for several requests: subjects, or mappings of facts, `cost` and `idempotency_key`."""
         asked = []
-        for request in requests:
+        for place, request in enumerate(requests):
+            looked_up = None if known is None else known[place]
             if isinstance(request, Mapping):
                 facts = dict(request)
                 cost, key = facts.pop("cost", 1), facts.pop("idempotency_key", None)
-                asked.append(self.ask(None, facts, cost, key))
+                asked.append(self.ask(None, facts, cost, key, known=looked_up))
             else:
-                asked.append(self.ask(request, {}, 1))
+                asked.append(self.ask(request, {}, 1, known=looked_up))
         return asked
+
+    def known(self, subject: Subject | None, facts: Mapping[str, Any]) -> Known:
+        """What is known of a request's user without waiting: if it is `UNKNOWN`, they have to be looked up."""
+        snapshot = self._holder.current
+        user_id = facts.get("user") if subject is None else subject
+        known = {"user": str(user_id)} if user_id is not None else {}
+        if facts.get("tier") is not None:
+            known["tier"] = ""
+        return Known(snapshot, snapshot.user(known))
 
     def conclude(self, asked: list[Asked], results: list[Result | IdempotencyConflict] | StoreError) -> list[Decision]:
         """The decisions that the store's answers mean. Requests that no rule applies to were not sent to it.
@@ -249,3 +273,21 @@ def _rules_of(rules: Rules, name: str) -> tuple[list[Rule], bool]:
 
 def _is_file(rules: Rules) -> bool:
     return isinstance(rules, Path) or (isinstance(rules, str) and rules.endswith(".toml"))
+
+
+def _is_database(rules: Rules) -> bool:
+    return isinstance(rules, str) and rules.startswith(DATABASES)
+
+
+def _opened(rules: str | Path, *, watch: bool, clock: Clock) -> Source:
+    """The source that a path or a URL names. Imported here, as it needs more than the standard library."""
+    source: Source
+    if _is_database(rules):
+        try:
+            sources = import_module("headgate.rules.sources.database")
+        except ImportError as error:
+            raise ImportError("rules in a database need SQLAlchemy: pip install 'headgate[database]'") from error
+        source = sources.DatabaseSource(rules)  # which is always watched
+    else:
+        source = import_module("headgate.rules.sources.file").FileSource(rules, watch=watch, clock=clock)
+    return source

@@ -48,9 +48,9 @@ class Limiter:
         failure_mode: FailureMode = "open",
         watch: bool = False,
     ) -> None:
-        self._engine = Engine(rules, clock=clock, name=name, failure_mode=failure_mode, watch=watch)
         self._owned = isinstance(store, str)
         self._store: Store = open_store(store, clock) if isinstance(store, str) else store
+        self._engine = Engine(rules, clock=clock, name=name, failure_mode=failure_mode, watch=watch)
         rule = self._engine.only_rule
         self._single: Single | None = None
         if rule is not None and isinstance(self._store, SingleStore):

@@ -41,15 +41,16 @@ def network(value: Any) -> Network:
     """An address or a network (`10.0.0.0/8`) as a network. Raises `ValueError`."""
     if isinstance(value, Network):
         return value
+    text = value if isinstance(value, str) else ""  # a number would be taken for an address
     try:
-        return ip_network(value if isinstance(value, str) else "")
+        return ip_network(text)
     except ValueError:
         pass
     try:
-        meant = ip_network(value, strict=False)
-    except (ValueError, TypeError):
+        meant = ip_network(text, strict=False)
+    except ValueError:
         raise ValueError(f"must be an address or a network like '10.0.0.0/8', got {value!r}") from None
-    raise ValueError(f"{value!r} is an address inside a network: write {str(meant)!r} or {value.split('/')[0]!r}")
+    raise ValueError(f"{value!r} is an address inside a network: write {str(meant)!r} or {text.split('/')[0]!r}")
 
 
 class Exempt:

@@ -18,31 +18,31 @@ Shape = tuple[int, ...]
 class Shelf:
     """The rules that share one pattern. None is that of rules without endpoints."""
 
-    __slots__ = ("_tables", "shape", "text")
+    __slots__ = ("_names", "_rules", "shape", "text")
 
     def __init__(self, pattern: Pattern | None) -> None:
         self.text = None if pattern is None else str(pattern)
         self.shape: Shape = (EVERYWHERE,) if pattern is None else pattern.shape
-        self._tables: dict[tuple[str, ...], dict[tuple[str, ...], list[Rule]]] = {}
+        self._names: dict[tuple[str, ...], None] = {}  # of the facts that rules here ask for: one for each table
+        self._rules: dict[tuple[tuple[str, ...], tuple[str, ...]], list[Rule]] = {}  # by names and values
 
     def add(self, rule: Rule) -> None:
         names = tuple(sorted(rule.match))
         wanted = tuple(rule.match[name] for name in names)
-        if rule.tiers:
-            for tier in rule.tiers:
-                self._table(("tier", *names)).setdefault((tier, *wanted), []).append(rule)
-        else:
-            self._table(names).setdefault(wanted, []).append(rule)
+        if not rule.tiers:
+            self._put(names, wanted, rule)
+        for tier in rule.tiers:
+            self._put(("tier", *names), (tier, *wanted), rule)
 
     def find(self, facts: Mapping[str, str]) -> Iterator[Rule]:
         """The rules whose tiers and `match` fit."""
-        for names, table in self._tables.items():
+        for names in self._names:
             values = tuple(facts[name] for name in names if name in facts)
-            if len(values) == len(names):
-                yield from table.get(values, ())
+            yield from self._rules.get((names, values), ())
 
-    def _table(self, names: tuple[str, ...]) -> dict[tuple[str, ...], list[Rule]]:
-        return self._tables.setdefault(names, {})
+    def _put(self, names: tuple[str, ...], values: tuple[str, ...], rule: Rule) -> None:
+        self._names[names] = None
+        self._rules.setdefault((names, values), []).append(rule)
 
 
 class _Node:

@@ -22,7 +22,8 @@ from urllib.parse import quote, unquote_to_bytes
 from headgate.errors import InvalidRule
 
 _PLAIN: Final = "!$&'()*+,;=:@"  # with letters, digits and -._~, what stands for itself in a segment (RFC 3986)
-_NORMAL: Final = re.compile(rf"(?:/(?!\.\.?(?:/|\Z))[\w\-.~{re.escape(_PLAIN)}]+)+", re.ASCII)
+_SEGMENT: Final = re.compile(rf"[\w\-.~{re.escape(_PLAIN)}]+", re.ASCII)
+_NORMAL: Final = re.compile(rf"(?:/(?!\.\.?(?:/|\Z)){_SEGMENT.pattern})+", re.ASCII)
 _PARAMETER: Final = re.compile(r"\{[^\W\d]\w*\}")
 
 LITERAL, PARAMETER, REST, EVERYWHERE = range(4)
@@ -78,6 +79,8 @@ class Pattern(NamedTuple):
             raise InvalidRule(f"must be patterns like '/api/search', '/users/{{id}}' or '/api/*', got {text!r}")
         if "?" in text or "#" in text:
             raise InvalidRule(f"{text!r} has a query or a fragment; patterns match the path alone")
+        if "*" not in text and _NORMAL.fullmatch(text):
+            return cls(tuple(text[1:].split("/")), False)
         raw = [segment for segment in text.split("/") if segment]
         rest = bool(raw) and raw[-1] == "*"
         return cls(tuple(_pattern_segment(segment, text) for segment in raw[: -1 if rest else None]), rest)
@@ -90,7 +93,7 @@ def _pattern_segment(segment: str, pattern: str) -> str | None:
         raise InvalidRule(f"{pattern!r} has a * inside; it stands for the rest, as the last segment: '/api/*'")
     if "{" in segment or "}" in segment:
         raise InvalidRule(f"{pattern!r}: {segment!r} cannot be read; a parameter is a whole segment: '/users/{{id}}'")
-    normal = _normal_segment(segment)
+    normal = segment if _SEGMENT.fullmatch(segment) else _normal_segment(segment)
     if normal in (".", ".."):
         raise InvalidRule(f"{pattern!r} has {segment!r} as a segment, which no path has once it is normal")
     return normal

@@ -90,16 +90,17 @@ class Planner:
             return EXEMPT
         if user is UNKNOWN:
             user = self.user(facts)
-        known = user if isinstance(user, User) else None
-        tier = self._tier(facts, known) if self._by_tier else None
+            if user is UNKNOWN:
+                user = self._directory.find(facts["user"])
+        tier = self._tier(facts, user) if self._by_tier else None
         shelves = self._shelves_of(facts["endpoint"]) if self._by_path and "endpoint" in facts else self._no_path
         shape = self._shape(facts, tier, shelves)
         plan = self._plans.get(shape)
         if plan is None:
             plan = self._make(facts, tier, shelves)
             self._plans.put(shape, plan)
-        if known is not None and known.overrides:
-            return _overridden(plan, self._worked_out(known), clock.now_us())
+        if user is not None and user.overrides:
+            return _overridden(plan, self._worked_out(user), clock.now_us())
         return plan
 
     def user(self, facts: Facts) -> User | Unknown | None:

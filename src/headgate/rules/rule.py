@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from headgate.core.key import space
 from headgate.core.quota import MAX_INT, Quota
@@ -96,8 +96,9 @@ class Rule:
         facts = () if dimension == GLOBAL else tuple(dimension.split("+"))
         object.__setattr__(self, "facts", facts)
         object.__setattr__(self, "space", space(dimension, id, self.quota.algorithm))
-        patterns = dict.fromkeys(Pattern.parse(endpoint) for endpoint in self.endpoints)
-        object.__setattr__(self, "patterns", tuple(patterns))
+        parsed: tuple[_Endpoint, ...] = self.endpoints  # type: ignore[assignment]
+        object.__setattr__(self, "endpoints", tuple(endpoint.text for endpoint in parsed))
+        object.__setattr__(self, "patterns", tuple(dict.fromkeys(endpoint.pattern for endpoint in parsed)))
 
     @property
     def conditions(self) -> int:
@@ -121,10 +122,13 @@ def _dimension(value: Any) -> str:
     return "+".join(facts)
 
 
-def _endpoint(value: Any) -> str:
-    Pattern.parse(value)
-    kept: str = value
-    return kept
+class _Endpoint(NamedTuple):
+    text: str
+    pattern: Pattern
+
+
+def _endpoint(value: Any) -> _Endpoint:
+    return _Endpoint(value, Pattern.parse(value))
 
 
 def _method(value: Any) -> str:

@@ -69,8 +69,8 @@ class Snapshot:
     def plan(self, facts: Facts, clock: Clock, user: User | Unknown | None = UNKNOWN) -> Plan:
         """The rules that apply to a request, by the time of `clock`. Cached: see `headgate.rules.planner`.
 
-        `user` is who `facts` are of, if the caller has looked; None: a user without tier and overrides.
-        Otherwise they are what the directory has at hand.
+        `user` is who `facts` are of, if the caller has looked; None: a user without tier and overrides. Otherwise
+        they are looked up, which may take a short while where there is a directory.
         """
         return self._planner.plan(facts, clock, user)
 
@@ -80,6 +80,11 @@ class Snapshot:
         `UNKNOWN` when the directory has to look them up first. Never waits.
         """
         return self._planner.user(facts)
+
+    @property
+    def has_users(self) -> bool:
+        """Whether users may have tiers or overrides of their own."""
+        return bool(self.users) or self.directory is not None
 
     def at(self, version: str) -> Snapshot:
         """The same under another version: for when only the directory's users have changed."""

@@ -93,6 +93,12 @@ def misfit(override: Override, rule: Rule | None) -> tuple[str, str] | None:
     return None
 
 
+def _id(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"must be a text that is not empty, got {value!r}")
+    return value
+
+
 def _expires(value: Any) -> datetime:
     if not isinstance(value, datetime):
         raise ValueError(f"must be a time like 2027-01-01T00:00:00Z, got {value!r}")  # noqa: TRY004
@@ -115,7 +121,7 @@ _OVERRIDE: Final[dict[str, fields.Check]] = {
     "expires": fields.optional(_expires),
 }
 _USER: Final[dict[str, fields.Check]] = {
-    "id": fields.text,
+    "id": _id,
     "tier": fields.optional(fields.name),
     "overrides": fields.several(_override, "overrides"),
 }

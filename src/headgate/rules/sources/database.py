@@ -175,7 +175,7 @@ class DatabaseSource:
                 later = now.version > seen.version  # else it is another database, or one from a backup
                 changed = queries.users_changed(connection, seen.version, most=MAX_FORGOTTEN) if later else None
                 tiers, overrides = queries.users_kept(connection)
-                snapshot = self._holder and self._holder.current
+                snapshot = None if self._holder is None else self._holder.current
                 if anyway or now.rules_version not in (seen.rules_version, self._rejected_version):
                     try:
                         snapshot = queries.content(connection).snapshot(now.version, self._directory)

@@ -28,9 +28,12 @@ _QUOTA: Final[Table] = {"algorithm": DEFAULT_ALGORITHM, "limit": 1, "window": 1,
 def snapshot_of(data: Table, *, version: str, file: str = "") -> Snapshot:
     """The snapshot that a file's data means; `data` is used up. Raises `InvalidRule` with all problems at once."""
     reader = _Reader()
-    for location, problem in mistakes(data):
+    found = mistakes(data)
+    for location, problem in found:
         reader.note(location, problem)
         _leave_out(data, location)
+    for location, _ in found:
+        _close_up(data, location)
     snapshot = reader.snapshot(data, version)
     if snapshot is None:
         raise InvalidRule(*(problem._replace(file=file) for problem in reader.sorted()))
@@ -49,11 +52,27 @@ def _leave_out(data: Table, location: Location) -> None:
         holder.pop(last, None)
 
 
+def _close_up(data: Table, location: Location) -> None:
+    """Remove the None that `_leave_out` may have put into a list of values; entries keep their places."""
+    match location:
+        case (str(), int(), "overrides", int(), *_):
+            return
+        case (str(section), int(place), str(field), int()) if data[section][place] is not None:
+            holder = data[section][place]
+        case (str(section), str(field), int()):
+            holder = data[section]
+        case _:
+            return
+    if isinstance(holder.get(field), list):
+        holder[field] = [value for value in holder[field] if value is not None]
+
+
 class _Reader:
     """Reads data whose keys and types are right, and takes note of what else is wrong."""
 
     def __init__(self) -> None:
         self._problems: list[tuple[int, int, Problem]] = []
+        self._quotas: dict[tuple[tuple[str, Any], ...], tuple[Quota, list[tuple[str, str]]]] = {}
         self._nameless: dict[str, str] = {}  # rules without a good id: what the stand-in makes them, and should
 
     def note(self, location: Location, problem: Problem) -> None:
@@ -73,7 +92,6 @@ class _Reader:
         users = [self._user(entry, place, ids) for place, entry in _entries(data, "users")]
         exemptions = [self._exemption(entry, place) for place, entry in _entries(data, "exemptions")]
         penalties = self._made(Penalties, data.get("penalties", {}), ("penalties",))
-        settings = {name: _without_none(value) for name, value in data.get("headgate", {}).items()}
         try:
             snapshot = Snapshot(
                 rules,
@@ -82,7 +100,7 @@ class _Reader:
                 exemptions=exemptions,
                 penalties=penalties,
                 version=version,
-                **settings,
+                **data.get("headgate", {}),
             )
         except InvalidRule as error:
             for problem in error.problems:
@@ -93,13 +111,21 @@ class _Reader:
 
     def _rule(self, entry: Table, place: int) -> Rule:
         where = entry_name("rules", place, entry)
-        quota, problems = _quota({name: entry.pop(name) for name in _QUOTA if name in entry})
+        quota, problems = self._quota({name: entry.pop(name) for name in _QUOTA if name in entry})
         for field, message in problems:
             self.note(("rules", place), Problem(where, field, message))
-        rule = self._made(Rule, {**entry, "quota": quota}, ("rules", place), where, id=where)
+        entry["quota"] = quota
+        rule = self._made(Rule, entry, ("rules", place), where, id=where)
         if rule.id != entry.get("id"):
             self._nameless[f"rule {rule.id!r}"] = where
         return rule
+
+    def _quota(self, given: Table) -> tuple[Quota, list[tuple[str, str]]]:
+        """See `_quota`. Rules that say the same share one."""
+        same = tuple(given.items())
+        if same not in self._quotas:
+            self._quotas[same] = _quota(given)
+        return self._quotas[same]
 
     def _tier(self, entry: Table, place: int) -> Tier | None:
         where = entry_name("tiers", place, entry)
@@ -126,7 +152,6 @@ class _Reader:
 
     def _made(self, kind: Callable[..., T], fields: Table, location: Location, where: str = "", **stand_ins: Any) -> T:
         """One of a kind. Fields that are not good are noted; a stand-in, or the default, takes their place."""
-        fields = {name: _without_none(value) for name, value in fields.items()}
         try:
             return kind(**{**stand_ins, **fields})
         except InvalidRule as error:
@@ -139,10 +164,6 @@ class _Reader:
 def _entries(data: Table, section: str) -> list[tuple[int, Table]]:
     """The entries of a section that are tables, with their places."""
     return [(place, entry) for place, entry in enumerate(data.get(section, ())) if entry is not None]
-
-
-def _without_none(value: Any) -> Any:
-    return [member for member in value if member is not None] if isinstance(value, list) else value
 
 
 def _quota(given: Mapping[str, Any]) -> tuple[Quota, list[tuple[str, str]]]:

@@ -51,7 +51,7 @@ class RuleTable(_Table):
     endpoints: list[str] = []
     methods: list[str] = []
     tiers: list[str] = []
-    match: dict[str, Any] = {}
+    match: dict[str, Any] | None = None
     algorithm: str = ""
     burst: int = 0
     action: str = ""
