@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.postgres import Postgres
 from tests.servers import Server, binaries
 
 TIMEOUT = (
@@ -26,3 +28,26 @@ def redis_url(redis_server: Server) -> str:
     with redis_server.client() as client:
         client.flushall()
     return f"{redis_server.url}?{TIMEOUT}"
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL server."""
+    with Postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres: Postgres) -> Iterator[str]:
+    """The URL of an empty database on `postgres`."""
+    with postgres.database() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database, of each kind in turn."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/rules.db"
+    url: str = request.getfixturevalue("postgres_url")
+    return url
