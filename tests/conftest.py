@@ -10,9 +10,7 @@ import pytest
 from tests.postgres import Postgres
 from tests.servers import Server, binaries
 
-TIMEOUT = (
-    "timeout=10"  # seconds: the machine that tests run on may be busy; deadlines have tests of their own
-)
+TIMEOUT = "timeout=10"  # seconds: the machine that tests run on may be busy; deadlines have tests of their own
 
 
 @pytest.fixture(scope="session", params=sorted(binaries()))
@@ -38,10 +36,9 @@ def postgres() -> Iterator[Postgres]:
 
 
 @pytest.fixture
-def postgres_url(postgres: Postgres) -> Iterator[str]:
+def postgres_url(postgres: Postgres) -> str:
     """The URL of an empty database on `postgres`."""
-    with postgres.database() as url:
-        yield url
+    return postgres.emptied()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -44,7 +44,8 @@ class Database:
 
     def __init__(self, url: str) -> None:
         self.url, self.kind = _parsed(url)
-        self.name = self.url.render_as_string(hide_password=True)
+        self._closed = False
+        self.name = self.url.set(drivername=self.kind).render_as_string(hide_password=True)
         if self.kind == "sqlite":
             self._engine = create_engine(self.url, connect_args={"timeout": BUSY_SECONDS}, pool_size=POOL)
             event.listen(self._engine, "connect", _prepare_sqlite)
@@ -61,7 +62,7 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A transaction that sees the database as it was at one moment. Raises `DatabaseError`."""
-        with self.errors(), self._reading.begin() as connection:
+        with self._used(), self._reading.begin() as connection:
             yield connection
 
     @contextmanager
@@ -71,7 +72,7 @@ class Database:
         Committed at the end, unless something was raised. Raises `DatabaseError`; when that happens while
         committing, the change may have been made.
         """
-        with self.errors(), self._writing.begin() as connection:
+        with self._used(), self._writing.begin() as connection:
             if lock and self.kind == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATING})
             yield connection
@@ -99,8 +100,20 @@ class Database:
             raise wrapped(error, self.name) from error
 
     def close(self) -> None:
-        """Give back all connections."""
-        self._engine.dispose()
+        """Close all connections: those in use as soon as they no longer are. It cannot be used any more."""
+        self._closed = True
+        self._engine.pool.dispose()
+
+    @contextmanager
+    def _used(self) -> Iterator[None]:
+        if self._closed:
+            raise DatabaseUnavailable(f"{self.name}: was closed")
+        try:
+            with self.errors():
+                yield
+        finally:
+            if self._closed:  # meanwhile
+                self._engine.pool.dispose()
 
 
 def wrapped(error: Exception, name: str) -> DatabaseError:

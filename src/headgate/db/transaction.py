@@ -284,7 +284,8 @@ class Transaction:
         known = before or user
         assert known is not None
         user_id = known.id
-        self._connection.execute(delete(schema.overrides).where(schema.overrides.c.user_id == user_id))
+        if before is not None and before.overrides:
+            self._connection.execute(delete(schema.overrides).where(schema.overrides.c.user_id == user_id))
         if after is None:
             self._connection.execute(delete(schema.users).where(schema.users.c.id == user_id))
         elif before is None:
