@@ -1,4 +1,7 @@
-"""The Python blocks of README and docs run, each page from top to bottom, on a real server."""
+"""The Python blocks of README and docs run, each page from top to bottom, on a real server.
+
+A TOML block is a rules file: it has to be a good one, and is `rules.toml` to the Python blocks after it.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,30 @@ from pathlib import Path
 
 import pytest
 
+from headgate.rules.sources.file import load
 from tests.conftest import TIMEOUT
 from tests.servers import Server, binaries
 
 ROOT = Path(__file__).parents[2]
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(python|toml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = [
     page for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if BLOCK.search(page.read_text())
 ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with Server(sorted(binaries().items())[0][1]) as server:
         text = page.read_text()
         namespace: dict[str, object] = {"__name__": "__main__"}
         for block in BLOCK.finditer(text):
-            line = text.count("\n", 0, block.start(1))
-            source = block[1].replace("redis://localhost:6379/0", f"{server.url}?{TIMEOUT}")
+            if block[1] == "toml":
+                Path("rules.toml").write_text(block[2])
+                load("rules.toml")
+                continue
+            line = text.count("\n", 0, block.start(2))
+            source = block[2].replace("redis://localhost:6379/0", f"{server.url}?{TIMEOUT}")
             # Empty lines in front, so that a traceback shows the line of the page.
             exec(compile("\n" * line + source, str(page), "exec"), namespace)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Event
 from typing import Any, Final, Literal
 
 import psycopg
@@ -44,7 +45,7 @@ class Database:
 
     def __init__(self, url: str) -> None:
         self.url, self.kind = _parsed(url)
-        self._closed = False
+        self._closed = Event()
         self.name = self.url.set(drivername=self.kind).render_as_string(hide_password=True)
         if self.kind == "sqlite":
             self._engine = create_engine(self.url, connect_args={"timeout": BUSY_SECONDS}, pool_size=POOL)
@@ -101,18 +102,18 @@ class Database:
 
     def close(self) -> None:
         """Close all connections: those in use as soon as they no longer are. It cannot be used any more."""
-        self._closed = True
+        self._closed.set()
         self._engine.pool.dispose()
 
     @contextmanager
     def _used(self) -> Iterator[None]:
-        if self._closed:
+        if self._closed.is_set():
             raise DatabaseUnavailable(f"{self.name}: was closed")
         try:
             with self.errors():
                 yield
         finally:
-            if self._closed:  # meanwhile
+            if self._closed.is_set():  # meanwhile
                 self._engine.pool.dispose()
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
-from typing import Any, Final, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple, cast
 
-from sqlalchemy import Connection, exists, func, select, text
+from sqlalchemy import Connection, RowMapping, exists, func, select, text
 
 from headgate.db import schema
 from headgate.db.records import Content, Entry, entries_of, override_of, rule_of
@@ -15,6 +15,8 @@ from headgate.rules.exemptions import Exemption
 from headgate.rules.users import Override, User
 
 CHANNEL: Final = "headgate"  # of PostgreSQL's NOTIFY
+
+MOST_CHANGED: Final = 500  # rules that are read one by one; when more have changed, all are
 
 log = logging.getLogger("headgate")
 
@@ -48,11 +50,13 @@ def versions(connection: Connection, *, lock: bool = False) -> Versions:
     return Versions(*connection.execute(query).one())
 
 
-def content(connection: Connection) -> Content:
-    """Everything but users. Raises `InvalidRule` with what is wrong with single rules and exemptions."""
-    rules = connection.execute(select(schema.rules).order_by(schema.rules.c.position, schema.rules.c.id))
+def content(connection: Connection, known: Mapping[str, Entry] | None = None) -> Content:
+    """Everything but users. Rules that are `known` in the same version are not read again.
+
+    Raises `InvalidRule` with what is wrong with single rules and exemptions.
+    """
     return Content(
-        rules=entries_of(dict(row) for row in rules.mappings()),
+        rules=_all_rules(connection) if not known else _changed_rules(connection, known),
         tiers=tiers(connection),
         exemptions=[
             Exemption(type=row.type, value=row.value)
@@ -60,6 +64,28 @@ def content(connection: Connection) -> Content:
         ],
         settings={row.section: row.value for row in connection.execute(select(schema.settings))},
     )
+
+
+def _all_rules(connection: Connection) -> dict[str, Entry]:
+    query = select(schema.rules).order_by(schema.rules.c.position, schema.rules.c.id)
+    return entries_of(_rows(connection.execute(query).mappings().all()))
+
+
+def _changed_rules(connection: Connection, known: Mapping[str, Entry]) -> dict[str, Entry]:
+    table = schema.rules
+    query = select(table.c.id, table.c.version).order_by(table.c.position, table.c.id)
+    now = connection.execute(query).all()
+    changed = [row.id for row in now if row.id not in known or known[row.id].version != row.version]
+    if len(changed) > MOST_CHANGED:
+        return _all_rules(connection)
+    query = select(table).where(table.c.id.in_(changed))
+    read = entries_of(_rows(connection.execute(query).mappings().all()))
+    return {row.id: read.get(row.id) or known[row.id] for row in now}
+
+
+def _rows(found: Sequence[RowMapping]) -> Sequence[Mapping[str, Any]]:
+    """Rows by the names of their columns. They are that already, but for their type."""
+    return cast("Sequence[Mapping[str, Any]]", found)
 
 
 def tiers(connection: Connection) -> list[str]:
@@ -70,7 +96,7 @@ def tiers(connection: Connection) -> list[str]:
 def rule(connection: Connection, rule_id: str) -> Entry | None:
     """One rule. Raises `InvalidRule`."""
     row = connection.execute(select(schema.rules).where(schema.rules.c.id == rule_id)).mappings().first()
-    return None if row is None else Entry(rule_of(dict(row)), row["version"])
+    return None if row is None else Entry(rule_of(*_rows([row])), row["version"])
 
 
 def users(connection: Connection, ids: Collection[str]) -> dict[str, User]:

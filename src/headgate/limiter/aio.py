@@ -6,19 +6,20 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import wraps
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.core.quota import Quota
 from headgate.errors import InvalidCheck, RateLimited, StoreError
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
-from headgate.limiter.engine import Asked, Engine, Known, Request, Rules, Subject, Wait
+from headgate.limiter.engine import Asked, Engine, Known, Request, Rules, Subject, Wait, is_plain
 from headgate.rules.directory import UNKNOWN
+from headgate.rules.plan import template_of
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
-from headgate.stores.protocol import AsyncStore
+from headgate.stores.protocol import AsyncSingle, AsyncSingleStore, AsyncStore
 from headgate.stores.urls import open_async_store
 
 P = ParamSpec("P")
@@ -47,6 +48,11 @@ class AsyncLimiter:
             store = open_async_store(store, clock)
         self._store: AsyncStore = AsyncMemoryStore(store) if isinstance(store, MemoryStore) else store
         self._engine = Engine(rules, clock=clock, name=name, failure_mode=failure_mode, watch=watch)
+        rule = self._engine.only_rule
+        self._short_way: AsyncSingle | None = None
+        if rule is not None and isinstance(self._store, AsyncSingleStore):
+            self._short_way = self._store.single(template_of(rule))
+        self._single = self._short_way
 
     async def check(
         self,
@@ -58,6 +64,12 @@ class AsyncLimiter:
         **facts: Any,
     ) -> Decision:
         """See `Limiter.check`. A caller that is cancelled may have been charged."""
+        if self._single is not None and is_plain(subject, cost, idempotency_key, facts):
+            try:
+                return await self._single(cast("str", subject), cost)
+            except StoreError as error:
+                self._single = None  # until the long way finds the store well again
+                return self._engine.conclude([self._engine.ask(subject, {}, cost)], error)[0]
         known = None if self._engine.snapshot.directory is None else await self._known(subject, facts)
         return (await self._decide([self._engine.ask(subject, facts, cost, idempotency_key, known=known)]))[0]
 
@@ -168,4 +180,7 @@ class AsyncLimiter:
             results = await self._store.check(groups) if groups else []
         except StoreError as error:
             return self._engine.conclude(asked, error)
-        return self._engine.conclude(asked, results)
+        decisions = self._engine.conclude(asked, results)
+        if not self._engine.failing:
+            self._single = self._short_way
+        return decisions

@@ -76,7 +76,7 @@ class Engine:
             listed, self._by_subject = _rules_of(rules, name)
             self._holder = Holder(Snapshot(listed))
         self.failure_mode: FailureMode = failure_mode
-        self._failing = False
+        self.failing = False
 
     @property
     def snapshot(self) -> Snapshot:
@@ -172,8 +172,8 @@ class Engine:
                 self._failed(request, results) if request.plan.applied else self._free(request.plan)
                 for request in asked
             ]
-        if self._failing:
-            self._failing = False
+        if self.failing and results:
+            self.failing = False
             log.warning("the store answers again: limits are enforced by it again")
         answers = iter(results)
         for plan, _, cost in asked:
@@ -194,8 +194,8 @@ class Engine:
 
     def _failed(self, asked: Asked, error: StoreError) -> Decision:
         """The decision when the store could not make one: the strictest of what the rules say."""
-        if not self._failing:
-            self._failing = True
+        if not self.failing:
+            self.failing = True
             log.error("the store cannot decide: failure modes apply until it can (%s)", error)
         plan, group, cost = asked
         modes = [one.failure_mode or self.failure_mode for one in plan.applied]
@@ -229,6 +229,17 @@ class Wait:
             if round(seconds * 1_000_000) > left_us:
                 return None
         return seconds
+
+
+def is_plain(subject: Subject | None, cost: int, idempotency_key: str | None, facts: Mapping[str, Any]) -> bool:
+    """Whether a check is a valid one of a subject and nothing else, and may take the short way."""
+    return (
+        subject.__class__ is str
+        and not facts
+        and idempotency_key is None
+        and cost.__class__ is int
+        and 0 <= cost <= MAX_INT
+    )
 
 
 def _facts_of(subject: Subject | None, facts: Mapping[str, Any]) -> dict[str, str]:

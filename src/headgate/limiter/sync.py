@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
-from headgate.core.quota import Quota
+from headgate.core.quota import MAX_INT, Quota
 from headgate.errors import RateLimited, StoreError
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
 from headgate.limiter.engine import Asked, Engine, Request, Rules, Subject, Wait
@@ -52,9 +52,10 @@ class Limiter:
         self._store: Store = open_store(store, clock) if isinstance(store, str) else store
         self._engine = Engine(rules, clock=clock, name=name, failure_mode=failure_mode, watch=watch)
         rule = self._engine.only_rule
-        self._single: Single | None = None
+        self._short_way: Single | None = None
         if rule is not None and isinstance(self._store, SingleStore):
-            self._single = self._store.single(template_of(rule))
+            self._short_way = self._store.single(template_of(rule))
+        self._single = self._short_way
 
     def check(
         self,
@@ -73,17 +74,18 @@ class Limiter:
         `IdempotencyConflict`.
         """
         single = self._single
-        if (
+        if (  # is_plain, written out: this is the fast path
             single is not None
             and subject.__class__ is str
             and not facts
             and idempotency_key is None
             and cost.__class__ is int
-            and 0 <= cost < 2**53
+            and 0 <= cost <= MAX_INT
         ):
             try:
                 return single(subject, cost)
             except StoreError as error:
+                self._single = None  # until the long way finds the store well again
                 return self._engine.conclude([self._engine.ask(subject, {}, cost)], error)[0]
         return self._decide([self._engine.ask(subject, facts, cost, idempotency_key)])[0]
 
@@ -201,4 +203,7 @@ class Limiter:
             results = self._store.check(groups) if groups else []
         except StoreError as error:
             return self._engine.conclude(asked, error)
-        return self._engine.conclude(asked, results)
+        decisions = self._engine.conclude(asked, results)
+        if not self._engine.failing:
+            self._single = self._short_way
+        return decisions

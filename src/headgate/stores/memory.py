@@ -20,7 +20,7 @@ from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.core.quota import Quota
 from headgate.errors import IdempotencyConflict, StoreFull
-from headgate.stores.protocol import Single
+from headgate.stores.protocol import AsyncSingle, Single
 
 SWEEP: Final = 2  # keys looked at for each new one: faster than they come
 SAMPLE: Final = 8  # keys among which the least used is forgotten
@@ -239,6 +239,14 @@ class AsyncMemoryStore:
 
     async def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
         return self._store.check(groups)
+
+    def single(self, template: Check) -> AsyncSingle:
+        single = self._store.single(template)
+
+        async def check(subject: str, cost: int) -> Decision:
+            return single(subject, cost)
+
+        return check
 
     async def refund(self, charges: Sequence[Charge]) -> None:
         self._store.refund(charges)

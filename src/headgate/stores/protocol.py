@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from headgate.core.check import Charge, Check, Group, Result
@@ -10,6 +10,7 @@ from headgate.core.decision import Decision
 from headgate.errors import IdempotencyConflict
 
 Single = Callable[[str, int], Decision]  # of subject and cost
+AsyncSingle = Callable[[str, int], Awaitable[Decision]]
 
 
 @runtime_checkable
@@ -56,3 +57,10 @@ class AsyncStore(Protocol):
     async def reset(self, checks: Sequence[Check]) -> None: ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class AsyncSingleStore(AsyncStore, Protocol):
+    """`SingleStore`, awaited."""
+
+    def single(self, template: Check) -> AsyncSingle: ...

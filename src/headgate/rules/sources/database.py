@@ -23,10 +23,11 @@ from headgate.db.connection import Database
 from headgate.db.listener import Listener, listen
 from headgate.db.migrations import migrate
 from headgate.db.queries import Versions
-from headgate.db.records import unstorable
+from headgate.db.records import Entry, unstorable
 from headgate.errors import DatabaseError, InvalidRule
 from headgate.rules.holder import Holder
 from headgate.rules.snapshot import Snapshot
+from headgate.rules.sources.collection import collection_paused
 from headgate.rules.sources.users import CachedDirectory, UsersStatus
 from headgate.rules.users import User
 
@@ -85,6 +86,7 @@ class DatabaseSource:
         self._failing_since: float | None = None
         self._loads = self._failures = self._rejected = 0
         self._rejected_version = 0
+        self._rules: dict[str, Entry] = {}  # as last read
         self._directory = CachedDirectory(
             self._users, size=users_cached, seconds=users_seconds, deadline=users_deadline
         )
@@ -178,7 +180,10 @@ class DatabaseSource:
                 snapshot = None if self._holder is None else self._holder.current
                 if anyway or now.rules_version not in (seen.rules_version, self._rejected_version):
                     try:
-                        snapshot = queries.content(connection).snapshot(now.version, self._directory)
+                        with collection_paused():
+                            content = queries.content(connection, self._rules if later and not anyway else None)
+                            snapshot = content.snapshot(now.version, self._directory)
+                            self._rules = content.rules
                     except InvalidRule as error:
                         problem = error
                 elif snapshot is not None and now.rules_version == seen.rules_version:

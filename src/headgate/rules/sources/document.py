@@ -21,6 +21,7 @@ from headgate.rules.users import Override, Tier, User
 T = TypeVar("T")
 Table = dict[str, Any]
 
+BURST_ALGORITHM: Final = "token_bucket"
 _LAST: Final = 2**31  # after all entries of a section
 _QUOTA: Final[Table] = {"algorithm": DEFAULT_ALGORITHM, "limit": 1, "window": 1, "burst": None}
 
@@ -148,7 +149,7 @@ class _Reader:
 
     def _exemption(self, entry: Table, place: int) -> Exemption:
         where = entry_name("exemptions", place, entry)
-        return self._made(Exemption, entry, ("exemptions", place), where, type="user", value="?")
+        return self._made(Exemption, entry, ("exemptions", place), where, type="user", value="::1")
 
     def _made(self, kind: Callable[..., T], fields: Table, location: Location, where: str = "", **stand_ins: Any) -> T:
         """One of a kind. Fields that are not good are noted; a stand-in, or the default, takes their place."""
@@ -167,8 +168,10 @@ def _entries(data: Table, section: str) -> list[tuple[int, Table]]:
 
 
 def _quota(given: Mapping[str, Any]) -> tuple[Quota, list[tuple[str, str]]]:
-    """A rule's quota, and what is wrong in which field."""
+    """A rule's quota, and what is wrong in which field. As in the notation, a burst alone means token_bucket."""
     fields = {**_QUOTA, **given}
+    if "burst" in given and "algorithm" not in given:
+        fields["algorithm"] = BURST_ALGORITHM
     try:
         return Quota(**fields), []
     except InvalidQuota as error:

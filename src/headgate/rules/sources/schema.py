@@ -157,7 +157,7 @@ def _problem(detail: ErrorDetails, data: Mapping[str, Any]) -> Problem:
         return Problem(where, field, f"unknown key{f'; did you mean {close[0]!r}?' if close else ''}")
     if kind == "missing":
         return Problem(where, field, "is missing")
-    if kind in ("list_type", "model_type") and field in _ENTRIES:
+    if kind == "list_type" and table is Document:
         return Problem(where, field, f"must be a list of tables: write [[{field}]], got {_short(value)}")
     if kind in _WRONG:
         return Problem(where, field, f"{_WRONG[kind]}, got {_short(value)}")

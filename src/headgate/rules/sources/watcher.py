@@ -46,19 +46,18 @@ class Watcher:
             self._watch()
 
     def _watch(self) -> None:
-        changes = self._watchfiles.watch(
-            *self._directories,
-            watch_filter=None,
-            recursive=False,
-            stop_event=self._stop,
-            debounce=DEBOUNCE_MS,
-            step=STEP_MS,
-            rust_timeout=POLL_MS,
-            yield_on_timeout=True,
-            raise_interrupt=False,
-        )
+        options = {
+            "watch_filter": None,
+            "recursive": False,
+            "stop_event": self._stop,
+            "debounce": DEBOUNCE_MS,
+            "step": STEP_MS,
+            "rust_timeout": POLL_MS,
+            "yield_on_timeout": True,
+            "raise_interrupt": False,
+        }
         try:
-            for _ in changes:
+            for _ in self._watchfiles.watch(*self._directories, **options):
                 self._look()
         except (OSError, RuntimeError) as error:  # a directory that is gone, too many watches
             log.warning("rules: no notifications of changes (%s): looking once a second instead", error)

@@ -11,14 +11,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from redis.asyncio.connection import Connection, parse_url
 from redis.exceptions import NoScriptError
 
 from headgate.core.check import Charge, Check, Group, Result
 from headgate.core.clock import Clock
+from headgate.core.decision import Decision
 from headgate.errors import IdempotencyConflict, StoreError, StoreUnavailable
+from headgate.stores.protocol import AsyncSingle
 from headgate.stores.redis import script
 from headgate.stores.redis.options import FAULTS, fault, read_url
 
@@ -26,7 +28,10 @@ Results = list[Result | IdempotencyConflict]
 
 
 class _Waiting(NamedTuple):
+    """Groups that wait for a call to take them along; or a command, which is a call of its own."""
+
     groups: Sequence[Group]
+    command: script.Command | None
     answer: asyncio.Future[Results]
     deadline: float  # on the event loop's clock
 
@@ -44,6 +49,7 @@ class AsyncRedisStore:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: deque[_Waiting] = deque()
         self._woken = False  # whether _depart is about to run
+        self._deadline = 0.0
         self._calls: set[asyncio.Task[None]] = set()
         self._idle: list[Any] = []
         self._closed = False
@@ -57,13 +63,25 @@ class AsyncRedisStore:
             results += await self._join(groups[start : start + size])
         return results
 
+    def single(self, template: Check) -> AsyncSingle:
+        """The short way: nothing to plan, and the decision as soon as the answer is there."""
+        rule, space, _, quota, *_ = template
+        templates, join = (template,), self._join
+
+        async def check(subject: str, cost: int) -> Decision:
+            (result,) = await join((Group((Check(rule, space, subject, quota, cost),)),))
+            now_us, outcomes = cast("Result", result)
+            return Decision(outcomes[0].wait_us == 0, now_us, templates, outcomes, cost)
+
+        return check
+
     async def refund(self, charges: Sequence[Charge]) -> None:
         if charges:
-            await self._run_alone(script.encode_refund(charges, self._now_us()))
+            await self._join((), script.encode_refund(charges, self._now_us()))
 
     async def reset(self, checks: Sequence[Check]) -> None:
         if checks:
-            await self._run_alone(("DEL", *(check.key for check in checks)))
+            await self._join((), ("DEL", *(check.key for check in checks)))
 
     async def close(self) -> None:
         self._closed = True
@@ -73,21 +91,25 @@ class AsyncRedisStore:
                 answer.set_exception(StoreUnavailable("the store was closed"))
         if self._calls:
             await asyncio.wait(self._calls)
+        await self._disconnect_idle()
+
+    async def _disconnect_idle(self) -> None:
         while self._idle:
             await self._idle.pop().disconnect()
 
-    def _join(self, groups: Sequence[Group]) -> asyncio.Future[Results]:
-        """Have groups decided by the next call."""
+    def _join(self, groups: Sequence[Group], command: script.Command | None = None) -> asyncio.Future[Results]:
+        """Have groups decided, or a command executed, by the next call."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._enter(loop)
         if self._closed:
             raise StoreUnavailable("the store was closed")
         answer: asyncio.Future[Results] = loop.create_future()
-        self._waiting.append(_Waiting(groups, answer, loop.time() + self._options.timeout))
         if not self._woken:
             self._woken = True
+            self._deadline = loop.time() + self._options.timeout  # of all that join in this tick
             loop.call_soon(self._depart)
+        self._waiting.append(_Waiting(groups, command, answer, self._deadline))
         return answer
 
     def _enter(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -103,18 +125,36 @@ class AsyncRedisStore:
         """Send off what is waiting, as far as calls are free."""
         self._woken = False
         while self._waiting and len(self._calls) < self._options.max_in_flight:
-            batch: list[_Waiting] = []
-            count = 0
-            while self._waiting and count + len(self._waiting[0].groups) <= self._options.max_batch:
-                waiting = self._waiting.popleft()
-                if not waiting.answer.done():  # else its caller was cancelled: nothing to ask
-                    batch.append(waiting)
-                    count += len(waiting.groups)
+            batch = self._batch()
             if batch:
                 assert self._loop is not None
                 call = self._loop.create_task(self._call(batch))
                 self._calls.add(call)
                 call.add_done_callback(self._returned)
+
+    def _batch(self) -> list[_Waiting]:
+        """Those who go with the next call; not those who were cancelled meanwhile, or whose time is up."""
+        assert self._loop is not None
+        now = self._loop.time()
+        batch: list[_Waiting] = []
+        count = 0
+        while self._waiting:
+            waiting = self._waiting[0]
+            count += len(waiting.groups)
+            if count > self._options.max_batch or (waiting.command is not None and batch):
+                break
+            self._waiting.popleft()
+            if waiting.deadline <= now:
+                self._expire(waiting.answer)
+            elif not waiting.answer.done():
+                batch.append(waiting)
+                if waiting.command is not None:
+                    break
+        return batch
+
+    def _expire(self, answer: asyncio.Future[Results]) -> None:
+        if not answer.done():
+            answer.set_exception(fault(TimeoutError(), self._options.timeout))
 
     def _returned(self, call: asyncio.Task[None]) -> None:
         self._calls.discard(call)
@@ -122,15 +162,27 @@ class AsyncRedisStore:
             self._depart()
 
     async def _call(self, batch: list[_Waiting]) -> None:
-        """One script call, and its answers to those who wait for them."""
+        """One call, and its answers to those who wait for them."""
         groups = [group for waiting in batch for group in waiting.groups]
+        command, deadline = batch[0].command, batch[-1].deadline
+        assert self._loop is not None
+        for waiting in batch:
+            if waiting.deadline < deadline:  # it joined in an earlier tick, while all calls were under way
+                self._loop.call_at(waiting.deadline, self._expire, waiting.answer)
         try:
-            reply = await self._run(script.encode(groups, self._now_us()), batch[0].deadline)
-            results = script.decode(groups, reply)
-        except StoreError as error:
+            if command is None:
+                reply = await self._run(script.encode(groups, self._now_us()), deadline)
+                results = script.decode(groups, reply)
+            else:
+                await self._run(command, deadline)
+                results = []
+        except BaseException as error:
+            known = error if isinstance(error, StoreError) else StoreUnavailable("the call to Redis broke off")
             for waiting in batch:
                 if not waiting.answer.done():
-                    waiting.answer.set_exception(error)
+                    waiting.answer.set_exception(known)
+            if known is not error:
+                raise
             return
         at = 0
         for waiting in batch:
@@ -139,18 +191,11 @@ class AsyncRedisStore:
                 waiting.answer.set_result(results[at : at + count])
             at += count
 
-    async def _run_alone(self, command: script.Command) -> None:
-        """A call of its own, for what is rare. It is shielded: the connection is not the caller's to break."""
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            self._enter(loop)
-        await asyncio.shield(loop.create_task(self._run(command, loop.time() + self._options.timeout)))
-
     def _now_us(self) -> int | None:
         return None if self._clock is None else self._clock.now_us()
 
     async def _run(self, command: script.Command, deadline: float) -> Any:
-        connection = self._take()
+        connection = await self._take()
         try:
             async with asyncio.timeout_at(deadline):
                 await connection.send_packed_command(script.packed(command), check_health=False)
@@ -161,16 +206,20 @@ class AsyncRedisStore:
                     reply = await connection.read_response(disable_decoding=True)
         except FAULTS as error:
             await connection.disconnect(nowait=True)
-            raise fault(error, self._options.timeout) from error
+            known = fault(error, self._options.timeout)
+            if isinstance(known, StoreUnavailable):
+                await self._disconnect_idle()  # they may well be as dead as this one was
+            raise known from error
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
         self._idle.append(connection)
         return reply
 
-    def _take(self) -> Any:
+    async def _take(self) -> Any:
         while self._idle:
             connection = self._idle.pop()
-            if connection.is_connected:
+            if not connection._reader.at_eof():
                 return connection
+            await connection.disconnect(nowait=True)  # the server has closed it
         return self._connection_class(**self._arguments, socket_timeout=None)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from time import monotonic
-from typing import Any, Final
+from typing import Any
+from weakref import WeakSet
 
-from redis.connection import Connection
 from redis.exceptions import NoScriptError
 
 from headgate.core.check import Charge, Check, Group, Outcome, Result
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.core.key import key
-from headgate.errors import IdempotencyConflict
+from headgate.errors import IdempotencyConflict, StoreUnavailable
 from headgate.stores.protocol import Single
 from headgate.stores.redis import script
 from headgate.stores.redis.options import FAULTS, fault, read_url
-
-STALE: Final = 1.0  # seconds without use after which a connection is looked at before it is trusted
+from headgate.stores.redis.wire import Wire
 
 
 class RedisStore:
@@ -28,11 +29,10 @@ class RedisStore:
     """
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
-        self._options, kind, arguments = read_url(url)
-        self._connection_class: Any = kind or Connection
-        self._arguments = {**arguments, "socket_timeout": self._options.timeout}
+        self._options, self._kind, self._arguments = read_url(url)
         self._clock = clock
-        self._idle: list[tuple[float, Any]] = []  # when it was last used, and the connection; append and pop are atomic
+        self._idle: list[Wire] = []
+        _stores.add(self)
 
     def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
         results: list[Result | IdempotencyConflict] = []
@@ -63,43 +63,53 @@ class RedisStore:
             self._run(("DEL", *(check.key for check in checks)))
 
     def close(self) -> None:
-        while self._idle:
-            self._idle.pop()[1].disconnect()
+        with suppress(IndexError):  # another thread may empty it at the same time
+            while True:
+                self._idle.pop().close()
 
     def _now_us(self) -> int | None:
         return None if self._clock is None else self._clock.now_us()
 
     def _run(self, command: script.Command) -> Any:
-        connection = self._take()
+        timeout = self._options.timeout
+        deadline = monotonic() + timeout
+        wire: Wire | None = None
         try:
-            connection.send_packed_command(script.packed(command), check_health=False)
+            wire = self._take() or Wire(self._options, self._kind, self._arguments, deadline)
             try:
-                reply = connection.read_response(disable_decoding=True)
+                reply = wire.ask(script.packed(command), deadline)
             except NoScriptError:  # the server does not know the script yet, or no more: nothing was executed
-                connection.send_packed_command(script.packed(script.whole(command)), check_health=False)
-                reply = connection.read_response(disable_decoding=True)
+                reply = wire.ask(script.packed(script.whole(command)), deadline)
         except FAULTS as error:
-            connection.disconnect()
-            raise fault(error, self._options.timeout) from error
+            if wire is not None:
+                wire.close()
+            known = fault(error, timeout)
+            if isinstance(known, StoreUnavailable):
+                self.close()  # the idle connections may well be as dead as this one was
+            raise known from error
         except BaseException:
-            connection.disconnect()
+            if wire is not None:
+                wire.close()
             raise
-        self._idle.append((monotonic(), connection))
+        self._idle.append(wire)
         return reply
 
-    def _take(self) -> Any:
-        """A connection of one's own: the one used last, so that those too many grow old and are not used."""
-        while self._idle:
-            try:
-                used, connection = self._idle.pop()
-            except IndexError:  # another thread was faster
-                break
-            if monotonic() - used < STALE:
-                return connection
-            try:
-                if not connection.can_read(timeout=0):
-                    return connection
-            except FAULTS:
-                pass  # closed by the server while it was idle: nothing was sent, a new one takes its place
-            connection.disconnect()
-        return self._connection_class(**self._arguments)
+    def _take(self) -> Wire | None:
+        """An idle connection: the one used last, so that those too many are not used and nobody minds them."""
+        with suppress(IndexError):  # none left; append and pop are atomic, and another thread may be faster
+            while True:
+                wire = self._idle.pop()
+                if wire.is_good():
+                    return wire
+                wire.close()
+        return None
+
+
+def _forget_connections() -> None:
+    """In a forked child: they are the parent's."""
+    for store in _stores:
+        store._idle = []
+
+
+_stores: WeakSet[RedisStore] = WeakSet()
+os.register_at_fork(after_in_child=_forget_connections)

@@ -1,0 +1,113 @@
+"""A connection of a thread's own: a command out, its reply in, and never later than a deadline.
+
+redis-py makes the connection (TCP, TLS, Unix socket, as the URL says); its replies are read here, because its own
+timeouts are per read, and a reply that trickles in would never be late.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import Any, Final
+
+from hiredis import Reader
+from redis.connection import Connection
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import InvalidResponse, NoScriptError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeout
+
+from headgate.stores.redis import script
+from headgate.stores.redis.options import Options
+
+STALE: Final = 0.01  # seconds without use after which a connection is looked at before it is trusted
+ALMOST: Final = 0.95  # of the timeout: with that much left, the socket's own timeout is close enough
+CHUNK: Final = 65_536
+_INCOMPLETE: Final = object()
+
+
+class Wire:
+    """Raises redis-py's exceptions and OSError; then, the connection is of no more use."""
+
+    def __init__(self, options: Options, kind: type[Any] | None, arguments: dict[str, Any], deadline: float) -> None:
+        self._timeout = options.timeout
+        self._reader = Reader(protocolError=InvalidResponse, replyError=_reply_error, notEnoughData=_INCOMPLETE)
+        self._socket: Any = None
+        self._connection: Any = (kind or Connection)(
+            **arguments, socket_timeout=options.timeout, redis_connect_func=_nothing_more
+        )
+        try:
+            self._connection.connect()
+            self._socket = self._connection._sock
+            self._socket.settimeout(options.timeout)
+            self._used = monotonic()
+            for command in _greetings(arguments):
+                self.ask(script.packed(command), deadline)
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, command: list[bytes], deadline: float) -> Any:
+        """The reply to a command. An error reply raises; the connection is still good then."""
+        left = deadline - monotonic()
+        patient = left > self._timeout * ALMOST
+        if not patient:
+            self._limit(left)
+        for part in command:
+            self._socket.sendall(part)
+        while True:
+            received = self._socket.recv(CHUNK)
+            if not received:
+                raise RedisConnectionError("the server closed the connection")
+            self._reader.feed(received)
+            reply = self._reader.gets()
+            if reply is not _INCOMPLETE:
+                break
+            patient = False
+            self._limit(deadline - monotonic())
+        if not patient:
+            self._socket.settimeout(self._timeout)
+        self._used = monotonic()
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def is_good(self) -> bool:
+        """Whether it can be used again: unless it was just used, the server may have closed it meanwhile."""
+        if monotonic() - self._used < STALE:
+            return True
+        self._socket.settimeout(0)
+        try:
+            self._socket.recv(1)  # nobody asked anything: whatever is there to read means that it is of no use
+        except (BlockingIOError, InterruptedError):
+            self._socket.settimeout(self._timeout)
+            return True
+        except OSError:
+            return False
+        return False
+
+    def close(self) -> None:
+        self._connection.disconnect()
+
+    def _limit(self, seconds: float) -> None:
+        if seconds <= 0:
+            raise RedisTimeout("no time left")
+        self._socket.settimeout(seconds)
+
+
+def _greetings(arguments: dict[str, Any]) -> list[script.Command]:
+    """What a new connection says first."""
+    greetings: list[script.Command] = []
+    if arguments.get("password"):
+        user = (arguments["username"],) if arguments.get("username") else ()
+        greetings.append(("AUTH", *user, arguments["password"]))
+    if arguments.get("db"):
+        greetings.append(("SELECT", arguments["db"]))
+    greetings.append(("CLIENT", "SETNAME", arguments["client_name"]))
+    return greetings
+
+
+def _nothing_more(_connection: Any) -> None:
+    """Instead of redis-py's own greetings."""
+
+
+def _reply_error(message: str) -> Exception:
+    return NoScriptError(message) if message.startswith("NOSCRIPT") else ResponseError(message)
