@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -46,14 +47,26 @@ def migrate_together(connection: Connection, url: str) -> None:
         connection.send("")
 
 
-def node(connection: Connection, url: str) -> None:
-    """A limiter that follows the database, and can change its only rule."""
+def forked_node(connection: Connection, url: str) -> None:
+    """The same in a forked child, and once that is told to stop, in the process that forked it."""
     source = DatabaseSource(url)
+    Limiter(source).check(user="zoe")  # so that there are connections and threads
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+    node(connection, url, source)
+
+
+def node(connection: Connection, url: str, source: DatabaseSource | None = None) -> None:
+    """A limiter that follows the database, and can change its only rule."""
+    source = source or DatabaseSource(url)
     with Limiter(source) as limiter, source.changes() as changes:
         connection.send("ready")
         while True:
             what, value = connection.recv()
-            if what == "limit":
+            if what == "stop":
+                os._exit(0)
+            elif what == "limit":
                 with changes.begin("node") as change:
                     change.update_rule(Rule(id="r", quota=f"{value}/hour", group="plan", priority=2))
                 connection.send(change.version)

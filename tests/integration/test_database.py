@@ -137,6 +137,18 @@ def test_a_change_in_one_process_is_enforced_in_another_within_a_second(database
         assert until(lambda: asked(second, "check", "alice")[1] == 100) <= FOLLOWED
 
 
+def test_forked_processes_follow_and_leave_their_parent_alone(database_url: str) -> None:
+    prepared(database_url)
+    with nodes.process(nodes.forked_node, database_url) as (_, pipe), Changes(database_url) as changes:
+        for limit, stranger in ((2, "bob"), (3, "carol")):  # the child, then the parent
+            assert received(pipe) == "ready"
+            assert asked(pipe, "check", "zoe")[1] == 100
+            with changes.begin("test") as change:
+                change.update_rule(Rule(id="r", quota=f"{limit}/hour", group="plan", priority=2))
+            assert until(lambda: asked(pipe, "check", stranger)[1] == limit) <= FOLLOWED  # noqa: B023
+            pipe.send(("stop", None))
+
+
 def test_the_same_after_postgresql_was_killed(own_postgres: Postgres) -> None:
     url = own_postgres.url
     prepared(url)

@@ -105,6 +105,10 @@ class Database:
         self._closed.set()
         self._engine.pool.dispose()
 
+    def forked(self) -> None:
+        """For a child process: leave the connections to the parent, whose they are."""
+        self._engine.dispose(close=False)
+
     @contextmanager
     def _used(self) -> Iterator[None]:
         if self._closed.is_set():

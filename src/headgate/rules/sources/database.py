@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Collection
 from contextlib import closing
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from threading import Event, Lock, Thread, current_thread
 from typing import Any, Final
+from weakref import WeakSet
 
 from headgate.db import queries
 from headgate.db.changes import Changes
@@ -98,11 +100,9 @@ class DatabaseSource:
         except BaseException:
             self._database.close()
             raise
-        self._stop = Event()
-        self._listener: Listener | None = None
-        self._channel: Any = None if redis is None else _channel(redis, self.refresh)
-        self._thread = Thread(target=self._follow, name="headgate-rules", daemon=True)
-        self._thread.start()
+        self._redis = redis
+        self._start()
+        _sources.add(self)
 
     @property
     def holder(self) -> Holder:
@@ -163,6 +163,21 @@ class DatabaseSource:
             self._thread.join()
         self._directory.close()
         self._database.close()
+
+    def _start(self) -> None:
+        self._stop = Event()
+        self._listener: Listener | None = None
+        self._channel: Any = None if self._redis is None else _channel(self._redis, self.refresh)
+        self._thread = Thread(target=self._follow, name="headgate-rules", daemon=True)
+        self._thread.start()
+
+    def _forked(self) -> None:
+        """In a child process, which has neither the parent's threads nor any business with its connections."""
+        self._lock = Lock()
+        self._database.forked()
+        self._directory.forked()
+        if not self._stop.is_set():
+            self._start()
 
     def _catch_up(self, *, anyway: bool = False) -> Snapshot:
         """Put in force what has changed since the last time; with `anyway`, everything."""
@@ -249,6 +264,15 @@ class DatabaseSource:
         self.refresh()
         if self._channel is not None:
             self._channel.say(str(version))
+
+
+def _after_fork() -> None:
+    for source in list(_sources):
+        source._forked()
+
+
+_sources: WeakSet[DatabaseSource] = WeakSet()
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _channel(url: str, heard: Callable[[], None]) -> Any:

@@ -132,6 +132,14 @@ class CachedDirectory:
         if self._thread is not None and self._thread is not current_thread():
             self._thread.join(self._deadline)
 
+    def forked(self) -> None:
+        """For a child process: the parent's thread, and who waits for it, are not here."""
+        self._changed = Condition()
+        self._waited_for.clear()
+        self._queue.clear()
+        self._asking_since = None
+        self._thread = None
+
     def _promoted(self, user_id: str) -> _Entry | None:
         """An entry of the old generation, which being used makes young."""
         if user_id not in self._old:
