@@ -42,9 +42,8 @@ do
     return { key = key, gone = 0, future = 0, total = total, stamp = stamp, cost = cost, oldest = oldest }
   end
 
-  -- Without the entries stamped at horizon or before.
+  -- Without the entries stamped at horizon or before; the newest is not.
   local function expired(state, horizon)
-    if state.stamp <= horizon then return nil end
     local gone, total, oldest = 0, state.total, nil
     walk(state.key, 0, 1, function(stamp, cost)
       oldest = stamp
@@ -78,9 +77,10 @@ do
     return at
   end
 
-  -- Without what has left the window, and with nothing in the future.
+  -- Without what has left the window, and with nothing in the future; nil when nothing is left.
   local function current(state, horizon, stamp)
-    if state.oldest <= horizon then return expired(state, horizon) end
+    if state.stamp <= horizon then return nil end
+    if state.oldest <= horizon then state = expired(state, horizon) end
     return state.stamp > stamp and rebased(state, stamp) or state
   end
 
@@ -88,14 +88,14 @@ do
     local limit, window = quota.limit, quota.window
     local stamp = stamp_of(now, quota)
     if state then state = current(state, now - window, stamp) end
-    if not state then
+    if not state then -- nothing is left: unless something is charged, what was there may stay until it expires
       if cost > limit then return NEVER, nil end
       return 0, cost > 0 and { fresh = true, gone = 0, future = 0, push = true, oldest = stamp, total = cost,
                                stamp = stamp, cost = cost } or nil
     end
     local total = state.total
     if cost > limit - total then
-      return cost > limit and NEVER or freed(state, total + cost - limit) + window - now, state
+      return cost > limit and NEVER or freed(state, cost - (limit - total)) + window - now, state
     end
     if cost == 0 then return 0, state end
     local same = state.stamp == stamp

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple, Protocol, cast
+from typing import Any, Literal, NamedTuple, Protocol
 
 from headgate.core.check import NEVER, REFUSAL, Block, Check, Outcome, Refusal
 from headgate.core.quota import MICROSECONDS, Quota
@@ -61,9 +61,22 @@ class Decision:
     Everything but `allowed` is worked out when it is asked for.
     """
 
-    __slots__ = ("_checks", "_cost", "_now_us", "_outcomes", "_reason", "_state", "_states", "_subjects", "allowed")
+    __slots__ = (
+        "_binding",
+        "_checks",
+        "_cost",
+        "_now_us",
+        "_outcomes",
+        "_reason",
+        "_state",
+        "_states",
+        "_subjects",
+        "allowed",
+    )
 
     allowed: bool
+    _binding: tuple[Check, Outcome]
+    _outcomes: Outcomes
 
     def __init__(
         self,
@@ -89,25 +102,36 @@ class Decision:
     def outcomes(self) -> tuple[Outcome, ...]:
         """What the store answered, one outcome per applied rule, in the rules' order."""
         outcomes = self._outcomes
-        if callable(outcomes[-1]) if outcomes else False:
-            wait_us, state, figures = cast("Late", outcomes)
-            return (Outcome(wait_us, *figures(state, self._now_us, self._checks[0].quota)),)
-        return cast("tuple[Outcome, ...]", outcomes)
+        if outcomes and callable(outcomes[-1]):
+            wait_us, state, figures = outcomes
+            outcomes = (Outcome(wait_us, *figures(state, self._now_us, self._checks[0].quota)),)
+            self._outcomes = outcomes
+        return outcomes
+
+    @property
+    def binding(self) -> tuple[Check, Outcome]:
+        """The check of the binding limit, and what the store answered to it. There is none without rules."""
+        try:
+            return self._binding
+        except AttributeError:
+            pairs = self._pairs()
+            self._binding = next(pairs) if len(self._checks) == 1 else min(pairs, key=_restrictiveness)
+        return self._binding
 
     @property
     def limit(self) -> int:
         """What `remaining` counts down from; 0 when no limit applied."""
-        return self._binding.limit if self._checks else 0
+        return self.binding[0].quota.capacity if self._checks else 0
 
     @property
     def remaining(self) -> int:
         """How much still fits right now."""
-        return self._binding.remaining if self._checks else 0
+        return self.binding[1].remaining if self._checks else 0
 
     @property
     def reset_after(self) -> float:
         """Seconds until the whole limit is available again."""
-        return self._binding.reset_after if self._checks else 0.0
+        return self.binding[1].reset_us / MICROSECONDS if self._checks else 0.0
 
     @property
     def reset_at(self) -> float:
@@ -119,17 +143,21 @@ class Decision:
         """Seconds until the same request would pass, if nobody else came: 0 when allowed, None for never."""
         if self.allowed or not self._checks:
             return 0.0
-        return self._binding.retry_after
+        wait_us = self.binding[1].wait_us
+        return None if wait_us == NEVER else wait_us / MICROSECONDS
 
     @property
     def delay(self) -> float:
         """Seconds until this request's turn, of a leaky bucket; 0 for all others and for refusals."""
-        return max((status.delay for status in self.limits), default=0.0) if self.allowed else 0.0
+        if not self.allowed:
+            return 0.0
+        delays = (_delay_us(check, outcome, self._cost) for check, outcome in self._pairs())
+        return max(delays, default=0) / MICROSECONDS
 
     @property
     def rule(self) -> str | None:
         """The id of the binding rule; None when no rule applied."""
-        return self._binding.rule if self._checks else None
+        return self.binding[0].rule if self._checks else None
 
     @property
     def status(self) -> int:
@@ -177,7 +205,8 @@ class Decision:
     @property
     def limits(self) -> tuple[LimitStatus, ...]:
         """One status per applied rule, the most restrictive first."""
-        return tuple(sorted(self._statuses(), key=_restrictiveness))
+        pairs = sorted(self._pairs(), key=_restrictiveness)
+        return tuple(_status(check, outcome, self._cost) for check, outcome in pairs)
 
     def _warns(self, place: int) -> bool:
         check, (_, remaining, reset_us) = self._checks[place], self.outcomes[place]
@@ -190,19 +219,11 @@ class Decision:
         return self._states.warns((check.space, subject), used, limit, self._now_us, reset_us)
 
     @property
-    def _binding(self) -> LimitStatus:
-        return min(self._statuses(), key=_restrictiveness)
-
-    @property
     def _refusal(self) -> Refusal:
-        if self.allowed or not self._checks:
-            return REFUSAL
-        pairs = zip(self._checks, self._statuses(), strict=True)
-        return min(pairs, key=lambda pair: _restrictiveness(pair[1]))[0].refusal
+        return REFUSAL if self.allowed or not self._checks else self.binding[0].refusal
 
-    def _statuses(self) -> Iterator[LimitStatus]:
-        for check, outcome in zip(self._checks, self.outcomes, strict=True):
-            yield _status(check, outcome, self._cost)
+    def _pairs(self) -> Iterator[tuple[Check, Outcome]]:
+        return zip(self._checks, self.outcomes, strict=True)
 
     def as_dict(self) -> dict[str, Any]:
         """The figures as plain data, ready for JSON."""
@@ -243,28 +264,32 @@ _FIGURES = (
 
 def _status(check: Check, outcome: Outcome, cost: int) -> LimitStatus:
     wait_us, remaining, reset_us = outcome
-    quota = check.quota
-    delay_us = 0
-    if wait_us == 0 and quota.algorithm == "leaky_bucket":
-        # It is empty reset_us from now; this request's own share of that is the last to leave.
-        delay_us = max(0, reset_us - check.cost * cost * quota.window_us // quota.limit)
     return LimitStatus(
         rule=check.rule,
-        quota=quota,
+        quota=check.quota,
         enforced=check.enforced,
         allowed=wait_us == 0,
-        limit=quota.capacity,
+        limit=check.quota.capacity,
         remaining=remaining,
         reset_after=reset_us / MICROSECONDS,
         retry_after=None if wait_us == NEVER else wait_us / MICROSECONDS,
-        delay=delay_us / MICROSECONDS,
+        delay=_delay_us(check, outcome, cost) / MICROSECONDS,
     )
 
 
-def _restrictiveness(status: LimitStatus) -> tuple[bool, float, int, float]:
+def _delay_us(check: Check, outcome: Outcome, cost: int) -> int:
+    """The time until a request's turn in a leaky bucket."""
+    quota = check.quota
+    if quota.algorithm != "leaky_bucket" or outcome.wait_us != 0:
+        return 0
+    # It is empty reset_us from now; this request's own share of that is the last to leave.
+    return max(0, outcome.reset_us - check.cost * cost * quota.window_us // quota.limit)
+
+
+def _restrictiveness(pair: tuple[Check, Outcome]) -> tuple[bool, float, int, int]:
     """Sorts the enforced before the shadows, the longest wait first, then the least remaining."""
-    wait = float("inf") if status.retry_after is None else status.retry_after
-    return (not status.enforced, -wait, status.remaining, -status.reset_after)
+    check, (wait_us, remaining, reset_us) = pair
+    return (not check.enforced, float("-inf") if wait_us == NEVER else -wait_us, remaining, -reset_us)
 
 
 def combine(

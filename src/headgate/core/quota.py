@@ -58,6 +58,9 @@ class Quota:
     window_us: int
     burst: int
     algorithm: str
+    capacity: int = field(
+        repr=False, compare=False
+    )  # what `remaining` counts down from: a bucket's burst, or the limit
     # Worked out once: the time that one unit takes, and that all of `burst` takes, in whole microseconds and
     # what is left over in 1/limit of one.
     step: tuple[int, int] = field(repr=False, compare=False)
@@ -86,6 +89,7 @@ class Quota:
             ("window_us", window_us),
             ("burst", burst),
             ("algorithm", algorithm),
+            ("capacity", burst if algorithm in BUCKETS else limit),
             ("step", divmod(window_us, limit)),
             ("refill", divmod(burst * window_us, limit)),
         ):
@@ -95,11 +99,6 @@ class Quota:
     def window(self) -> float:
         """The window in seconds."""
         return self.window_us / MICROSECONDS
-
-    @property
-    def capacity(self) -> int:
-        """What `remaining` counts down from: the burst of a bucket, the limit of a window."""
-        return self.burst if self.algorithm in BUCKETS else self.limit
 
     @classmethod
     def parse(cls, notation: str) -> Quota:

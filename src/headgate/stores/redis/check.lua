@@ -62,11 +62,26 @@ local function decide(count, peek)
     if peek or (refused and wait == 0) then state = before end
     local remaining, reset = quota.twin.figures(state, now, quota)
     if state and state ~= before then
-      quota.twin.save(key, state, ceil(reset / 1000) + slack)
+      quota.twin.save(key, state, format('%d', ceil(reset / 1000) + slack))
     end
     reply[size + 1], reply[size + 2], reply[size + 3] = wait, remaining, reset
     size = size + 3
   end
+end
+
+-- Decides a group of one check, which is most of them: the same, without a list.
+local function decide_one()
+  local quota, cost, key = quotas[abs(tonumber(ARGV[at + 1]))], tonumber(ARGV[at + 2]), KEYS[key_at + 1]
+  at, key_at = at + 2, key_at + 1
+  local twin = quota.twin
+  local before = twin.load(key)
+  local wait, state = twin.admit(before, now, quota, cost)
+  local remaining, reset = twin.figures(state, now, quota)
+  if state and state ~= before then
+    twin.save(key, state, format('%d', ceil(reset / 1000) + slack))
+  end
+  reply[size + 1], reply[size + 2], reply[size + 3] = wait, remaining, reset
+  size = size + 3
 end
 
 -- Decides a group unless its idempotency key is remembered: then gives the first answer again.

@@ -9,7 +9,11 @@ while at < arguments do
   if mode >= 4 then
     mode, decided = mode - 4, decide_penalised
   end
-  if mode == 2 then
+  if header == 8 then -- one check, nothing special
+    size = size + 1
+    reply[size] = now
+    decide_one()
+  elseif mode == 2 then
     decide_once(count, decided)
   else
     size = size + 1
