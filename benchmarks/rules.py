@@ -171,10 +171,9 @@ def load_seconds(rounds: int) -> list[float]:
 
 
 def database_seconds(rounds: int) -> list[float]:
-    from tests.postgres import Postgres
-
     from headgate.db import Changes, migrate
     from headgate.rules.sources.database import DatabaseSource
+    from tests.postgres import Postgres
 
     listed = [
         Rule(

@@ -8,7 +8,7 @@ HeadgateError
 ├── RateLimited                          a decorated function was refused; carries the decision
 ├── StoreError                           the store could not decide; the failure policy takes over
 │   ├── StoreTimeout                     no answer within the deadline: it may or may not have been charged
-│   ├── StoreUnavailable                 not reached, or it answered with an error: nothing was charged
+│   ├── StoreUnavailable                 not reached, broken off, or answered with an error
 │   └── StoreFull                        a bounded store with no key that it may forget
 ├── DatabaseError                        the rules' database answered with an error; the driver's is its cause
 │   └── DatabaseUnavailable              it was not reached, or the connection broke
@@ -97,7 +97,8 @@ class StoreTimeout(StoreError):
 
 
 class StoreUnavailable(StoreError):
-    """The store was not reached, or answered with an error. Nothing was charged."""
+    """The store was not reached, or answered with an error: nothing was charged. Or the connection broke off while a
+    check was under way: then it may or may not have been."""
 
 
 class StoreFull(StoreError):

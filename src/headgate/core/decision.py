@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, Protocol, cast
 
-from headgate.core.check import NEVER, REFUSAL, Check, Outcome, Refusal
+from headgate.core.check import NEVER, REFUSAL, Block, Check, Outcome, Refusal
 from headgate.core.quota import MICROSECONDS, Quota
 
 State = Literal["normal", "warning", "throttled"]
@@ -26,6 +26,14 @@ WARNING_PERCENT = 80
 # The outcome of a single check whose figures nobody has asked for yet: wait, state, and what tells the figures.
 Late = tuple[int, Any, Callable[[Any, int, Quota], tuple[int, int]]]
 Outcomes = tuple[Outcome, ...] | Late
+
+
+class States(Protocol):
+    """A memory of which limits are in warning: what makes them stay in it for a while."""
+
+    def warns(self, key: tuple[str, str], used: int, limit: int, now_us: int, reset_us: int) -> bool:
+        """Whether the limit at this key (space and subject), of which `used` is used, is in warning."""
+        ...
 
 
 class LimitStatus(NamedTuple):
@@ -50,10 +58,10 @@ class Decision:
     `limit=100, remaining=70, retry_after=0.0`; after 100: the next has `allowed=False, remaining=0` and
     `retry_after` the seconds until it would pass, exact to the microsecond.
 
-    Everything but `allowed` is worked out when it is asked for. Decisions are immutable.
+    Everything but `allowed` is worked out when it is asked for.
     """
 
-    __slots__ = ("_checks", "_cost", "_now_us", "_outcomes", "_reason", "allowed")
+    __slots__ = ("_checks", "_cost", "_now_us", "_outcomes", "_reason", "_state", "_states", "_subjects", "allowed")
 
     allowed: bool
 
@@ -65,6 +73,8 @@ class Decision:
         outcomes: Outcomes = (),
         cost: int = 1,
         reason: Reason | None = None,
+        states: States | None = None,
+        subjects: str | tuple[Check, ...] = "",
     ) -> None:
         self.allowed = allowed
         self._now_us = now_us
@@ -72,6 +82,8 @@ class Decision:
         self._outcomes = outcomes
         self._cost = cost
         self._reason = reason
+        self._states = states
+        self._subjects = subjects  # of the checks: their only one, or the checks as the store was asked them
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
@@ -138,13 +150,18 @@ class Decision:
 
     @property
     def state(self) -> State:
-        """`throttled` when refused, `warning` from 80 % used, else `normal`."""
-        if not self.allowed:
-            return "throttled"
-        for status in self.limits:
-            if status.enforced and (status.limit - status.remaining) * 100 >= status.limit * WARNING_PERCENT:
-                return "warning"
-        return "normal"
+        """`throttled` when refused, `warning` from 80 % used until below 70 %, else `normal`.
+
+        The percentages are the limiter's. A limit that is in warning is remembered by the limiter when this is
+        first asked for, and only then; the answer is that of this decision from then on.
+        """
+        try:
+            return self._state
+        except AttributeError:
+            # A list: every limit is to be remembered, not only the first that warns.
+            warnings = [self._warns(place) for place, check in enumerate(self._checks) if check.enforced]
+            self._state: State = "throttled" if not self.allowed else "warning" if any(warnings) else "normal"
+        return self._state
 
     @property
     def reason(self) -> Reason:
@@ -161,6 +178,16 @@ class Decision:
     def limits(self) -> tuple[LimitStatus, ...]:
         """One status per applied rule, the most restrictive first."""
         return tuple(sorted(self._statuses(), key=_restrictiveness))
+
+    def _warns(self, place: int) -> bool:
+        check, (_, remaining, reset_us) = self._checks[place], self.outcomes[place]
+        limit = check.quota.capacity
+        used = limit - remaining
+        if self._states is None:
+            return used * 100 >= limit * WARNING_PERCENT
+        subjects = self._subjects
+        subject = subjects if isinstance(subjects, str) else subjects[place].subject
+        return self._states.warns((check.space, subject), used, limit, self._now_us, reset_us)
 
     @property
     def _binding(self) -> LimitStatus:
@@ -247,7 +274,24 @@ def combine(
     *,
     cost: int = 1,
     reason: Reason | None = None,
+    states: States | None = None,
+    subjects: str | tuple[Check, ...] = "",
 ) -> Decision:
     """The decision on a request whose checks had these outcomes: allowed unless an enforced one must wait."""
     allowed = all(outcome.wait_us == 0 or not check.enforced for check, outcome in zip(checks, outcomes, strict=True))
-    return Decision(allowed, now_us, checks, outcomes, cost, reason)
+    return Decision(allowed, now_us, checks, outcomes, cost, reason, states, subjects)
+
+
+def blocked(check: Check, block: Block, now_us: int) -> Decision:
+    """The decision on a request of a client that is blocked: `check` is that of the rule which it ran into."""
+    return Decision(False, now_us, (check,), (Outcome(block.left_us, 0, block.left_us),), reason="penalty")
+
+
+def delayed(checks: tuple[Check, ...], outcomes: tuple[Outcome, ...], block: Block) -> tuple[Outcome, ...]:
+    """The outcomes of a refusal that began a block: the rule that began it has the client wait until its end."""
+    return tuple(
+        outcome._replace(wait_us=max(outcome.wait_us, block.left_us))
+        if check.rule == block.rule and outcome.wait_us > 0
+        else outcome
+        for check, outcome in zip(checks, outcomes, strict=True)
+    )

@@ -12,6 +12,7 @@ from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.core.quota import Quota
 from headgate.errors import InvalidCheck, RateLimited, StoreError
+from headgate.limiter.blocks import Blocks
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
 from headgate.limiter.engine import Asked, Engine, Known, Request, Rules, Subject, Wait, is_plain
 from headgate.rules.directory import UNKNOWN
@@ -42,16 +43,27 @@ class AsyncLimiter:
         name: str = "default",
         failure_mode: FailureMode = "open",
         watch: bool = False,
+        warning_at: int | None = None,
+        warning_until: int | None = None,
     ) -> None:
         self._owned = isinstance(store, str)
         if isinstance(store, str):
             store = open_async_store(store, clock)
         self._store: AsyncStore = AsyncMemoryStore(store) if isinstance(store, MemoryStore) else store
-        self._engine = Engine(rules, clock=clock, name=name, failure_mode=failure_mode, watch=watch)
+        self._engine = Engine(
+            rules,
+            clock=clock,
+            name=name,
+            failure_mode=failure_mode,
+            watch=watch,
+            warning_at=warning_at,
+            warning_until=warning_until,
+            blocks=None if isinstance(self._store, AsyncMemoryStore) else Blocks(),
+        )
         rule = self._engine.only_rule
         self._short_way: AsyncSingle | None = None
         if rule is not None and isinstance(self._store, AsyncSingleStore):
-            self._short_way = self._store.single(template_of(rule))
+            self._short_way = self._store.single(template_of(rule), self._engine.states)
         self._single = self._short_way
 
     async def check(
@@ -108,9 +120,9 @@ class AsyncLimiter:
     async def reset(self, subject: Subject | None = None, /, **facts: Any) -> None:
         """See `Limiter.reset`."""
         known = None if self._engine.snapshot.directory is None else await self._known(subject, facts)
-        asked = self._engine.ask(subject, facts, 0, known=known)
-        await self._store.reset(asked.group.checks)
-        self._engine.local.reset(asked.group.checks)
+        checks, clients = self._engine.ask_reset(subject, facts, known)
+        await self._store.reset(checks, clients)
+        self._engine.forget(checks, clients)
 
     def limit(
         self, quota: str | Quota, *, key: Key | None = None, cost: int = 1, name: str | None = None
@@ -175,7 +187,7 @@ class AsyncLimiter:
         return known
 
     async def _decide(self, asked: list[Asked]) -> list[Decision]:
-        groups = [request.group for request in asked if request.plan.applied]
+        groups = [request.group for request in asked if request.sent]
         try:
             results = await self._store.check(groups) if groups else []
         except StoreError as error:

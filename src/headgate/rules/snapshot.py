@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
+from headgate.core.check import Check, Terms
 from headgate.core.clock import Clock
 from headgate.errors import InvalidRule, Problem
 from headgate.rules import fields
 from headgate.rules.directory import UNKNOWN, Directory, Listed, Unknown
 from headgate.rules.exemptions import Exemption, Network, network
 from headgate.rules.penalties import Penalties
-from headgate.rules.plan import Facts, Plan
+from headgate.rules.plan import Facts, Plan, template_of
 from headgate.rules.planner import Planner
 from headgate.rules.rule import FailureMode, Rule
 from headgate.rules.users import Tier, User, misfit
@@ -27,7 +28,9 @@ class Snapshot:
     them instead. `default_tier` is that of requests that neither say
     their tier nor come from a user with one. `failure_mode` is that of rules that have none; None leaves it to
     the limiter. `trusted_proxies` and `trusted_proxy_depth` are for whoever reads the client's address from a
-    request. While not `enabled`, no rule applies to anything. `version` tells one snapshot from another.
+    request. `warning_at` and `warning_until` are the percentages of use at which state `warning` begins, and below
+    which it ends; None leaves them to the limiter. While not `enabled`, no rule applies to anything. `version` tells
+    one snapshot from another.
 
     Raises `InvalidRule` with every problem that its parts have with one another.
     """
@@ -43,9 +46,13 @@ class Snapshot:
     failure_mode: FailureMode | None = None
     trusted_proxies: Sequence[Network] = ()
     trusted_proxy_depth: int = 1
+    warning_at: int | None = None
+    warning_until: int | None = None
     version: str = "1"
     directory: Directory | None = None
+    terms: Terms | None = field(init=False, repr=False)  # of penalties; None while there are none
     _planner: Planner = field(init=False, repr=False)
+    _by_id: Mapping[str, Rule] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("rules", "tiers", "users", "exemptions"):
@@ -65,6 +72,8 @@ class Snapshot:
             failure_mode=self.failure_mode,
         )
         object.__setattr__(self, "_planner", planner)
+        object.__setattr__(self, "terms", self.penalties.terms)
+        object.__setattr__(self, "_by_id", {rule.id: rule for rule in self.rules})
 
     def plan(self, facts: Facts, clock: Clock, user: User | Unknown | None = UNKNOWN) -> Plan:
         """The rules that apply to a request, by the time of `clock`. Cached: see `headgate.rules.planner`.
@@ -92,8 +101,16 @@ class Snapshot:
         object.__setattr__(other, "version", version)
         return other
 
+    def template(self, rule_id: str) -> Check | None:
+        """The check of one rule, without its subject; None when there is no such rule."""
+        rule = self._by_id.get(rule_id)
+        return None if rule is None else template_of(rule)
+
     def _problems(self) -> Iterator[Problem]:
         """What does not fit together."""
+        at, until = self.warning_at, self.warning_until
+        if isinstance(at, int) and isinstance(until, int) and until > at:
+            yield Problem(SETTINGS, "warning_until", f"must not be above warning_at ({at}), got {until}")
         yield from _twice("rule", "id", [rule.id for rule in self.rules])
         yield from _twice("tier", "name", [tier.name for tier in self.tiers])
         yield from _twice("user", "id", [user.id for user in self.users])
@@ -138,5 +155,7 @@ _CHECKS: Final[dict[str, fields.Check]] = {
     "failure_mode": fields.optional(fields.failure_mode),
     "trusted_proxies": fields.several(network, "networks"),
     "trusted_proxy_depth": fields.whole(1, 100),
+    "warning_at": fields.optional(fields.whole(1, 100)),
+    "warning_until": fields.optional(fields.whole(1, 100)),
 }
 SETTING_NAMES: Final = tuple(_CHECKS)  # what [headgate] may hold
