@@ -76,7 +76,7 @@ def spoil(url: str) -> None:
     """What `Changes` would never do."""
     database = Database(url)
     with database.write() as connection:
-        connection.execute(update(schema.rules).values(limit=-1))
+        connection.execute(update(schema.rules).values(limit=-1, version=1000))
         connection.execute(update(schema.snapshot).values(version=1000, rules_version=1000))
         if database.kind == "postgresql":
             queries.notify(connection, 1000)

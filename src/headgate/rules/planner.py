@@ -15,7 +15,7 @@ from headgate.core.check import Check
 from headgate.core.clock import Clock
 from headgate.core.key import space
 from headgate.core.quota import Quota, duration_text
-from headgate.rules.directory import UNKNOWN, Directory, Unknown
+from headgate.rules.directory import UNKNOWN, Directory, Listed, Unknown
 from headgate.rules.exemptions import Exempt, Exemption
 from headgate.rules.matcher import Matcher, Shelf, applying
 from headgate.rules.path import normal_path
@@ -74,6 +74,7 @@ class Planner:
         self._values = tuple((fact, frozenset(wanted)) for fact, wanted in values.items())
         self._by_tier = bool(self._tiers) or "tier" in self._facts
         self._by_user = "user" in self._facts  # only rules that count by user can be overridden
+        self._asks = not isinstance(directory, Listed) or directory.has_tiers or directory.has_overrides
         self._by_path = any(rule.patterns for rule in rules)
         self._no_path = self._matcher.shelves(None)
 
@@ -89,7 +90,7 @@ class Planner:
         if self._exempt is not None and self._exempt.covers(facts):
             return EXEMPT
         if user is UNKNOWN:
-            user = self.user(facts)
+            user = self.user(facts) if self._asks else None
             if user is UNKNOWN:
                 user = self._directory.find(facts["user"])
         tier = self._tier(facts, user) if self._by_tier else None

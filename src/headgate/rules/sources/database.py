@@ -235,7 +235,7 @@ class DatabaseSource:
                     tries = 0
                     while not self._stop.is_set():
                         self.refresh()  # first, as it may have missed something before it listened
-                        self._listener.wait(self._poll)
+                        self._listener.wait(self._poll if self._error is None else RETRY_SECONDS[-1])
             except DatabaseError as error:
                 self._failed(error)
             finally:
