@@ -150,7 +150,8 @@ def test_the_limits_of_one_subject_share_a_slot(kind: str) -> None:
 
 
 def keys_of(rules: list[Rule], identifier: str) -> list[str]:
+    from headgate.core.clock import SystemClock
     from headgate.rules.snapshot import Snapshot
 
     facts = {"user": identifier}
-    return [check.key for check in Snapshot(rules).plan(facts).checks(facts, 1)]
+    return [check.key for check in Snapshot(rules).plan(facts, SystemClock()).checks(facts, 1)]

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar, cast
 
-from headgate.core.check import Charge, Check, Group, Result
+from headgate.core.check import Charge, Check, Client, Group, Result
 from headgate.errors import IdempotencyConflict
 from headgate.stores.protocol import AsyncStore, Store
 
@@ -33,8 +33,8 @@ class Blocking:
     def refund(self, charges: Sequence[Charge]) -> None:
         self._run(self._store.refund(charges))
 
-    def reset(self, checks: Sequence[Check]) -> None:
-        self._run(self._store.reset(checks))
+    def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
+        self._run(self._store.reset(checks, clients))
 
     def close(self) -> None:
         """Close the store and end the loop; the loop ends even if the store fails to close."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headgate import AsyncLimiter, Limiter, Quota, Rule, StoreError, StoreFull, StoreTimeout, StoreUnavailable
-from headgate.core.check import Charge, Check, Group, Result
+from headgate.core.check import Charge, Check, Client, Group, Result
 from headgate.errors import IdempotencyConflict
 from headgate.stores.memory import MemoryStore
 from headgate.testing import FakeClock
@@ -37,8 +37,8 @@ class Flaky(MemoryStore):
     def refund(self, charges: Sequence[Charge]) -> None:
         raise NotImplementedError
 
-    def reset(self, checks: Sequence[Check]) -> None:
-        super().reset(checks)
+    def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
+        super().reset(checks, clients)
 
 
 RULES = [Rule(id="r", quota=Quota(2, 60, algorithm="fixed_window"), dimension="ip")]
