@@ -35,8 +35,8 @@ do
   end
 
   local function load(key)
-    local newest = call('LINDEX', key, -1)
-    if not newest then return nil end
+    local newest = try('LINDEX', key, -1)
+    if type(newest) ~= 'string' or #newest ~= 24 then return nil end
     local stamp, cost, total = unpack('<ddd', newest)
     local oldest = unpack('<ddd', call('LINDEX', key, 0))
     return { key = key, gone = 0, future = 0, total = total, stamp = stamp, cost = cost, oldest = oldest }

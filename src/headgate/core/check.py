@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from headgate.core.key import key
+from headgate.core.key import joined, key
 from headgate.core.quota import MAX_REFILL_US, Quota
 
 NEVER: Final = -1  # a wait that no waiting ends: the cost is larger than the quota can ever hold
@@ -41,11 +41,18 @@ class Check(NamedTuple):
 class Idempotency(NamedTuple):
     """Makes a group safe to send twice: the first answer to `key` is kept and given again for five minutes.
 
-    `fingerprint` stands for what was asked: the same key with another fingerprint is a conflict.
+    `fingerprint` stands for what was asked: the same key with another fingerprint is a conflict. A `scope` has keys of
+    its own.
     """
 
     key: str
     fingerprint: str
+    scope: str = ""
+
+    @property
+    def name(self) -> str:
+        """The key in its scope."""
+        return joined((self.scope, self.key))
 
 
 IDEMPOTENCY_US: Final = 300_000_000

@@ -58,7 +58,7 @@ class Decision:
     `limit=100, remaining=70, retry_after=0.0`; after 100: the next has `allowed=False, remaining=0` and
     `retry_after` the seconds until it would pass, exact to the microsecond.
 
-    Everything but `allowed` is worked out when it is asked for. Decisions are immutable.
+    Everything but `allowed` is worked out when it is asked for.
     """
 
     __slots__ = ("_checks", "_cost", "_now_us", "_outcomes", "_reason", "_state", "_states", "_subjects", "allowed")

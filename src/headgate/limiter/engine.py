@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
-from headgate.core.check import Block, Check, Client, Group, Idempotency, Penalty, Result
+from headgate.core.check import Block, Check, Client, Group, Idempotency, Outcome, Penalty, Result
 from headgate.core.clock import Clock, SystemClock
 from headgate.core.decision import Decision, blocked, combine, delayed
 from headgate.core.quota import MAX_INT, Quota, duration_text
-from headgate.errors import IdempotencyConflict, InvalidCheck, InvalidRule, StoreError
+from headgate.errors import IdempotencyConflict, InvalidCheck, InvalidRule, StoreError, StoreFull
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.states import Warnings
 from headgate.rules.holder import Holder, Source
@@ -28,6 +28,8 @@ Rules = str | Quota | Iterable[Rule] | Path | Snapshot | Source
 Subject = str | int
 Request = Subject | Mapping[str, Any]
 Clients = tuple[Client, ...]
+
+RETRY_US: Final = 1_000_000  # when to try again a store that could not decide
 
 log = logging.getLogger("headgate")
 
@@ -80,7 +82,11 @@ class Engine:
         else:
             listed, self._by_subject = _rules_of(rules, name)
             self._holder = Holder(Snapshot(listed))
+        if failure_mode not in get_args(FailureMode):
+            modes = ", ".join(get_args(FailureMode))
+            raise InvalidRule(f"failure_mode: must be one of {modes}, got {failure_mode!r}")
         self.failure_mode: FailureMode = failure_mode
+        self._name = name
         self.states = Warnings(self._holder, warning_at, warning_until)
         self._blocks = blocks  # None: the store is in this process, and asking it costs no more than remembering
         self.failing = False
@@ -131,13 +137,13 @@ class Engine:
         texts = self._facts_of(subject, facts)
         if isinstance(cost, bool) or not isinstance(cost, int) or not 0 <= cost <= MAX_INT:
             raise InvalidCheck(f"cost: must be a whole number from 0 to 2^53-1, got {cost!r}")
-        idempotency = None
-        if idempotency_key is not None:
-            if not isinstance(idempotency_key, str) or not idempotency_key:
-                raise InvalidCheck(f"idempotency_key: must be a text, and not empty, got {idempotency_key!r}")
-            idempotency = Idempotency(idempotency_key, _fingerprint(texts, cost))
+        if idempotency_key is not None and (not isinstance(idempotency_key, str) or not idempotency_key):
+            raise InvalidCheck(f"idempotency_key: must be a text, and not empty, got {idempotency_key!r}")
         snapshot = self._holder.current
         plan = snapshot.plan(texts, self.clock)
+        idempotency = None
+        if idempotency_key is not None:
+            idempotency = Idempotency(idempotency_key, _fingerprint(texts, cost, plan), self._name)
         if snapshot.terms is not None and plan.enforced:
             client = client_of(texts)
             if client is not None:
@@ -254,12 +260,20 @@ class Engine:
             log.error("the store cannot decide: failure modes apply until it can (%s)", error)
         plan, group, cost, *_ = asked
         modes = [one.failure_mode or self.failure_mode for one in plan.applied]
-        if any(mode == "closed" and check.enforced for mode, check in zip(modes, plan.templates, strict=True)):
-            return Decision(False, self.clock.now_us(), reason="fail_closed")
+        for mode, template in zip(modes, plan.templates, strict=True):
+            if mode == "closed" and template.enforced:
+                outcome = Outcome(RETRY_US, 0, RETRY_US)  # nobody knows better
+                return Decision(False, self.clock.now_us(), (template,), (outcome,), reason="fail_closed")
         here = [place for place, mode in enumerate(modes) if mode == "local"]
-        if not here:
+        try:
+            results = self.local.check(
+                [Group(tuple(group.checks[place] for place in here), group.peek)] if here else []
+            )
+        except StoreFull:  # no room to count in
+            results = []
+        if not results:
             return Decision(True, self.clock.now_us(), reason="fail_open")
-        (result,) = self.local.check([Group(tuple(group.checks[place] for place in here), group.peek)])
+        result = results[0]
         assert isinstance(result, Result)
         templates = tuple(plan.templates[place] for place in here)
         return combine(templates, result.outcomes, result.now_us, cost=cost, reason="local_fallback")
@@ -272,7 +286,9 @@ class Wait:
         if timeout is not None and not timeout >= 0:
             raise InvalidCheck(f"timeout: must be 0 or more seconds, or None, got {timeout!r}")
         self._clock = engine.clock
-        self._deadline_us = None if timeout is None else engine.clock.now_us() + round(timeout * 1_000_000)
+        self._deadline_us: int | None = None
+        if timeout is not None and timeout != float("inf"):
+            self._deadline_us = engine.clock.now_us() + round(timeout * 1_000_000)
 
     def seconds(self, decision: Decision) -> float | None:
         """Until the next try; None to give up: the decision stands, or there will be no time left."""
@@ -315,10 +331,23 @@ def _text_of(name: str, value: Any) -> str:
     raise InvalidCheck(f"{name}: must be a text or a whole number, got {value!r}")
 
 
-def _fingerprint(facts: Mapping[str, str], cost: int) -> str:
-    """Stands for a request's facts and cost."""
-    text = repr((cost, sorted(facts.items())))
+def _fingerprint(facts: Mapping[str, str], cost: int, plan: Plan) -> str:
+    """Stands for a request's facts and cost, and for the rules that apply: an answer of others cannot be read."""
+    text = repr((cost, sorted(facts.items()), [template.space for template in plan.templates]))
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def _named(name: str, quotas: list[Quota]) -> Iterator[tuple[str, Quota]]:
+    """An id for each of several quotas: by its window, and its algorithm and number where that is not enough."""
+    taken: set[str] = set()
+    for quota in quotas:
+        base = candidate = f"{name}/{duration_text(quota.window_us)}"
+        number = 1
+        while candidate in taken:
+            candidate = f"{base}/{quota.algorithm}" if number == 1 else f"{base}/{quota.algorithm}/{number}"
+            number += 1
+        taken.add(candidate)
+        yield candidate, quota
 
 
 def _rules_of(rules: Rules, name: str) -> tuple[list[Rule], bool]:
@@ -329,7 +358,7 @@ def _rules_of(rules: Rules, name: str) -> tuple[list[Rule], bool]:
         quotas = Quota.parse_all(rules)
         if len(quotas) == 1:
             return [Rule(id=name, quota=quotas[0])], True
-        return [Rule(id=f"{name}/{duration_text(quota.window_us)}", quota=quota) for quota in quotas], True
+        return [Rule(id=rule_id, quota=quota) for rule_id, quota in _named(name, quotas)], True
     if isinstance(rules, Iterable):
         listed = list(rules)
         if all(isinstance(rule, Rule) for rule in listed):

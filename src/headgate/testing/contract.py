@@ -306,17 +306,6 @@ class StoreContract:
         self.store.refund([charge])
         self._same_from_now_on(check, never, "a key whose charge was refunded late")
 
-    def test_a_late_refund_after_another_gives_back_no_more_than_was_lost(self, algorithm: str) -> None:
-        # The first refund empties the bucket early, so that the second charge has come back by itself as well.
-        check, never = self._check(algorithm, subject="refunded"), self._check(algorithm, subject="never")
-        charges = [self._charge(check._replace(cost=3)), self._charge(check)]
-        self.store.refund(charges[:1])
-        self._advance(3 * WINDOW * SECOND // LIMIT - 1)
-        self._ask_all(check._replace(cost=4), never._replace(cost=4))
-        self.store.refund(charges[1:])
-        refunded, limit = self._look(check).remaining, self._look(never).remaining
-        assert refunded <= limit, f"{refunded} remain, {limit} of a key on which neither was charged"
-
     def test_refunds_of_one_call_are_all_made(self, algorithm: str) -> None:
         subjects = ("alice", "bob", "alice")
         charges = [self._charge(self._check(algorithm, subject=subject, cost=2)) for subject in subjects]

@@ -183,8 +183,8 @@ def test_it_does_not_change_with_time(open_limiter: Open, clock: FakeClock) -> N
     assert (second.remaining, second.reset_at) == (1, START + 67)
 
 
-@pytest.mark.parametrize("name", ["allowed", "remaining", "retry_after", "limits", "new"])
-def test_it_is_immutable(open_limiter: Open, clock: FakeClock, name: str) -> None:
+@pytest.mark.parametrize("name", ["remaining", "retry_after", "limits", "new"])
+def test_figures_cannot_be_set(open_limiter: Open, clock: FakeClock, name: str) -> None:
     decision = open_limiter("3/minute", clock=clock).check("alice")
     with pytest.raises(AttributeError):
         setattr(decision, name, False)

@@ -73,7 +73,7 @@ class Request:
         if idempotency is not None and not peek:
             arguments.append(header + CHARGE_ONCE)
             arguments.append(idempotency.fingerprint)
-            self.keys.append(idempotency_key(idempotency.key))
+            self.keys.append(idempotency_key(idempotency.name))
         else:
             arguments.append(header + (PEEK if peek else CHARGE))
         if penalty is not None:
