@@ -9,7 +9,8 @@ remembered helps.
 
 `penalties`: the checks of a blocked client beside those of one that is allowed, under the same two rules.
 
-`load` reads a TOML file of 10,000 rules with eight keys each, from the bytes to the snapshot in force.
+`load` reads 10,000 rules with eight fields each, from the bytes of a TOML file, or from opening a connection to a
+PostgreSQL of our own, to the snapshot in force.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def run(plan: Plan) -> Section:
         notes=[
             "two rules apply to each request; hot: nine endpoints, spread: all of them, unseen: a new path each time;",
             "penalties: two rules again; blocked: compared to an allowed check;",
-            f"load: a TOML file of {LOADED:,} rules, in seconds.",
+            f"load: {LOADED:,} rules from a TOML file and from PostgreSQL, in seconds.",
         ],
     )
     limiters = {number: Limiter(rules(number)) for number in COUNTS}
@@ -71,18 +72,12 @@ def run(plan: Plan) -> Section:
         times = None if one is allowed else allowed.times(one)
         target = Target(1, at_least=False) if name == "blocked" else None
         section.rows.append(Row("penalties", name, 1_000_000 / one.median, "µs/check", one.spread, times, target))
-    loaded = Series(tuple(load_seconds(max(2, plan.memory_rounds // 3))))
-    section.rows.append(
-        Row(
-            "load",
-            f"{LOADED:,} rules",
-            loaded.median,
-            "s",
-            loaded.spread,
-            loaded.median,
-            Target(2, unit="s", at_least=False),
-        )
-    )
+    rounds = max(2, plan.memory_rounds // 3)
+    for source, seconds in (("TOML", load_seconds(rounds)), ("PostgreSQL", database_seconds(rounds))):
+        loaded = Series(tuple(seconds))
+        target = Target(2, unit="s", at_least=False)
+        name = f"{LOADED:,} rules, {source}"
+        section.rows.append(Row("load", name, loaded.median, "s", loaded.spread, loaded.median, target))
     return section
 
 
@@ -204,4 +199,37 @@ def load_seconds(rounds: int) -> list[float]:
             taken.append(perf_counter() - start)
             if len(snapshot.rules) != LOADED:
                 raise RuntimeError(f"{len(snapshot.rules)} rules were loaded instead of {LOADED}")
+    return taken
+
+
+def database_seconds(rounds: int) -> list[float]:
+    from headgate.db import Changes, migrate
+    from headgate.rules.sources.database import DatabaseSource
+    from tests.postgres import Postgres
+
+    listed = [
+        Rule(
+            id=f"rule-{place}",
+            name=f"Rule {place}",
+            quota="100/hour",
+            endpoints=[pattern(place)],
+            methods=["GET"],
+            tiers=["free"],
+            group="endpoint",
+        )
+        for place in range(LOADED)
+    ]
+    taken = []
+    with Postgres() as server:
+        migrate(server.url)
+        with Changes(server.url) as changes, changes.begin("benchmark") as change:
+            change.apply(Snapshot(listed))
+        for _ in range(rounds):
+            start = perf_counter()
+            source = DatabaseSource(server.url)
+            taken.append(perf_counter() - start)
+            loaded = len(source.holder.current.rules)
+            source.close()
+            if loaded != LOADED:
+                raise RuntimeError(f"{loaded} rules were loaded instead of {LOADED}")
     return taken

@@ -183,8 +183,11 @@ def test_by_a_real_clock_every_algorithm_keeps_its_law(redis_url: str) -> None:
     }
     admitted: dict[tuple[str, str], list[int]] = {which: [] for which in limiters}
     refused: Counter[tuple[str, str]] = Counter()
-    end = time.monotonic() + 0.5
-    while time.monotonic() < end:
+    start = time.monotonic()
+    while time.monotonic() < start + 0.5 or (
+        time.monotonic() < start + 30
+        and not all(len(admitted[which]) >= 2 * N and refused[which] for which in limiters)
+    ):  # a busy machine takes longer
         for which, limiter in limiters.items():
             for decision in limiter.check_many(["alice"] * 10):
                 if decision:

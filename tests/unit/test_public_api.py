@@ -13,6 +13,9 @@ import headgate
 def test_the_public_names() -> None:
     assert sorted(headgate.__all__) == [
         "AsyncLimiter",
+        "ChangeConflict",
+        "DatabaseError",
+        "DatabaseUnavailable",
         "Decision",
         "HeadgateError",
         "IdempotencyConflict",
@@ -21,6 +24,7 @@ def test_the_public_names() -> None:
         "InvalidRule",
         "LimitStatus",
         "Limiter",
+        "NotFound",
         "Quota",
         "RateLimited",
         "Rule",
@@ -45,7 +49,7 @@ def test_every_error_is_a_headgate_error() -> None:
     errors = [
         value for value in vars(headgate).values() if isinstance(value, type) and issubclass(value, BaseException)
     ]
-    assert len(errors) == 10
+    assert len(errors) == 14
     assert all(issubclass(error, headgate.HeadgateError) for error in errors)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import wraps
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
@@ -14,7 +14,8 @@ from headgate.core.quota import Quota
 from headgate.errors import InvalidCheck, RateLimited, StoreError
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
-from headgate.limiter.engine import Asked, Engine, Request, Rules, Subject, Wait, is_plain
+from headgate.limiter.engine import Asked, Engine, Known, Request, Rules, Subject, Wait, is_plain
+from headgate.rules.directory import UNKNOWN
 from headgate.rules.plan import template_of
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
@@ -81,15 +82,22 @@ class AsyncLimiter:
             except StoreError as error:
                 self._single = None  # until the long way finds the store well again
                 return self._engine.conclude([self._engine.ask(subject, {}, cost)], error)[0]
-        return (await self._decide([self._engine.ask(subject, facts, cost, idempotency_key)]))[0]
+        known = None if self._engine.snapshot.directory is None else await self._known(subject, facts)
+        return (await self._decide([self._engine.ask(subject, facts, cost, idempotency_key, known=known)]))[0]
 
     async def peek(self, subject: Subject | None = None, /, *, cost: int = 1, **facts: Any) -> Decision:
         """See `Limiter.peek`."""
-        return (await self._decide([self._engine.ask(subject, facts, cost, peek=True)]))[0]
+        known = None if self._engine.snapshot.directory is None else await self._known(subject, facts)
+        return (await self._decide([self._engine.ask(subject, facts, cost, peek=True, known=known)]))[0]
 
     async def check_many(self, requests: Iterable[Request]) -> list[Decision]:
         """See `Limiter.check_many`."""
-        return await self._decide(self._engine.ask_many(requests))
+        if self._engine.snapshot.directory is None:
+            return await self._decide(self._engine.ask_many(requests))
+        requests = list(requests)
+        facts = [(None, one) if isinstance(one, Mapping) else (one, {}) for one in requests]
+        known = await asyncio.gather(*(self._known(subject, others) for subject, others in facts))
+        return await self._decide(self._engine.ask_many(requests, known))
 
     async def wait(
         self,
@@ -111,7 +119,8 @@ class AsyncLimiter:
 
     async def reset(self, subject: Subject | None = None, /, **facts: Any) -> None:
         """See `Limiter.reset`."""
-        checks, clients = self._engine.ask_reset(subject, facts)
+        known = None if self._engine.snapshot.directory is None else await self._known(subject, facts)
+        checks, clients = self._engine.ask_reset(subject, facts, known)
         await self._store.reset(checks, clients)
         self._engine.forget(checks, clients)
 
@@ -166,6 +175,16 @@ class AsyncLimiter:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+    async def _known(self, subject: Subject | None, facts: Mapping[str, Any]) -> Known:
+        """The user of a request, looked up if need be, without blocking the event loop."""
+        known = self._engine.known(subject, facts)
+        if known.user is UNKNOWN:
+            directory = known.snapshot.directory
+            assert directory is not None
+            user_id = str(facts["user"] if subject is None else subject)
+            return known._replace(user=await directory.find_async(user_id))
+        return known
 
     async def _decide(self, asked: list[Asked]) -> list[Decision]:
         groups = [request.group for request in asked if request.sent]

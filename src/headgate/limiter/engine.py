@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from importlib import import_module
@@ -17,14 +17,17 @@ from headgate.core.quota import MAX_INT, Quota, duration_text
 from headgate.errors import IdempotencyConflict, InvalidCheck, InvalidRule, StoreError, StoreFull
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.states import Warnings
+from headgate.rules.directory import UNKNOWN, Unknown
 from headgate.rules.holder import Holder, Source
 from headgate.rules.penalties import client_of, clients_of
 from headgate.rules.plan import Plan
 from headgate.rules.rule import FailureMode, Rule
 from headgate.rules.snapshot import Snapshot
+from headgate.rules.users import User
 from headgate.stores.memory import MemoryStore
 
 Rules = str | Quota | Iterable[Rule] | Path | Snapshot | Source
+DATABASES: Final = ("sqlite://", "postgresql://", "postgres://")
 Subject = str | int
 Request = Subject | Mapping[str, Any]
 Clients = tuple[Client, ...]
@@ -49,6 +52,13 @@ class Asked(NamedTuple):
         return bool(self.plan.applied) and self.block is None
 
 
+class Known(NamedTuple):
+    """Rules, and what is known of a request's user: looked up beforehand by those who must not wait."""
+
+    snapshot: Snapshot
+    user: User | Unknown | None
+
+
 class Engine:
     """Plans requests and concludes decisions. The limiter does the I/O in between."""
 
@@ -67,10 +77,9 @@ class Engine:
         self.clock: Clock = clock or SystemClock()
         self._by_subject = False
         self._source: Source | None = None
-        self.owns_source = _is_file(rules)
+        self.owns_source = _is_file(rules) or _is_database(rules)
         if isinstance(rules, str | Path) and self.owns_source:
-            sources = import_module("headgate.rules.sources.file")  # here, as it needs more than the standard library
-            self._source = sources.FileSource(rules, watch=watch, clock=self.clock)
+            self._source = _opened(rules, watch=watch, clock=self.clock)
         elif watch:
             raise InvalidRule(f"watch: only rules from a file can be watched, got {rules!r}")
         elif isinstance(rules, Source):
@@ -111,7 +120,7 @@ class Engine:
     def only_rule(self) -> Rule | None:
         """The rule of a limiter that has just one for ever, plain and by user: the case with a short way through."""
         snapshot = self.snapshot
-        if self._source is not None or len(snapshot.rules) != 1 or snapshot.exemptions or snapshot.users:
+        if self._source is not None or len(snapshot.rules) != 1 or snapshot.exemptions or snapshot.has_users:
             return None
         rule = snapshot.rules[0]
         by_user = rule.facts == ("user",) and not rule.patterns and not rule.conditions
@@ -132,15 +141,19 @@ class Engine:
         idempotency_key: str | None = None,
         *,
         peek: bool = False,
+        known: Known | None = None,
     ) -> Asked:
-        """What to ask the store for a request. Raises `InvalidCheck`."""
+        """What to ask the store for a request. Raises `InvalidCheck`.
+
+        Without `known`, it waits for the user to be looked up if need be.
+        """
         texts = self._facts_of(subject, facts)
         if isinstance(cost, bool) or not isinstance(cost, int) or not 0 <= cost <= MAX_INT:
             raise InvalidCheck(f"cost: must be a whole number from 0 to 2^53-1, got {cost!r}")
         if idempotency_key is not None and (not isinstance(idempotency_key, str) or not idempotency_key):
             raise InvalidCheck(f"idempotency_key: must be a text, and not empty, got {idempotency_key!r}")
-        snapshot = self._holder.current
-        plan = snapshot.plan(texts, self.clock)
+        snapshot, user = known or (self._holder.current, UNKNOWN)
+        plan = snapshot.plan(texts, self.clock, user)
         idempotency = None
         if idempotency_key is not None:
             idempotency = Idempotency(
@@ -158,12 +171,14 @@ class Engine:
                 return Asked(plan, Group(plan.checks(texts, cost), peek, idempotency, penalty), cost, at_us)
         return Asked(plan, Group(plan.checks(texts, cost), peek, idempotency), cost)
 
-    def ask_reset(self, subject: Subject | None, facts: Mapping[str, Any]) -> tuple[tuple[Check, ...], Clients]:
+    def ask_reset(
+        self, subject: Subject | None, facts: Mapping[str, Any], known: Known | None = None
+    ) -> tuple[tuple[Check, ...], Clients]:
         """The checks and clients that a store has to forget. Raises `InvalidCheck`."""
         texts = self._facts_of(subject, facts)
-        snapshot = self._holder.current
+        snapshot, user = known or (self._holder.current, UNKNOWN)
         clients = () if snapshot.terms is None else clients_of(texts)
-        return snapshot.plan(texts, self.clock).checks(texts, 0), clients
+        return snapshot.plan(texts, self.clock, user).checks(texts, 0), clients
 
     def forget(self, checks: tuple[Check, ...], clients: Clients) -> None:
         """Forget here what the store was told to."""
@@ -172,17 +187,27 @@ class Engine:
             for client in clients:
                 self._blocks.drop(client)
 
-    def ask_many(self, requests: Iterable[Request]) -> list[Asked]:
+    def ask_many(self, requests: Iterable[Request], known: Sequence[Known] | None = None) -> list[Asked]:
         """The same for several requests: subjects, or mappings of facts, `cost` and `idempotency_key`."""
         asked = []
-        for request in requests:
+        for place, request in enumerate(requests):
+            looked_up = None if known is None else known[place]
             if isinstance(request, Mapping):
                 facts = dict(request)
                 cost, key = facts.pop("cost", 1), facts.pop("idempotency_key", None)
-                asked.append(self.ask(None, facts, cost, key))
+                asked.append(self.ask(None, facts, cost, key, known=looked_up))
             else:
-                asked.append(self.ask(request, {}, 1))
+                asked.append(self.ask(request, {}, 1, known=looked_up))
         return asked
+
+    def known(self, subject: Subject | None, facts: Mapping[str, Any]) -> Known:
+        """What is known of a request's user without waiting: if it is `UNKNOWN`, they have to be looked up."""
+        snapshot = self._holder.current
+        user_id = facts.get("user") if subject is None else subject
+        known = {"user": str(user_id)} if user_id is not None else {}
+        if facts.get("tier") is not None:
+            known["tier"] = ""
+        return Known(snapshot, snapshot.user(known))
 
     def conclude(self, asked: list[Asked], results: list[Result | IdempotencyConflict] | StoreError) -> list[Decision]:
         """The decisions that the store's answers mean. Not all requests were sent to it.
@@ -370,3 +395,21 @@ def _rules_of(rules: Rules, name: str) -> tuple[list[Rule], bool]:
 
 def _is_file(rules: Rules) -> bool:
     return isinstance(rules, Path) or (isinstance(rules, str) and rules.endswith(".toml"))
+
+
+def _is_database(rules: Rules) -> bool:
+    return isinstance(rules, str) and rules.startswith(DATABASES)
+
+
+def _opened(rules: str | Path, *, watch: bool, clock: Clock) -> Source:
+    """The source that a path or a URL names. Imported here, as it needs more than the standard library."""
+    source: Source
+    if _is_database(rules):
+        try:
+            sources = import_module("headgate.rules.sources.database")
+        except ImportError as error:
+            raise ImportError("rules in a database need SQLAlchemy: pip install 'headgate[database]'") from error
+        source = sources.DatabaseSource(rules)  # which is always watched
+    else:
+        source = import_module("headgate.rules.sources.file").FileSource(rules, watch=watch, clock=clock)
+    return source

@@ -30,7 +30,8 @@ class Limiter:
     """Decides whether requests may pass. Safe to share between threads; for asyncio, see `AsyncLimiter`.
 
     `rules` is a notation (`"100/minute"`, `"10/second; 100/minute"`), a `Quota`, a list of `Rule`, a `Snapshot`, a
-    TOML file (`"rules.toml"`, or a `Path`), which `watch` has reloaded whenever it changes, or another `Source`.
+    TOML file (`"rules.toml"`, or a `Path`), which `watch` has reloaded whenever it changes, the URL of a database
+    (`"postgresql://…"`, `"sqlite:///rules.db"`), which is always followed, or another `Source`.
     `store` is a URL (`memory://`, `redis://host:6379/0`) or a store, which then stays the caller's to close.
     `name` names the rules made from a notation: limiters that share a store and a name share their counts.
     `failure_mode` decides when the store cannot and the rule does not say: `open` allows, `closed` refuses, `local`

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from headgate.core.check import Check, Terms
 from headgate.core.clock import Clock
-from headgate.errors import InvalidQuota, InvalidRule, Problem
+from headgate.errors import InvalidRule, Problem
 from headgate.rules import fields
+from headgate.rules.directory import UNKNOWN, Directory, Listed, Unknown
 from headgate.rules.exemptions import Exemption, Network, network
 from headgate.rules.penalties import Penalties
 from headgate.rules.plan import Facts, Plan, template_of
 from headgate.rules.planner import Planner
 from headgate.rules.rule import FailureMode, Rule
-from headgate.rules.users import Override, Tier, User
+from headgate.rules.users import Tier, User, misfit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
     """What a limiter goes by. Nothing in it changes: a change of rules makes another one.
 
-    `users` are those with a tier or overrides of their own. `default_tier` is that of requests that neither say
+    `users` are those with a tier or overrides of their own; where they are too many to list, a `directory` finds
+    them instead. `default_tier` is that of requests that neither say
     their tier nor come from a user with one. `failure_mode` is that of rules that have none; None leaves it to
     the limiter. `trusted_proxies` and `trusted_proxy_depth` are for whoever reads the client's address from a
     request. `warning_at` and `warning_until` are the percentages of use at which state `warning` begins, and below
@@ -46,6 +49,7 @@ class Snapshot:
     warning_at: int | None = None
     warning_until: int | None = None
     version: str = "1"
+    directory: Directory | None = None
     terms: Terms | None = field(init=False, repr=False)  # of penalties; None while there are none
     _planner: Planner = field(init=False, repr=False)
     _by_id: Mapping[str, Rule] = field(init=False, repr=False)
@@ -62,7 +66,7 @@ class Snapshot:
             raise InvalidRule(*problems)
         planner = Planner(
             self.rules if self.enabled else (),
-            users=self.users if self.enabled else (),
+            directory=self.directory or Listed(self.users),
             exemptions=self.exemptions,
             default_tier=self.default_tier,
             failure_mode=self.failure_mode,
@@ -71,9 +75,31 @@ class Snapshot:
         object.__setattr__(self, "terms", self.penalties.terms)
         object.__setattr__(self, "_by_id", {rule.id: rule for rule in self.rules})
 
-    def plan(self, facts: Facts, clock: Clock) -> Plan:
-        """The rules that apply to a request, by the time of `clock`. Cached: see `headgate.rules.planner`."""
-        return self._planner.plan(facts, clock)
+    def plan(self, facts: Facts, clock: Clock, user: User | Unknown | None = UNKNOWN) -> Plan:
+        """The rules that apply to a request, by the time of `clock`. Cached: see `headgate.rules.planner`.
+
+        `user` is who `facts` are of, if the caller has looked; None: a user without tier and overrides. Otherwise
+        they are looked up, which may take a short while where there is a directory.
+        """
+        return self._planner.plan(facts, clock, user)
+
+    def user(self, facts: Facts) -> User | Unknown | None:
+        """The user whose tier and overrides `plan` needs for a request, None if it needs none.
+
+        `UNKNOWN` when the directory has to look them up first. Never waits.
+        """
+        return self._planner.user(facts)
+
+    @property
+    def has_users(self) -> bool:
+        """Whether users may have tiers or overrides of their own."""
+        return bool(self.users) or self.directory is not None
+
+    def at(self, version: str) -> Snapshot:
+        """The same under another version: for when only the directory's users have changed."""
+        other = copy(self)
+        object.__setattr__(other, "version", version)
+        return other
 
     def template(self, rule_id: str) -> Check | None:
         """The check of one rule, without its subject; None when there is no such rule."""
@@ -99,11 +125,13 @@ class Snapshot:
             if self.default_tier is not None and self.default_tier not in tiers:
                 message = f"{self.default_tier!r} is not one of the tiers ({known})"
                 yield Problem(SETTINGS, "default_tier", message)
+        if self.users and self.directory is not None:
+            yield Problem("", "users", "are either listed or found in a directory, not both")
         rules = {rule.id: rule for rule in self.rules}
         for user in self.users:
             yield from _twice(f"user {user.id!r}: override of rule", "rule", [one.rule for one in user.overrides])
             for override in user.overrides:
-                problem = _misfit(override, rules.get(override.rule))
+                problem = misfit(override, rules.get(override.rule))
                 if problem is not None:
                     yield Problem(f"user {user.id!r}: override of rule {override.rule!r}", *problem)
 
@@ -121,23 +149,6 @@ def _twice(what: str, name: str, ids: list[str]) -> Iterator[Problem]:
             yield Problem(f"{what} {one!r}", name, f"used {len(found)} times (numbers {numbers}); each needs its own")
 
 
-def _misfit(override: Override, rule: Rule | None) -> tuple[str, str] | None:
-    """What an override has wrong, and in which field."""
-    if rule is None:
-        return "rule", "there is no rule of that id"
-    if "user" not in rule.facts:
-        return (
-            "rule",
-            f"it counts by {rule.dimension}, not by user: there is no count of one user to override",
-        )
-    try:
-        override.applied_to(rule.quota)
-    except InvalidQuota as error:
-        name, _, message = str(error).partition(": ")
-        return name, message
-    return None
-
-
 _CHECKS: Final[dict[str, fields.Check]] = {
     "enabled": fields.flag,
     "default_tier": fields.optional(fields.name),
@@ -147,3 +158,4 @@ _CHECKS: Final[dict[str, fields.Check]] = {
     "warning_at": fields.optional(fields.whole(1, 100)),
     "warning_until": fields.optional(fields.whole(1, 100)),
 }
+SETTING_NAMES: Final = tuple(_CHECKS)  # what [headgate] may hold
