@@ -7,6 +7,8 @@ shows what the processor pays for memory that it has not at hand. In both, every
 key costs the store the same however many rules there are. `unseen`: every path is a new one, so that no path that was
 remembered helps.
 
+`penalties`: the checks of a blocked client beside those of one that is allowed, under the same two rules.
+
 `load` reads 10,000 rules with eight fields each, from the bytes of a TOML file, or from opening a connection to a
 PostgreSQL of our own, to the snapshot in force.
 """
@@ -24,7 +26,7 @@ from benchmarks.measure import Series, Turn, interleave, rate_of
 from benchmarks.plan import Plan
 from benchmarks.report import Row, Section, Target
 from headgate import Limiter, Rule
-from headgate.rules import Snapshot
+from headgate.rules import Penalties, Snapshot
 from headgate.rules.sources.file import load
 
 COUNTS = (10, 1_000, 10_000)
@@ -45,6 +47,7 @@ def run(plan: Plan) -> Section:
         f"as with {FEW}",
         notes=[
             "two rules apply to each request; hot: nine endpoints, spread: all of them, unseen: a new path each time;",
+            "penalties: two rules again; blocked: compared to an allowed check;",
             f"load: {LOADED:,} rules from a TOML file and from PostgreSQL, in seconds.",
         ],
     )
@@ -63,6 +66,12 @@ def run(plan: Plan) -> Section:
             times = None if one is few else few.times(one)  # rates: how many times the time
             target = Target(1.3, at_least=False) if name == f"{MANY:,} rules" else None
             section.rows.append(Row(work, name, 1_000_000 / one.median, "µs/check", one.spread, times, target))
+    series = interleave(penalised(plan.memory_seconds), plan.memory_rounds)
+    allowed = series["allowed"]
+    for name, one in series.items():
+        times = None if one is allowed else allowed.times(one)
+        target = Target(1, at_least=False) if name == "blocked" else None
+        section.rows.append(Row("penalties", name, 1_000_000 / one.median, "µs/check", one.spread, times, target))
     rounds = max(2, plan.memory_rounds // 3)
     for source, seconds in (("TOML", load_seconds(rounds)), ("PostgreSQL", database_seconds(rounds))):
         loaded = Series(tuple(seconds))
@@ -148,6 +157,29 @@ def turn(limiter: Limiter, requests: Callable[[], Requests], seconds: float, bef
     for _ in range(before):
         chunk()
     return lambda: rate_of(seconds, CHUNK, chunk)
+
+
+def penalised(seconds: float) -> dict[str, Turn]:
+    """A limiter with penalties, and one client that it has blocked for longer than this takes."""
+    listed = [Rule(id="everybody", quota=AMPLE), Rule(id="upload", quota=AMPLE, endpoints=["/upload"])]
+    penalties = Penalties(enabled=True, violation_threshold=1, multipliers=[1])
+    limiter = Limiter(Snapshot(listed, penalties=penalties))
+    limiter.check(user="blocked", cost=2_000_000_000)
+
+    def turn(user: str, reason: str) -> Turn:
+        def chunk() -> float:
+            check = limiter.check
+            start = perf_counter()
+            for _ in range(CHUNK):
+                decision = check(user=user, endpoint="/upload")
+            spent = perf_counter() - start
+            if decision.reason != reason:
+                raise RuntimeError(f"{user}: reason {decision.reason} instead of {reason}")
+            return spent
+
+        return lambda: rate_of(seconds, CHUNK, chunk)
+
+    return {"allowed": turn("allowed", "within_limit"), "blocked": turn("blocked", "penalty")}
 
 
 def load_seconds(rounds: int) -> list[float]:

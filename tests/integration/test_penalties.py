@@ -221,6 +221,20 @@ def test_the_answer_that_begins_a_block_is_repeated(limiter: Limiter) -> None:
     assert limiter.check(user="alice", idempotency_key="c") == began
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_an_answer_from_before_penalties_were_switched_is_not_misread(url: str, clock: FakeClock, first: bool) -> None:
+    store = MemoryStore(clock=clock) if url == "memory://" else RedisStore(url, clock=clock)
+    for on in (first, not first):
+        limiter = Limiter(Snapshot([SEARCH], penalties=ON if on else Penalties()), store=store, clock=clock)
+        if on is first:
+            assert limiter.check(user="alice", idempotency_key="a")
+        else:
+            with pytest.raises(IdempotencyConflict):
+                limiter.check(user="alice", idempotency_key="a")
+        assert limiter.peek(user="alice").remaining == 1
+    store.close()
+
+
 def test_check_many_and_wait(limiter: Limiter, clock: FakeClock) -> None:
     many = limiter.check_many([{"user": "alice"}] * 7 + ["bob"])
     assert [d.reason for d in many] == ["within_limit"] * 2 + ["over_limit"] * 2 + ["penalty"] * 3 + ["within_limit"]

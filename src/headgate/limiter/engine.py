@@ -156,7 +156,9 @@ class Engine:
         plan = snapshot.plan(texts, self.clock, user)
         idempotency = None
         if idempotency_key is not None:
-            idempotency = Idempotency(idempotency_key, _fingerprint(texts, cost, plan), self._name)
+            idempotency = Idempotency(
+                idempotency_key, _fingerprint(texts, cost, plan, snapshot.terms is not None), self._name
+            )
         if snapshot.terms is not None and plan.enforced:
             client = client_of(texts)
             if client is not None:
@@ -356,9 +358,9 @@ def _text_of(name: str, value: Any) -> str:
     raise InvalidCheck(f"{name}: must be a text or a whole number, got {value!r}")
 
 
-def _fingerprint(facts: Mapping[str, str], cost: int, plan: Plan) -> str:
+def _fingerprint(facts: Mapping[str, str], cost: int, plan: Plan, penalties: bool) -> str:
     """Stands for a request's facts and cost, and for the rules that apply: an answer of others cannot be read."""
-    text = repr((cost, sorted(facts.items()), [template.space for template in plan.templates]))
+    text = repr((cost, sorted(facts.items()), [template.space for template in plan.templates], penalties))
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
