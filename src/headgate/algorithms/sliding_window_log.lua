@@ -126,14 +126,15 @@ do
 
   local function save_refund(key, state)
     call('LSET', key, state.undo, pack('<ddd', state.undo_stamp, state.undo_cost, 0))
-    local stamp, cost
-    repeat -- entries that a refund emptied do not stay the newest
-      local newest = call('LINDEX', key, -1)
-      if not newest then return end
-      stamp, cost = unpack('<ddd', newest)
-      if cost == 0 then call('RPOP', key) end
-    until cost > 0
-    call('LSET', key, -1, pack('<ddd', stamp, cost, state.total))
+    if state.undo_cost == 0 then -- an entry that a refund emptied does not stay
+      call('LSET', key, state.undo, '')
+      call('LREM', key, -1, '')
+    end
+    local newest = call('LINDEX', key, -1)
+    if newest then
+      local stamp, cost = unpack('<ddd', newest)
+      call('LSET', key, -1, pack('<ddd', stamp, cost, state.total))
+    end
   end
 
   local function save(key, state, ttl)

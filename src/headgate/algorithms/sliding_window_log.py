@@ -125,9 +125,12 @@ def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: i
     elif newest > stamp and at > first and entries[at - 2] == stamp:
         cost = min(cost, entries[at - 1])
         entries[at - 1] -= cost
+        if entries[at - 1] == 0:
+            del entries[at - 2 : at]
+            end -= 2
     else:
         return state
-    while newest_cost == 0 and end > first:
+    if newest_cost == 0 and end > first:
         end -= 2
         newest, newest_cost = entries[end], entries[end + 1]
     return (entries, first, end, total - cost, newest, newest_cost) if total > cost else None
