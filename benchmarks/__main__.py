@@ -17,11 +17,11 @@ from time import monotonic
 
 from rich.console import Console
 
-from benchmarks import contenders, footprint, memory, redis_async, redis_sync, report
+from benchmarks import contenders, footprint, memory, redis_async, redis_sync, report, rules
 from benchmarks.plan import FULL, QUICK, Plan
 from tests.servers import Server, binaries
 
-SECTIONS = ("memory", "redis", "async", "footprint")
+SECTIONS = ("memory", "redis", "async", "footprint", "rules")
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 
 
@@ -72,6 +72,8 @@ def run(name: str, plan: Plan, binary: Path | None) -> report.Section:
         return memory.run(plan)
     if name == "footprint":
         return footprint.run(plan)
+    if name == "rules":
+        return rules.run(plan)
     assert binary is not None
     with Server(binary) as server:
         return redis_sync.run(plan, server) if name == "redis" else redis_async.run(plan, server)
