@@ -23,10 +23,6 @@ Reason = Literal[
 
 WARNING_PERCENT = 80
 
-# The outcome of a single check whose figures nobody has asked for yet: wait, state, and what tells the figures.
-Late = tuple[int, Any, Callable[[Any, int, Quota], tuple[int, int]]]
-Outcomes = tuple[Outcome, ...] | Late
-
 
 class States(Protocol):
     """A memory of which limits are in warning: what makes them stay in it for a while."""
@@ -34,6 +30,12 @@ class States(Protocol):
     def warns(self, key: tuple[str, str], used: int, limit: int, now_us: int, reset_us: int) -> bool:
         """Whether the limit at this key (space and subject), of which `used` is used, is in warning."""
         ...
+
+
+# The outcome of a single check whose figures nobody has asked for yet: wait, state, subject, the memory of states, and
+# what tells the figures.
+Late = tuple[int, Any, str, States | None, Callable[[Any, int, Quota], tuple[int, int]]]
+Outcomes = tuple[Outcome, ...] | Late
 
 
 class LimitStatus(NamedTuple):
@@ -77,6 +79,8 @@ class Decision:
     allowed: bool
     _binding: tuple[Check, Outcome]
     _outcomes: Outcomes
+    _states: States | None
+    _subjects: str | tuple[Check, ...]  # of the checks: their only one, or the checks as the store was asked them
 
     def __init__(
         self,
@@ -86,8 +90,6 @@ class Decision:
         outcomes: Outcomes = (),
         cost: int = 1,
         reason: Reason | None = None,
-        states: States | None = None,
-        subjects: str | tuple[Check, ...] = "",
     ) -> None:
         self.allowed = allowed
         self._now_us = now_us
@@ -95,15 +97,13 @@ class Decision:
         self._outcomes = outcomes
         self._cost = cost
         self._reason = reason
-        self._states = states
-        self._subjects = subjects  # of the checks: their only one, or the checks as the store was asked them
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
         """What the store answered, one outcome per applied rule, in the rules' order."""
         outcomes = self._outcomes
         if outcomes and callable(outcomes[-1]):
-            wait_us, state, figures = outcomes
+            wait_us, state, self._subjects, self._states, figures = outcomes
             outcomes = (Outcome(wait_us, *figures(state, self._now_us, self._checks[0].quota)),)
             self._outcomes = outcomes
         return outcomes
@@ -212,11 +212,12 @@ class Decision:
         check, (_, remaining, reset_us) = self._checks[place], self.outcomes[place]
         limit = check.quota.capacity
         used = limit - remaining
-        if self._states is None:
+        states: States | None = getattr(self, "_states", None)
+        if states is None:
             return used * 100 >= limit * WARNING_PERCENT
         subjects = self._subjects
         subject = subjects if isinstance(subjects, str) else subjects[place].subject
-        return self._states.warns((check.space, subject), used, limit, self._now_us, reset_us)
+        return states.warns((check.space, subject), used, limit, self._now_us, reset_us)
 
     @property
     def _refusal(self) -> Refusal:
@@ -304,7 +305,9 @@ def combine(
 ) -> Decision:
     """The decision on a request whose checks had these outcomes: allowed unless an enforced one must wait."""
     allowed = all(outcome.wait_us == 0 or not check.enforced for check, outcome in zip(checks, outcomes, strict=True))
-    return Decision(allowed, now_us, checks, outcomes, cost, reason, states, subjects)
+    decision = Decision(allowed, now_us, checks, outcomes, cost, reason)
+    decision._states, decision._subjects = states, subjects
+    return decision
 
 
 def blocked(check: Check, block: Block, now_us: int) -> Decision:

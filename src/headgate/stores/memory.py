@@ -109,7 +109,7 @@ class MemoryStore:
                         known[subject] = kept
             finally:
                 release()
-            return Decision(wait == 0, now, templates, (wait, kept, figures), cost, None, states, subject)
+            return Decision(wait == 0, now, templates, (wait, kept, subject, states, figures), cost)
 
         return check
 

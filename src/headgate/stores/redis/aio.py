@@ -18,7 +18,7 @@ from redis.exceptions import NoScriptError
 
 from headgate.core.check import Charge, Check, Client, Group, Result
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision, States
+from headgate.core.decision import Decision, States, combine
 from headgate.errors import IdempotencyConflict, StoreError, StoreUnavailable
 from headgate.stores.protocol import AsyncSingle
 from headgate.stores.redis import script
@@ -71,7 +71,7 @@ class AsyncRedisStore:
         async def check(subject: str, cost: int) -> Decision:
             (result,) = await join((Group((Check(rule, space, subject, quota, cost),)),))
             now_us, outcomes, _ = cast("Result", result)
-            return Decision(outcomes[0].wait_us == 0, now_us, templates, outcomes, cost, None, states, subject)
+            return combine(templates, outcomes, now_us, cost=cost, states=states, subjects=subject)
 
         return check
 

@@ -13,7 +13,7 @@ from redis.exceptions import NoScriptError
 
 from headgate.core.check import Charge, Check, Client, Group, Outcome, Result
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision, States
+from headgate.core.decision import Decision, States, combine
 from headgate.core.key import key
 from headgate.errors import IdempotencyConflict, StoreUnavailable
 from headgate.stores.protocol import Single
@@ -51,7 +51,7 @@ class RedisStore:
             sent_us = "" if self._clock is None else self._clock.now_us()
             now_us, wait_us, remaining, reset_us = run((*head, key(space, subject), sent_us, *tail, cost))
             outcomes = (Outcome(wait_us, remaining, reset_us),)
-            return Decision(wait_us == 0, now_us, templates, outcomes, cost, None, states, subject)
+            return combine(templates, outcomes, now_us, cost=cost, states=states, subjects=subject)
 
         return check
 
