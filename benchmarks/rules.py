@@ -7,7 +7,10 @@ shows what the processor pays for memory that it has not at hand. In both, every
 key costs the store the same however many rules there are. `unseen`: every path is a new one, so that no path that was
 remembered helps.
 
-`load` reads a TOML file of 10,000 rules with eight keys each, from the bytes to the snapshot in force.
+`penalties`: the checks of a blocked client beside those of one that is allowed, under the same two rules.
+
+`load` reads 10,000 rules with eight fields each, from the bytes of a TOML file, or from opening a connection to a
+PostgreSQL of our own, to the snapshot in force.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from benchmarks.measure import Series, Turn, interleave, rate_of
 from benchmarks.plan import Plan
 from benchmarks.report import Row, Section, Target
 from headgate import Limiter, Rule
+from headgate.rules import Penalties, Snapshot
 from headgate.rules.sources.file import load
 
 COUNTS = (10, 1_000, 10_000)
@@ -43,7 +47,8 @@ def run(plan: Plan) -> Section:
         f"as with {FEW}",
         notes=[
             "two rules apply to each request; hot: nine endpoints, spread: all of them, unseen: a new path each time;",
-            f"load: a TOML file of {LOADED:,} rules, in seconds.",
+            "penalties: two rules again; blocked: compared to an allowed check;",
+            f"load: {LOADED:,} rules from a TOML file and from PostgreSQL, in seconds.",
         ],
     )
     limiters = {number: Limiter(rules(number)) for number in COUNTS}
@@ -61,18 +66,18 @@ def run(plan: Plan) -> Section:
             times = None if one is few else few.times(one)  # rates: how many times the time
             target = Target(1.3, at_least=False) if name == f"{MANY:,} rules" else None
             section.rows.append(Row(work, name, 1_000_000 / one.median, "µs/check", one.spread, times, target))
-    loaded = Series(tuple(load_seconds(max(2, plan.memory_rounds // 3))))
-    section.rows.append(
-        Row(
-            "load",
-            f"{LOADED:,} rules",
-            loaded.median,
-            "s",
-            loaded.spread,
-            loaded.median,
-            Target(2, unit="s", at_least=False),
-        )
-    )
+    series = interleave(penalised(plan.memory_seconds), plan.memory_rounds)
+    allowed = series["allowed"]
+    for name, one in series.items():
+        times = None if one is allowed else allowed.times(one)
+        target = Target(1, at_least=False) if name == "blocked" else None
+        section.rows.append(Row("penalties", name, 1_000_000 / one.median, "µs/check", one.spread, times, target))
+    rounds = max(2, plan.memory_rounds // 3)
+    for source, seconds in (("TOML", load_seconds(rounds)), ("PostgreSQL", database_seconds(rounds))):
+        loaded = Series(tuple(seconds))
+        target = Target(2, unit="s", at_least=False)
+        name = f"{LOADED:,} rules, {source}"
+        section.rows.append(Row("load", name, loaded.median, "s", loaded.spread, loaded.median, target))
     return section
 
 
@@ -154,6 +159,29 @@ def turn(limiter: Limiter, requests: Callable[[], Requests], seconds: float, bef
     return lambda: rate_of(seconds, CHUNK, chunk)
 
 
+def penalised(seconds: float) -> dict[str, Turn]:
+    """A limiter with penalties, and one client that it has blocked for longer than this takes."""
+    listed = [Rule(id="everybody", quota=AMPLE), Rule(id="upload", quota=AMPLE, endpoints=["/upload"])]
+    penalties = Penalties(enabled=True, violation_threshold=1, multipliers=[1])
+    limiter = Limiter(Snapshot(listed, penalties=penalties))
+    limiter.check(user="blocked", cost=2_000_000_000)
+
+    def turn(user: str, reason: str) -> Turn:
+        def chunk() -> float:
+            check = limiter.check
+            start = perf_counter()
+            for _ in range(CHUNK):
+                decision = check(user=user, endpoint="/upload")
+            spent = perf_counter() - start
+            if decision.reason != reason:
+                raise RuntimeError(f"{user}: reason {decision.reason} instead of {reason}")
+            return spent
+
+        return lambda: rate_of(seconds, CHUNK, chunk)
+
+    return {"allowed": turn("allowed", "within_limit"), "blocked": turn("blocked", "penalty")}
+
+
 def load_seconds(rounds: int) -> list[float]:
     lines = []
     for place in range(LOADED):
@@ -171,4 +199,37 @@ def load_seconds(rounds: int) -> list[float]:
             taken.append(perf_counter() - start)
             if len(snapshot.rules) != LOADED:
                 raise RuntimeError(f"{len(snapshot.rules)} rules were loaded instead of {LOADED}")
+    return taken
+
+
+def database_seconds(rounds: int) -> list[float]:
+    from headgate.db import Changes, migrate
+    from headgate.rules.sources.database import DatabaseSource
+    from tests.postgres import Postgres
+
+    listed = [
+        Rule(
+            id=f"rule-{place}",
+            name=f"Rule {place}",
+            quota="100/hour",
+            endpoints=[pattern(place)],
+            methods=["GET"],
+            tiers=["free"],
+            group="endpoint",
+        )
+        for place in range(LOADED)
+    ]
+    taken = []
+    with Postgres() as server:
+        migrate(server.url)
+        with Changes(server.url) as changes, changes.begin("benchmark") as change:
+            change.apply(Snapshot(listed))
+        for _ in range(rounds):
+            start = perf_counter()
+            source = DatabaseSource(server.url)
+            taken.append(perf_counter() - start)
+            loaded = len(source.holder.current.rules)
+            source.close()
+            if loaded != LOADED:
+                raise RuntimeError(f"{loaded} rules were loaded instead of {LOADED}")
     return taken

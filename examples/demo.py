@@ -72,8 +72,8 @@ class Demo:
 
 def main() -> None:
     demo = Demo()
-    print(INTRODUCTION.format(help=HELP))
     try:
+        print(INTRODUCTION.format(help=HELP))
         while (line := input("> ").strip()) not in ("quit", "exit"):
             if line:
                 print(demo.answer(line))

@@ -13,11 +13,15 @@ from headgate._version import __version__
 from headgate.core.decision import Decision, LimitStatus
 from headgate.core.quota import Quota
 from headgate.errors import (
+    ChangeConflict,
+    DatabaseError,
+    DatabaseUnavailable,
     HeadgateError,
     IdempotencyConflict,
     InvalidCheck,
     InvalidQuota,
     InvalidRule,
+    NotFound,
     RateLimited,
     StoreError,
     StoreFull,
@@ -30,6 +34,9 @@ from headgate.rules.rule import Rule
 
 __all__ = [
     "AsyncLimiter",
+    "ChangeConflict",
+    "DatabaseError",
+    "DatabaseUnavailable",
     "Decision",
     "HeadgateError",
     "IdempotencyConflict",
@@ -38,6 +45,7 @@ __all__ = [
     "InvalidRule",
     "LimitStatus",
     "Limiter",
+    "NotFound",
     "Quota",
     "RateLimited",
     "Rule",

@@ -6,10 +6,14 @@ HeadgateError
 ├── InvalidCheck          (ValueError)   a check whose subject, cost or key makes no sense
 │   └── IdempotencyConflict              one idempotency key, two different requests
 ├── RateLimited                          a decorated function was refused; carries the decision
-└── StoreError                           the store could not decide; the failure policy takes over
-    ├── StoreTimeout                     no answer within the deadline: it may or may not have been charged
-    ├── StoreUnavailable                 not reached, or it answered with an error: nothing was charged
-    └── StoreFull                        a bounded store with no key that it may forget
+├── StoreError                           the store could not decide; the failure policy takes over
+│   ├── StoreTimeout                     no answer within the deadline: it may or may not have been charged
+│   ├── StoreUnavailable                 not reached, broken off, or answered with an error
+│   └── StoreFull                        a bounded store with no key that it may forget
+├── DatabaseError                        the rules' database answered with an error; the driver's is its cause
+│   └── DatabaseUnavailable              it was not reached, or the connection broke
+├── ChangeConflict                       what was to be changed is no longer what the caller has seen
+└── NotFound              (LookupError)  there is no rule, tier, user … of that name in the database
 
 A refusal is a value (`Decision`), not an exception: only faults raise.
 """
@@ -93,8 +97,25 @@ class StoreTimeout(StoreError):
 
 
 class StoreUnavailable(StoreError):
-    """The store was not reached, or answered with an error. Nothing was charged."""
+    """The store was not reached, or answered with an error: nothing was charged. Or the connection broke off while a
+    check was under way: then it may or may not have been."""
 
 
 class StoreFull(StoreError):
     """A bounded store has no room for a new key: every key that it holds is limiting somebody right now."""
+
+
+class DatabaseError(HeadgateError):
+    """The rules' database could not do what it was asked. The driver's error is the cause."""
+
+
+class DatabaseUnavailable(DatabaseError):
+    """The rules' database was not reached, or the connection broke."""
+
+
+class ChangeConflict(HeadgateError):
+    """A change that was refused because somebody else was faster: look again, and decide again. Nothing was changed."""
+
+
+class NotFound(HeadgateError, LookupError):
+    """There is no rule, tier, user, override or exemption of that name. Nothing was changed."""

@@ -18,7 +18,9 @@ do
   local function admit(state, now, quota, cost)
     local limit = quota.limit
     local tat, part, horizon, horizon_part = current(state, now, quota)
-    if state and state[1] > tat then state = { tat, part } end
+    if state and (state[1] > horizon or (state[1] == horizon and state[2] > horizon_part)) then
+      state = { tat, part }
+    end
     if cost > quota.burst then return NEVER, state end
     local step, step_part = muldiv(cost, quota.window, limit)
     tat = tat + step

@@ -1,7 +1,8 @@
 """GCRA: the theoretical arrival time (tat) at which the next request would be exactly on schedule.
 
 State: (tat, part): whole microseconds, and the part of the next one in 1/limit. Each unit of cost moves tat by
-`window / limit`; a check is allowed while that leaves tat at most `burst * window / limit` ahead of now.
+`window / limit`; a check is allowed while that leaves tat at most `burst * window / limit` ahead of now: the horizon.
+A tat beyond that, from the future or from a larger burst, is taken to be there: full, and no fuller than that.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, 
     limit = quota.limit
     horizon, horizon_part = quota.refill
     horizon += now
-    tat, part = state if state is not None and state[0] >= now else (now, 0)
-    if tat >= horizon:
-        state = tat, part = _clamped(tat, part, horizon, horizon_part)
-    elif part >= limit:
-        part = limit - 1
+    tat, part = now, 0
+    if state is not None and state[0] >= now:
+        tat, part = state
+        if tat > horizon or (tat == horizon and part > horizon_part):
+            state = tat, part = horizon, horizon_part
+        elif part >= limit:
+            part = limit - 1
     step, step_part = quota.step if cost == 1 else divmod(cost * quota.window_us, limit)
     tat += step
     part += step_part
@@ -35,18 +38,15 @@ def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, 
 def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
     horizon, horizon_part = quota.refill
     horizon += now
-    tat, part = state if state is not None and state[0] >= now else (now, 0)
-    if tat >= horizon:
-        tat, part = _clamped(tat, part, horizon, horizon_part)
-    elif part >= quota.limit:
-        part = quota.limit - 1
+    tat, part = now, 0
+    if state is not None and state[0] >= now:
+        tat, part = state
+        if tat > horizon or (tat == horizon and part > horizon_part):
+            tat, part = horizon, horizon_part
+        elif part >= quota.limit:
+            part = quota.limit - 1
     remaining = ((horizon - tat) * quota.limit + horizon_part - part) // quota.window_us
     return remaining, tat - now + (part > 0)
-
-
-def _clamped(tat: int, part: int, horizon: int, horizon_part: int) -> State:
-    """Full, and no fuller than that: what is beyond comes from the future, or from a larger burst."""
-    return (horizon, horizon_part) if tat > horizon or part > horizon_part else (tat, part)
 
 
 def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> State | None:

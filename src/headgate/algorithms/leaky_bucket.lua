@@ -36,7 +36,7 @@ do
     if state and (state[3] > now or state[1] >= burst) then
       state = { level, part, now } -- from the future, or from a larger burst
     end
-    return cost > burst and NEVER or until_(level + cost - burst, part, quota), state
+    return cost > burst and NEVER or until_(cost - (burst - level), part, quota), state
   end
 
   local function figures(state, now, quota)

@@ -5,7 +5,7 @@
 --   admit(state, now, quota, cost)                 -> wait, state
 --   figures(state, now, quota)                     -> remaining, reset
 --   refund(state, now, quota, cost, charged_at, reset) -> state
---   save(key, state, ttl)                          ttl in milliseconds
+--   save(key, state, ttl)                          ttl in milliseconds; as text, Redis reads it faster
 -- The meaning is that of the Python twins (algorithms/__init__.py). Times are in microseconds.
 -- A quota is a table: limit, window, burst; and what a twin cares to remember in it for the time of the call.
 -- A changed state is a new table, never the given one altered.
@@ -16,7 +16,7 @@
 local algorithms = {}
 local NEVER = -1
 local EXACT = 9007199254740992
-local call, pack, unpack = redis.call, struct.pack, struct.unpack
+local call, try, pack, unpack, format = redis.call, redis.pcall, struct.pack, struct.unpack, string.format
 local abs, ceil, floor, max, min = math.abs, math.ceil, math.floor, math.max, math.min
 
 -- floor(a * b / c), and the remainder; exact for a, b, c from 0 to 2^53-1 whose quotient is below 2^53.
@@ -63,9 +63,10 @@ local function idle(now, quota, cost, charged_at, reset)
 end
 
 -- States of two and of three numbers are kept as little-endian doubles: a fifth of the time that text takes.
+-- What is not one of ours (an older version's, or somebody else's) counts as never seen.
 local function load2(key)
-  local value = call('GET', key)
-  if not value then return nil end
+  local value = try('GET', key)
+  if type(value) ~= 'string' or #value ~= 16 then return nil end
   local a, b = unpack('<dd', value)
   return { a, b }
 end
@@ -75,8 +76,8 @@ local function save2(key, state, ttl)
 end
 
 local function load3(key)
-  local value = call('GET', key)
-  if not value then return nil end
+  local value = try('GET', key)
+  if type(value) ~= 'string' or #value ~= 24 then return nil end
   local a, b, c = unpack('<ddd', value)
   return { a, b, c }
 end

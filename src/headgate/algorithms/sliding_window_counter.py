@@ -17,17 +17,23 @@ def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, 
     start = now - now % window
     current = previous = 0
     if state is not None:
-        if state[0] > now:
-            # From the future. What the other bucket had would fade too early here, so it counts in full.
-            state = (start, min(limit, state[1] + state[2]), 0)
-        if state[0] >= start:
-            _, current, previous = state
-        elif state[0] >= start - window:
-            previous = state[1]
+        since, current, previous = state
+        if since != start:
+            if since > now:
+                # From the future. What the other bucket had would fade too early here, so it counts in full.
+                current, previous = min(limit, current + previous), 0
+                state = (start, current, previous)
+            elif since < start:
+                current, previous = 0, current if since >= start - window else 0
     left = start + window - now
     if cost <= limit - current - previous * left // window:
         return 0, (start, current + cost, previous) if cost else state
-    return NEVER if cost > limit else _until(limit - cost, current, previous, left, window), state
+    if cost > limit:
+        return NEVER, state
+    room = limit - cost
+    if current > room:
+        return left + _fade(room, current, window, window), state
+    return _fade(room - current, previous, left, window), state
 
 
 def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:

@@ -35,16 +35,15 @@ do
   end
 
   local function load(key)
-    local newest = call('LINDEX', key, -1)
-    if not newest then return nil end
+    local newest = try('LINDEX', key, -1)
+    if type(newest) ~= 'string' or #newest ~= 24 then return nil end
     local stamp, cost, total = unpack('<ddd', newest)
     local oldest = unpack('<ddd', call('LINDEX', key, 0))
     return { key = key, gone = 0, future = 0, total = total, stamp = stamp, cost = cost, oldest = oldest }
   end
 
-  -- Without the entries stamped at horizon or before.
+  -- Without the entries stamped at horizon or before; the newest is not.
   local function expired(state, horizon)
-    if state.stamp <= horizon then return nil end
     local gone, total, oldest = 0, state.total, nil
     walk(state.key, 0, 1, function(stamp, cost)
       oldest = stamp
@@ -78,9 +77,10 @@ do
     return at
   end
 
-  -- Without what has left the window, and with nothing in the future.
+  -- Without what has left the window, and with nothing in the future; nil when nothing is left.
   local function current(state, horizon, stamp)
-    if state.oldest <= horizon then return expired(state, horizon) end
+    if state.stamp <= horizon then return nil end
+    if state.oldest <= horizon then state = expired(state, horizon) end
     return state.stamp > stamp and rebased(state, stamp) or state
   end
 
@@ -88,14 +88,14 @@ do
     local limit, window = quota.limit, quota.window
     local stamp = stamp_of(now, quota)
     if state then state = current(state, now - window, stamp) end
-    if not state then
+    if not state then -- nothing is left: unless something is charged, what was there may stay until it expires
       if cost > limit then return NEVER, nil end
       return 0, cost > 0 and { fresh = true, gone = 0, future = 0, push = true, oldest = stamp, total = cost,
                                stamp = stamp, cost = cost } or nil
     end
     local total = state.total
     if cost > limit - total then
-      return cost > limit and NEVER or freed(state, total + cost - limit) + window - now, state
+      return cost > limit and NEVER or freed(state, cost - (limit - total)) + window - now, state
     end
     if cost == 0 then return 0, state end
     local same = state.stamp == stamp
@@ -126,14 +126,15 @@ do
 
   local function save_refund(key, state)
     call('LSET', key, state.undo, pack('<ddd', state.undo_stamp, state.undo_cost, 0))
-    local stamp, cost
-    repeat -- entries that a refund emptied do not stay the newest
-      local newest = call('LINDEX', key, -1)
-      if not newest then return end
-      stamp, cost = unpack('<ddd', newest)
-      if cost == 0 then call('RPOP', key) end
-    until cost > 0
-    call('LSET', key, -1, pack('<ddd', stamp, cost, state.total))
+    if state.undo_cost == 0 then -- an entry that a refund emptied does not stay
+      call('LSET', key, state.undo, '')
+      call('LREM', key, -1, '')
+    end
+    local newest = call('LINDEX', key, -1)
+    if newest then
+      local stamp, cost = unpack('<ddd', newest)
+      call('LSET', key, -1, pack('<ddd', stamp, cost, state.total))
+    end
   end
 
   local function save(key, state, ttl)

@@ -26,15 +26,26 @@ State = tuple["array[int]", int, int, int, int, int]
 def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, State | None]:
     limit, window = quota.limit, quota.window_us
     stamp = now if limit <= MAX_ENTRIES else _stamp(now, quota)
-    if state is not None:
-        state = _current(state, now - window, stamp)
-    if state is None:
-        return (0, (array("q"), 0, 0, cost, stamp, cost) if cost else None) if cost <= limit else (NEVER, None)
-    entries, first, end, total, newest, newest_cost = state
+    live = state
+    if live is not None:
+        entries, first, end, total, newest, newest_cost = live
+        if newest > stamp or (entries[first] if first < end else newest) <= now - window:
+            live = _current(live, now - window, stamp)
+            if live is not None:
+                entries, first, end, total, newest, newest_cost = live
+    if live is None:
+        if cost > limit:
+            return NEVER, state
+        return 0, (array("q"), 0, 0, cost, stamp, cost) if cost else state
     if cost > limit - total:
-        return NEVER if cost > limit else _freed(state, total + cost - limit) + window - now, state
+        if cost > limit:
+            return NEVER, live
+        needed = total + cost - limit
+        if first < end and needed <= entries[first + 1]:  # one that leaves makes room enough
+            return entries[first] + window - now, live
+        return _freed(live, needed) + window - now, live
     if cost == 0:
-        return 0, state
+        return 0, live
     if newest == stamp:
         return 0, (entries, first, end, total + cost, stamp, newest_cost + cost)
     if len(entries) > end:
@@ -52,10 +63,12 @@ def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
 
 
 def _current(state: State, horizon: int, stamp: int) -> State | None:
-    """Without what has left the window, and with nothing in the future."""
+    """Without what has left the window, and with nothing in the future; None when nothing is left."""
     entries, first, end, _, newest, _ = state
-    if (entries[first] if first < end else newest) <= horizon:
-        return _expired(state, horizon)
+    if newest <= horizon:
+        return None
+    if first < end and entries[first] <= horizon:
+        state = _expired(state, horizon)
     return _rebased(state, stamp) if newest > stamp else state
 
 
@@ -67,11 +80,9 @@ def _stamp(time: int, quota: Quota) -> int:
     return -(time // -step) * step
 
 
-def _expired(state: State, horizon: int) -> State | None:
-    """Without the entries stamped `horizon` or before."""
+def _expired(state: State, horizon: int) -> State:
+    """Without the entries stamped `horizon` or before; the newest is not."""
     entries, first, end, total, stamp, cost = state
-    if stamp <= horizon:
-        return None
     while first < end and entries[first] <= horizon:
         total -= entries[first + 1]
         first += 2
@@ -114,9 +125,12 @@ def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: i
     elif newest > stamp and at > first and entries[at - 2] == stamp:
         cost = min(cost, entries[at - 1])
         entries[at - 1] -= cost
+        if entries[at - 1] == 0:
+            del entries[at - 2 : at]
+            end -= 2
     else:
         return state
-    while newest_cost == 0 and end > first:
+    if newest_cost == 0 and end > first:
         end -= 2
         newest, newest_cost = entries[end], entries[end + 1]
     return (entries, first, end, total - cost, newest, newest_cost) if total > cost else None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from headgate.core.key import key
-from headgate.core.quota import Quota
+from headgate.core.key import joined, key
+from headgate.core.quota import MAX_REFILL_US, Quota
 
 NEVER: Final = -1  # a wait that no waiting ends: the cost is larger than the quota can ever hold
 
@@ -41,25 +41,71 @@ class Check(NamedTuple):
 class Idempotency(NamedTuple):
     """Makes a group safe to send twice: the first answer to `key` is kept and given again for five minutes.
 
-    `fingerprint` stands for what was asked: the same key with another fingerprint is a conflict.
+    `fingerprint` stands for what was asked: the same key with another fingerprint is a conflict. A `scope` has keys of
+    its own.
     """
 
     key: str
     fingerprint: str
+    scope: str = ""
+
+    @property
+    def name(self) -> str:
+        """The key in its scope."""
+        return joined((self.scope, self.key))
 
 
 IDEMPOTENCY_US: Final = 300_000_000
 
 
+class Client(NamedTuple):
+    """Whom a penalty meets: the fact that identifies the client (`user`, `ip` …), and its value."""
+
+    fact: str
+    name: str
+
+
+MAX_VIOLATIONS: Final = 1_000  # remembered of one client
+MAX_BLOCK_US: Final = MAX_REFILL_US
+
+
+class Terms(NamedTuple):
+    """When clients are blocked, and for how long.
+
+    A refusal by an enforced check is a violation. From the `threshold`-th within `detection_us` on, each one blocks
+    the client for the window of the binding check times the next of `multipliers`, the last of which repeats.
+    """
+
+    detection_us: int
+    threshold: int  # from 1 to MAX_VIOLATIONS
+    multipliers: tuple[int, ...]
+
+    def block_us(self, violations: int, window_us: int) -> int:
+        """How long a client is blocked at this many violations; 0 when it is not."""
+        step = violations - self.threshold
+        if step < 0:
+            return 0
+        return min(window_us * self.multipliers[min(step, len(self.multipliers) - 1)], MAX_BLOCK_US)
+
+
+class Penalty(NamedTuple):
+    """Has a group's refusal count against its client, and refuses the group while that client is blocked."""
+
+    client: Client
+    terms: Terms
+
+
 class Group(NamedTuple):
     """The checks of one request, decided together: all of them are charged, or none is.
 
-    Their keys differ from one another. A `peek` answers the same and charges nothing.
+    Their keys differ from one another. A `peek` answers the same and charges nothing. With a `penalty`, looking at
+    the client's block, recording a violation and beginning a block are part of the same atomic step.
     """
 
     checks: tuple[Check, ...]
     peek: bool = False
     idempotency: Idempotency | None = None
+    penalty: Penalty | None = None
 
 
 class Outcome(NamedTuple):
@@ -70,11 +116,38 @@ class Outcome(NamedTuple):
     reset_us: int  # the time until the whole quota is available again
 
 
+class Block(NamedTuple):
+    """A client is refused everything for a while."""
+
+    left_us: int  # until it ends; always above 0
+    rule: str  # whose refusal began it
+
+
 class Result(NamedTuple):
-    """The answer to one group: an outcome per check, in order, and the store's time at which it was decided."""
+    """The answer to one group: an outcome per check, in order, and the store's time at which it was decided.
+
+    `block` is there when the group's client is blocked. If it was blocked before, the checks were not looked at,
+    and there are no outcomes; if there are, this group's refusal began the block.
+    """
 
     now_us: int
     outcomes: tuple[Outcome, ...]
+    block: Block | None = None
+
+
+def binding(checks: tuple[Check, ...], outcomes: tuple[Outcome, ...]) -> Check | None:
+    """The enforced check that makes a request wait longest: that of the `Decision`. None when none does.
+
+    A check of cost 0 only looked, and is passed over.
+    """
+    found: tuple[float, int, int] | None = None
+    binds = None
+    for check, (wait_us, remaining, reset_us) in zip(checks, outcomes, strict=True):
+        if wait_us and check.enforced and check.cost:
+            rank = (float("inf") if wait_us == NEVER else wait_us, -remaining, reset_us)
+            if found is None or rank > found:
+                found, binds = rank, check
+    return binds
 
 
 class Charge(NamedTuple):

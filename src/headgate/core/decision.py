@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, Protocol
 
-from headgate.core.check import NEVER, REFUSAL, Check, Outcome, Refusal
+from headgate.core.check import NEVER, REFUSAL, Block, Check, Outcome, Refusal
 from headgate.core.quota import MICROSECONDS, Quota
 
 State = Literal["normal", "warning", "throttled"]
@@ -26,6 +26,14 @@ WARNING_PERCENT = 80
 # The outcome of a single check whose figures nobody has asked for yet: wait, state, and what tells the figures.
 Late = tuple[int, Any, Callable[[Any, int, Quota], tuple[int, int]]]
 Outcomes = tuple[Outcome, ...] | Late
+
+
+class States(Protocol):
+    """A memory of which limits are in warning: what makes them stay in it for a while."""
+
+    def warns(self, key: tuple[str, str], used: int, limit: int, now_us: int, reset_us: int) -> bool:
+        """Whether the limit at this key (space and subject), of which `used` is used, is in warning."""
+        ...
 
 
 class LimitStatus(NamedTuple):
@@ -50,12 +58,25 @@ class Decision:
     `limit=100, remaining=70, retry_after=0.0`; after 100: the next has `allowed=False, remaining=0` and
     `retry_after` the seconds until it would pass, exact to the microsecond.
 
-    Everything but `allowed` is worked out when it is asked for. Decisions are immutable.
+    Everything but `allowed` is worked out when it is asked for.
     """
 
-    __slots__ = ("_checks", "_cost", "_now_us", "_outcomes", "_reason", "allowed")
+    __slots__ = (
+        "_binding",
+        "_checks",
+        "_cost",
+        "_now_us",
+        "_outcomes",
+        "_reason",
+        "_state",
+        "_states",
+        "_subjects",
+        "allowed",
+    )
 
     allowed: bool
+    _binding: tuple[Check, Outcome]
+    _outcomes: Outcomes
 
     def __init__(
         self,
@@ -65,6 +86,8 @@ class Decision:
         outcomes: Outcomes = (),
         cost: int = 1,
         reason: Reason | None = None,
+        states: States | None = None,
+        subjects: str | tuple[Check, ...] = "",
     ) -> None:
         self.allowed = allowed
         self._now_us = now_us
@@ -72,30 +95,43 @@ class Decision:
         self._outcomes = outcomes
         self._cost = cost
         self._reason = reason
+        self._states = states
+        self._subjects = subjects  # of the checks: their only one, or the checks as the store was asked them
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
         """What the store answered, one outcome per applied rule, in the rules' order."""
         outcomes = self._outcomes
-        if callable(outcomes[-1]) if outcomes else False:
-            wait_us, state, figures = cast("Late", outcomes)
-            return (Outcome(wait_us, *figures(state, self._now_us, self._checks[0].quota)),)
-        return cast("tuple[Outcome, ...]", outcomes)
+        if outcomes and callable(outcomes[-1]):
+            wait_us, state, figures = outcomes
+            outcomes = (Outcome(wait_us, *figures(state, self._now_us, self._checks[0].quota)),)
+            self._outcomes = outcomes
+        return outcomes
+
+    @property
+    def binding(self) -> tuple[Check, Outcome]:
+        """The check of the binding limit, and what the store answered to it. There is none without rules."""
+        try:
+            return self._binding
+        except AttributeError:
+            pairs = self._pairs()
+            self._binding = next(pairs) if len(self._checks) == 1 else min(pairs, key=_restrictiveness)
+        return self._binding
 
     @property
     def limit(self) -> int:
         """What `remaining` counts down from; 0 when no limit applied."""
-        return self._binding.limit if self._checks else 0
+        return self.binding[0].quota.capacity if self._checks else 0
 
     @property
     def remaining(self) -> int:
         """How much still fits right now."""
-        return self._binding.remaining if self._checks else 0
+        return self.binding[1].remaining if self._checks else 0
 
     @property
     def reset_after(self) -> float:
         """Seconds until the whole limit is available again."""
-        return self._binding.reset_after if self._checks else 0.0
+        return self.binding[1].reset_us / MICROSECONDS if self._checks else 0.0
 
     @property
     def reset_at(self) -> float:
@@ -107,17 +143,21 @@ class Decision:
         """Seconds until the same request would pass, if nobody else came: 0 when allowed, None for never."""
         if self.allowed or not self._checks:
             return 0.0
-        return self._binding.retry_after
+        wait_us = self.binding[1].wait_us
+        return None if wait_us == NEVER else wait_us / MICROSECONDS
 
     @property
     def delay(self) -> float:
         """Seconds until this request's turn, of a leaky bucket; 0 for all others and for refusals."""
-        return max((status.delay for status in self.limits), default=0.0) if self.allowed else 0.0
+        if not self.allowed:
+            return 0.0
+        delays = (_delay_us(check, outcome, self._cost) for check, outcome in self._pairs())
+        return max(delays, default=0) / MICROSECONDS
 
     @property
     def rule(self) -> str | None:
         """The id of the binding rule; None when no rule applied."""
-        return self._binding.rule if self._checks else None
+        return self.binding[0].rule if self._checks else None
 
     @property
     def status(self) -> int:
@@ -138,13 +178,18 @@ class Decision:
 
     @property
     def state(self) -> State:
-        """`throttled` when refused, `warning` from 80 % used, else `normal`."""
-        if not self.allowed:
-            return "throttled"
-        for status in self.limits:
-            if status.enforced and (status.limit - status.remaining) * 100 >= status.limit * WARNING_PERCENT:
-                return "warning"
-        return "normal"
+        """`throttled` when refused, `warning` from 80 % used until below 70 %, else `normal`.
+
+        The percentages are the limiter's. A limit that is in warning is remembered by the limiter when this is
+        first asked for, and only then; the answer is that of this decision from then on.
+        """
+        try:
+            return self._state
+        except AttributeError:
+            # A list: every limit is to be remembered, not only the first that warns.
+            warnings = [self._warns(place) for place, check in enumerate(self._checks) if check.enforced]
+            self._state: State = "throttled" if not self.allowed else "warning" if any(warnings) else "normal"
+        return self._state
 
     @property
     def reason(self) -> Reason:
@@ -160,22 +205,25 @@ class Decision:
     @property
     def limits(self) -> tuple[LimitStatus, ...]:
         """One status per applied rule, the most restrictive first."""
-        return tuple(sorted(self._statuses(), key=_restrictiveness))
+        pairs = sorted(self._pairs(), key=_restrictiveness)
+        return tuple(_status(check, outcome, self._cost) for check, outcome in pairs)
 
-    @property
-    def _binding(self) -> LimitStatus:
-        return min(self._statuses(), key=_restrictiveness)
+    def _warns(self, place: int) -> bool:
+        check, (_, remaining, reset_us) = self._checks[place], self.outcomes[place]
+        limit = check.quota.capacity
+        used = limit - remaining
+        if self._states is None:
+            return used * 100 >= limit * WARNING_PERCENT
+        subjects = self._subjects
+        subject = subjects if isinstance(subjects, str) else subjects[place].subject
+        return self._states.warns((check.space, subject), used, limit, self._now_us, reset_us)
 
     @property
     def _refusal(self) -> Refusal:
-        if self.allowed or not self._checks:
-            return REFUSAL
-        pairs = zip(self._checks, self._statuses(), strict=True)
-        return min(pairs, key=lambda pair: _restrictiveness(pair[1]))[0].refusal
+        return REFUSAL if self.allowed or not self._checks else self.binding[0].refusal
 
-    def _statuses(self) -> Iterator[LimitStatus]:
-        for check, outcome in zip(self._checks, self.outcomes, strict=True):
-            yield _status(check, outcome, self._cost)
+    def _pairs(self) -> Iterator[tuple[Check, Outcome]]:
+        return zip(self._checks, self.outcomes, strict=True)
 
     def as_dict(self) -> dict[str, Any]:
         """The figures as plain data, ready for JSON."""
@@ -216,28 +264,32 @@ _FIGURES = (
 
 def _status(check: Check, outcome: Outcome, cost: int) -> LimitStatus:
     wait_us, remaining, reset_us = outcome
-    quota = check.quota
-    delay_us = 0
-    if wait_us == 0 and quota.algorithm == "leaky_bucket":
-        # It is empty reset_us from now; this request's own share of that is the last to leave.
-        delay_us = max(0, reset_us - check.cost * cost * quota.window_us // quota.limit)
     return LimitStatus(
         rule=check.rule,
-        quota=quota,
+        quota=check.quota,
         enforced=check.enforced,
         allowed=wait_us == 0,
-        limit=quota.capacity,
+        limit=check.quota.capacity,
         remaining=remaining,
         reset_after=reset_us / MICROSECONDS,
         retry_after=None if wait_us == NEVER else wait_us / MICROSECONDS,
-        delay=delay_us / MICROSECONDS,
+        delay=_delay_us(check, outcome, cost) / MICROSECONDS,
     )
 
 
-def _restrictiveness(status: LimitStatus) -> tuple[bool, float, int, float]:
+def _delay_us(check: Check, outcome: Outcome, cost: int) -> int:
+    """The time until a request's turn in a leaky bucket."""
+    quota = check.quota
+    if quota.algorithm != "leaky_bucket" or outcome.wait_us != 0:
+        return 0
+    # It is empty reset_us from now; this request's own share of that is the last to leave.
+    return max(0, outcome.reset_us - check.cost * cost * quota.window_us // quota.limit)
+
+
+def _restrictiveness(pair: tuple[Check, Outcome]) -> tuple[bool, float, int, int]:
     """Sorts the enforced before the shadows, the longest wait first, then the least remaining."""
-    wait = float("inf") if status.retry_after is None else status.retry_after
-    return (not status.enforced, -wait, status.remaining, -status.reset_after)
+    check, (wait_us, remaining, reset_us) = pair
+    return (not check.enforced, float("-inf") if wait_us == NEVER else -wait_us, remaining, -reset_us)
 
 
 def combine(
@@ -247,7 +299,24 @@ def combine(
     *,
     cost: int = 1,
     reason: Reason | None = None,
+    states: States | None = None,
+    subjects: str | tuple[Check, ...] = "",
 ) -> Decision:
     """The decision on a request whose checks had these outcomes: allowed unless an enforced one must wait."""
     allowed = all(outcome.wait_us == 0 or not check.enforced for check, outcome in zip(checks, outcomes, strict=True))
-    return Decision(allowed, now_us, checks, outcomes, cost, reason)
+    return Decision(allowed, now_us, checks, outcomes, cost, reason, states, subjects)
+
+
+def blocked(check: Check, block: Block, now_us: int) -> Decision:
+    """The decision on a request of a client that is blocked: `check` is that of the rule which it ran into."""
+    return Decision(False, now_us, (check,), (Outcome(block.left_us, 0, block.left_us),), reason="penalty")
+
+
+def delayed(checks: tuple[Check, ...], outcomes: tuple[Outcome, ...], block: Block) -> tuple[Outcome, ...]:
+    """The outcomes of a refusal that began a block: the rule that began it has the client wait until its end."""
+    return tuple(
+        outcome._replace(wait_us=max(outcome.wait_us, block.left_us))
+        if check.rule == block.rule and outcome.wait_us > 0
+        else outcome
+        for check, outcome in zip(checks, outcomes, strict=True)
+    )

@@ -32,6 +32,12 @@ def key(space: str, subject: str) -> str:
     return space.replace("*", escape(subject), 1)
 
 
+def penalty_keys(fact: str, name: str) -> tuple[str, str]:
+    """Where a client's block is kept, and its violations. The client is the hash tag, as it is of its own limits."""
+    stem = f"rl:penalty:{{{escape(name)}}}:{escape(fact)}"
+    return f"{stem}:block", f"{stem}:violations"
+
+
 def escape(text: str) -> str:
     """`text` in characters that are safe in a key; injective, and at most 128 characters long.
 

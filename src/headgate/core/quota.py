@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -37,8 +38,8 @@ _UNITS_US: Final = {
 }
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)?\s*([a-z]+)")
 _NOTATION = re.compile(
-    r"(?P<limit>[\d_]+)\s*(?:/|\bper\b)\s*(?P<window>(?:\d+(?:\.\d+)?)?\s*[a-z]+)"
-    r"(?:\s+burst\s+(?P<burst>[\d_]+))?"
+    r"(?P<limit>[0-9]+(?:_[0-9]+)*)\s*(?:/|\bper\b)\s*(?P<window>(?:\d+(?:\.\d+)?)?\s*[a-z]+)"
+    r"(?:\s+burst\s+(?P<burst>[0-9]+(?:_[0-9]+)*))?"
     r"(?:\s+(?P<algorithm>[a-z_]+))?"
 )
 
@@ -57,6 +58,9 @@ class Quota:
     window_us: int
     burst: int
     algorithm: str
+    capacity: int = field(
+        repr=False, compare=False
+    )  # what `remaining` counts down from: a bucket's burst, or the limit
     # Worked out once: the time that one unit takes, and that all of `burst` takes, in whole microseconds and
     # what is left over in 1/limit of one.
     step: tuple[int, int] = field(repr=False, compare=False)
@@ -85,6 +89,7 @@ class Quota:
             ("window_us", window_us),
             ("burst", burst),
             ("algorithm", algorithm),
+            ("capacity", burst if algorithm in BUCKETS else limit),
             ("step", divmod(window_us, limit)),
             ("refill", divmod(burst * window_us, limit)),
         ):
@@ -94,11 +99,6 @@ class Quota:
     def window(self) -> float:
         """The window in seconds."""
         return self.window_us / MICROSECONDS
-
-    @property
-    def capacity(self) -> int:
-        """What `remaining` counts down from: the burst of a bucket, the limit of a window."""
-        return self.burst if self.algorithm in BUCKETS else self.limit
 
     @classmethod
     def parse(cls, notation: str) -> Quota:
@@ -116,9 +116,9 @@ class Quota:
         burst, algorithm = found["burst"], found["algorithm"]
         try:
             return cls(
-                int(found["limit"]),
+                _number("limit", found["limit"]),
                 found["window"],
-                burst=None if burst is None else int(burst),
+                burst=None if burst is None else _number("burst", burst),
                 algorithm=algorithm or (DEFAULT_ALGORITHM if burst is None else "token_bucket"),
             )
         except InvalidQuota as error:
@@ -139,13 +139,14 @@ def duration_us(value: float | str | timedelta) -> int:
     """A duration in whole microseconds: seconds as a number, `"1h"`, `"250ms"`, `"minute"`, or a timedelta."""
     if isinstance(value, timedelta):
         return value // timedelta(microseconds=1)
-    if isinstance(value, str):
-        text = value.strip().lower()
-        found = _DURATION.fullmatch(text)
-        if found is not None and found[2] in _UNITS_US:
-            return round(float(found[1] or 1) * _UNITS_US[found[2]])
-    elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return round(value * MICROSECONDS)
+    with suppress(OverflowError):  # of what is too large to be a float
+        if isinstance(value, str):
+            text = value.strip().lower()
+            found = _DURATION.fullmatch(text)
+            if found is not None and found[2] in _UNITS_US:
+                return round(float(found[1] or 1) * _UNITS_US[found[2]])
+        elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return round(value * MICROSECONDS)
     raise InvalidQuota(
         f"window: cannot read {value!r} as a duration; give seconds, or text like '250ms', '15m', '1 hour'"
     )
@@ -157,6 +158,11 @@ def duration_text(us: int) -> str:
         if us % _UNITS_US[unit] == 0:
             return f"{us // _UNITS_US[unit]}{unit}"
     return f"{us / MICROSECONDS}s"
+
+
+def _number(name: str, digits: str) -> int:
+    """Digits as a number; those of a number that no quota may have are not even read."""
+    return int(digits) if len(digits) < 40 else _whole(name, 10**40)
 
 
 def _whole(name: str, value: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import wraps
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
@@ -12,8 +12,10 @@ from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.core.quota import Quota
 from headgate.errors import InvalidCheck, RateLimited, StoreError
+from headgate.limiter.blocks import Blocks
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
-from headgate.limiter.engine import Asked, Engine, Request, Rules, Subject, Wait, is_plain
+from headgate.limiter.engine import Asked, Engine, Known, Request, Rules, Subject, Wait, is_plain
+from headgate.rules.directory import UNKNOWN
 from headgate.rules.plan import template_of
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
@@ -41,16 +43,27 @@ class AsyncLimiter:
         name: str = "default",
         failure_mode: FailureMode = "open",
         watch: bool = False,
+        warning_at: int | None = None,
+        warning_until: int | None = None,
     ) -> None:
         self._owned = isinstance(store, str)
         if isinstance(store, str):
             store = open_async_store(store, clock)
         self._store: AsyncStore = AsyncMemoryStore(store) if isinstance(store, MemoryStore) else store
-        self._engine = Engine(rules, clock=clock, name=name, failure_mode=failure_mode, watch=watch)
+        self._engine = Engine(
+            rules,
+            clock=clock,
+            name=name,
+            failure_mode=failure_mode,
+            watch=watch,
+            warning_at=warning_at,
+            warning_until=warning_until,
+            blocks=None if isinstance(self._store, AsyncMemoryStore) else Blocks(),
+        )
         rule = self._engine.only_rule
         self._short_way: AsyncSingle | None = None
         if rule is not None and isinstance(self._store, AsyncSingleStore):
-            self._short_way = self._store.single(template_of(rule))
+            self._short_way = self._store.single(template_of(rule), self._engine.states)
         self._single = self._short_way
 
     async def check(
@@ -69,15 +82,22 @@ class AsyncLimiter:
             except StoreError as error:
                 self._single = None  # until the long way finds the store well again
                 return self._engine.conclude([self._engine.ask(subject, {}, cost)], error)[0]
-        return (await self._decide([self._engine.ask(subject, facts, cost, idempotency_key)]))[0]
+        known = None if self._engine.snapshot.directory is None else await self._known(subject, facts)
+        return (await self._decide([self._engine.ask(subject, facts, cost, idempotency_key, known=known)]))[0]
 
     async def peek(self, subject: Subject | None = None, /, *, cost: int = 1, **facts: Any) -> Decision:
         """See `Limiter.peek`."""
-        return (await self._decide([self._engine.ask(subject, facts, cost, peek=True)]))[0]
+        known = None if self._engine.snapshot.directory is None else await self._known(subject, facts)
+        return (await self._decide([self._engine.ask(subject, facts, cost, peek=True, known=known)]))[0]
 
     async def check_many(self, requests: Iterable[Request]) -> list[Decision]:
         """See `Limiter.check_many`."""
-        return await self._decide(self._engine.ask_many(requests))
+        if self._engine.snapshot.directory is None:
+            return await self._decide(self._engine.ask_many(requests))
+        requests = list(requests)
+        facts = [(None, one) if isinstance(one, Mapping) else (one, {}) for one in requests]
+        known = await asyncio.gather(*(self._known(subject, others) for subject, others in facts))
+        return await self._decide(self._engine.ask_many(requests, known))
 
     async def wait(
         self,
@@ -99,9 +119,10 @@ class AsyncLimiter:
 
     async def reset(self, subject: Subject | None = None, /, **facts: Any) -> None:
         """See `Limiter.reset`."""
-        asked = self._engine.ask(subject, facts, 0)
-        await self._store.reset(asked.group.checks)
-        self._engine.local.reset(asked.group.checks)
+        known = None if self._engine.snapshot.directory is None else await self._known(subject, facts)
+        checks, clients = self._engine.ask_reset(subject, facts, known)
+        await self._store.reset(checks, clients)
+        self._engine.forget(checks, clients)
 
     def limit(
         self, quota: str | Quota, *, key: Key | None = None, cost: int = 1, name: str | None = None
@@ -155,8 +176,18 @@ class AsyncLimiter:
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
+    async def _known(self, subject: Subject | None, facts: Mapping[str, Any]) -> Known:
+        """The user of a request, looked up if need be, without blocking the event loop."""
+        known = self._engine.known(subject, facts)
+        if known.user is UNKNOWN:
+            directory = known.snapshot.directory
+            assert directory is not None
+            user_id = str(facts["user"] if subject is None else subject)
+            return known._replace(user=await directory.find_async(user_id))
+        return known
+
     async def _decide(self, asked: list[Asked]) -> list[Decision]:
-        groups = [request.group for request in asked if request.plan.applied]
+        groups = [request.group for request in asked if request.sent]
         try:
             results = await self._store.check(groups) if groups else []
         except StoreError as error:

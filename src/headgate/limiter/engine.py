@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
-from headgate.core.check import Group, Idempotency, Result
+from headgate.core.check import Block, Check, Client, Group, Idempotency, Outcome, Penalty, Result
 from headgate.core.clock import Clock, SystemClock
-from headgate.core.decision import Decision, combine
+from headgate.core.decision import Decision, blocked, combine, delayed
 from headgate.core.quota import MAX_INT, Quota, duration_text
-from headgate.errors import IdempotencyConflict, InvalidCheck, InvalidRule, StoreError
+from headgate.errors import IdempotencyConflict, InvalidCheck, InvalidRule, StoreError, StoreFull
+from headgate.limiter.blocks import Blocks
+from headgate.limiter.states import Warnings
+from headgate.rules.directory import UNKNOWN, Unknown
 from headgate.rules.holder import Holder, Source
+from headgate.rules.penalties import client_of, clients_of
 from headgate.rules.plan import Plan
 from headgate.rules.rule import FailureMode, Rule
 from headgate.rules.snapshot import Snapshot
+from headgate.rules.users import User
 from headgate.stores.memory import MemoryStore
 
 Rules = str | Quota | Iterable[Rule] | Path | Snapshot | Source
+DATABASES: Final = ("sqlite://", "postgresql://", "postgres://")
 Subject = str | int
 Request = Subject | Mapping[str, Any]
+Clients = tuple[Client, ...]
+
+RETRY_US: Final = 1_000_000  # when to try again a store that could not decide
 
 log = logging.getLogger("headgate")
 
@@ -34,6 +43,20 @@ class Asked(NamedTuple):
     plan: Plan
     group: Group
     cost: int
+    at_us: int = 0  # when, of a group with a penalty
+    block: Block | None = None  # that is remembered of its client: the store is not asked
+
+    @property
+    def sent(self) -> bool:
+        """Whether the store is asked."""
+        return bool(self.plan.applied) and self.block is None
+
+
+class Known(NamedTuple):
+    """Rules, and what is known of a request's user: looked up beforehand by those who must not wait."""
+
+    snapshot: Snapshot
+    user: User | Unknown | None
 
 
 class Engine:
@@ -47,14 +70,16 @@ class Engine:
         name: str = "default",
         failure_mode: FailureMode = "open",
         watch: bool = False,
+        warning_at: int | None = None,
+        warning_until: int | None = None,
+        blocks: Blocks | None = None,
     ) -> None:
         self.clock: Clock = clock or SystemClock()
         self._by_subject = False
         self._source: Source | None = None
-        self.owns_source = _is_file(rules)
+        self.owns_source = _is_file(rules) or _is_database(rules)
         if isinstance(rules, str | Path) and self.owns_source:
-            sources = import_module("headgate.rules.sources.file")  # here, as it needs more than the standard library
-            self._source = sources.FileSource(rules, watch=watch, clock=self.clock)
+            self._source = _opened(rules, watch=watch, clock=self.clock)
         elif watch:
             raise InvalidRule(f"watch: only rules from a file can be watched, got {rules!r}")
         elif isinstance(rules, Source):
@@ -66,7 +91,13 @@ class Engine:
         else:
             listed, self._by_subject = _rules_of(rules, name)
             self._holder = Holder(Snapshot(listed))
+        if failure_mode not in get_args(FailureMode):
+            modes = ", ".join(get_args(FailureMode))
+            raise InvalidRule(f"failure_mode: must be one of {modes}, got {failure_mode!r}")
         self.failure_mode: FailureMode = failure_mode
+        self._name = name
+        self.states = Warnings(self._holder, warning_at, warning_until)
+        self._blocks = blocks  # None: the store is in this process, and asking it costs no more than remembering
         self.failing = False
 
     @property
@@ -89,11 +120,12 @@ class Engine:
     def only_rule(self) -> Rule | None:
         """The rule of a limiter that has just one for ever, plain and by user: the case with a short way through."""
         snapshot = self.snapshot
-        if self._source is not None or len(snapshot.rules) != 1 or snapshot.exemptions or snapshot.users:
+        if self._source is not None or len(snapshot.rules) != 1 or snapshot.exemptions or snapshot.has_users:
             return None
         rule = snapshot.rules[0]
         by_user = rule.facts == ("user",) and not rule.patterns and not rule.conditions
         plain = snapshot.enabled and rule.enabled and rule.cost == 1 and rule.action == "reject"
+        plain = plain and snapshot.terms is None
         return rule if by_user and plain else None
 
     @cached_property
@@ -109,78 +141,166 @@ class Engine:
         idempotency_key: str | None = None,
         *,
         peek: bool = False,
+        known: Known | None = None,
     ) -> Asked:
-        """What to ask the store for a request. Raises `InvalidCheck`."""
-        texts = _facts_of(subject, facts)
-        if self._by_subject and "user" not in texts:
-            raise InvalidCheck("this limiter counts by subject: call check('alice') or check(user='alice')")
+        """What to ask the store for a request. Raises `InvalidCheck`.
+
+        Without `known`, it waits for the user to be looked up if need be.
+        """
+        texts = self._facts_of(subject, facts)
         if isinstance(cost, bool) or not isinstance(cost, int) or not 0 <= cost <= MAX_INT:
             raise InvalidCheck(f"cost: must be a whole number from 0 to 2^53-1, got {cost!r}")
+        if idempotency_key is not None and (not isinstance(idempotency_key, str) or not idempotency_key):
+            raise InvalidCheck(f"idempotency_key: must be a text, and not empty, got {idempotency_key!r}")
+        snapshot, user = known or (self._holder.current, UNKNOWN)
+        plan = snapshot.plan(texts, self.clock, user)
         idempotency = None
         if idempotency_key is not None:
-            if not isinstance(idempotency_key, str) or not idempotency_key:
-                raise InvalidCheck(f"idempotency_key: must be a text, and not empty, got {idempotency_key!r}")
-            idempotency = Idempotency(idempotency_key, _fingerprint(texts, cost))
-        plan = self._holder.current.plan(texts, self.clock)
+            idempotency = Idempotency(
+                idempotency_key, _fingerprint(texts, cost, plan, snapshot.terms is not None), self._name
+            )
+        if snapshot.terms is not None and plan.enforced:
+            client = client_of(texts)
+            if client is not None:
+                at_us = self.clock.now_us()
+                # What was answered to an idempotency key is for the store to say.
+                block = None if self._blocks is None or idempotency is not None else self._blocks.get(client, at_us)
+                if block is not None:
+                    return Asked(plan, Group(()), cost, at_us, block)
+                penalty = Penalty(client, snapshot.terms)
+                return Asked(plan, Group(plan.checks(texts, cost), peek, idempotency, penalty), cost, at_us)
         return Asked(plan, Group(plan.checks(texts, cost), peek, idempotency), cost)
 
-    def ask_many(self, requests: Iterable[Request]) -> list[Asked]:
+    def ask_reset(
+        self, subject: Subject | None, facts: Mapping[str, Any], known: Known | None = None
+    ) -> tuple[tuple[Check, ...], Clients]:
+        """The checks and clients that a store has to forget. Raises `InvalidCheck`."""
+        texts = self._facts_of(subject, facts)
+        snapshot, user = known or (self._holder.current, UNKNOWN)
+        clients = () if snapshot.terms is None else clients_of(texts)
+        return snapshot.plan(texts, self.clock, user).checks(texts, 0), clients
+
+    def forget(self, checks: tuple[Check, ...], clients: Clients) -> None:
+        """Forget here what the store was told to."""
+        self.local.reset(checks)
+        if self._blocks is not None:
+            for client in clients:
+                self._blocks.drop(client)
+
+    def ask_many(self, requests: Iterable[Request], known: Sequence[Known] | None = None) -> list[Asked]:
         """The same for several requests: subjects, or mappings of facts, `cost` and `idempotency_key`."""
         asked = []
-        for request in requests:
+        for place, request in enumerate(requests):
+            looked_up = None if known is None else known[place]
             if isinstance(request, Mapping):
                 facts = dict(request)
                 cost, key = facts.pop("cost", 1), facts.pop("idempotency_key", None)
-                asked.append(self.ask(None, facts, cost, key))
+                asked.append(self.ask(None, facts, cost, key, known=looked_up))
             else:
-                asked.append(self.ask(request, {}, 1))
+                asked.append(self.ask(request, {}, 1, known=looked_up))
         return asked
 
+    def known(self, subject: Subject | None, facts: Mapping[str, Any]) -> Known:
+        """What is known of a request's user without waiting: if it is `UNKNOWN`, they have to be looked up."""
+        snapshot = self._holder.current
+        user_id = facts.get("user") if subject is None else subject
+        known = {"user": str(user_id)} if user_id is not None else {}
+        if facts.get("tier") is not None:
+            known["tier"] = ""
+        return Known(snapshot, snapshot.user(known))
+
     def conclude(self, asked: list[Asked], results: list[Result | IdempotencyConflict] | StoreError) -> list[Decision]:
-        """The decisions that the store's answers mean. Requests that no rule applies to were not sent to it.
+        """The decisions that the store's answers mean. Not all requests were sent to it.
 
         Raises the first conflict, when all others are decided.
         """
         decisions: list[Decision] = []
         conflict: IdempotencyConflict | None = None
         if isinstance(results, StoreError):
-            return [
-                self._failed(request, results) if request.plan.applied else self._free(request.plan)
-                for request in asked
-            ]
+            return [self._failed(request, results) if request.sent else self._unsent(request) for request in asked]
         if self.failing and results:
             self.failing = False
             log.warning("the store answers again: limits are enforced by it again")
         answers = iter(results)
-        for plan, _, cost in asked:
-            if not plan.applied:
-                decisions.append(self._free(plan))
+        for request in asked:
+            plan, group, cost, _, known = request
+            if known is not None or not plan.applied:
+                decisions.append(self._unsent(request))
                 continue
             result = next(answers)
             if isinstance(result, IdempotencyConflict):
                 conflict = conflict or result
+            elif result.block is not None:
+                decisions.append(self._penalised(request, result, result.block))
             else:
-                decisions.append(combine(plan.templates, result.outcomes, result.now_us, cost=cost))
+                outcomes, states, checks = result.outcomes, self.states, group.checks
+                decisions.append(
+                    combine(plan.templates, outcomes, result.now_us, cost=cost, states=states, subjects=checks)
+                )
         if conflict is not None:
             raise conflict
         return decisions
 
-    def _free(self, plan: Plan) -> Decision:
-        return Decision(True, self.clock.now_us(), reason=plan.reason)
+    def _facts_of(self, subject: Subject | None, facts: Mapping[str, Any]) -> dict[str, str]:
+        texts = _facts_of(subject, facts)
+        if self._by_subject and "user" not in texts:
+            raise InvalidCheck("this limiter counts by subject: call check('alice') or check(user='alice')")
+        return texts
+
+    def _unsent(self, asked: Asked) -> Decision:
+        """The decision on a request that the store was not asked about."""
+        if asked.block is not None:
+            return self._blocked(asked.plan, asked.block, asked.at_us)
+        return Decision(True, self.clock.now_us(), reason=asked.plan.reason)
+
+    def _penalised(self, asked: Asked, result: Result, block: Block) -> Decision:
+        """The decision on a request whose client is blocked, or whose refusal began that."""
+        plan, group, cost, at_us, _ = asked
+        remembered = group.idempotency is None and not group.peek  # not an old answer, nor one that leaves no trace
+        if self._blocks is not None and group.penalty is not None and remembered:
+            self._blocks.put(group.penalty.client, block, at_us)
+        if not result.outcomes:
+            return self._blocked(plan, block, result.now_us)
+        outcomes = delayed(plan.templates, result.outcomes, block)
+        return combine(
+            plan.templates,
+            outcomes,
+            result.now_us,
+            cost=cost,
+            reason="penalty",
+            states=self.states,
+            subjects=group.checks,
+        )
+
+    def _blocked(self, plan: Plan, block: Block, now_us: int) -> Decision:
+        """The decision on a request whose client is blocked. If the rule has gone, one that applies stands for it."""
+        found = [template for template in plan.templates if template.rule == block.rule]
+        template = found[0] if found else self.snapshot.template(block.rule)
+        if template is None:
+            template = next(template for template in plan.templates if template.enforced)
+        return blocked(template, block, now_us)
 
     def _failed(self, asked: Asked, error: StoreError) -> Decision:
         """The decision when the store could not make one: the strictest of what the rules say."""
         if not self.failing:
             self.failing = True
             log.error("the store cannot decide: failure modes apply until it can (%s)", error)
-        plan, group, cost = asked
+        plan, group, cost, *_ = asked
         modes = [one.failure_mode or self.failure_mode for one in plan.applied]
-        if any(mode == "closed" and check.enforced for mode, check in zip(modes, plan.templates, strict=True)):
-            return Decision(False, self.clock.now_us(), reason="fail_closed")
+        for mode, template in zip(modes, plan.templates, strict=True):
+            if mode == "closed" and template.enforced:
+                outcome = Outcome(RETRY_US, 0, RETRY_US)  # nobody knows better
+                return Decision(False, self.clock.now_us(), (template,), (outcome,), reason="fail_closed")
         here = [place for place, mode in enumerate(modes) if mode == "local"]
-        if not here:
+        try:
+            results = self.local.check(
+                [Group(tuple(group.checks[place] for place in here), group.peek)] if here else []
+            )
+        except StoreFull:  # no room to count in
+            results = []
+        if not results:
             return Decision(True, self.clock.now_us(), reason="fail_open")
-        (result,) = self.local.check([Group(tuple(group.checks[place] for place in here), group.peek)])
+        result = results[0]
         assert isinstance(result, Result)
         templates = tuple(plan.templates[place] for place in here)
         return combine(templates, result.outcomes, result.now_us, cost=cost, reason="local_fallback")
@@ -193,7 +313,9 @@ class Wait:
         if timeout is not None and not timeout >= 0:
             raise InvalidCheck(f"timeout: must be 0 or more seconds, or None, got {timeout!r}")
         self._clock = engine.clock
-        self._deadline_us = None if timeout is None else engine.clock.now_us() + round(timeout * 1_000_000)
+        self._deadline_us: int | None = None
+        if timeout is not None and timeout != float("inf"):
+            self._deadline_us = engine.clock.now_us() + round(timeout * 1_000_000)
 
     def seconds(self, decision: Decision) -> float | None:
         """Until the next try; None to give up: the decision stands, or there will be no time left."""
@@ -236,10 +358,23 @@ def _text_of(name: str, value: Any) -> str:
     raise InvalidCheck(f"{name}: must be a text or a whole number, got {value!r}")
 
 
-def _fingerprint(facts: Mapping[str, str], cost: int) -> str:
-    """Stands for a request's facts and cost."""
-    text = repr((cost, sorted(facts.items())))
+def _fingerprint(facts: Mapping[str, str], cost: int, plan: Plan, penalties: bool) -> str:
+    """Stands for a request's facts and cost, and for the rules that apply: an answer of others cannot be read."""
+    text = repr((cost, sorted(facts.items()), [template.space for template in plan.templates], penalties))
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def _named(name: str, quotas: list[Quota]) -> Iterator[tuple[str, Quota]]:
+    """An id for each of several quotas: by its window, and its algorithm and number where that is not enough."""
+    taken: set[str] = set()
+    for quota in quotas:
+        base = candidate = f"{name}/{duration_text(quota.window_us)}"
+        number = 1
+        while candidate in taken:
+            candidate = f"{base}/{quota.algorithm}" if number == 1 else f"{base}/{quota.algorithm}/{number}"
+            number += 1
+        taken.add(candidate)
+        yield candidate, quota
 
 
 def _rules_of(rules: Rules, name: str) -> tuple[list[Rule], bool]:
@@ -250,7 +385,7 @@ def _rules_of(rules: Rules, name: str) -> tuple[list[Rule], bool]:
         quotas = Quota.parse_all(rules)
         if len(quotas) == 1:
             return [Rule(id=name, quota=quotas[0])], True
-        return [Rule(id=f"{name}/{duration_text(quota.window_us)}", quota=quota) for quota in quotas], True
+        return [Rule(id=rule_id, quota=quota) for rule_id, quota in _named(name, quotas)], True
     if isinstance(rules, Iterable):
         listed = list(rules)
         if all(isinstance(rule, Rule) for rule in listed):
@@ -260,3 +395,21 @@ def _rules_of(rules: Rules, name: str) -> tuple[list[Rule], bool]:
 
 def _is_file(rules: Rules) -> bool:
     return isinstance(rules, Path) or (isinstance(rules, str) and rules.endswith(".toml"))
+
+
+def _is_database(rules: Rules) -> bool:
+    return isinstance(rules, str) and rules.startswith(DATABASES)
+
+
+def _opened(rules: str | Path, *, watch: bool, clock: Clock) -> Source:
+    """The source that a path or a URL names. Imported here, as it needs more than the standard library."""
+    source: Source
+    if _is_database(rules):
+        try:
+            sources = import_module("headgate.rules.sources.database")
+        except ImportError as error:
+            raise ImportError("rules in a database need SQLAlchemy: pip install 'headgate[database]'") from error
+        source = sources.DatabaseSource(rules)  # which is always watched
+    else:
+        source = import_module("headgate.rules.sources.file").FileSource(rules, watch=watch, clock=clock)
+    return source

@@ -12,6 +12,7 @@ from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.core.quota import MAX_INT, Quota
 from headgate.errors import RateLimited, StoreError
+from headgate.limiter.blocks import Blocks
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
 from headgate.limiter.engine import Asked, Engine, Request, Rules, Subject, Wait
 from headgate.rules.plan import template_of
@@ -29,11 +30,14 @@ class Limiter:
     """Decides whether requests may pass. Safe to share between threads; for asyncio, see `AsyncLimiter`.
 
     `rules` is a notation (`"100/minute"`, `"10/second; 100/minute"`), a `Quota`, a list of `Rule`, a `Snapshot`, a
-    TOML file (`"rules.toml"`, or a `Path`), which `watch` has reloaded whenever it changes, or another `Source`.
+    TOML file (`"rules.toml"`, or a `Path`), which `watch` has reloaded whenever it changes, the URL of a database
+    (`"postgresql://…"`, `"sqlite:///rules.db"`), which is always followed, or another `Source`.
     `store` is a URL (`memory://`, `redis://host:6379/0`) or a store, which then stays the caller's to close.
     `name` names the rules made from a notation: limiters that share a store and a name share their counts.
     `failure_mode` decides when the store cannot and the rule does not say: `open` allows, `closed` refuses, `local`
-    counts in this process. `clock` is for tests: `headgate.testing.FakeClock`.
+    counts in this process. `warning_at` and `warning_until` are the percentages of use at which a decision's state
+    becomes `warning` (80), and below which it is `normal` again (70), unless the rules say. `clock` is for tests:
+    `headgate.testing.FakeClock`.
 
     Refusals are values: only invalid arguments raise (`InvalidCheck`, `InvalidRule`, `InvalidQuota`).
     """
@@ -47,14 +51,25 @@ class Limiter:
         name: str = "default",
         failure_mode: FailureMode = "open",
         watch: bool = False,
+        warning_at: int | None = None,
+        warning_until: int | None = None,
     ) -> None:
         self._owned = isinstance(store, str)
         self._store: Store = open_store(store, clock) if isinstance(store, str) else store
-        self._engine = Engine(rules, clock=clock, name=name, failure_mode=failure_mode, watch=watch)
+        self._engine = Engine(
+            rules,
+            clock=clock,
+            name=name,
+            failure_mode=failure_mode,
+            watch=watch,
+            warning_at=warning_at,
+            warning_until=warning_until,
+            blocks=None if isinstance(self._store, MemoryStore) else Blocks(),
+        )
         rule = self._engine.only_rule
         self._short_way: Single | None = None
         if rule is not None and isinstance(self._store, SingleStore):
-            self._short_way = self._store.single(template_of(rule))
+            self._short_way = self._store.single(template_of(rule), self._engine.states)
         self._single = self._short_way
 
     def check(
@@ -123,10 +138,14 @@ class Limiter:
             self._engine.clock.sleep(seconds)
 
     def reset(self, subject: Subject | None = None, /, **facts: Any) -> None:
-        """Forget what was counted for this request's subjects, under every rule that applies to it."""
-        asked = self._engine.ask(subject, facts, 0)
-        self._store.reset(asked.group.checks)
-        self._engine.local.reset(asked.group.checks)
+        """Forget what was counted for this request's subjects, under every rule that applies to it.
+
+        With penalties, it also lifts the blocks of the clients that these facts identify, and forgets their
+        violations. Another process may remember a block, but never for longer than it would have lasted.
+        """
+        checks, clients = self._engine.ask_reset(subject, facts)
+        self._store.reset(checks, clients)
+        self._engine.forget(checks, clients)
 
     def limit(
         self, quota: str | Quota, *, key: Key | None = None, cost: int = 1, name: str | None = None
@@ -198,7 +217,7 @@ class Limiter:
         self.close()
 
     def _decide(self, asked: list[Asked]) -> list[Decision]:
-        groups = [request.group for request in asked if request.plan.applied]
+        groups = [request.group for request in asked if request.sent]
         try:
             results = self._store.check(groups) if groups else []
         except StoreError as error:

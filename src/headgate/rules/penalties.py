@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
+from headgate.core.check import MAX_VIOLATIONS, Client, Terms
+from headgate.core.quota import duration_us
 from headgate.rules import fields
+
+IDENTITIES: Final = ("api_key", "user", "ip", "tenant")  # the most specific first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Penalties:
     """Blocks a client once it was refused `violation_threshold` times within `detection_window`.
 
-    It is blocked for the rule's window times the first of `multipliers`, then the second, and so on; the last one
-    repeats.
+    It is blocked for the rule's window times the first of `multipliers`; once it is free, each further refusal
+    blocks it for the next of them, and the last one repeats. docs/reference/rules.md has it in full.
     """
 
     enabled: bool = False
@@ -26,6 +30,26 @@ class Penalties:
     def __post_init__(self) -> None:
         values = {name: getattr(self, name) for name in _CHECKS}
         fields.checked(self, "[penalties]", values, _CHECKS)
+
+    @property
+    def terms(self) -> Terms | None:
+        """What a store is told; None while not enabled."""
+        if not self.enabled:
+            return None
+        return Terms(duration_us(self.detection_window), self.violation_threshold, tuple(self.multipliers))
+
+
+def client_of(facts: Mapping[str, str]) -> Client | None:
+    """Whom a penalty for this request would meet: the most specific identity that is known of it."""
+    for fact in IDENTITIES:
+        if fact in facts:
+            return Client(fact, facts[fact])
+    return None
+
+
+def clients_of(facts: Mapping[str, str]) -> tuple[Client, ...]:
+    """Everybody whom these facts identify."""
+    return tuple(Client(fact, facts[fact]) for fact in IDENTITIES if fact in facts)
 
 
 def _multipliers(value: Any) -> tuple[int, ...]:
@@ -39,6 +63,6 @@ def _multipliers(value: Any) -> tuple[int, ...]:
 _CHECKS: Final[dict[str, fields.Check]] = {
     "enabled": fields.flag,
     "detection_window": fields.window,
-    "violation_threshold": fields.whole(1),
+    "violation_threshold": fields.whole(1, MAX_VIOLATIONS),  # more are not remembered
     "multipliers": _multipliers,
 }

@@ -46,10 +46,14 @@ class Plan(NamedTuple):
     applied: tuple[Applied, ...]
     templates: tuple[Check, ...]  # of the applied, in order: what a decision is read with
     reason: Reason | None = None
+    enforced: bool = False  # whether any of them can refuse
 
     @classmethod
     def of(cls, applied: tuple[Applied, ...]) -> Plan:
-        return cls(applied, tuple(one.template for one in applied)) if applied else NO_RULE
+        if not applied:
+            return NO_RULE
+        templates = tuple(one.template for one in applied)
+        return cls(applied, templates, enforced=any(template.enforced for template in templates))
 
     @property
     def rules(self) -> tuple[Rule, ...]:

@@ -15,13 +15,14 @@ from headgate.core.check import Check
 from headgate.core.clock import Clock
 from headgate.core.key import space
 from headgate.core.quota import Quota, duration_text
+from headgate.rules.directory import UNKNOWN, Directory, Listed, Unknown
 from headgate.rules.exemptions import Exempt, Exemption
 from headgate.rules.matcher import Matcher, Shelf, applying
 from headgate.rules.path import normal_path
 from headgate.rules.plan import EXEMPT, NO_RULE, Applied, Facts, Plan, quota_in_force, template_of
 from headgate.rules.recent import Recent
 from headgate.rules.rule import FailureMode, Rule
-from headgate.rules.users import User
+from headgate.rules.users import User, misfit
 
 MIN_REMEMBERED: Final = 4_096  # paths, and plans: with more rules than this, as many as there are rules
 MAX_PATH: Final = 256  # characters: longer paths are not remembered
@@ -47,7 +48,7 @@ class Planner:
         self,
         rules: Sequence[Rule],
         *,
-        users: Sequence[User],
+        directory: Directory,
         exemptions: Sequence[Exemption],
         default_tier: str | None,
         failure_mode: FailureMode | None,
@@ -55,9 +56,8 @@ class Planner:
         self._default_tier = default_tier
         self._failure_mode = failure_mode
         self._exempt = Exempt(exemptions) if exemptions else None
-        self._tier_of = {user.id: user.tier for user in users if user.tier is not None}
-        by_id = {rule.id: rule for rule in rules}
-        self._overrides = {user.id: _overriding(user, by_id) for user in users if user.overrides}
+        self._directory = directory
+        self._by_id = {rule.id: rule for rule in rules}
 
         rules = [rule for rule in rules if rule.enabled]
         self._matcher = Matcher(rules)
@@ -73,37 +73,61 @@ class Planner:
                 values.setdefault(fact, set()).add(wanted)
         self._values = tuple((fact, frozenset(wanted)) for fact, wanted in values.items())
         self._by_tier = bool(self._tiers) or "tier" in self._facts
+        self._by_user = "user" in self._facts  # only rules that count by user can be overridden
+        self._asks = not isinstance(directory, Listed) or directory.has_tiers or directory.has_overrides
         self._by_path = any(rule.patterns for rule in rules)
         self._no_path = self._matcher.shelves(None)
 
         remembered = max(MIN_REMEMBERED, len(rules))
         self._plans: Recent[Shape, Plan] = Recent(remembered)
         self._shelves: Recent[str, tuple[Shelf, ...]] = Recent(remembered)
+        self._overriding: Recent[str, tuple[User, dict[str, _Overriding]]] = Recent(remembered)
 
-    def plan(self, facts: Facts, clock: Clock) -> Plan:
+    def plan(self, facts: Facts, clock: Clock, user: User | Unknown | None = UNKNOWN) -> Plan:
         """The rules that apply to a request. The clock is asked whether the user's overrides have expired."""
         if self._empty:
             return NO_RULE
         if self._exempt is not None and self._exempt.covers(facts):
             return EXEMPT
-        tier = self._tier(facts) if self._by_tier else None
+        if user is UNKNOWN:
+            user = self.user(facts) if self._asks else None
+            if user is UNKNOWN:
+                user = self._directory.find(facts["user"])
+        tier = self._tier(facts, user) if self._by_tier else None
         shelves = self._shelves_of(facts["endpoint"]) if self._by_path and "endpoint" in facts else self._no_path
         shape = self._shape(facts, tier, shelves)
         plan = self._plans.get(shape)
         if plan is None:
             plan = self._make(facts, tier, shelves)
             self._plans.put(shape, plan)
-        if self._overrides:
-            overriding = self._overrides.get(facts.get("user", ""))
-            if overriding is not None:
-                return _overridden(plan, overriding, clock.now_us())
+        if user is not None and user.overrides:
+            return _overridden(plan, self._worked_out(user), clock.now_us())
         return plan
 
-    def _tier(self, facts: Facts) -> str | None:
+    def user(self, facts: Facts) -> User | Unknown | None:
+        """Who a request is of, as far as a plan depends on it and the directory knows without looking."""
+        directory = self._directory
+        if (directory.has_overrides and self._by_user) or (
+            directory.has_tiers and self._by_tier and "tier" not in facts
+        ):
+            user_id = facts.get("user")
+            if user_id is not None:
+                return directory.recall(user_id)
+        return None
+
+    def _tier(self, facts: Facts, user: User | None) -> str | None:
         tier = facts.get("tier")
-        if tier is None:
-            tier = self._tier_of.get(facts.get("user", ""), self._default_tier)
-        return tier
+        if tier is None and user is not None:
+            tier = user.tier
+        return self._default_tier if tier is None else tier
+
+    def _worked_out(self, user: User) -> dict[str, _Overriding]:
+        """A user's overrides by rule, remembered for as long as they are the same."""
+        found = self._overriding.get(user.id)
+        if found is None or found[0] is not user:
+            found = (user, _overriding(user, self._by_id))
+            self._overriding.put(user.id, found)
+        return found[1]
 
     def _shelves_of(self, path: str) -> tuple[Shelf, ...]:
         shelves = self._shelves.get(path)
@@ -156,10 +180,15 @@ class Planner:
 
 
 def _overriding(user: User, rules: Mapping[str, Rule]) -> dict[str, _Overriding]:
-    """A user's overrides by rule. Those of another window count apart: a window's state means nothing to another."""
+    """A user's overrides by rule. Those of another window count apart: a window's state means nothing to another.
+
+    One that fits no rule of the snapshot is left out: a directory may be ahead of it, or behind.
+    """
     worked_out = {}
     for override in user.overrides:
-        rule = rules[override.rule]
+        rule = rules.get(override.rule)
+        if rule is None or misfit(override, rule) is not None:
+            continue
         quota = override.applied_to(rule.quota)
         where = rule.space
         if quota.window_us != rule.quota.window_us:

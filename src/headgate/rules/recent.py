@@ -36,6 +36,11 @@ class Recent(Generic[K, V]):
                 self.put(key, value)
         return value
 
+    def drop(self, key: K) -> None:
+        """Forget a value, if it is known."""
+        self._young.pop(key, None)
+        self._old.pop(key, None)
+
     def put(self, key: K, value: V) -> None:
         if len(self._young) >= self._size:
             self._old = self._young

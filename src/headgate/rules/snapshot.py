@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
+from headgate.core.check import Check, Terms
 from headgate.core.clock import Clock
-from headgate.errors import InvalidQuota, InvalidRule, Problem
+from headgate.errors import InvalidRule, Problem
 from headgate.rules import fields
+from headgate.rules.directory import UNKNOWN, Directory, Listed, Unknown
 from headgate.rules.exemptions import Exemption, Network, network
 from headgate.rules.penalties import Penalties
-from headgate.rules.plan import Facts, Plan
+from headgate.rules.plan import Facts, Plan, template_of
 from headgate.rules.planner import Planner
 from headgate.rules.rule import FailureMode, Rule
-from headgate.rules.users import Override, Tier, User
+from headgate.rules.users import Tier, User, misfit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
     """What a limiter goes by. Nothing in it changes: a change of rules makes another one.
 
-    `users` are those with a tier or overrides of their own. `default_tier` is that of requests that neither say
+    `users` are those with a tier or overrides of their own; where they are too many to list, a `directory` finds
+    them instead. `default_tier` is that of requests that neither say
     their tier nor come from a user with one. `failure_mode` is that of rules that have none; None leaves it to
     the limiter. `trusted_proxies` and `trusted_proxy_depth` are for whoever reads the client's address from a
-    request. While not `enabled`, no rule applies to anything. `version` tells one snapshot from another.
+    request. `warning_at` and `warning_until` are the percentages of use at which state `warning` begins, and below
+    which it ends; None leaves them to the limiter. While not `enabled`, no rule applies to anything. `version` tells
+    one snapshot from another.
 
     Raises `InvalidRule` with every problem that its parts have with one another.
     """
@@ -40,8 +46,13 @@ class Snapshot:
     failure_mode: FailureMode | None = None
     trusted_proxies: Sequence[Network] = ()
     trusted_proxy_depth: int = 1
+    warning_at: int | None = None
+    warning_until: int | None = None
     version: str = "1"
+    directory: Directory | None = None
+    terms: Terms | None = field(init=False, repr=False)  # of penalties; None while there are none
     _planner: Planner = field(init=False, repr=False)
+    _by_id: Mapping[str, Rule] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("rules", "tiers", "users", "exemptions"):
@@ -55,19 +66,51 @@ class Snapshot:
             raise InvalidRule(*problems)
         planner = Planner(
             self.rules if self.enabled else (),
-            users=self.users if self.enabled else (),
+            directory=self.directory or Listed(self.users),
             exemptions=self.exemptions,
             default_tier=self.default_tier,
             failure_mode=self.failure_mode,
         )
         object.__setattr__(self, "_planner", planner)
+        object.__setattr__(self, "terms", self.penalties.terms)
+        object.__setattr__(self, "_by_id", {rule.id: rule for rule in self.rules})
 
-    def plan(self, facts: Facts, clock: Clock) -> Plan:
-        """The rules that apply to a request, by the time of `clock`. Cached: see `headgate.rules.planner`."""
-        return self._planner.plan(facts, clock)
+    def plan(self, facts: Facts, clock: Clock, user: User | Unknown | None = UNKNOWN) -> Plan:
+        """The rules that apply to a request, by the time of `clock`. Cached: see `headgate.rules.planner`.
+
+        `user` is who `facts` are of, if the caller has looked; None: a user without tier and overrides. Otherwise
+        they are looked up, which may take a short while where there is a directory.
+        """
+        return self._planner.plan(facts, clock, user)
+
+    def user(self, facts: Facts) -> User | Unknown | None:
+        """The user whose tier and overrides `plan` needs for a request, None if it needs none.
+
+        `UNKNOWN` when the directory has to look them up first. Never waits.
+        """
+        return self._planner.user(facts)
+
+    @property
+    def has_users(self) -> bool:
+        """Whether users may have tiers or overrides of their own."""
+        return bool(self.users) or self.directory is not None
+
+    def at(self, version: str) -> Snapshot:
+        """The same under another version: for when only the directory's users have changed."""
+        other = copy(self)
+        object.__setattr__(other, "version", version)
+        return other
+
+    def template(self, rule_id: str) -> Check | None:
+        """The check of one rule, without its subject; None when there is no such rule."""
+        rule = self._by_id.get(rule_id)
+        return None if rule is None else template_of(rule)
 
     def _problems(self) -> Iterator[Problem]:
         """What does not fit together."""
+        at, until = self.warning_at, self.warning_until
+        if isinstance(at, int) and isinstance(until, int) and until > at:
+            yield Problem(SETTINGS, "warning_until", f"must not be above warning_at ({at}), got {until}")
         yield from _twice("rule", "id", [rule.id for rule in self.rules])
         yield from _twice("tier", "name", [tier.name for tier in self.tiers])
         yield from _twice("user", "id", [user.id for user in self.users])
@@ -82,11 +125,13 @@ class Snapshot:
             if self.default_tier is not None and self.default_tier not in tiers:
                 message = f"{self.default_tier!r} is not one of the tiers ({known})"
                 yield Problem(SETTINGS, "default_tier", message)
+        if self.users and self.directory is not None:
+            yield Problem("", "users", "are either listed or found in a directory, not both")
         rules = {rule.id: rule for rule in self.rules}
         for user in self.users:
             yield from _twice(f"user {user.id!r}: override of rule", "rule", [one.rule for one in user.overrides])
             for override in user.overrides:
-                problem = _misfit(override, rules.get(override.rule))
+                problem = misfit(override, rules.get(override.rule))
                 if problem is not None:
                     yield Problem(f"user {user.id!r}: override of rule {override.rule!r}", *problem)
 
@@ -104,27 +149,13 @@ def _twice(what: str, name: str, ids: list[str]) -> Iterator[Problem]:
             yield Problem(f"{what} {one!r}", name, f"used {len(found)} times (numbers {numbers}); each needs its own")
 
 
-def _misfit(override: Override, rule: Rule | None) -> tuple[str, str] | None:
-    """What an override has wrong, and in which field."""
-    if rule is None:
-        return "rule", "there is no rule of that id"
-    if "user" not in rule.facts:
-        return (
-            "rule",
-            f"it counts by {rule.dimension}, not by user: there is no count of one user to override",
-        )
-    try:
-        override.applied_to(rule.quota)
-    except InvalidQuota as error:
-        name, _, message = str(error).partition(": ")
-        return name, message
-    return None
-
-
 _CHECKS: Final[dict[str, fields.Check]] = {
     "enabled": fields.flag,
     "default_tier": fields.optional(fields.name),
     "failure_mode": fields.optional(fields.failure_mode),
     "trusted_proxies": fields.several(network, "networks"),
     "trusted_proxy_depth": fields.whole(1, 100),
+    "warning_at": fields.optional(fields.whole(1, 100)),
+    "warning_until": fields.optional(fields.whole(1, 100)),
 }
+SETTING_NAMES: Final = tuple(_CHECKS)  # what [headgate] may hold

@@ -8,8 +8,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from headgate.core.quota import MICROSECONDS, Quota
+from headgate.errors import InvalidQuota
 from headgate.rules import fields
+from headgate.rules.rule import Rule
 
+MAX_ID: Final = 512  # characters of the id of a user that a database may hold
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -71,6 +74,23 @@ class User:
     def __post_init__(self) -> None:
         values = {"id": self.id, "tier": self.tier, "overrides": self.overrides}
         fields.checked(self, f"user {self.id!r}", values, _USER)
+
+
+def misfit(override: Override, rule: Rule | None) -> tuple[str, str] | None:
+    """What is wrong with an override of a rule, and in which field. None: nothing."""
+    if rule is None:
+        return "rule", "there is no rule of that id"
+    if "user" not in rule.facts:
+        return (
+            "rule",
+            f"it counts by {rule.dimension}, not by user: there is no count of one user to override",
+        )
+    try:
+        override.applied_to(rule.quota)
+    except InvalidQuota as error:
+        name, _, message = str(error).partition(": ")
+        return name, message
+    return None
 
 
 def _id(value: Any) -> str:

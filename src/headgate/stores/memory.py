@@ -1,9 +1,9 @@
 """The memory store: exact within one process, thread-safe, bounded, and without a background thread.
 
 Each space has a table from subject to state. A ring of all subjects is swept a little with every new key: what
-no longer matters is dropped. When `max_keys` is reached, a new key takes the place of the least used of a few
-that the sweep meets; never of one that is limiting its subject right now, so that a flood of new keys cannot
-free anybody. If there is no other, the store is full and says so.
+no longer matters is dropped. When `max_keys` is reached, a new key takes the place of one that no longer matters, or
+of the least used of a few that the sweep meets; never of one that is limiting its subject right now, so that a
+flood of new keys cannot free anybody. If there is no other, the store is full and says so.
 """
 
 from __future__ import annotations
@@ -15,30 +15,41 @@ from time import time_ns
 from typing import Any, Final
 
 from headgate.algorithms import ALGORITHMS
-from headgate.core.check import IDEMPOTENCY_US, Charge, Check, Group, Outcome, Result
+from headgate.core.check import (
+    IDEMPOTENCY_US,
+    Charge,
+    Check,
+    Client,
+    Group,
+    Outcome,
+    Result,
+    Terms,
+    binding,
+)
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision
-from headgate.core.quota import Quota
+from headgate.core.decision import Decision, States
+from headgate.core.quota import MAX_INT, Quota
 from headgate.errors import IdempotencyConflict, StoreFull
+from headgate.stores import penalty
 from headgate.stores.protocol import AsyncSingle, Single
 
 SWEEP: Final = 2  # keys looked at for each new one: faster than they come
-SAMPLE: Final = 8  # keys among which the least used is forgotten
-SEARCH: Final = 64  # keys looked at, at most, for one that may be forgotten
+SEARCH: Final = 64  # keys looked at, for an expired one, before one that is not is forgotten
+FULL_US: Final = 10_000_000  # for how long, at most, a full store does not look again
 
 
 class _Table:
-    """The states of one space."""
+    """The states of one space, or the records of clients: then `algorithm` is `headgate.stores.penalty`."""
 
     __slots__ = ("algorithm", "cost", "hand", "quota", "ring", "states")
 
-    def __init__(self, quota: Quota) -> None:
-        self.algorithm = ALGORITHMS[quota.algorithm]
+    def __init__(self, quota: Quota, algorithm: Any = None) -> None:
+        self.algorithm = algorithm or ALGORITHMS[quota.algorithm]
         self.quota = quota  # the one last asked with
-        self.cost = 1  # the largest asked with
-        self.states: dict[str, Any] = {}  # None: a place that is taken, with nothing in it
-        self.ring: list[str] = []
-        self.hand = 0  # where in the ring the sweep is
+        self.cost = MAX_INT  # the smallest asked with: who has less remaining is being limited
+        self.states: dict[Any, Any] = {}  # by subject; None: a place that is taken, with nothing in it
+        self.ring: list[Any] = []
+        self.hand = 0  # the sweep has been at this place of the ring, and goes down from it
 
     def forget(self, at: int) -> None:
         """Drop the subject at this place of the ring; the last one moves there."""
@@ -66,19 +77,21 @@ class MemoryStore:
         self._swept: list[_Table] = []  # the tables in the order of the sweep, and whose turn it is
         self._turn = 0
         self._keys = 0
+        self._full_until = 0  # no need to look for room before
+        self._clients: _Table | None = None  # those who ran into limits
         self._answers: OrderedDict[str, tuple[str, Result]] = OrderedDict()  # by idempotency key
 
     def __len__(self) -> int:
         """How many keys are held, expired ones that no sweep has met yet among them."""
         return self._keys
 
-    def single(self, template: Check) -> Single:
+    def single(self, template: Check, states: States | None = None) -> Single:
         """The short way: it works out no figures, but hands out what they can be worked out from."""
         with self._lock:
             table = self._table(template.space, template.quota)
         quota, templates = template.quota, (template,)
         admit, figures = table.algorithm.admit, table.algorithm.figures
-        states, make_room = table.states, self._make_room
+        known, make_room, place = table.states, self._make_room, self._place
         acquire, release = self._lock.acquire, self._lock.release
         now_us = None if self._clock is None else self._clock.now_us
 
@@ -86,15 +99,17 @@ class MemoryStore:
             now = time_ns() // 1_000 if now_us is None else now_us()
             acquire()  # with try and finally: in this path, a with statement is a tenth of the time
             try:
-                state = states.get(subject)
+                state = known.get(subject)
                 wait, kept = admit(state, now, quota, cost)
                 if kept is not state:
-                    if state is None and subject not in states:
-                        make_room(table, subject, cost, now)
-                    states[subject] = kept
+                    if state is None and subject not in known:
+                        make_room(1, now)
+                        place(table, subject, kept, cost)
+                    else:
+                        known[subject] = kept
             finally:
                 release()
-            return Decision(wait == 0, now, templates, (wait, kept, figures), cost)
+            return Decision(wait == 0, now, templates, (wait, kept, figures), cost, None, states, subject)
 
         return check
 
@@ -117,12 +132,15 @@ class MemoryStore:
                         state, now, check.quota, check.cost, charged_at, reset
                     )
 
-    def reset(self, checks: Sequence[Check]) -> None:
+    def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
         with self._lock:
             for check in checks:
                 table = self._tables.get(check.space)
                 if table is not None and check.subject in table.states:
                     table.states[check.subject] = None
+            for client in clients:
+                if self._clients is not None and client in self._clients.states:
+                    self._clients.states[client] = None
 
     def clear(self) -> None:
         """Forget everything."""
@@ -130,7 +148,7 @@ class MemoryStore:
             for table in self._swept:
                 table.clear()
             self._answers.clear()
-            self._keys = 0
+            self._keys = self._full_until = 0
 
     def close(self) -> None:
         self.clear()
@@ -144,6 +162,40 @@ class MemoryStore:
         return table
 
     def _decide(self, group: Group, now: int) -> Result:
+        return self._decide_checks(group, now) if group.penalty is None else self._decide_penalised(group, now)
+
+    def _decide_penalised(self, group: Group, now: int) -> Result:
+        assert group.penalty is not None
+        client, terms = group.penalty
+        record = None if self._clients is None else self._clients.states.get(client)
+        block = None if record is None else record.block(now, peek=group.peek)
+        if block is not None:
+            return Result(now, (), block)
+        result = self._decide_checks(group, now)
+        check = None if group.peek else binding(group.checks, result.outcomes)
+        if check is None:
+            return result
+        if record is None:
+            record = self._new_record(client, terms, now)
+        return result._replace(block=record.violate(now, terms, check.quota.window_us, check.rule))
+
+    def _new_record(self, client: Client, terms: Terms, now: int) -> penalty.Record:
+        """The record of a client that has none. If there is no room for it, the refusal stands and is forgotten."""
+        record = penalty.Record(terms)
+        table = self._clients
+        if table is None:
+            table = self._clients = _Table(penalty.SCALE, penalty)
+            self._swept.append(table)
+        if client not in table.states:
+            try:
+                self._make_room(1, now)
+            except StoreFull:
+                return record
+            self._place(table, client, record, 1)
+        table.states[client] = record
+        return record
+
+    def _decide_checks(self, group: Group, now: int) -> Result:
         asked = []
         refused = False
         for check in group.checks:
@@ -160,16 +212,19 @@ class MemoryStore:
             outcomes.append(Outcome(wait, *table.algorithm.figures(state, now, check.quota)))
             if state is not before:
                 kept.append((check, table, state))
-        for check, table, _ in kept:  # before anything is charged: there may be no room
-            if check.subject not in table.states:
-                self._make_room(table, check.subject, check.cost, now)
+        new = sum(check.subject not in table.states for check, table, _ in kept)
+        if new:
+            self._make_room(new, now)  # before anything is charged: there may be none
         for check, table, state in kept:
-            table.states[check.subject] = state
+            if check.subject in table.states:
+                table.states[check.subject] = state
+            else:
+                self._place(table, check.subject, state, check.cost)
         return Result(now, tuple(outcomes))
 
     def _decide_once(self, group: Group, now: int) -> Result | IdempotencyConflict:
         assert group.idempotency is not None
-        key, fingerprint = group.idempotency
+        key, fingerprint = group.idempotency.name, group.idempotency.fingerprint
         answers = self._answers
         while answers:
             oldest = next(iter(answers))
@@ -177,57 +232,63 @@ class MemoryStore:
                 break
             del answers[oldest]
         known = answers.get(key)
-        if known is None:
+        if known is None or now - known[1].now_us >= IDEMPOTENCY_US:
             result = self._decide(group, now)
             answers[key] = (fingerprint, result)
+            answers.move_to_end(key)
             return result
-        return known[1] if known[0] == fingerprint else IdempotencyConflict.of(key)
+        return known[1] if known[0] == fingerprint else IdempotencyConflict.of(group.idempotency.key)
 
-    def _make_room(self, table: _Table, subject: str, cost: int, now: int) -> None:
-        """Take a place for a new subject. Raises `StoreFull`, having changed nothing that matters."""
-        for _ in range(SWEEP):
-            self._sweep(now)
-        if self._keys >= self._max_keys:
-            self._evict(now)
-        table.cost = max(table.cost, cost)
-        table.states[subject] = None
+    def _place(self, table: _Table, subject: Any, state: Any, cost: int) -> None:
+        """Keep the state of a new subject; there is room."""
+        if 0 < cost < table.cost:
+            table.cost = cost
+        table.states[subject] = state
         table.ring.append(subject)
         self._keys += 1
 
-    def _sweep(self, now: int) -> tuple[_Table, int, float] | None:
-        """Look at one key. If it is moot, drop it; else, if it may be forgotten, return where it is and its use."""
+    def _make_room(self, count: int, now: int) -> None:
+        """See to it that there is room for so many more. Raises `StoreFull`: then nobody was forgotten who matters."""
+        for _ in range(SWEEP * count):
+            self._sweep(now)
+        while self._keys + count > self._max_keys:
+            self._evict(now)
+
+    def _sweep(self, now: int) -> tuple[_Table, int, int, int]:
+        """Look at one key, and drop it if it is moot. Returns where it is, what remains of it, and its reset."""
         table = self._swept[self._turn]
-        at = table.hand
-        if at >= len(table.ring):
-            table.hand = 0
+        at = min(table.hand, len(table.ring)) - 1
+        if at < 0:
+            table.hand = len(table.ring)
             self._turn = (self._turn + 1) % len(self._swept)
-            return None
+            return table, at, 0, 0
         remaining, reset = table.algorithm.figures(table.states[table.ring[at]], now, table.quota)
         if reset == 0:
-            table.forget(at)
+            table.forget(at)  # the one that takes its place has been looked at
             self._keys -= 1
-            return None
-        table.hand = at + 1
-        return None if remaining < table.cost else (table, at, 1 - remaining / table.quota.capacity)
+        table.hand = at
+        return table, at, remaining, reset
 
     def _evict(self, now: int) -> None:
-        """Make `_keys` one less, or raise `StoreFull`."""
-        candidates: list[tuple[_Table, int, float]] = []
-        for _ in range(SEARCH + len(self._swept)):
-            candidate = self._sweep(now)
-            if self._keys < self._max_keys:
+        """Make `_keys` less: by one that is moot if one is soon found, else by the least used that limits nobody."""
+        least: tuple[float, _Table, int] | None = None
+        soonest = FULL_US
+        keys = self._keys
+        for looked in range(keys + len(self._swept) if now >= self._full_until else 0):
+            table, at, remaining, reset = self._sweep(now)
+            if self._keys < keys:
                 return
-            if candidate is not None:
-                candidates.append(candidate)
-                if len(candidates) == SAMPLE:
-                    break
-        if not candidates:
-            raise StoreFull(
-                f"all of the memory store's {self._max_keys} keys that were looked at are limiting somebody; "
-                "raise max_keys"
-            )
-        table, at, _ = min(candidates, key=lambda candidate: candidate[2])
-        table.forget(at)
+            if reset:
+                soonest = min(soonest, reset)
+                used = 1 - remaining / table.quota.capacity
+                if remaining >= table.cost and (least is None or used < least[0]):
+                    least = (used, table, at)
+            if least is not None and looked >= SEARCH:
+                break
+        if least is None:
+            self._full_until = max(self._full_until, now + soonest)
+            raise StoreFull(f"all of the memory store's {self._max_keys} keys are limiting somebody; raise max_keys")
+        least[1].forget(least[2])
         self._keys -= 1
 
 
@@ -240,8 +301,8 @@ class AsyncMemoryStore:
     async def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
         return self._store.check(groups)
 
-    def single(self, template: Check) -> AsyncSingle:
-        single = self._store.single(template)
+    def single(self, template: Check, states: States | None = None) -> AsyncSingle:
+        single = self._store.single(template, states)
 
         async def check(subject: str, cost: int) -> Decision:
             return single(subject, cost)
@@ -251,8 +312,8 @@ class AsyncMemoryStore:
     async def refund(self, charges: Sequence[Charge]) -> None:
         self._store.refund(charges)
 
-    async def reset(self, checks: Sequence[Check]) -> None:
-        self._store.reset(checks)
+    async def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
+        self._store.reset(checks, clients)
 
     async def close(self) -> None:
         self._store.close()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-from headgate.core.check import Charge, Check, Group, Result
-from headgate.core.decision import Decision
+from headgate.core.check import Charge, Check, Client, Group, Result
+from headgate.core.decision import Decision, States
 from headgate.errors import IdempotencyConflict
 
 Single = Callable[[str, int], Decision]  # of subject and cost
@@ -28,8 +28,11 @@ class Store(Protocol):
         """Undo charges that an earlier `check` made. A charge whose state has since expired is left alone."""
         ...
 
-    def reset(self, checks: Sequence[Check]) -> None:
-        """Forget the state of these checks' keys. Their quota and cost do not matter."""
+    def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
+        """Forget the state of these checks' keys, and the violations and blocks of these clients.
+
+        The checks' quota and cost do not matter.
+        """
         ...
 
     def close(self) -> None:
@@ -41,8 +44,11 @@ class Store(Protocol):
 class SingleStore(Store, Protocol):
     """A store that has a short way for what is asked most: one check, always of one rule."""
 
-    def single(self, template: Check) -> Single:
-        """The short way from subject and cost to decision, for requests with one check, enforced: always this."""
+    def single(self, template: Check, states: States | None = None) -> Single:
+        """The short way from subject and cost to decision, for requests with one check, enforced: always this.
+
+        The decisions are given `states`, and their subject.
+        """
         ...
 
 
@@ -54,7 +60,7 @@ class AsyncStore(Protocol):
 
     async def refund(self, charges: Sequence[Charge]) -> None: ...
 
-    async def reset(self, checks: Sequence[Check]) -> None: ...
+    async def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -63,4 +69,4 @@ class AsyncStore(Protocol):
 class AsyncSingleStore(AsyncStore, Protocol):
     """`SingleStore`, awaited."""
 
-    def single(self, template: Check) -> AsyncSingle: ...
+    def single(self, template: Check, states: States | None = None) -> AsyncSingle: ...

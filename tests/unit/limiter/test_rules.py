@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headgate import AsyncLimiter, InvalidRule, Limiter, Rule
-from headgate.core.check import Charge, Check, Group, Result
+from headgate.core.check import Charge, Check, Client, Group, Result
 from headgate.errors import IdempotencyConflict, StoreUnavailable
 from headgate.rules import Exemption, Holder, Override, Snapshot, User
 from headgate.rules.sources.file import FileSource
@@ -40,7 +40,7 @@ class Broken:
 
     def refund(self, charges: Sequence[Charge]) -> None: ...
 
-    def reset(self, checks: Sequence[Check]) -> None: ...
+    def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None: ...
 
     def close(self) -> None: ...
 

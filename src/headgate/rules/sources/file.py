@@ -8,13 +8,10 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import time
 import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
@@ -25,6 +22,7 @@ from headgate.errors import InvalidRule, Problem
 from headgate.rules.holder import Holder
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.sources import sighup as hangup
+from headgate.rules.sources.collection import collection_paused
 from headgate.rules.sources.document import snapshot_of
 from headgate.rules.sources.watcher import Watcher
 
@@ -145,7 +143,7 @@ class FileSource:
         self._seen = digest
         if digest == self._digest:
             return self._holder.current
-        with _collection_paused():
+        with collection_paused():
             snapshot = snapshot_of(_parse(content, file), version=f"{self._loads + 1}-{digest}", file=file)
         self._loads += 1
         self._digest = digest
@@ -173,21 +171,6 @@ class FileSource:
 def load(path: str | os.PathLike[str]) -> Snapshot:
     """The snapshot that a file holds now. Raises `InvalidRule`, with every problem."""
     return FileSource(path).holder.current
-
-
-@contextmanager
-def _collection_paused() -> Iterator[None]:
-    """Without the garbage collector, which would go through a large file's data again and again and find nothing.
-
-    All that is made of it either stays or goes when its last reference does.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _read(path: Path) -> bytes:

@@ -39,6 +39,8 @@ class SettingsTable(_Table):
     failure_mode: str | None = None
     trusted_proxies: list[str] = []
     trusted_proxy_depth: int = 1
+    warning_at: int | None = None
+    warning_until: int | None = None
     default_tier: str | None = None
 
 

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, cast
 from redis.asyncio.connection import Connection, parse_url
 from redis.exceptions import NoScriptError
 
-from headgate.core.check import Charge, Check, Group, Result
+from headgate.core.check import Charge, Check, Client, Group, Result
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision
+from headgate.core.decision import Decision, States
 from headgate.errors import IdempotencyConflict, StoreError, StoreUnavailable
 from headgate.stores.protocol import AsyncSingle
 from headgate.stores.redis import script
@@ -63,15 +63,15 @@ class AsyncRedisStore:
             results += await self._join(groups[start : start + size])
         return results
 
-    def single(self, template: Check) -> AsyncSingle:
+    def single(self, template: Check, states: States | None = None) -> AsyncSingle:
         """The short way: nothing to plan, and the decision as soon as the answer is there."""
         rule, space, _, quota, *_ = template
         templates, join = (template,), self._join
 
         async def check(subject: str, cost: int) -> Decision:
             (result,) = await join((Group((Check(rule, space, subject, quota, cost),)),))
-            now_us, outcomes = cast("Result", result)
-            return Decision(outcomes[0].wait_us == 0, now_us, templates, outcomes, cost)
+            now_us, outcomes, _ = cast("Result", result)
+            return Decision(outcomes[0].wait_us == 0, now_us, templates, outcomes, cost, None, states, subject)
 
         return check
 
@@ -79,9 +79,9 @@ class AsyncRedisStore:
         if charges:
             await self._join((), script.encode_refund(charges, self._now_us()))
 
-    async def reset(self, checks: Sequence[Check]) -> None:
-        if checks:
-            await self._join((), ("DEL", *(check.key for check in checks)))
+    async def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
+        if checks or clients:
+            await self._join((), script.encode_reset(checks, clients))
 
     async def close(self) -> None:
         self._closed = True

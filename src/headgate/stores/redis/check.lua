@@ -1,18 +1,20 @@
 -- Decides groups of checks, each all or nothing. Assembled behind the algorithms; see script.py.
 --
 -- KEYS, in the order of the groups:
---   per group: the idempotency key if it has one, then a key per check
+--   per group: the idempotency key if it has one, those of its client if it has a penalty, then a key per check
 -- ARGV, all whole numbers unless said otherwise:
 --   now                      microseconds, or empty: the server's own time
 --   quotas                   how many follow
 --   per quota:               algorithm (text), limit, window in microseconds, burst
---   per group:               4 * checks + mode; mode 0 charges, 1 peeks, 2 charges once, 3 refunds
---     of mode 2:             fingerprint (text)
+--   per group:               8 * checks + mode; mode 0 charges, 1 peeks, 2 charges once, 3 refunds; with a
+--                            penalty (penalty.lua) 4 more
+--     of mode 2 and 6:       fingerprint (text)
+--     of mode 4, 5 and 6:    terms, and a rule per check: see penalty.lua
 --     per check:             quota (its place in the list above; of a shadow negative), cost
 --       of mode 3:           when it was charged, and the reset that was answered then
 -- Reply, flat, all integers:
 --   per group:               now; -1 when the fingerprint differs from the one remembered: then nothing follows
---     per check:             wait, remaining, reset; nothing of mode 3
+--     per check:             wait, remaining, reset; nothing of mode 3; of mode 4, 5 and 6 see penalty.lua
 --
 -- Times are in microseconds. Every key that is written gets a time to live.
 
@@ -39,6 +41,7 @@ for i = 1, tonumber(ARGV[2]) do
 end
 
 local reply, size = {}, 0
+local decide_penalised -- penalty.lua's; without it, no group has a penalty
 
 -- Decides a group: asks each check whether it fits, keeps the states if all do, and answers.
 local function decide(count, peek)
@@ -59,33 +62,50 @@ local function decide(count, peek)
     if peek or (refused and wait == 0) then state = before end
     local remaining, reset = quota.twin.figures(state, now, quota)
     if state and state ~= before then
-      quota.twin.save(key, state, ceil(reset / 1000) + slack)
+      quota.twin.save(key, state, format('%d', ceil(reset / 1000) + slack))
     end
     reply[size + 1], reply[size + 2], reply[size + 3] = wait, remaining, reset
     size = size + 3
   end
 end
 
+-- Decides a group of one check, which is most of them: the same, without a list.
+local function decide_one()
+  local quota, cost, key = quotas[abs(tonumber(ARGV[at + 1]))], tonumber(ARGV[at + 2]), KEYS[key_at + 1]
+  at, key_at = at + 2, key_at + 1
+  local twin = quota.twin
+  local before = twin.load(key)
+  local wait, state = twin.admit(before, now, quota, cost)
+  local remaining, reset = twin.figures(state, now, quota)
+  if state and state ~= before then
+    twin.save(key, state, format('%d', ceil(reset / 1000) + slack))
+  end
+  reply[size + 1], reply[size + 2], reply[size + 3] = wait, remaining, reset
+  size = size + 3
+end
+
 -- Decides a group unless its idempotency key is remembered: then gives the first answer again.
-local function decide_once(count)
+local function decide_once(count, decided)
   local fingerprint, memory = ARGV[at + 1], KEYS[key_at + 1]
   at, key_at = at + 1, key_at + 1
-  local known, figures = string.match(call('GET', memory) or '', '^(%S+) (.*)$')
-  if known and now - tonumber(string.match(figures, '^%d+')) < IDEMPOTENCY then
+  local known, answers = string.match(call('GET', memory) or '', '^(%S+) (.*)$')
+  answers = known and cmsgpack.unpack(answers)
+  if known and now - answers[1] < IDEMPOTENCY then
     at, key_at = at + 2 * count, key_at + count
-    for figure in string.gmatch(known == fingerprint and figures or '-1', '%S+') do
+    if decided == decide_penalised then at, key_at = at + 1 + count, key_at + 2 end
+    for _, answer in ipairs(known == fingerprint and answers or { -1 }) do
       size = size + 1
-      reply[size] = tonumber(figure)
+      reply[size] = answer
     end
     return
   end
   local first = size + 1
   size = first
   reply[first] = now
-  decide(count)
-  local answers = { fingerprint }
-  for i = first, size do answers[#answers + 1] = string.format('%d', reply[i]) end
-  call('SET', memory, table.concat(answers, ' '), 'PX', IDEMPOTENCY / 1000 + slack)
+  decided(count)
+  answers = {}
+  for i = first, size do answers[#answers + 1] = reply[i] end
+  call('SET', memory, fingerprint .. ' ' .. cmsgpack.pack(answers), 'PX', IDEMPOTENCY / 1000 + slack)
 end
 
 local function refund(count)
@@ -100,20 +120,3 @@ local function refund(count)
     at, key_at = at + 4, key_at + 1
   end
 end
-
-local arguments = #ARGV
-while at < arguments do
-  local header = tonumber(ARGV[at + 1])
-  local mode = header % 4
-  local count = (header - mode) / 4
-  at = at + 1
-  if mode == 2 then
-    decide_once(count)
-  else
-    size = size + 1
-    reply[size] = now
-    if mode == 3 then refund(count) else decide(count, mode == 1) end
-  end
-end
-
-return reply

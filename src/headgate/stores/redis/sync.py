@@ -11,9 +11,9 @@ from weakref import WeakSet
 
 from redis.exceptions import NoScriptError
 
-from headgate.core.check import Charge, Check, Group, Outcome, Result
+from headgate.core.check import Charge, Check, Client, Group, Outcome, Result
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision
+from headgate.core.decision import Decision, States
 from headgate.core.key import key
 from headgate.errors import IdempotencyConflict, StoreUnavailable
 from headgate.stores.protocol import Single
@@ -42,7 +42,7 @@ class RedisStore:
             results += script.decode(batch, self._run(script.encode(batch, self._now_us())))
         return results
 
-    def single(self, template: Check) -> Single:
+    def single(self, template: Check, states: States | None = None) -> Single:
         """The short way: the same command and reply, of which all but subject and cost are known beforehand."""
         head, tail = script.frame(template.quota)
         space, templates, run = template.space, (template,), self._run
@@ -50,7 +50,8 @@ class RedisStore:
         def check(subject: str, cost: int) -> Decision:
             sent_us = "" if self._clock is None else self._clock.now_us()
             now_us, wait_us, remaining, reset_us = run((*head, key(space, subject), sent_us, *tail, cost))
-            return Decision(wait_us == 0, now_us, templates, (Outcome(wait_us, remaining, reset_us),), cost)
+            outcomes = (Outcome(wait_us, remaining, reset_us),)
+            return Decision(wait_us == 0, now_us, templates, outcomes, cost, None, states, subject)
 
         return check
 
@@ -58,9 +59,9 @@ class RedisStore:
         if charges:
             self._run(script.encode_refund(charges, self._now_us()))
 
-    def reset(self, checks: Sequence[Check]) -> None:
-        if checks:
-            self._run(("DEL", *(check.key for check in checks)))
+    def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
+        if checks or clients:
+            self._run(script.encode_reset(checks, clients))
 
     def close(self) -> None:
         with suppress(IndexError):  # another thread may empty it at the same time

@@ -1,4 +1,4 @@
-"""For tests, yours and ours: a clock that a test moves by hand, and the contract that every store has to pass."""
+"""A clock that a test moves by hand."""
 
 from __future__ import annotations
 

@@ -1,0 +1,104 @@
+"""`python -m benchmarks`: Headgate beside its peers, on this machine, in one run.
+
+    python -m benchmarks                      all sections, some five minutes
+    python -m benchmarks --quick              the same in under one, less exact
+    python -m benchmarks --only memory async  some sections
+
+A missed target is reported and fails nothing. docs/benchmarks.md says what is measured and how it is kept
+fair.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+from pathlib import Path
+from time import monotonic
+
+from rich.console import Console
+
+from benchmarks import contenders, footprint, memory, redis_async, redis_sync, report, rules
+from benchmarks.plan import FULL, QUICK, Plan
+from tests.servers import Server, binaries
+
+SECTIONS = ("memory", "redis", "async", "footprint", "rules")
+RESULTS = Path(__file__).parent / "results" / "latest.json"
+
+
+def main() -> None:
+    arguments = parse()
+    plan = QUICK if arguments.quick else FULL
+    console = Console(width=None if Console().is_terminal else 120)
+    binary = redis_binary() if {"redis", "async"} & set(arguments.only) else None
+    facts = report.environment(binary) | {"quick": arguments.quick}
+    introduce(facts, console)
+    settle()
+    start = monotonic()
+    sections = []
+    for name in SECTIONS:
+        if name in arguments.only:
+            begun = monotonic()
+            section = run(name, plan, binary)
+            section.seconds = round(monotonic() - begun, 1)
+            report.show(section, console)
+            sections.append(section)
+    report.summary(sections, console)
+    facts["seconds"] = round(monotonic() - start, 1)
+    report.write_json(arguments.json, facts, sections)
+    console.print(f"{facts['seconds']} seconds; figures in {arguments.json}", highlight=False)
+
+
+def settle() -> None:
+    """Have every library imported, and then left alone by the garbage collector: all that it meets is the work."""
+    for algorithm in contenders.ALGORITHMS:
+        for peer in contenders.peers_for(algorithm):
+            peer.memory(algorithm, 1).close()
+    gc.collect()
+    gc.freeze()
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: under a minute")
+    parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE", help="default: %(default)s")
+    parser.add_argument(
+        "--only", nargs="+", choices=SECTIONS, default=SECTIONS, metavar="NAME", help=", ".join(SECTIONS)
+    )
+    return parser.parse_args()
+
+
+def run(name: str, plan: Plan, binary: Path | None) -> report.Section:
+    if name == "memory":
+        return memory.run(plan)
+    if name == "footprint":
+        return footprint.run(plan)
+    if name == "rules":
+        return rules.run(plan)
+    assert binary is not None
+    with Server(binary) as server:
+        return redis_sync.run(plan, server) if name == "redis" else redis_async.run(plan, server)
+
+
+def redis_binary() -> Path:
+    """Redis where there is one, else whatever the tests would use."""
+    found = binaries()
+    return found.get("redis") or next(iter(found.values()))
+
+
+def introduce(facts: dict[str, object], console: Console) -> None:
+    packages = facts["packages"]
+    assert isinstance(packages, dict)
+    listed = ", ".join(f"{name} {version}" for name, version in packages.items() if version)
+    server = f"; {facts['redis-server']}" if facts["redis-server"] else ""
+    console.print(f"Python {facts['python']}, {facts['cpus']} CPUs{server}; {listed}", highlight=False)
+    for package in contenders.missing():
+        console.print(
+            f"{package} is not installed, so it is left out: `make bench` installs it, or pip install '{package}'",
+            style="yellow",
+            highlight=False,
+        )
+    console.print()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,11 @@
+"""Rules in a database: PostgreSQL or SQLite, one schema. All SQL of Headgate is in here.
+
+`migrate` brings a database's tables up to date, `Changes` changes what they hold, and
+`headgate.rules.sources.database` has limiters follow it. Needs `headgate[database]`.
+"""
+
+from headgate.db.changes import Change, Changes, Entry, Transaction
+from headgate.db.connection import Database
+from headgate.db.migrations import migrate
+
+__all__ = ["Change", "Changes", "Database", "Entry", "Transaction", "migrate"]

@@ -1,0 +1,108 @@
+"""Changes of what is in the database, and who made them.
+
+    changes = Changes("postgresql://…")
+    with changes.begin("alice") as change:
+        change.create_rule(Rule(id="search", quota="100/minute"))
+        change.set_tier("bob", "premium")
+    change.version                                      # of the snapshot that holds them
+
+All changes of a `with` are one transaction, together with their rows in the change log and the new version: either all
+of it is there, or nothing. It is committed when the `with` ends without an exception, and only if the rules are good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from headgate.core.clock import Clock, SystemClock
+from headgate.db import queries
+from headgate.db.connection import Database
+from headgate.db.queries import Change
+from headgate.db.records import Content, Entry
+from headgate.db.transaction import Transaction
+from headgate.rules.exemptions import Exemption
+from headgate.rules.users import User
+
+__all__ = ["Change", "Changes", "Entry", "Transaction"]
+
+
+class Changes:
+    """Reads and changes the rules in a database. Safe to share between threads.
+
+    `announce` is called with the new version after each commit, for those whom the database cannot notify itself.
+    `clock` dates the changes. Every method raises `DatabaseError` when the database cannot.
+    """
+
+    def __init__(
+        self,
+        database: str | Database,
+        *,
+        announce: Callable[[int], None] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._owned = isinstance(database, str)
+        self._database = Database(database) if isinstance(database, str) else database
+        self._announce = announce
+        self._clock: Clock = clock or SystemClock()
+
+    @contextmanager
+    def begin(self, actor: str) -> Iterator[Transaction]:
+        """A transaction of changes that `actor` makes. Others that change something wait until it ends.
+
+        Raises what its methods raise; `InvalidRule`, with every problem, when the rules as a whole would not be
+        good; and `DatabaseError`. Then nothing has changed, but for one case: a connection that broke while
+        committing leaves open whether it has.
+        """
+        with self._database.write() as connection:
+            transaction = Transaction(connection, actor, self._clock.now_us())
+            yield transaction
+            changed = transaction.finish(notify=self._database.kind == "postgresql")
+        if changed and self._announce is not None:
+            self._announce(transaction.version)
+
+    def version(self) -> int:
+        """The version of the snapshot."""
+        with self._database.read() as connection:
+            return queries.versions(connection).version
+
+    def content(self) -> Content:
+        """All rules, tiers, exemptions and settings. Raises `InvalidRule` when somebody wrote nonsense there."""
+        with self._database.read() as connection:
+            return queries.content(connection)
+
+    def rule(self, rule_id: str) -> Entry | None:
+        """One rule, and its version."""
+        with self._database.read() as connection:
+            return queries.rule(connection, rule_id)
+
+    def user(self, user_id: str) -> User | None:
+        """A user's tier and overrides."""
+        with self._database.read() as connection:
+            return queries.user(connection, user_id)
+
+    def exemptions(self) -> list[Exemption]:
+        """Who is exempt."""
+        return self.content().exemptions
+
+    def log(
+        self, *, kind: str | None = None, subject: str | None = None, before: int | None = None, most: int = 100
+    ) -> list[Change]:
+        """The change log, the latest first: all of it, or of one `kind`, or of one `subject` of that kind.
+
+        For the next page, give the last one's `id` as `before`.
+        """
+        with self._database.read() as connection:
+            return queries.changes(connection, kind=kind, subject=subject, before=before, most=most)
+
+    def close(self) -> None:
+        """Give back the connections, if it was made from a URL."""
+        if self._owned:
+            self._database.close()
+
+    def __enter__(self) -> Changes:
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.close()

@@ -1,0 +1,159 @@
+"""Connections to the database, and what its driver's errors become."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event
+from typing import Any, Final, Literal
+
+import psycopg
+from sqlalchemy import Connection, create_engine, event, text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from headgate.errors import DatabaseError, DatabaseUnavailable
+
+BUSY_SECONDS: Final = 10  # how long SQLite waits for another writer
+POOL: Final = 5  # connections that are kept open
+MIGRATING: Final = 0x6865_6164_6761_7465  # PostgreSQL's advisory lock of migrations: "headgate"
+POSTGRES: Final[dict[str, Any]] = {
+    "connect_timeout": 3,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,  # ms: a host that has vanished is noticed in this time
+    "prepare_threshold": None,  # poolers between us and the server may not know prepared statements
+    "application_name": "headgate",
+}
+
+_AWAY: Final = (  # could not be reached at all, as opposed to having said no
+    *(psycopg.OperationalError, psycopg.InterfaceError, sqlite3.OperationalError, PoolTimeout, OSError),
+)
+
+Kind = Literal["sqlite", "postgresql"]
+
+
+class Database:
+    """A database by URL: `sqlite:///rules.db`, `postgresql://user:password@host:5432/name`.
+
+    Opens connections when they are needed, and new ones for those that broke. Safe to share between threads.
+    Raises `ValueError` on a URL that names no such database.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url, self.kind = _parsed(url)
+        self._closed = Event()
+        self.name = self.url.set(drivername=self.kind).render_as_string(hide_password=True)
+        if self.kind == "sqlite":
+            self._engine = create_engine(self.url, connect_args={"timeout": BUSY_SECONDS}, pool_size=POOL)
+            event.listen(self._engine, "connect", _prepare_sqlite)
+            event.listen(self._engine, "begin", _begin_sqlite)
+            self._reading = self._engine.execution_options()
+            self._writing = self._engine.execution_options(headgate_writes=True)
+        else:
+            options = {**POSTGRES, **self.url.query}
+            url_only = self.url.set(query={})
+            self._engine = create_engine(url_only, connect_args=options, pool_size=POOL, pool_pre_ping=True)
+            self._reading = self._engine.execution_options(isolation_level="REPEATABLE READ")
+            self._writing = self._engine.execution_options()
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that sees the database as it was at one moment. Raises `DatabaseError`."""
+        with self._used(), self._reading.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def write(self, *, lock: bool = False) -> Iterator[Connection]:
+        """A transaction; on SQLite, the only one that writes. `lock` makes it the only one on PostgreSQL too.
+
+        Committed at the end, unless something was raised. Raises `DatabaseError`; when that happens while
+        committing, the change may have been made.
+        """
+        with self._used(), self._writing.begin() as connection:
+            if lock and self.kind == "postgresql":
+                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATING})
+            yield connection
+
+    def prepare(self) -> None:
+        """Make a new SQLite database one whose readers do not wait for its writer. It stays so."""
+        if self.kind != "sqlite":
+            return
+        with self.errors():
+            connection = self._engine.raw_connection()
+            try:
+                connection.cursor().execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error):  # else another process is busy doing the same
+                    raise wrapped(error, self.name) from error
+            finally:
+                connection.close()
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Turns the driver's errors into ours, with the cause kept."""
+        try:
+            yield
+        except SQLAlchemyError as error:
+            raise wrapped(error, self.name) from error
+
+    def close(self) -> None:
+        """Close all connections: those in use as soon as they no longer are. It cannot be used any more."""
+        self._closed.set()
+        self._engine.pool.dispose()
+
+    def forked(self) -> None:
+        """For a child process: leave the connections to the parent, whose they are."""
+        self._engine.dispose(close=False)
+
+    @contextmanager
+    def _used(self) -> Iterator[None]:
+        if self._closed.is_set():
+            raise DatabaseUnavailable(f"{self.name}: was closed")
+        try:
+            with self.errors():
+                yield
+        finally:
+            if self._closed.is_set():  # meanwhile
+                self._engine.pool.dispose()
+
+
+def wrapped(error: Exception, name: str) -> DatabaseError:
+    """Our error for one of the driver's."""
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    what = " ".join(str(cause).split()) or type(cause).__name__
+    away = getattr(error, "connection_invalidated", False) or isinstance(cause, _AWAY)
+    return (DatabaseUnavailable if away else DatabaseError)(f"{name}: {what}")
+
+
+def _parsed(url: str) -> tuple[URL, Kind]:
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        parsed = None
+    if parsed is not None:
+        if parsed.drivername in ("postgresql", "postgres", "postgresql+psycopg"):
+            return parsed.set(drivername="postgresql+psycopg"), "postgresql"
+        if parsed.drivername in ("sqlite", "sqlite+pysqlite"):
+            if parsed.database in (None, "", ":memory:"):
+                raise ValueError(f"database: {url!r} names no file: write sqlite:///rules.db")
+            return parsed.set(drivername="sqlite+pysqlite"), "sqlite"
+    shown = parsed.render_as_string(hide_password=True) if parsed is not None else "this"
+    raise ValueError(
+        f"database: {shown!r} is not a URL of a database; use sqlite:///rules.db or postgresql://user@host/name"
+    )
+
+
+def _prepare_sqlite(connection: Any, _: object) -> None:
+    connection.isolation_level = None  # transactions begin when we say so, not when the driver thinks that they should
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA synchronous = FULL")  # what was acknowledged survives a power failure
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A transaction that only turns to writing later would fail when another has written meanwhile.
+    writes = connection.get_execution_options().get("headgate_writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

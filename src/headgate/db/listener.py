@@ -1,0 +1,117 @@
+"""How one hears that the database has changed: PostgreSQL says so, a SQLite file is looked at."""
+
+from __future__ import annotations
+
+import select
+import socket
+import sqlite3
+from threading import Event
+from time import monotonic
+from typing import Any, Final, Protocol
+
+import psycopg
+
+from headgate.db.connection import POSTGRES, Database, wrapped
+from headgate.db.queries import CHANNEL
+from headgate.errors import DatabaseUnavailable
+
+SQLITE_SECONDS: Final = 0.2  # between two looks at a file
+
+
+class Listener(Protocol):
+    """Hears of changes from when it was made. For one thread, but for `wake`."""
+
+    def wait(self, seconds: float) -> None:
+        """Return when something may have changed, and after `seconds` at the latest. Raises `DatabaseError`."""
+        ...
+
+    def wake(self) -> None:
+        """Have `wait` return at once, now and ever after. From any thread."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def listen(database: Database) -> Listener:
+    """Raises `DatabaseError`."""
+    return PostgresListener(database) if database.kind == "postgresql" else SqliteListener(database)
+
+
+class PostgresListener:
+    """A connection of its own that has said LISTEN."""
+
+    def __init__(self, database: Database) -> None:
+        self._name = database.name
+        self._mine, self._wake = socket.socketpair()
+        url = database.url
+        known = {"host": url.host, "port": url.port, "user": url.username, "password": url.password}
+        arguments: dict[str, Any] = {name: value for name, value in known.items() if value is not None}
+        arguments |= {"dbname": url.database, "autocommit": True, **POSTGRES, **url.query}
+        try:
+            self._connection = psycopg.connect(**arguments)
+        except psycopg.Error as error:
+            self._close_sockets()
+            raise wrapped(error, self._name) from error
+        try:
+            self._connection.execute(f"LISTEN {CHANNEL}")
+        except psycopg.Error as error:
+            self.close()
+            raise wrapped(error, self._name) from error
+
+    def wait(self, seconds: float) -> None:
+        try:
+            if self._heard():
+                return
+            select.select([self._connection.fileno(), self._mine.fileno()], [], [], seconds)
+            self._heard()
+        except (psycopg.Error, OSError, ValueError) as error:  # ValueError: the socket is gone
+            raise wrapped(error, self._name) from error
+
+    def wake(self) -> None:
+        self._wake.send(b"!")
+
+    def close(self) -> None:
+        self._connection.close()
+        self._close_sockets()
+
+    def _heard(self) -> bool:
+        """Whether anything was heard; all of it is taken."""
+        return bool(list(self._connection.notifies(timeout=0)))
+
+    def _close_sockets(self) -> None:
+        self._mine.close()
+        self._wake.close()
+
+
+class SqliteListener:
+    """Looks at the file's version, which costs next to nothing, a few times a second."""
+
+    def __init__(self, database: Database) -> None:
+        self._name = database.name
+        self._woken = Event()
+        try:
+            self._connection: Any = sqlite3.connect(str(database.url.database), check_same_thread=False)
+            self._version = self._look()
+        except sqlite3.Error as error:
+            raise DatabaseUnavailable(f"{self._name}: {error}") from error
+
+    def wait(self, seconds: float) -> None:
+        deadline = monotonic() + seconds
+        while not self._woken.wait(max(0.0, min(SQLITE_SECONDS, deadline - monotonic()))):
+            try:
+                version = self._look()
+            except sqlite3.Error as error:
+                raise DatabaseUnavailable(f"{self._name}: {error}") from error
+            if version != self._version or monotonic() >= deadline:
+                self._version = version
+                return
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _look(self) -> int:
+        version: int = self._connection.execute("PRAGMA data_version").fetchone()[0]
+        return version

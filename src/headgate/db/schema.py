@@ -1,0 +1,111 @@
+"""The tables, for PostgreSQL and SQLite alike. `migrations/` is how a database gets them.
+
+Names begin with `headgate_`, so that the tables may live beside others. Times and durations are whole microseconds,
+times since the Unix epoch. Lists and tables inside a record are JSON.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import JSON, BigInteger, Boolean, Column, ForeignKey, Index, Integer, MetaData, Table, Text
+from sqlalchemy.dialects.postgresql import JSONB
+
+VERSION_TABLE: Final = "headgate_migrations"  # which migrations a database has had
+
+metadata = MetaData()
+Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
+Serial = BigInteger().with_variant(Integer(), "sqlite")  # SQLite numbers rows by columns of this very type only
+
+snapshot = Table(  # one row
+    "headgate_snapshot",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("version", BigInteger, nullable=False),  # grows with every transaction that changes anything
+    Column("rules_version", BigInteger, nullable=False),  # what it was when anything but users last changed
+)
+
+rules = Table(
+    "headgate_rules",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("position", BigInteger, nullable=False),  # their order in the snapshot
+    Column("version", BigInteger, nullable=False),  # that of the snapshot in which it last changed
+    Column("name", Text, nullable=False),
+    Column("dimension", Text, nullable=False),
+    Column("endpoints", Json, nullable=False),
+    Column("methods", Json, nullable=False),
+    Column("tiers", Json, nullable=False),
+    Column("match", Json, nullable=False),
+    Column("algorithm", Text, nullable=False),
+    Column("limit", BigInteger, nullable=False),
+    Column("window_us", BigInteger, nullable=False),
+    Column("burst", BigInteger),  # null: as much as the limit
+    Column("action", Text, nullable=False),
+    Column("max_delay_us", BigInteger),
+    Column("priority", BigInteger, nullable=False),
+    Column("group", Text),
+    Column("sync", Text, nullable=False),
+    Column("failure_mode", Text),
+    Column("cost", BigInteger, nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("enabled", Boolean, nullable=False),
+)
+
+tiers = Table(
+    "headgate_tiers",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("position", BigInteger, nullable=False),
+)
+
+users = Table(
+    "headgate_users",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("tier", Text),
+    Index("headgate_users_tier", "tier"),
+)
+
+overrides = Table(
+    "headgate_overrides",
+    metadata,
+    Column("user_id", Text, ForeignKey("headgate_users.id", ondelete="CASCADE"), primary_key=True),
+    Column("rule", Text, ForeignKey("headgate_rules.id"), primary_key=True),
+    Column("limit", BigInteger, nullable=False),
+    Column("window_us", BigInteger),
+    Column("burst", BigInteger),
+    Column("expires_us", BigInteger),
+    Index("headgate_overrides_rule", "rule"),
+)
+
+exemptions = Table(
+    "headgate_exemptions",
+    metadata,
+    Column("type", Text, primary_key=True),
+    Column("value", Text, primary_key=True),
+)
+
+settings = Table(
+    "headgate_settings",
+    metadata,
+    Column("section", Text, primary_key=True),  # "headgate", "penalties"
+    Column("value", Json, nullable=False),
+)
+
+changes = Table(
+    "headgate_changes",
+    metadata,
+    Column("id", Serial, primary_key=True, autoincrement=True),
+    Column("version", BigInteger, nullable=False),  # of the snapshot that the change made
+    Column("at_us", BigInteger, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("action", Text, nullable=False),  # "create", "update", "delete"
+    Column("kind", Text, nullable=False),  # "rule", "tier", "user", "exemption", "settings"
+    Column("subject", Text, nullable=False),  # which one
+    Column("before", Json),  # as in a rules file; null: there was none
+    Column("after", Json),  # null: there is none any more
+    Index("headgate_changes_version", "version"),
+    Index("headgate_changes_subject", "kind", "subject"),
+)

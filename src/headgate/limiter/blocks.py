@@ -1,0 +1,40 @@
+"""Blocks that a store told of, remembered here: a blocked client costs no round trip until its block ends."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headgate.core.check import Block, Client
+from headgate.rules.recent import Recent
+
+REMEMBERED: Final = 16_384  # blocks, at least; at most twice as many
+
+
+class Blocks:
+    """By the limiter's clock. What is forgotten early costs a round trip, and nothing else.
+
+    A block is counted from when the store was asked, not from when it answered: so it never lasts longer here than
+    there, and a client that comes when the announced wait is over finds it over.
+    """
+
+    __slots__ = ("_known",)
+
+    def __init__(self, size: int = REMEMBERED) -> None:
+        self._known: Recent[Client, tuple[int, int, str]] = Recent(size)  # when it ends, what was left then, the rule
+
+    def get(self, client: Client, now_us: int) -> Block | None:
+        known = self._known.get(client)
+        if known is None:
+            return None
+        ends_us, length_us, rule = known
+        left_us = ends_us - now_us
+        if 0 < left_us <= length_us:
+            return Block(left_us, rule)
+        self._known.drop(client)  # it is over; or the clock went back, and the store has to say what that means
+        return None
+
+    def put(self, client: Client, block: Block, asked_us: int) -> None:
+        self._known.put(client, (asked_us + block.left_us, block.left_us, block.rule))
+
+    def drop(self, client: Client) -> None:
+        self._known.drop(client)

@@ -1,0 +1,68 @@
+"""What is remembered of a client that ran into limits: its violations, and its block. Twin of redis/penalty.lua.
+
+Times are in microseconds, and whole. What lies in the future, by a clock that went back, is moved to now: a block is
+never longer than its own length from now, and a violation counts for no longer than the detection window.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+
+from headgate.core.check import MAX_VIOLATIONS, Block, Terms
+from headgate.core.quota import Quota
+
+SCALE = Quota(1_000, 1)  # what `figures` are of
+
+
+class Record:
+    """One client's. It is altered in place: whoever keeps it holds a lock."""
+
+    __slots__ = ("ends", "length", "rule", "terms", "violations")
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms  # those last asked with
+        self.violations = array("q")  # when, oldest first
+        self.ends = 0  # when the block does; past when there is none
+        self.length = 0
+        self.rule = ""
+
+    def block(self, now: int, *, peek: bool) -> Block | None:
+        """The client's block, if it stands. A peek changes nothing."""
+        left = self.ends - now
+        if left <= 0:
+            return None
+        if left > self.length:
+            left = self.length
+            if not peek:
+                self.ends = now + left
+        return Block(left, self.rule)
+
+    def violate(self, now: int, terms: Terms, window: int, rule: str) -> Block | None:
+        """Record a refusal by `rule`, whose window is given. The block that it begins, if it does."""
+        self.terms = terms
+        times = self.violations
+        future = bisect_right(times, now)
+        times[future:] = array("q", [now] * (len(times) - future))
+        del times[: bisect_right(times, now - terms.detection_us)]
+        times.append(now)
+        del times[:-MAX_VIOLATIONS]
+        length = terms.block_us(len(times), window)
+        if length == 0:
+            return None
+        self.ends, self.length, self.rule = now + length, length, rule
+        return Block(length, rule)
+
+
+def figures(record: Record | None, now: int, quota: Quota) -> tuple[int, int]:  # noqa: ARG001 - that of an algorithm
+    """What a bounded store goes by: how far the client is from a block, of 1,000, and when all this is moot."""
+    if record is None:
+        return SCALE.limit, 0
+    block = record.block(now, peek=True)
+    times, terms = record.violations, record.terms
+    moot = min(times[-1] + terms.detection_us - now, terms.detection_us) if times else 0
+    if block is not None:
+        return 0, max(block.left_us, moot)
+    if moot <= 0:
+        return SCALE.limit, 0
+    return max(1, SCALE.limit - SCALE.limit * len(times) // terms.threshold), moot

@@ -1,0 +1,25 @@
+-- The groups of a call, one after the other. The last part of the script; check.lua lists the arguments.
+local arguments = #ARGV
+while at < arguments do
+  local header = tonumber(ARGV[at + 1])
+  local mode = header % 8
+  local count = (header - mode) / 8
+  local decided = decide
+  at = at + 1
+  if mode >= 4 then
+    mode, decided = mode - 4, decide_penalised
+  end
+  if header == 8 then -- one check, nothing special
+    size = size + 1
+    reply[size] = now
+    decide_one()
+  elseif mode == 2 then
+    decide_once(count, decided)
+  else
+    size = size + 1
+    reply[size] = now
+    if mode == 3 then refund(count) else decided(count, mode == 1) end
+  end
+end
+
+return reply

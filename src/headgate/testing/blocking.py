@@ -1,0 +1,56 @@
+"""An async store, used like a plain one: so that one suite proves both."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar, cast
+
+from headgate.core.check import Charge, Check, Client, Group, Result
+from headgate.errors import IdempotencyConflict
+from headgate.stores.protocol import AsyncStore, Store
+
+T = TypeVar("T")
+
+
+class Blocking:
+    """A `Store` that asks an `AsyncStore`, on an event loop in a thread of its own.
+
+    Callers in several threads become tasks that run side by side on that loop, as they would in a server.
+    """
+
+    def __init__(self, store: AsyncStore) -> None:
+        self._store = store
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="headgate-blocking", daemon=True)
+        self._thread.start()
+
+    def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
+        return self._run(self._store.check(groups))
+
+    def refund(self, charges: Sequence[Charge]) -> None:
+        self._run(self._store.refund(charges))
+
+    def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
+        self._run(self._store.reset(checks, clients))
+
+    def close(self) -> None:
+        """Close the store and end the loop; the loop ends even if the store fails to close."""
+        try:
+            self._run(self._store.close())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+
+def blocking(store: Store | AsyncStore) -> Store:
+    """`store` itself if it is a plain one, else behind `Blocking`."""
+    if inspect.iscoroutinefunction(store.check):
+        return Blocking(cast("AsyncStore", store))
+    return cast("Store", store)

@@ -1,0 +1,48 @@
+"""How hard the property tests try, and the stores that they try it on.
+
+`pytest tests/property --hypothesis-profile=thorough` runs twenty times the examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from headgate.stores.memory import MemoryStore
+from headgate.stores.redis.sync import RedisStore
+from headgate.testing import FakeClock
+from tests.conftest import TIMEOUT
+from tests.property.world import World
+from tests.servers import Server, binaries
+
+SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)  # a busy machine is no fault of the test
+settings.register_profile("headgate", deadline=None, max_examples=100, suppress_health_check=SLOW)
+settings.register_profile("thorough", deadline=None, max_examples=2_000, suppress_health_check=SLOW)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not config.getoption("--hypothesis-profile"):
+        settings.load_profile("headgate")
+
+
+@pytest.fixture(scope="session")
+def one_server() -> Iterator[Server]:
+    """One kind of server, for what is too long to be run on each."""
+    found = binaries()
+    with Server(found.get("redis") or next(iter(found.values()))) as server:
+        yield server
+
+
+@pytest.fixture(scope="session", params=["memory", "redis"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    """The memory store, and the Redis store on one kind of server, each with a clock to move."""
+    clock = FakeClock()
+    if request.param == "memory":
+        yield World(MemoryStore(clock=clock), clock)
+        return
+    server: Server = request.getfixturevalue("one_server")
+    store = RedisStore(f"{server.url}?{TIMEOUT}", clock=clock)
+    yield World(store, clock)
+    store.close()

@@ -1,0 +1,189 @@
+"""@limiter.limit: a function that is called only when a limit allows it."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from headgate import AsyncLimiter, InvalidCheck, InvalidQuota, Limiter, Quota, RateLimited
+from headgate.testing import FakeClock
+
+
+@pytest.fixture
+def limiter(clock: FakeClock) -> Limiter:
+    return Limiter("1000/minute", clock=clock)
+
+
+@pytest.fixture
+def async_limiter(clock: FakeClock) -> AsyncLimiter:
+    return AsyncLimiter("1000/minute", clock=clock)
+
+
+def allowed(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except RateLimited:
+        return False
+    return True
+
+
+def test_a_function_is_called_as_often_as_it_may(limiter: Limiter, clock: FakeClock) -> None:
+    calls = []
+
+    @limiter.limit("2/minute fixed_window")
+    def greet(name: str, *, twice: bool = False) -> str:
+        """Says hello."""
+        calls.append(name)
+        return f"hello {name}" * (1 + twice)
+
+    assert greet("alice") == "hello alice"
+    assert greet("bob", twice=True) == "hello bobhello bob"
+    with pytest.raises(RateLimited):
+        greet("carol")
+    assert calls == ["alice", "bob"]
+    clock.advance(60)
+    assert greet("dave") == "hello dave"
+    assert (greet.__name__, greet.__doc__) == ("greet", "Says hello.")
+
+
+def test_the_error_says_which_limit_and_when(limiter: Limiter) -> None:
+    @limiter.limit("1/minute fixed_window", name="greetings")
+    def greet() -> None: ...
+
+    greet()
+    with pytest.raises(RateLimited) as caught:
+        greet()
+    decision = caught.value.decision
+    assert (decision.allowed, decision.rule, decision.retry_after) == (False, "greetings", 60.0)
+    assert str(caught.value) == "rate limited by rule 'greetings' (over_limit); retry after 60 s"
+    assert pickle.loads(pickle.dumps(caught.value)).decision == decision
+
+
+def test_the_error_of_what_never_fits(limiter: Limiter) -> None:
+    @limiter.limit("1/minute", cost=2, name="heavy")
+    def heavy() -> None: ...
+
+    with pytest.raises(RateLimited, match=r"rule 'heavy' .*never fits"):
+        heavy()
+
+
+def test_a_key_is_made_of_the_arguments(limiter: Limiter) -> None:
+    @limiter.limit("1/minute", key=lambda name, *, city="x": f"{name}/{city}")
+    def greet(name: str, *, city: str = "x") -> None: ...
+
+    assert allowed(lambda: greet("alice"))
+    assert allowed(lambda: greet("alice", city="y"))
+    assert allowed(lambda: greet("bob"))
+    assert not allowed(lambda: greet("alice", city="x"))
+
+
+def test_a_key_may_be_a_number_and_may_use_self(limiter: Limiter) -> None:
+    class Account:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        @limiter.limit("1/minute", key=lambda self: self.number)
+        def withdraw(self) -> int:
+            return self.number
+
+    one, two = Account(1), Account(2)
+    assert (one.withdraw(), two.withdraw()) == (1, 2)
+    assert not allowed(one.withdraw)
+
+
+def test_a_constant_key_and_no_key_count_everybody_together(limiter: Limiter) -> None:
+    @limiter.limit("1/minute", key="all")
+    def constant(name: str) -> None: ...
+
+    @limiter.limit("1/minute")
+    def keyless(name: str) -> None: ...
+
+    for function in (constant, keyless):
+        assert allowed(lambda function=function: function("alice"))  # type: ignore[misc]
+        assert not allowed(lambda function=function: function("bob"))  # type: ignore[misc]
+
+
+def test_functions_count_apart_unless_they_share_a_name(limiter: Limiter) -> None:
+    @limiter.limit("1/minute")
+    def one() -> None: ...
+
+    @limiter.limit("1/minute")
+    def two() -> None: ...
+
+    @limiter.limit("1/minute", name="shared")
+    def three() -> None: ...
+
+    @limiter.limit("1/minute", name="shared")
+    def four() -> None: ...
+
+    assert [allowed(each) for each in (one, two, three, four)] == [True, True, True, False]
+
+
+def test_a_cost_and_several_quotas(limiter: Limiter) -> None:
+    @limiter.limit("10/second; 5/minute", cost=2)
+    def function() -> None: ...
+
+    @limiter.limit(Quota(3, 60))
+    def other() -> None: ...
+
+    assert [allowed(function) for _ in range(3)] == [True, True, False]
+    assert [allowed(other) for _ in range(4)] == [True, True, True, False]
+
+
+def test_an_error_of_the_function_is_its_own_and_was_charged(limiter: Limiter) -> None:
+    @limiter.limit("1/minute")
+    def fail() -> None:
+        raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine"):
+        fail()
+    with pytest.raises(RateLimited):
+        fail()
+
+
+def test_an_async_function_under_either_limiter(limiter: Limiter, async_limiter: AsyncLimiter) -> None:
+    async def double(number: int) -> int:
+        """Doubles."""
+        await asyncio.sleep(0)
+        return 2 * number
+
+    async def main(decorated: Callable[[int], Any]) -> list[Any]:
+        return await asyncio.gather(*(decorated(n) for n in (1, 2, 3, 1)), return_exceptions=True)
+
+    for each in (limiter, async_limiter):
+        decorated = each.limit("1/minute", key=lambda number: number)(double)
+        assert asyncio.iscoroutinefunction(decorated)
+        assert (decorated.__name__, decorated.__doc__) == ("double", "Doubles.")
+        *answers, refused = asyncio.run(main(decorated))
+        assert answers == [2, 4, 6]
+        assert isinstance(refused, RateLimited)
+        assert refused.decision.limit == 1
+
+
+def test_an_async_limiter_does_not_take_a_function_that_cannot_await(async_limiter: AsyncLimiter) -> None:
+    def plain() -> None: ...
+
+    with pytest.raises(InvalidCheck, match=r"plain is not async: decorate it with the limit of a Limiter"):
+        async_limiter.limit("1/minute")(cast("Any", plain))
+
+
+def test_what_is_not_a_quota_is_said_so_when_decorating(limiter: Limiter, async_limiter: AsyncLimiter) -> None:
+    async def function() -> None: ...
+
+    for each in (limiter, async_limiter):
+        with pytest.raises(InvalidCheck, match=r"write @limiter\.limit\('5/minute'\)"):
+            each.limit(cast("Any", function))  # decorated without parentheses
+        with pytest.raises(InvalidQuota, match="lots"):
+            each.limit("lots")(function)
+
+
+def test_a_key_that_makes_no_subject_is_said_so(limiter: Limiter) -> None:
+    @limiter.limit("1/minute", key=cast("Any", lambda: 1.5))
+    def function() -> None: ...
+
+    with pytest.raises(InvalidCheck, match=r"subject: .*1\.5"):
+        function()
