@@ -28,6 +28,9 @@ from headgate.rules.sources.watcher import Watcher
 
 SETTLED: Final = 0.05  # seconds without change after which a file counts as written
 MAX_SETTLING: Final = 2.0  # seconds after which it is read all the same
+TICK_NS: Final = 1_000_000_000  # a file changed less than this before it was read may change again unnoticed
+
+Mark = tuple[int, ...]
 
 log = logging.getLogger("headgate")
 
@@ -56,8 +59,9 @@ class FileSource:
         self._clock: Clock = clock or SystemClock()
         self._lock = Lock()  # of what follows: one load at a time, so that an older never replaces a newer
         self._loads = 0
-        self._digest = ""
-        self._mark = _mark(self.path)
+        self._digest = ""  # of the content in force
+        self._seen = ""  # of the content last read, good or not
+        self._mark: Mark | None = ()  # of the file when it was last read
         self._holder = Holder(self._load())
         self._watcher = Watcher(self.path, self.refresh) if watch else None
         self._unsubscribe = hangup.subscribe(self._reload_and_log) if sighup else None
@@ -72,7 +76,6 @@ class FileSource:
         Raises `InvalidRule`: then what was in force still is.
         """
         with self._lock:
-            self._mark = _mark(self.path)
             snapshot = self._load()
             if snapshot is not self._holder.current:
                 self._holder.swap(snapshot)
@@ -80,7 +83,10 @@ class FileSource:
             return snapshot
 
     def refresh(self) -> None:
-        """Reload the file if it looks different from when it was last read, once it is no longer being written."""
+        """Reload the file if it is another than when it was last read, once it is no longer being written.
+
+        It never raises: what is wrong is logged, and what is in force stays so.
+        """
         mark = _mark(self.path)
         if mark == self._mark:
             return
@@ -90,7 +96,8 @@ class FileSource:
             before, mark = mark, _mark(self.path)
             if mark == before:
                 break
-        self._reload_and_log()
+        if not self._is_known():
+            self._reload_and_log()
 
     def close(self) -> None:
         """Stop following the file."""
@@ -110,11 +117,30 @@ class FileSource:
                 len(error.problems),
                 error,
             )
+        except Exception:
+            version = self._holder.current.version
+            log.exception("rules: %s could not be loaded: version %s stays in force", self.path, version)
+
+    def _is_known(self) -> bool:
+        """Whether the content is what was read last, however new the file may look."""
+        with self._lock:
+            try:
+                return self._read()[1] == self._seen
+            except InvalidRule:
+                return False
+
+    def _read(self) -> tuple[bytes, str]:
+        """The content and its digest. Takes the file's mark, unless it is too young to be told from a later one."""
+        mark = _mark(self.path)
+        young = mark is not None and time.time_ns() - mark[0] < TICK_NS
+        self._mark = () if young else mark
+        content = _read(self.path)
+        return content, blake2b(content, digest_size=6).hexdigest()
 
     def _load(self) -> Snapshot:
         file = str(self.path)
-        content = _read(self.path)
-        digest = blake2b(content, digest_size=6).hexdigest()
+        content, digest = self._read()
+        self._seen = digest
         if digest == self._digest:
             return self._holder.current
         with collection_paused():
@@ -159,10 +185,7 @@ def _parse(content: bytes, file: str) -> dict[str, Any]:
         data = tomllib.loads(content.decode())
     except UnicodeDecodeError as error:
         raise InvalidRule(Problem("", "", f"is not UTF-8 at byte {error.start}", file)) from None
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # ValueError: of TOML, and of numbers with thousands of digits
+    except (ValueError, RecursionError) as error:  # also of a number of 5,000 digits, or a list in a list in a list …
         raise InvalidRule(Problem("", "", f"is not TOML: {error}", file)) from None
     if not data:
         raise InvalidRule(
@@ -171,7 +194,7 @@ def _parse(content: bytes, file: str) -> dict[str, Any]:
     return data
 
 
-def _mark(path: Path) -> tuple[int, ...] | None:
+def _mark(path: Path) -> Mark | None:
     """What differs when a file was changed or replaced. None: it is not there."""
     try:
         status = path.stat()

@@ -1,7 +1,8 @@
 """SIGHUP: one handler for the whole process, and a thread that does what it asks for.
 
 The handler itself only leaves a note, on a queue that is safe to use wherever a signal may strike: it interrupts
-the main thread at any point, maybe one that holds the very lock which a reload needs.
+the main thread at any point, maybe one that holds the very lock which a reload needs. Python runs it when the main
+thread next runs Python code: at once, unless that is about to wait for something outside Python, without a time limit.
 """
 
 from __future__ import annotations

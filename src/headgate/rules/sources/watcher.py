@@ -31,6 +31,7 @@ class Watcher:
             raise ImportError("watching a rules file needs watchfiles: pip install 'headgate[watch]'") from error
         self._directories = {path.absolute().parent, path.resolve().parent}
         self._look = look
+        self._complaint = ""
         self._stop = Event()
         self._thread = Thread(target=self._run, name="headgate-watcher", daemon=True)
         self._thread.start()
@@ -60,6 +61,8 @@ class Watcher:
             for _ in self._watchfiles.watch(*self._directories, **options):
                 self._look()
         except (OSError, RuntimeError) as error:  # a directory that is gone, too many watches
-            log.warning("rules: no notifications of changes (%s): looking once a second instead", error)
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                log.warning("rules: no notifications of changes (%s): looking once a second instead", error)
             self._look()
             self._stop.wait(POLL_MS / 1_000)

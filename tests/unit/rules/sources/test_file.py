@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,40 @@ def test_a_file_that_is_being_written_is_waited_for(path: Path, monkeypatch: pyt
     path.write_text("[[rul")
     source.refresh()
     assert [rule.id for rule in source.holder.current.rules] == ["a", "b"]
+
+
+def test_a_change_right_after_the_load_is_noticed_even_if_the_file_looks_the_same(path: Path) -> None:
+    """Of the same size, in the same place, and within a tick of the clock by which files are dated."""
+    now = time.time_ns()
+    os.utime(path, ns=(now, now))
+    source = FileSource(path)
+    path.write_text(text(2))
+    os.utime(path, ns=(now, now))
+    source.refresh()
+    assert limit(source) == 2
+
+
+def test_a_file_that_looks_new_and_is_not_is_left_alone(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    source = FileSource(path)
+    caplog.set_level(logging.INFO, "headgate")
+    os.utime(path, ns=(1, 1))
+    source.refresh()
+    path.unlink()
+    path.write_text(text(1))
+    source.refresh()
+    assert not caplog.records
+
+
+def test_an_error_that_nobody_thought_of_is_logged_and_changes_nothing(
+    path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = FileSource(path)
+    monkeypatch.setattr("headgate.rules.sources.file.snapshot_of", lambda *_, **__: 1 / 0)
+    path.write_text(text(2))
+    source.refresh()
+    assert "could not be loaded: version 1-" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+    assert limit(source) == 1
 
 
 def test_what_may_be_a_mistake_is_a_warning(path: Path, caplog: pytest.LogCaptureFixture) -> None:
