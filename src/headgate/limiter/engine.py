@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
@@ -98,6 +97,7 @@ class Engine:
         self._name = name
         self.states = Warnings(self._holder, warning_at, warning_until)
         self._blocks = blocks  # None: the store is in this process, and asking it costs no more than remembering
+        self.local = MemoryStore(clock=self.clock)  # where rules of failure mode local count while the store is away
         self.failing = False
 
     @property
@@ -127,11 +127,6 @@ class Engine:
         plain = snapshot.enabled and rule.enabled and rule.cost == 1 and rule.action == "reject"
         plain = plain and snapshot.terms is None
         return rule if by_user and plain else None
-
-    @cached_property
-    def local(self) -> MemoryStore:
-        """Where rules of failure mode `local` count while the store is away."""
-        return MemoryStore(clock=self.clock)
 
     def ask(
         self,

@@ -492,6 +492,8 @@ class StoreContract:
             _same(self._ask(check).wait_us > 0, True, f"whether the second check of {name} is refused")
 
     def _in_threads(self, work: Any) -> list[int]:
+        assert self.store is not None  # made here, by one thread
+        assert self._run
         with ThreadPoolExecutor(THREADS) as threads:
             return list(threads.map(work, range(THREADS)))
 
