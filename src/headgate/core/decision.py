@@ -310,6 +310,15 @@ def combine(
     return decision
 
 
+def single(
+    checks: tuple[Check], outcome: Outcome, now_us: int, cost: int, states: States | None, subject: str
+) -> Decision:
+    """The same for a request with one check, which is enforced."""
+    decision = Decision(outcome[0] == 0, now_us, checks, (outcome,), cost)
+    decision._states, decision._subjects = states, subject
+    return decision
+
+
 def blocked(check: Check, block: Block, now_us: int) -> Decision:
     """The decision on a request of a client that is blocked: `check` is that of the rule which it ran into."""
     return Decision(False, now_us, (check,), (Outcome(block.left_us, 0, block.left_us),), reason="penalty")

@@ -18,7 +18,7 @@ from redis.exceptions import NoScriptError
 
 from headgate.core.check import Charge, Check, Client, Group, Result
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision, States, combine
+from headgate.core.decision import Decision, States, single
 from headgate.errors import IdempotencyConflict, StoreError, StoreUnavailable
 from headgate.stores.protocol import AsyncSingle
 from headgate.stores.redis import script
@@ -70,8 +70,8 @@ class AsyncRedisStore:
 
         async def check(subject: str, cost: int) -> Decision:
             (result,) = await join((Group((Check(rule, space, subject, quota, cost),)),))
-            now_us, outcomes, _ = cast("Result", result)
-            return combine(templates, outcomes, now_us, cost=cost, states=states, subjects=subject)
+            now_us, (outcome,), _ = cast("Result", result)
+            return single(templates, outcome, now_us, cost, states, subject)
 
         return check
 

@@ -13,7 +13,7 @@ from redis.exceptions import NoScriptError
 
 from headgate.core.check import Charge, Check, Client, Group, Outcome, Result
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision, States, combine
+from headgate.core.decision import Decision, States, single
 from headgate.core.key import key
 from headgate.errors import IdempotencyConflict, StoreUnavailable
 from headgate.stores.protocol import Single
@@ -50,8 +50,7 @@ class RedisStore:
         def check(subject: str, cost: int) -> Decision:
             sent_us = "" if self._clock is None else self._clock.now_us()
             now_us, wait_us, remaining, reset_us = run((*head, key(space, subject), sent_us, *tail, cost))
-            outcomes = (Outcome(wait_us, remaining, reset_us),)
-            return combine(templates, outcomes, now_us, cost=cost, states=states, subjects=subject)
+            return single(templates, Outcome(wait_us, remaining, reset_us), now_us, cost, states, subject)
 
         return check
 
