@@ -335,7 +335,7 @@ def test_every_key_has_a_time_to_live_and_the_set_is_trimmed(redis_server: Serve
         use_up(limiter, user="a}b")
         limiter.check_many([{"user": "a}b"}] * 999)
         violations, block = "rl:penalty:{a%7Db}:user:violations", "rl:penalty:{a%7Db}:user:block"
-        assert client.zcard(violations) in (998, 999)  # a new minute may have begun
+        assert 997 <= client.zcard(violations) <= 999  # a new minute, with two to use up, may have begun
         assert not client.exists(block)
         while limiter.check(user="a}b").reason != "penalty":
             pass
