@@ -157,6 +157,23 @@ def costs() -> SearchStrategy[Cost]:
     return st.one_of(chosen, chosen, st.integers(0, MAX_INT).map(lambda amount: Cost("units", amount)))
 
 
+# For the tight quarters: to the very moment at which something leaves, with just as much as there is.
+EDGE_MOVES = (
+    *(Move("us", amount) for amount in (0, 1)),
+    *(Move("eighths", amount) for amount in (1, 3, 4, 5, 7, 8)),
+    *(Move("wait", amount) for amount in (-1, 0, 0, 0, 0)),
+)
+EDGE_COSTS = (
+    *(Cost("units", amount) for amount in (1, 1, 1, 2)),
+    *(Cost("remaining", amount) for amount in (0, 1, 1)),
+    Cost("capacity", 0),
+)
+
+
+def edge_step() -> SearchStrategy[Step]:
+    return st.tuples(st.sampled_from(EDGE_MOVES), st.sampled_from(EDGE_COSTS)).map(lambda drawn: Step(*drawn))
+
+
 def one_step() -> SearchStrategy[Step]:
     return st.tuples(moves(), costs()).map(lambda drawn: Step(*drawn))
 

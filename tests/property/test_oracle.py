@@ -12,7 +12,7 @@ from headgate.algorithms import ALGORITHMS
 from headgate.core.check import NEVER
 from headgate.core.quota import Quota
 from tests.oracle import Answer, Oracle
-from tests.property.strategies import SIX, Step, examples, one_step, quotas, sequences, starts, steps
+from tests.property.strategies import SIX, Step, edge_step, examples, one_step, quotas, sequences, starts, steps
 
 
 def oracle_of(quota: Quota) -> Oracle:
@@ -37,7 +37,9 @@ def test_a_twin_answers_like_the_oracle(algorithm: str, data: st.DataObject) -> 
 def test_a_twin_answers_like_the_oracle_in_tight_quarters(algorithm: str, data: st.DataObject) -> None:
     """Few units and windows of a few microseconds more than the least: every rounding shows at once."""
     quota = data.draw(quotas(algorithm, limit=st.integers(1, 7), window=st.integers(1_000, 1_013)), label="quota")
-    _compare(quota, data.draw(st.integers(0, 5_000), label="start"), data.draw(steps(40), label="steps"))
+    _compare(
+        quota, data.draw(st.integers(0, 5_000), label="start"), data.draw(sequences(edge_step(), 40), label="steps")
+    )
 
 
 def _compare(quota: Quota, now: int, steps: list[Step]) -> None:
