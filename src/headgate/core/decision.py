@@ -115,8 +115,19 @@ class Decision:
             return self._binding
         except AttributeError:
             pairs = self._pairs()
-            self._binding = next(pairs) if len(self._checks) == 1 else min(pairs, key=_restrictiveness)
+            self._binding = next(pairs) if len(self._checks) == 1 else min(pairs, key=restrictiveness)
         return self._binding
+
+    @property
+    def enforced(self) -> list[tuple[Check, Outcome]]:
+        """The checks that can refuse, the most restrictive first, and what the store answered to them."""
+        pairs = [pair for pair in self._pairs() if pair[0].enforced]
+        return pairs if len(pairs) < 2 else sorted(pairs, key=restrictiveness)
+
+    @property
+    def at_us(self) -> int:
+        """When it was made: the store's time, in microseconds since the epoch."""
+        return self._now_us
 
     @property
     def limit(self) -> int:
@@ -153,6 +164,13 @@ class Decision:
             return 0.0
         delays = (_delay_us(check, outcome, self._cost) for check, outcome in self._pairs())
         return max(delays, default=0) / MICROSECONDS
+
+    @property
+    def hold(self) -> float:
+        """Seconds to hold an allowed request back: its `delay`, as far as rules of action `throttle` cause it."""
+        if not self.allowed or not any(check.refusal.max_delay_us for check in self._checks):
+            return 0.0
+        return max(_hold_us(check, outcome, self._cost) for check, outcome in self._pairs()) / MICROSECONDS
 
     @property
     def rule(self) -> str | None:
@@ -205,7 +223,7 @@ class Decision:
     @property
     def limits(self) -> tuple[LimitStatus, ...]:
         """One status per applied rule, the most restrictive first."""
-        pairs = sorted(self._pairs(), key=_restrictiveness)
+        pairs = sorted(self._pairs(), key=restrictiveness)
         return tuple(_status(check, outcome, self._cost) for check, outcome in pairs)
 
     def _warns(self, place: int) -> bool:
@@ -287,7 +305,12 @@ def _delay_us(check: Check, outcome: Outcome, cost: int) -> int:
     return max(0, outcome.reset_us - check.cost * cost * quota.window_us // quota.limit)
 
 
-def _restrictiveness(pair: tuple[Check, Outcome]) -> tuple[bool, float, int, int]:
+def _hold_us(check: Check, outcome: Outcome, cost: int) -> int:
+    """The same, as far as the rule wants requests to be held back for it."""
+    return _delay_us(check, outcome, cost) if check.refusal.max_delay_us and check.enforced else 0
+
+
+def restrictiveness(pair: tuple[Check, Outcome]) -> tuple[bool, float, int, int]:
     """Sorts the enforced before the shadows, the longest wait first, then the least remaining."""
     check, (wait_us, remaining, reset_us) = pair
     return (not check.enforced, float("-inf") if wait_us == NEVER else -wait_us, remaining, -reset_us)
@@ -322,6 +345,16 @@ def single(
 def blocked(check: Check, block: Block, now_us: int) -> Decision:
     """The decision on a request of a client that is blocked: `check` is that of the rule which it ran into."""
     return Decision(False, now_us, (check,), (Outcome(block.left_us, 0, block.left_us),), reason="penalty")
+
+
+def turned_away(decision: Decision) -> Decision:
+    """The refusal of a request that was to be held back, when there is no place for it to wait."""
+    checks, cost = decision._checks, decision._cost
+    outcomes = tuple(
+        outcome._replace(wait_us=_hold_us(check, outcome, cost) or outcome.wait_us)
+        for check, outcome in zip(checks, decision.outcomes, strict=True)
+    )
+    return combine(checks, outcomes, decision.at_us, cost=cost)
 
 
 def delayed(checks: tuple[Check, ...], outcomes: tuple[Outcome, ...], block: Block) -> tuple[Outcome, ...]:

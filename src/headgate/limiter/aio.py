@@ -85,6 +85,13 @@ class AsyncLimiter:
         known = None if self._engine.snapshot.directory is None else await self._known(subject, facts)
         return (await self._decide([self._engine.ask(subject, facts, cost, idempotency_key, known=known)]))[0]
 
+    async def check_facts(self, facts: dict[str, str], *, cost: int = 1) -> Decision:
+        """See `Limiter.check_facts`."""
+        if self._engine.by_subject:
+            return await self.check(facts.get("user"), cost=cost)
+        known = None if self._engine.snapshot.directory is None else await self._known(None, facts)
+        return (await self._decide([self._engine.ask_texts(facts, cost, known=known)]))[0]
+
     async def peek(self, subject: Subject | None = None, /, *, cost: int = 1, **facts: Any) -> Decision:
         """See `Limiter.peek`."""
         known = None if self._engine.snapshot.directory is None else await self._known(subject, facts)
@@ -153,6 +160,16 @@ class AsyncLimiter:
             return limited
 
         return decorate
+
+    @property
+    def by_subject(self) -> bool:
+        """Whether it counts by subject alone, as one made from a notation does, and not by rules."""
+        return self._engine.by_subject
+
+    @property
+    def clock(self) -> Clock:
+        """The time that it goes by, where that is not the store's."""
+        return self._engine.clock
 
     @property
     def snapshot(self) -> Snapshot:

@@ -74,7 +74,7 @@ class Engine:
         blocks: Blocks | None = None,
     ) -> None:
         self.clock: Clock = clock or SystemClock()
-        self._by_subject = False
+        self.by_subject = False  # whether every check must have a subject, and is counted by it alone
         self._source: Source | None = None
         self.owns_source = _is_file(rules) or _is_database(rules)
         if isinstance(rules, str | Path) and self.owns_source:
@@ -88,7 +88,7 @@ class Engine:
         elif isinstance(rules, Snapshot):
             self._holder = Holder(rules)
         else:
-            listed, self._by_subject = _rules_of(rules, name)
+            listed, self.by_subject = _rules_of(rules, name)
             self._holder = Holder(Snapshot(listed))
         if failure_mode not in get_args(FailureMode):
             modes = ", ".join(get_args(FailureMode))
@@ -142,7 +142,18 @@ class Engine:
 
         Without `known`, it waits for the user to be looked up if need be.
         """
-        texts = self._facts_of(subject, facts)
+        return self.ask_texts(self._facts_of(subject, facts), cost, idempotency_key, peek=peek, known=known)
+
+    def ask_texts(
+        self,
+        texts: dict[str, str],
+        cost: int,
+        idempotency_key: str | None = None,
+        *,
+        peek: bool = False,
+        known: Known | None = None,
+    ) -> Asked:
+        """The same for facts that are texts already."""
         if isinstance(cost, bool) or not isinstance(cost, int) or not 0 <= cost <= MAX_INT:
             raise InvalidCheck(f"cost: must be a whole number from 0 to 2^53-1, got {cost!r}")
         if idempotency_key is not None and (not isinstance(idempotency_key, str) or not idempotency_key):
@@ -238,7 +249,7 @@ class Engine:
 
     def _facts_of(self, subject: Subject | None, facts: Mapping[str, Any]) -> dict[str, str]:
         texts = _facts_of(subject, facts)
-        if self._by_subject and "user" not in texts:
+        if self.by_subject and "user" not in texts:
             raise InvalidCheck("this limiter counts by subject: call check('alice') or check(user='alice')")
         return texts
 

@@ -104,6 +104,12 @@ class Limiter:
                 return self._engine.conclude([self._engine.ask(subject, {}, cost)], error)[0]
         return self._decide([self._engine.ask(subject, facts, cost, idempotency_key)])[0]
 
+    def check_facts(self, facts: dict[str, str], *, cost: int = 1) -> Decision:
+        """`check` of facts that are known to be texts: for middleware and others that read them off a request."""
+        if self._engine.by_subject:
+            return self.check(facts.get("user"), cost=cost)
+        return self._decide([self._engine.ask_texts(facts, cost)])[0]
+
     def peek(self, subject: Subject | None = None, /, *, cost: int = 1, **facts: Any) -> Decision:
         """What `check` would say now, without charging anything; `remaining` is what is there now."""
         return self._decide([self._engine.ask(subject, facts, cost, peek=True)])[0]
@@ -191,6 +197,16 @@ class Limiter:
             return limited
 
         return decorate
+
+    @property
+    def by_subject(self) -> bool:
+        """Whether it counts by subject alone, as one made from a notation does, and not by rules."""
+        return self._engine.by_subject
+
+    @property
+    def clock(self) -> Clock:
+        """The time that it goes by, where that is not the store's."""
+        return self._engine.clock
 
     @property
     def snapshot(self) -> Snapshot:

@@ -69,6 +69,13 @@ class Pattern(NamedTuple):
         segments = ["{}" if segment is None else segment for segment in self.segments]
         return "/" + "/".join([*segments, "*"] if self.rest else segments)
 
+    def fits(self, path: str) -> bool:
+        """Whether a normal path is one of those that it matches."""
+        segments = segments_of(path)
+        if len(segments) < len(self.segments) or (len(segments) > len(self.segments) and not self.rest):
+            return False
+        return all(mine in (None, theirs) for mine, theirs in zip(self.segments, segments, strict=False))
+
     @classmethod
     def parse(cls, text: str) -> Pattern:
         """`/users/{id}/posts`: any one segment for `{id}`. `/api/*`: `/api` and all below it. `*`: every path.

@@ -1,0 +1,222 @@
+"""ASGI middleware: for Starlette, FastAPI, Litestar, Quart, or any other app of that kind.
+
+    app = RateLimitMiddleware(app, limiter=AsyncLimiter(rules="rules.toml", store="redis://localhost"))
+
+Bodies pass as they are, in both directions; of a response, only its start is touched. WebSockets are limited when they
+are opened. What was decided, a `headgate.http.limits.Limits`, is at `scope["state"]["headgate"]`: Starlette and FastAPI
+call that `request.state.headgate`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any, Self, TypeVar
+
+from headgate.core.clock import Clock
+from headgate.core.decision import Decision, turned_away
+from headgate.http.gate import MAX_WAITING, Cost, Facts, Gate, Identify, Patience
+from headgate.http.headers import Charged, Fields
+from headgate.http.identity import Identity, stated
+from headgate.http.limits import NAME, Limits
+from headgate.http.problem import refusal
+from headgate.limiter.aio import AsyncLimiter
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+T = TypeVar("T")
+
+
+class AsgiRequest:
+    """A request as identity and cost functions see it, and its whole `scope`."""
+
+    __slots__ = ("scope",)
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+
+    @property
+    def method(self) -> str:
+        method: str = self.scope.get("method", "GET")  # that of a WebSocket's handshake
+        return method
+
+    @property
+    def path(self) -> str:
+        path: str = self.scope["path"]
+        return path
+
+    @property
+    def peer(self) -> str | None:
+        client = self.scope.get("client")
+        return (client[0] or None) if client else None
+
+    def header(self, name: str) -> str | None:
+        wanted = name.encode("latin-1")
+        lines = [value for key, value in self.scope["headers"] if key == wanted]
+        return b", ".join(lines).decode("latin-1") if lines else None
+
+
+class RateLimitMiddleware:
+    """Checks every HTTP request and every WebSocket's handshake, and tells clients what is left.
+
+    Refused requests are answered here. The options are those of `headgate.http.gate.Gate`; functions may be async,
+    and are given an `AsgiRequest`.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        limiter: AsyncLimiter,
+        identity: Identity | None = None,
+        identify: Identify | None = None,
+        cost: Cost = 1,
+        skip: Iterable[str] = (),
+        charge_header: str | None = None,
+        max_waiting: int = MAX_WAITING,
+    ) -> None:
+        self._app = app
+        self._limiter = limiter
+        self._gate = Gate(
+            limiter,
+            identity=identity,
+            identify=identify,
+            cost=cost,
+            skip=skip,
+            charge_header=charge_header,
+            max_waiting=max_waiting,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket") or self._gate.skips(scope["path"]):
+            await self._app(scope, receive, send)
+            return
+        gate = self._gate
+        request = AsgiRequest(scope)
+        if gate.identify is None:
+            client = await gate.identity.facts_async(request, self._limiter.snapshot)
+        else:
+            client = stated(await _awaited(gate.identify(request)))
+        facts = gate.facts(request, client)
+        cost = await _awaited(gate.cost(request)) if callable(gate.cost) else gate.cost
+
+        state = scope.setdefault("state", {})
+        outer: Limits[AsyncLimiter] | None = state.get(NAME)
+        limits = Limits(self._limiter, facts) if outer is None else outer
+        state[NAME] = limits
+        decision = await self._limiter.check_facts(facts, cost=cost)
+        if decision.allowed and not decision.hold:
+            limits.charged.append(Charged(decision, cost))
+            await self._app(scope, receive, send if outer is not None else _telling(limits, send))
+            return
+        async with _Held(receive, self._limiter.clock) as held:
+            standing = await self._hold(decision, held, facts, cost)
+            if standing is None:
+                return  # the client has gone
+            limits.charged.append(Charged(standing, cost))
+            if standing.allowed:
+                await self._app(scope, held.receive, send if outer is not None else _telling(limits, send))
+            else:
+                await _refuse(scope, held.receive, send, limits)
+
+    async def _hold(self, decision: Decision, held: _Held, facts: Facts, cost: int) -> Decision | None:
+        """Hold a request back as its rules want it. Returns what is decided in the end; None: the client has gone."""
+        gate, patience = self._gate, Patience(self._limiter.clock)
+        while (seconds := patience.seconds(decision)) is not None and not gate.full:
+            with gate.place():
+                if not await held.sleep(seconds):
+                    return None
+            decision = await self._limiter.check_facts(facts, cost=cost)
+        if decision.hold:
+            if gate.full:
+                return turned_away(decision)
+            with gate.place():
+                if not await held.sleep(decision.hold):
+                    return None
+        return decision
+
+
+def _telling(limits: Limits[AsyncLimiter], send: Send) -> Send:
+    """`send`, with the limits' fields added to the start of the response."""
+
+    async def telling(message: Message) -> None:
+        if message["type"] in ("http.response.start", "websocket.accept", "websocket.http.response.start"):
+            message = {**message, "headers": [*message.get("headers", ()), *_raw(limits.fields)]}
+        await send(message)
+
+    return telling
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send, limits: Limits[AsyncLimiter]) -> None:
+    """Answer a refused request. A WebSocket's server that cannot send a response closes it: clients see a 403."""
+    status, fields, body = refusal(limits)
+    prefix = "http.response"
+    if scope["type"] == "websocket":
+        await receive()  # websocket.connect, which comes first
+        if "websocket.http.response" not in scope.get("extensions", {}):
+            await send({"type": "websocket.close", "code": 1013, "reason": "Rate limit exceeded"})
+            return
+        prefix = "websocket.http.response"
+    await send({"type": f"{prefix}.start", "status": status, "headers": _raw(fields)})
+    await send({"type": f"{prefix}.body", "body": body})
+
+
+def _raw(fields: Fields) -> list[tuple[bytes, bytes]]:
+    return [(name.lower().encode("ascii"), value.encode("ascii")) for name, value in fields]
+
+
+async def _awaited(value: T | Awaitable[T]) -> T:
+    return await value if inspect.isawaitable(value) else value
+
+
+class _Held:
+    """A request that waits. Meanwhile its client may leave: to notice, what the client sends is read.
+
+    One message is kept for the app, and no more are read after a part of a body: a request with a long body is not
+    watched until its wait is over.
+    """
+
+    def __init__(self, receive: Receive, clock: Clock) -> None:
+        self._receive = receive
+        self._clock = clock
+        self._kept: list[Message] = []
+        self._reading: asyncio.Task[Message] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def sleep(self, seconds: float) -> bool:
+        """Whether the client is still there after so many seconds."""
+        sleeping = asyncio.ensure_future(self._clock.sleep_async(seconds))
+        try:
+            while not sleeping.done():
+                if self._reading is None and not (self._kept and self._kept[-1].get("more_body")):
+                    self._reading = asyncio.ensure_future(self._receive())
+                reading = [] if self._reading is None else [self._reading]
+                await asyncio.wait([sleeping, *reading], return_when=asyncio.FIRST_COMPLETED)
+                if self._reading is not None and self._reading.done():
+                    message = self._reading.result()
+                    self._reading = None
+                    if message["type"] in ("http.disconnect", "websocket.disconnect"):
+                        return False
+                    self._kept.append(message)
+        finally:
+            sleeping.cancel()
+        return True
+
+    async def receive(self) -> Message:
+        """The app's `receive`: what was kept, then what is being read, then what comes."""
+        if self._kept:
+            return self._kept.pop(0)
+        if self._reading is not None:
+            reading, self._reading = self._reading, None
+            return await reading
+        return await self._receive()

@@ -1,0 +1,138 @@
+"""What all middleware has in common: everything but the I/O."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any, Final
+
+from headgate.core.clock import Clock
+from headgate.core.decision import Decision
+from headgate.core.quota import MAX_INT, MICROSECONDS
+from headgate.errors import InvalidCheck, InvalidRule
+from headgate.http.identity import Identity, client_of
+from headgate.http.request import Request
+from headgate.limiter.aio import AsyncLimiter
+from headgate.limiter.sync import Limiter
+from headgate.rules.path import Pattern, normal_path
+from headgate.rules.recent import Recent
+
+Facts = dict[str, str]
+Stated = Mapping[str, Any] | str | None
+Identify = Callable[[Any], Stated | Awaitable[Stated]]
+Cost = int | Callable[[Any], int | Awaitable[int]]
+
+MAX_WAITING: Final = 1_000
+REMEMBERED: Final = 4_096  # paths
+
+
+class Gate:
+    """The options of a middleware, checked, and what follows from them for a request.
+
+    `identify` is the app's own function from a request to its facts; without it, `identity` says who is asking.
+    `cost` is what a request costs, or a function of the request. Requests to the paths that `skip` lists, patterns
+    as in rules, pass unseen. `charge_header` names a header of responses in which the app tells what a request cost in
+    the end; clients do not see it. At most `max_waiting` requests are held back at a time.
+    """
+
+    def __init__(
+        self,
+        limiter: Limiter | AsyncLimiter,
+        *,
+        identity: Identity | None,
+        identify: Identify | None,
+        cost: Cost,
+        skip: Iterable[str],
+        charge_header: str | None,
+        max_waiting: int,
+    ) -> None:
+        if identity is not None and identify is not None:
+            raise InvalidRule("identity, identify: give one of them, not both")
+        if isinstance(limiter, Limiter):
+            for name, function in (("identify", identify), ("cost", cost)):
+                if inspect.iscoroutinefunction(function):
+                    raise InvalidRule(f"{name}: must not be async in a synchronous server, got {function!r}")
+        if isinstance(skip, str):
+            raise InvalidRule(f"skip: must be a list of patterns, got {skip!r}")
+        if isinstance(max_waiting, bool) or not isinstance(max_waiting, int) or max_waiting < 0:
+            raise InvalidRule(f"max_waiting: must be a whole number, 0 or more, got {max_waiting!r}")
+        self.identity = identity or Identity()
+        self.identify = identify
+        self.cost = cost if callable(cost) else _cost(cost)
+        self.charge_header = None if charge_header is None else charge_header.lower()
+        self._lock = Lock()
+        self._waiting = 0
+        self._by_subject = limiter.by_subject
+        self._max_waiting = max_waiting
+        self._skip = [Pattern.parse(pattern) for pattern in skip]
+        self._skipped: Recent[str, bool] = Recent(REMEMBERED)
+
+    def skips(self, path: str) -> bool:
+        """Whether requests to this path pass unseen."""
+        if not self._skip:
+            return False
+        known = self._skipped.get(path)
+        if known is None:
+            normal = normal_path(path)
+            known = any(pattern.fits(normal) for pattern in self._skip)
+            self._skipped.put(path, known)
+        return known
+
+    def facts(self, request: Request, client: Facts) -> Facts:
+        """What is checked of a request, given who is asking."""
+        if self._by_subject:
+            return {"user": client_of(client)}
+        client.setdefault("endpoint", request.path)
+        client.setdefault("method", request.method)
+        return client
+
+    @property
+    def full(self) -> bool:
+        """Whether no more requests may be held back."""
+        return self._waiting >= self._max_waiting
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Where one request waits."""
+        with self._lock:
+            self._waiting += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting -= 1
+
+
+class Patience:
+    """How long a request is held back because of rules of action `throttle`."""
+
+    __slots__ = ("_clock", "_deadline_us")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._deadline_us: int | None = None
+
+    def seconds(self, decision: Decision) -> float | None:
+        """Until a refused request is tried again; None when the decision stands."""
+        if decision.allowed or not decision.max_delay or decision.retry_after is None:
+            return None
+        now_us = self._clock.now_us()
+        if self._deadline_us is None:
+            self._deadline_us = now_us + round(decision.max_delay * MICROSECONDS)
+        late = now_us + round(decision.retry_after * MICROSECONDS) > self._deadline_us
+        return None if late else decision.retry_after
+
+
+def charge_of(text: str) -> int:
+    """The cost that a response's header tells. Raises `InvalidCheck`."""
+    if not text.isascii() or not text.isdecimal() or len(text) > 16:
+        raise InvalidCheck(f"cost: must be a whole number from 0 to 2^53-1, got {text!r}")
+    return _cost(int(text))
+
+
+def _cost(cost: int) -> int:
+    if isinstance(cost, bool) or not isinstance(cost, int) or not 0 <= cost <= MAX_INT:
+        raise InvalidCheck(f"cost: must be a whole number from 0 to 2^53-1, got {cost!r}")
+    return cost

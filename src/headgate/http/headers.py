@@ -1,0 +1,94 @@
+"""Decisions as header fields: the X-RateLimit ones, and RateLimit and RateLimit-Policy of
+draft-ietf-httpapi-ratelimit-headers.
+
+Only limits that are enforced are told of: clients need not know of a rule that is being tried out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from math import ceil
+from operator import itemgetter
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+from headgate.core.check import Check, Outcome
+from headgate.core.decision import Decision, restrictiveness
+from headgate.core.quota import MICROSECONDS
+
+Fields = list[tuple[str, str]]
+
+_PLAIN: Final = re.compile(r"[ !#-\[\]-~]*")  # what a string of structured fields may hold as it is
+_LONGEST: Final = 999_999_999_999_999  # of an integer in structured fields
+
+
+class Charged(NamedTuple):
+    """A decision on a request, and what the request costs."""
+
+    decision: Decision
+    cost: int = 1
+
+
+def fields_of(charged: Sequence[Charged]) -> Fields:
+    """The fields of the response to a request on which these decisions were made.
+
+    The most restrictive limit of them all gives the X-RateLimit figures. Without an enforced limit, there are none.
+    """
+    if len(charged) == 1:  # nearly always
+        (decision, cost), limits = charged[0], charged[0].decision.enforced
+    else:
+        decision, cost = binding(charged)
+        limits = sorted((pair for one in charged for pair in one.decision.enforced), key=restrictiveness)
+    if not limits:
+        return []
+    check, (_, remaining, reset_us) = limits[0]
+    fields = [
+        ("X-RateLimit-Limit", str(check.quota.capacity)),
+        ("X-RateLimit-Remaining", str(remaining)),
+        ("X-RateLimit-Reset", str(-((decision.at_us + reset_us) // -MICROSECONDS))),
+        ("RateLimit-Policy", policy(check) if len(limits) == 1 else ", ".join(policy(one) for one, _ in limits)),
+        ("RateLimit", status(*limits[0]) if len(limits) == 1 else ", ".join(status(*one) for one in limits)),
+    ]
+    if cost != 1:
+        fields.append(("X-RateLimit-Cost", str(cost)))
+    if not decision.allowed:
+        if decision.retry_after is not None:
+            fields.append(("Retry-After", str(ceil(decision.retry_after))))
+    elif any(one.decision.state == "warning" for one in charged):
+        fields.append(("X-RateLimit-Warning", f"{string(check.rule)};r={remaining};q={check.quota.capacity}"))
+    return fields
+
+
+def binding(charged: Sequence[Charged]) -> Charged:
+    """The decision that speaks for a request: a refusal if there is one, else that of the most restrictive limit."""
+    ranked = [(restrictiveness(one.decision.enforced[0]), one) for one in charged if one.decision.enforced]
+    return min(ranked, key=itemgetter(0))[1] if ranked else charged[0]
+
+
+def policy(check: Check) -> str:
+    """`"search-free";q=100;w=3600`. Of a bucket, all of it and the time that it takes to fill."""
+    quota = check.quota
+    window_us = quota.window_us if quota.capacity == quota.limit else quota.refill[0] + (quota.refill[1] > 0)
+    return _policy(check.rule, quota.capacity, window_us)
+
+
+@lru_cache(maxsize=4096)
+def _policy(rule: str, limit: int, window_us: int) -> str:
+    return f"{string(rule)};q={min(limit, _LONGEST)};w={-(window_us // -MICROSECONDS)}"
+
+
+def status(check: Check, outcome: Outcome) -> str:
+    """`"search-free";r=42;t=17`."""
+    _, remaining, reset_us = outcome
+    return f"{string(check.rule)};r={min(remaining, _LONGEST)};t={-(reset_us // -MICROSECONDS)}"
+
+
+@lru_cache(maxsize=4096)
+def string(text: str) -> str:
+    """A text as a string of structured fields (RFC 9651), which hold ASCII only: all else is percent-encoded."""
+    if not _PLAIN.fullmatch(text):
+        text = quote(text, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~", errors="surrogatepass")
+        text = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'

@@ -1,0 +1,38 @@
+"""Limits: what was decided on one request. Apps find it where their framework keeps what belongs to a request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Generic, TypeVar
+
+from headgate.core.decision import Decision
+from headgate.http.headers import Charged, Fields, binding, fields_of
+from headgate.limiter.aio import AsyncLimiter
+from headgate.limiter.sync import Limiter
+
+NAME: Final = "headgate"  # in request.state, scope["state"], flask.g, and the environ of WSGI
+L = TypeVar("L", Limiter, AsyncLimiter)
+
+
+class Limits(Generic[L]):
+    """The decisions on a request, and the means to make more of them for the same client.
+
+    Whoever decides something on the request adds it to `charged`; the outermost middleware tells the client of all.
+    """
+
+    __slots__ = ("charged", "facts", "limiter")
+
+    def __init__(self, limiter: L, facts: Mapping[str, str]) -> None:
+        self.limiter: L = limiter
+        self.facts = facts
+        self.charged: list[Charged] = []
+
+    @property
+    def decision(self) -> Decision:
+        """The decision that binds: of those on this request, that of the most restrictive limit."""
+        return binding(self.charged).decision
+
+    @property
+    def fields(self) -> Fields:
+        """The header fields that tell of them."""
+        return fields_of(self.charged) if self.charged else []

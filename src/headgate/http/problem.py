@@ -1,0 +1,71 @@
+"""What a refused client is told: problem details (RFC 9457), with the types that the RateLimit fields' draft names."""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from math import ceil
+from typing import Any, Final, NamedTuple
+
+from headgate.core.decision import Decision
+from headgate.http.headers import Fields
+from headgate.http.limits import Limits
+
+MEDIA_TYPE: Final = "application/problem+json"
+QUOTA_EXCEEDED: Final = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+REDUCED_CAPACITY: Final = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+
+
+def problem(decision: Decision) -> dict[str, Any]:
+    """The details of a refusal, as plain data."""
+    if decision.reason == "fail_closed":
+        return {
+            "type": REDUCED_CAPACITY,
+            "title": "Temporarily reduced capacity",
+            "status": decision.status,
+            "detail": "The request could not be checked against its rate limits. Please try again.",
+            "retry_after": _retry_after(decision),
+        }
+    refusing = [limit.rule for limit in decision.limits if limit.enforced and not limit.allowed]
+    return {
+        "type": QUOTA_EXCEEDED,
+        "title": "Request cannot be satisfied as assigned quota has been exceeded",
+        "status": decision.status,
+        "detail": decision.message or _detail(decision),
+        "violated-policies": refusing,
+        "retry_after": _retry_after(decision),
+    }
+
+
+class Refusal(NamedTuple):
+    """The whole answer to a request that may not pass."""
+
+    status: int
+    fields: Fields
+    body: bytes
+
+    @property
+    def line(self) -> str:
+        """The status with its phrase: `429 Too Many Requests`."""
+        known = self.status in HTTPStatus._value2member_map_
+        return f"{self.status} {HTTPStatus(self.status).phrase if known else 'Refused'}"
+
+
+def refusal(limits: Limits[Any]) -> Refusal:
+    """The answer to a request on which a refusal was decided."""
+    decision = limits.decision
+    body = json.dumps(problem(decision)).encode()
+    content = [("Content-Type", MEDIA_TYPE), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
+    return Refusal(decision.status, content + limits.fields, body)
+
+
+def _retry_after(decision: Decision) -> int | None:
+    """Whole seconds, as in the field Retry-After; None when no waiting helps."""
+    return None if decision.retry_after is None else ceil(decision.retry_after)
+
+
+def _detail(decision: Decision) -> str:
+    seconds = _retry_after(decision)
+    if seconds is None:
+        return "Rate limit exceeded: the request costs more than the limit can ever hold."
+    return f"Rate limit exceeded. Try again in {seconds} second{'' if seconds == 1 else 's'}."

@@ -1,0 +1,135 @@
+"""WSGI middleware: for Flask, Django, Bottle, or any other app of that kind.
+
+    app = RateLimitMiddleware(app, limiter=Limiter(rules="rules.toml", store="redis://localhost"))
+
+Bodies pass as they are, in both directions. What was decided is at `environ["headgate"]`: a
+`headgate.http.limits.Limits`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from headgate.core.decision import Decision, turned_away
+from headgate.http.gate import MAX_WAITING, Cost, Facts, Gate, Identify, Patience
+from headgate.http.headers import Charged
+from headgate.http.identity import Identity, stated
+from headgate.http.limits import NAME, Limits
+from headgate.http.problem import refusal
+from headgate.limiter.sync import Limiter
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+
+class WsgiRequest:
+    """A request as identity and cost functions see it, and its whole `environ`."""
+
+    __slots__ = ("environ",)
+
+    def __init__(self, environ: WSGIEnvironment) -> None:
+        self.environ = environ
+
+    @property
+    def method(self) -> str:
+        method: str = self.environ["REQUEST_METHOD"]
+        return method
+
+    @property
+    def path(self) -> str:
+        """WSGI has bytes in the guise of Latin-1: what is no UTF-8 is kept apart, and does not fail."""
+        raw: str = self.environ.get("SCRIPT_NAME", "") + self.environ.get("PATH_INFO", "")
+        return raw if raw.isascii() else raw.encode("latin-1").decode("utf-8", "surrogateescape")
+
+    @property
+    def peer(self) -> str | None:
+        return self.environ.get("REMOTE_ADDR") or None
+
+    def header(self, name: str) -> str | None:
+        """As the server joined its lines. WSGI does not tell `-` from `_` in names, which servers drop."""
+        key = name.upper().replace("-", "_")
+        value: str | None = self.environ.get(key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}")
+        return value
+
+
+class RateLimitMiddleware:
+    """Checks every request, and tells clients what is left.
+
+    Refused requests are answered here. The options are those of `headgate.http.gate.Gate`; functions are given a
+    `WsgiRequest`. A request that is held back occupies its thread, also when its client has gone: WSGI cannot tell.
+    """
+
+    def __init__(
+        self,
+        app: WSGIApplication,
+        *,
+        limiter: Limiter,
+        identity: Identity | None = None,
+        identify: Identify | None = None,
+        cost: Cost = 1,
+        skip: Iterable[str] = (),
+        charge_header: str | None = None,
+        max_waiting: int = MAX_WAITING,
+    ) -> None:
+        self._app = app
+        self._limiter = limiter
+        self._gate = Gate(
+            limiter,
+            identity=identity,
+            identify=identify,
+            cost=cost,
+            skip=skip,
+            charge_header=charge_header,
+            max_waiting=max_waiting,
+        )
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        gate = self._gate
+        request = WsgiRequest(environ)
+        if gate.skips(request.path):
+            return self._app(environ, start_response)
+        if gate.identify is None:
+            client = gate.identity.facts(request, self._limiter.snapshot)
+        else:
+            client = stated(gate.identify(request))
+        facts = gate.facts(request, client)
+        cost: Any = gate.cost(request) if callable(gate.cost) else gate.cost
+
+        outer: Limits[Limiter] | None = environ.get(NAME)
+        limits = Limits(self._limiter, facts) if outer is None else outer
+        environ[NAME] = limits
+        decision = self._limiter.check_facts(facts, cost=cost)
+        if not decision.allowed or decision.hold:
+            decision = self._hold(decision, facts, cost)
+        limits.charged.append(Charged(decision, cost))
+        if not decision.allowed:
+            answer = refusal(limits)
+            start_response(answer.line, answer.fields)
+            return [answer.body]
+        return self._app(environ, start_response if outer is not None else _telling(limits, start_response))
+
+    def _hold(self, decision: Decision, facts: Facts, cost: int) -> Decision:
+        """Hold a request back as its rules want it. Returns what is decided in the end."""
+        gate, clock = self._gate, self._limiter.clock
+        patience = Patience(clock)
+        while (seconds := patience.seconds(decision)) is not None and not gate.full:
+            with gate.place():
+                clock.sleep(seconds)
+            decision = self._limiter.check_facts(facts, cost=cost)
+        if decision.hold:
+            if gate.full:
+                return turned_away(decision)
+            with gate.place():
+                clock.sleep(decision.hold)
+        return decision
+
+
+def _telling(limits: Limits[Limiter], start_response: StartResponse) -> StartResponse:
+    """`start_response`, with the limits' fields added."""
+
+    def telling(status: str, headers: list[tuple[str, str]], exc_info: Any = None, /) -> Callable[[bytes], object]:
+        headers = [*headers, *limits.fields]
+        return start_response(status, headers) if exc_info is None else start_response(status, headers, exc_info)
+
+    return telling
