@@ -1,0 +1,73 @@
+"""Real web servers for tests and benchmarks: started as a process on a free port of loopback, stopped at the end."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.servers import free_port
+
+ROOT = Path(__file__).parent.parent
+START_SECONDS = 30.0
+STOP_SECONDS = 10.0
+
+# What follows `python -m`, for an app `package.module:name`. HTTP/1.1, one process unless told otherwise.
+COMMANDS: Mapping[str, str] = {
+    "uvicorn": "uvicorn --host 127.0.0.1 --port {port} --log-level warning --no-access-log {app}",
+    "granian": "granian --host 127.0.0.1 --port {port} --log-level warning --interface asgi --workers 1 {app}",
+    "granian-wsgi": "granian --host 127.0.0.1 --port {port} --log-level warning --interface wsgi --workers 1 {app}",
+    "hypercorn": "hypercorn --bind 127.0.0.1:{port} --log-level warning {app}",
+    "gunicorn": "gunicorn --bind 127.0.0.1:{port} --log-level warning --workers 1 --threads 4 {app}",
+}
+
+
+@contextmanager
+def serving(server: str, app: str, *options: str, env: Mapping[str, str] | None = None) -> Iterator[str]:
+    """A server with this app, and its base URL. It has the environment of the test, and `env`."""
+    port = free_port()
+    command = [sys.executable, "-m", *COMMANDS[server].format(port=port, app=app).split(), *options]
+    with running(command, port, env=env):
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def running(
+    command: list[str], port: int, *, env: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that listens on a port of loopback. What it printed is told if it does not start."""
+    with tempfile.TemporaryFile() as printed:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            deadline = time.monotonic() + START_SECONDS
+            while not _listens(port):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    printed.seek(0)
+                    raise RuntimeError(f"{' '.join(command)} did not start:\n{printed.read().decode()}")
+                time.sleep(0.05)
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
