@@ -59,6 +59,7 @@ class AsyncLimiter:
             warning_at=warning_at,
             warning_until=warning_until,
             blocks=None if isinstance(self._store, AsyncMemoryStore) else Blocks(),
+            single=self._store.single if isinstance(self._store, AsyncSingleStore) else None,
         )
         rule = self._engine.only_rule
         self._short_way: AsyncSingle | None = None
@@ -82,15 +83,23 @@ class AsyncLimiter:
             except StoreError as error:
                 self._single = None  # until the long way finds the store well again
                 return self._engine.conclude([self._engine.ask(subject, {}, cost)], error)[0]
+        if idempotency_key is None:
+            return await self.check_facts(self._engine.texts_of(subject, facts), cost=cost)
         known = None if self._engine.snapshot.directory is None else await self._known(subject, facts)
         return (await self._decide([self._engine.ask(subject, facts, cost, idempotency_key, known=known)]))[0]
 
     async def check_facts(self, facts: dict[str, str], *, cost: int = 1) -> Decision:
         """See `Limiter.check_facts`."""
-        if self._engine.by_subject:
-            return await self.check(facts.get("user"), cost=cost)
-        known = None if self._engine.snapshot.directory is None else await self._known(None, facts)
-        return (await self._decide([self._engine.ask_texts(facts, cost, known=known)]))[0]
+        engine = self._engine
+        known = None if engine.snapshot.directory is None else await self._known(None, facts)
+        planned = engine.planned(facts, known)
+        way: AsyncSingle | None = engine.way(planned, cost)
+        if way is None:
+            return (await self._decide([engine.ask_planned(facts, planned, cost)]))[0]
+        try:
+            return await way(planned.plan.subject(facts), cost)
+        except StoreError as error:
+            return engine.conclude([engine.ask_planned(facts, planned, cost)], error)[0]
 
     async def peek(self, subject: Subject | None = None, /, *, cost: int = 1, **facts: Any) -> Decision:
         """See `Limiter.peek`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +20,7 @@ from headgate.rules.directory import UNKNOWN, Unknown
 from headgate.rules.holder import Holder, Source
 from headgate.rules.penalties import client_of, clients_of
 from headgate.rules.plan import Plan
+from headgate.rules.recent import Recent
 from headgate.rules.rule import FailureMode, Rule
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.users import User
@@ -31,6 +32,7 @@ Subject = str | int
 Request = Subject | Mapping[str, Any]
 Clients = tuple[Client, ...]
 
+WAYS: Final = 1_024  # short ways that are remembered, at least
 RETRY_US: Final = 1_000_000  # when to try again a store that could not decide
 
 log = logging.getLogger("headgate")
@@ -58,6 +60,13 @@ class Known(NamedTuple):
     user: User | Unknown | None
 
 
+class Planned(NamedTuple):
+    """The rules that apply to a request, and the snapshot that they are of."""
+
+    snapshot: Snapshot
+    plan: Plan
+
+
 class Engine:
     """Plans requests and concludes decisions. The limiter does the I/O in between."""
 
@@ -72,6 +81,7 @@ class Engine:
         warning_at: int | None = None,
         warning_until: int | None = None,
         blocks: Blocks | None = None,
+        single: Callable[[Check, Warnings], Any] | None = None,
     ) -> None:
         self.clock: Clock = clock or SystemClock()
         self.by_subject = False  # whether every check must have a subject, and is counted by it alone
@@ -96,6 +106,8 @@ class Engine:
         self.failure_mode: FailureMode = failure_mode
         self._name = name
         self.states = Warnings(self._holder, warning_at, warning_until)
+        self._single = single  # the store's maker of short ways, if it has any
+        self._ways: Recent[Plan, Any] = Recent(WAYS)
         self._blocks = blocks  # None: the store is in this process, and asking it costs no more than remembering
         self.local = MemoryStore(clock=self.clock)  # where rules of failure mode local count while the store is away
         self.failing = False
@@ -142,24 +154,42 @@ class Engine:
 
         Without `known`, it waits for the user to be looked up if need be.
         """
-        return self.ask_texts(self._facts_of(subject, facts), cost, idempotency_key, peek=peek, known=known)
+        texts = self.texts_of(subject, facts)
+        return self.ask_planned(texts, self.planned(texts, known), cost, idempotency_key, peek=peek)
 
-    def ask_texts(
+    def planned(self, texts: dict[str, str], known: Known | None = None) -> Planned:
+        """Which rules apply to a request, and the snapshot that says so."""
+        snapshot, user = known or (self._holder.current, UNKNOWN)
+        return Planned(snapshot, snapshot.plan(texts, self.clock, user))
+
+    def way(self, planned: Planned, cost: int) -> Any | None:
+        """The store's short way for a request to which one plain rule applies; None when it has to go the long way."""
+        snapshot, plan = planned
+        if plan.only is None or self._single is None or self.failing or snapshot.terms is not None:
+            return None
+        if cost.__class__ is not int or not 0 <= cost <= MAX_INT:
+            return None
+        way = self._ways.get(plan)
+        if way is None:
+            way = self._single(plan.only.template, self.states)
+            self._ways.put(plan, way)
+        return way
+
+    def ask_planned(
         self,
         texts: dict[str, str],
+        planned: Planned,
         cost: int,
         idempotency_key: str | None = None,
         *,
         peek: bool = False,
-        known: Known | None = None,
     ) -> Asked:
-        """The same for facts that are texts already."""
+        """What to ask the store for a request of which the rules are known. Raises `InvalidCheck`."""
         if isinstance(cost, bool) or not isinstance(cost, int) or not 0 <= cost <= MAX_INT:
             raise InvalidCheck(f"cost: must be a whole number from 0 to 2^53-1, got {cost!r}")
         if idempotency_key is not None and (not isinstance(idempotency_key, str) or not idempotency_key):
             raise InvalidCheck(f"idempotency_key: must be a text, and not empty, got {idempotency_key!r}")
-        snapshot, user = known or (self._holder.current, UNKNOWN)
-        plan = snapshot.plan(texts, self.clock, user)
+        snapshot, plan = planned
         idempotency = None
         if idempotency_key is not None:
             idempotency = Idempotency(
@@ -181,7 +211,7 @@ class Engine:
         self, subject: Subject | None, facts: Mapping[str, Any], known: Known | None = None
     ) -> tuple[tuple[Check, ...], Clients]:
         """The checks and clients that a store has to forget. Raises `InvalidCheck`."""
-        texts = self._facts_of(subject, facts)
+        texts = self.texts_of(subject, facts)
         snapshot, user = known or (self._holder.current, UNKNOWN)
         clients = () if snapshot.terms is None else clients_of(texts)
         return snapshot.plan(texts, self.clock, user).checks(texts, 0), clients
@@ -247,7 +277,8 @@ class Engine:
             raise conflict
         return decisions
 
-    def _facts_of(self, subject: Subject | None, facts: Mapping[str, Any]) -> dict[str, str]:
+    def texts_of(self, subject: Subject | None, facts: Mapping[str, Any]) -> dict[str, str]:
+        """The facts of a request as texts. Raises `InvalidCheck`."""
         texts = _facts_of(subject, facts)
         if self.by_subject and "user" not in texts:
             raise InvalidCheck("this limiter counts by subject: call check('alice') or check(user='alice')")

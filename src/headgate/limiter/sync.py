@@ -65,6 +65,7 @@ class Limiter:
             warning_at=warning_at,
             warning_until=warning_until,
             blocks=None if isinstance(self._store, MemoryStore) else Blocks(),
+            single=self._store.single if isinstance(self._store, SingleStore) else None,
         )
         rule = self._engine.only_rule
         self._short_way: Single | None = None
@@ -102,13 +103,21 @@ class Limiter:
             except StoreError as error:
                 self._single = None  # until the long way finds the store well again
                 return self._engine.conclude([self._engine.ask(subject, {}, cost)], error)[0]
+        if idempotency_key is None:
+            return self.check_facts(self._engine.texts_of(subject, facts), cost=cost)
         return self._decide([self._engine.ask(subject, facts, cost, idempotency_key)])[0]
 
     def check_facts(self, facts: dict[str, str], *, cost: int = 1) -> Decision:
         """`check` of facts that are known to be texts: for middleware and others that read them off a request."""
-        if self._engine.by_subject:
-            return self.check(facts.get("user"), cost=cost)
-        return self._decide([self._engine.ask_texts(facts, cost)])[0]
+        engine = self._engine
+        planned = engine.planned(facts)
+        way: Single | None = engine.way(planned, cost)
+        if way is None:
+            return self._decide([engine.ask_planned(facts, planned, cost)])[0]
+        try:
+            return way(planned.plan.subject(facts), cost)
+        except StoreError as error:
+            return engine.conclude([engine.ask_planned(facts, planned, cost)], error)[0]
 
     def peek(self, subject: Subject | None = None, /, *, cost: int = 1, **facts: Any) -> Decision:
         """What `check` would say now, without charging anything; `remaining` is what is there now."""

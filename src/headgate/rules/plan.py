@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from headgate.core.check import Check, Refusal
@@ -40,25 +41,34 @@ class Applied(NamedTuple):
         return facts[name].upper() if name == "method" else facts[name]
 
 
-class Plan(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
     """Which rules apply. Without any, `reason` says why, and the store is not asked."""
 
     applied: tuple[Applied, ...]
     templates: tuple[Check, ...]  # of the applied, in order: what a decision is read with
     reason: Reason | None = None
     enforced: bool = False  # whether any of them can refuse
+    only: Applied | None = None  # the one that applies, if it is enforced and charges what the request costs
 
     @classmethod
     def of(cls, applied: tuple[Applied, ...]) -> Plan:
         if not applied:
             return NO_RULE
         templates = tuple(one.template for one in applied)
-        return cls(applied, templates, enforced=any(template.enforced for template in templates))
+        plain = len(templates) == 1 and templates[0].enforced and templates[0].cost == 1
+        enforced = any(template.enforced for template in templates)
+        return cls(applied, templates, enforced=enforced, only=applied[0] if plain else None)
 
     @property
     def rules(self) -> tuple[Rule, ...]:
         """The rules that apply, in order."""
         return tuple(one.rule for one in self.applied)
+
+    def subject(self, facts: Facts) -> str:
+        """The subject of a request to which one rule applies."""
+        only = self.applied[0]
+        return only.subject(facts) if only.fact is None else facts[only.fact]
 
     def checks(self, facts: Facts, cost: int) -> tuple[Check, ...]:
         """What to ask the store for a request with these facts. Raises `InvalidCheck`."""

@@ -9,6 +9,7 @@ remembered is bounded all the same, and goes with the snapshot.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from headgate.core.check import Check
@@ -204,4 +205,4 @@ def _overridden(plan: Plan, overriding: Mapping[str, _Overriding], now_us: int) 
         found = overriding.get(one.rule.id)
         if found is not None and (found.expires_us is None or now_us < found.expires_us):
             applied[place] = one._replace(template=found.applied_to(one.template))
-    return Plan.of(tuple(applied))
+    return replace(Plan.of(tuple(applied)), only=None)  # it is made for one request: its way is not worth a memory

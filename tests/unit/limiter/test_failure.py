@@ -12,8 +12,10 @@ import pytest
 
 from headgate import AsyncLimiter, Limiter, Quota, Rule, StoreError, StoreFull, StoreTimeout, StoreUnavailable
 from headgate.core.check import Charge, Check, Client, Group, Result
+from headgate.core.decision import Decision, States
 from headgate.errors import IdempotencyConflict
 from headgate.stores.memory import MemoryStore
+from headgate.stores.protocol import Single
 from headgate.testing import FakeClock
 
 
@@ -27,12 +29,24 @@ class Flaky(MemoryStore):
         self.error = error or StoreUnavailable("no route to host")
 
     def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
+        self._ask()
+        return super().check(groups)
+
+    def single(self, template: Check, states: States | None = None) -> Single:
+        way = super().single(template, states)
+
+        def check(subject: str, cost: int) -> Decision:
+            self._ask()
+            return way(subject, cost)
+
+        return check
+
+    def _ask(self) -> None:
         self.asked += 1
         assert self.asked <= 1_000, "asked again and again, without a pause"
         if self.failures > 0:
             self.failures -= 1
             raise self.error
-        return super().check(groups)
 
     def refund(self, charges: Sequence[Charge]) -> None:
         raise NotImplementedError

@@ -13,10 +13,12 @@ import pytest
 
 from headgate import AsyncLimiter, InvalidRule, Limiter, Rule
 from headgate.core.check import Charge, Check, Client, Group, Result
+from headgate.core.decision import Decision, States
 from headgate.errors import IdempotencyConflict, StoreUnavailable
 from headgate.rules import Exemption, Holder, Override, Snapshot, User
 from headgate.rules.sources.file import FileSource
 from headgate.stores.memory import MemoryStore
+from headgate.stores.protocol import Single
 from headgate.testing import FakeClock
 
 
@@ -30,6 +32,15 @@ class Counting(MemoryStore):
     def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
         self.trips += 1
         return super().check(groups)
+
+    def single(self, template: Check, states: States | None = None) -> Single:
+        way = super().single(template, states)
+
+        def check(subject: str, cost: int) -> Decision:
+            self.trips += 1
+            return way(subject, cost)
+
+        return check
 
 
 class Broken:
