@@ -121,8 +121,10 @@ class Decision:
     @property
     def enforced(self) -> list[tuple[Check, Outcome]]:
         """The checks that can refuse, the most restrictive first, and what the store answered to them."""
-        pairs = [pair for pair in self._pairs() if pair[0].enforced]
-        return pairs if len(pairs) < 2 else sorted(pairs, key=restrictiveness)
+        checks, outcomes = self._checks, self.outcomes
+        if len(checks) == 1:  # nearly always
+            return [(checks[0], outcomes[0])] if checks[0].enforced else []
+        return sorted((pair for pair in self._pairs() if pair[0].enforced), key=restrictiveness)
 
     @property
     def at_us(self) -> int:

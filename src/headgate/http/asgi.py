@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from functools import cache
 from typing import Any, Self, TypeVar
 
 from headgate.core.clock import Clock
@@ -166,7 +167,13 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, limits: Limits[Asy
 
 
 def _raw(fields: Fields) -> list[tuple[bytes, bytes]]:
-    return [(name.lower().encode("ascii"), value.encode("ascii")) for name, value in fields]
+    return [(_name(name), value.encode()) for name, value in fields]
+
+
+@cache
+def _name(name: str) -> bytes:
+    """The name of a field, one of a few, as ASGI wants it."""
+    return name.lower().encode()
 
 
 async def _awaited(value: T | Awaitable[T]) -> T:

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from headgate.core.check import Check, Outcome
+from headgate.core.check import Check
 from headgate.core.decision import Decision, restrictiveness
 from headgate.core.quota import MICROSECONDS
 
@@ -37,27 +37,38 @@ def fields_of(charged: Sequence[Charged]) -> Fields:
     The most restrictive limit of them all gives the X-RateLimit figures. Without an enforced limit, there are none.
     """
     if len(charged) == 1:  # nearly always
-        (decision, cost), limits = charged[0], charged[0].decision.enforced
+        decision, cost = charged[0]
+        limits = decision.enforced
+        warns = decision.state == "warning"
+    elif not charged:
+        return []
     else:
         decision, cost = binding(charged)
         limits = sorted((pair for one in charged for pair in one.decision.enforced), key=restrictiveness)
+        warns = any(one.decision.state == "warning" for one in charged)
     if not limits:
         return []
     check, (_, remaining, reset_us) = limits[0]
+    rule, capacity = check.rule, check.quota.capacity
+    if len(limits) == 1:
+        policies, statuses = policy(check), status(rule, remaining, reset_us)
+    else:
+        policies = ", ".join([policy(one) for one, _ in limits])
+        statuses = ", ".join([status(one.rule, outcome.remaining, outcome.reset_us) for one, outcome in limits])
     fields = [
-        ("X-RateLimit-Limit", str(check.quota.capacity)),
+        ("X-RateLimit-Limit", str(capacity)),
         ("X-RateLimit-Remaining", str(remaining)),
         ("X-RateLimit-Reset", str(-((decision.at_us + reset_us) // -MICROSECONDS))),
-        ("RateLimit-Policy", policy(check) if len(limits) == 1 else ", ".join(policy(one) for one, _ in limits)),
-        ("RateLimit", status(*limits[0]) if len(limits) == 1 else ", ".join(status(*one) for one in limits)),
+        ("RateLimit-Policy", policies),
+        ("RateLimit", statuses),
     ]
     if cost != 1:
         fields.append(("X-RateLimit-Cost", str(cost)))
     if not decision.allowed:
         if decision.retry_after is not None:
             fields.append(("Retry-After", str(ceil(decision.retry_after))))
-    elif any(one.decision.state == "warning" for one in charged):
-        fields.append(("X-RateLimit-Warning", f"{string(check.rule)};r={remaining};q={check.quota.capacity}"))
+    elif warns:
+        fields.append(("X-RateLimit-Warning", f"{string(rule)};r={remaining};q={capacity}"))
     return fields
 
 
@@ -79,10 +90,9 @@ def _policy(rule: str, limit: int, window_us: int) -> str:
     return f"{string(rule)};q={min(limit, _LONGEST)};w={-(window_us // -MICROSECONDS)}"
 
 
-def status(check: Check, outcome: Outcome) -> str:
+def status(rule: str, remaining: int, reset_us: int) -> str:
     """`"search-free";r=42;t=17`."""
-    _, remaining, reset_us = outcome
-    return f"{string(check.rule)};r={min(remaining, _LONGEST)};t={-(reset_us // -MICROSECONDS)}"
+    return f"{string(rule)};r={min(remaining, _LONGEST)};t={-(reset_us // -MICROSECONDS)}"
 
 
 @lru_cache(maxsize=4096)

@@ -35,4 +35,4 @@ class Limits(Generic[L]):
     @property
     def fields(self) -> Fields:
         """The header fields that tell of them."""
-        return fields_of(self.charged) if self.charged else []
+        return fields_of(self.charged)

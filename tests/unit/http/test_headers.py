@@ -1,0 +1,152 @@
+"""What responses say of limits, read back with somebody else's parser of structured fields (RFC 9651)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import http_sf
+import pytest
+
+from headgate import Decision, Limiter, Quota, Rule
+from headgate.http.headers import Charged, fields_of, string
+from headgate.rules import Override, Snapshot, User
+from headgate.testing import FakeClock
+
+START = 1_700_000_000.25
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(START)
+
+
+def told(*decisions: Decision, cost: int = 1) -> dict[str, str]:
+    fields = fields_of([Charged(decision, cost) for decision in decisions])
+    assert len(dict(fields)) == len(fields), "a field twice"
+    return dict(fields)
+
+
+def items(text: str) -> list[tuple[Any, dict[str, Any]]]:
+    return [(item, dict(parameters)) for item, parameters in http_sf.parse(text.encode(), tltype="list")]
+
+
+def test_the_fields_of_an_allowed_request(clock: FakeClock) -> None:
+    rule = Rule(id="search-free", quota=Quota(100, 3600, algorithm="fixed_window"), dimension="ip")
+    fields = told(Limiter([rule], clock=clock).check(ip="192.0.2.7"))
+    whole_hour = 1_700_002_800
+    assert fields == {
+        "X-RateLimit-Limit": "100",
+        "X-RateLimit-Remaining": "99",
+        "X-RateLimit-Reset": str(whole_hour),
+        "RateLimit-Policy": '"search-free";q=100;w=3600',
+        "RateLimit": '"search-free";r=99;t=2800',
+    }
+
+
+def test_the_fields_of_a_refusal(clock: FakeClock) -> None:
+    limiter = Limiter("1/10s gcra", clock=clock)
+    limiter.check("alice")
+    clock.advance(0.5)
+    fields = told(limiter.check("alice"))
+    assert fields["X-RateLimit-Remaining"] == "0"
+    assert fields["Retry-After"] == "10"  # 9.5, rounded up
+    assert fields["RateLimit"] == '"default";r=0;t=10'
+    assert fields["X-RateLimit-Reset"] == "1700000011"  # 1700000010.25
+
+
+def test_retry_after_is_on_refusals_only_and_missing_when_no_waiting_helps(clock: FakeClock) -> None:
+    limiter = Limiter("5/minute", clock=clock)
+    assert "Retry-After" not in told(limiter.check("alice"))
+    assert "Retry-After" not in told(limiter.check("alice", cost=6), cost=6)
+
+
+def test_the_cost_when_it_is_not_one(clock: FakeClock) -> None:
+    decision = Limiter("5/minute", clock=clock).check("alice", cost=3)
+    assert told(decision, cost=3)["X-RateLimit-Cost"] == "3"
+    assert "X-RateLimit-Cost" not in told(decision, cost=1)
+
+
+def test_a_warning_from_80_percent_on(clock: FakeClock) -> None:
+    limiter = Limiter("10/minute", clock=clock)
+    assert "X-RateLimit-Warning" not in told(limiter.check("alice", cost=7))
+    assert told(limiter.check("alice"))["X-RateLimit-Warning"] == '"default";r=2;q=10'
+
+
+def test_one_item_for_each_rule_the_most_restrictive_first(clock: FakeClock) -> None:
+    rules = [
+        Rule(id="wide", quota="1000/hour", dimension="ip"),
+        Rule(id="narrow", quota="10/second", dimension="ip"),
+        Rule(id="middle", quota="100/minute", dimension="ip"),
+    ]
+    fields = told(Limiter(rules, clock=clock).check(ip="192.0.2.7"))
+    assert [item for item, _ in items(fields["RateLimit"])] == ["narrow", "middle", "wide"]
+    assert items(fields["RateLimit-Policy"]) == [
+        ("narrow", {"q": 10, "w": 1}),
+        ("middle", {"q": 100, "w": 60}),
+        ("wide", {"q": 1000, "w": 3600}),
+    ]
+    assert fields["X-RateLimit-Limit"] == "10"
+
+
+def test_rules_that_are_tried_out_are_not_told_of(clock: FakeClock) -> None:
+    shadow = Rule(id="shadow", quota="1/hour", dimension="ip", action="log_only")
+    limiter = Limiter([shadow], clock=clock)
+    assert told(limiter.check(ip="192.0.2.7")) == told(limiter.check(ip="192.0.2.7")) == {}
+    both = Limiter([shadow, Rule(id="real", quota="10/hour", dimension="ip")], clock=clock)
+    assert [item for item, _ in items(told(both.check(ip="192.0.2.7"))["RateLimit"])] == ["real"]
+
+
+def test_no_limit_no_fields(clock: FakeClock) -> None:
+    assert told(Limiter([], clock=clock).check(ip="192.0.2.7")) == {}
+    assert told() == {}
+
+
+def test_a_bucket_is_told_with_the_time_that_it_takes_to_fill(clock: FakeClock) -> None:
+    fields = told(Limiter("10/second burst 25", clock=clock).check("alice"))
+    assert fields["X-RateLimit-Limit"] == "25"
+    assert items(fields["RateLimit-Policy"]) == [("default", {"q": 25, "w": 3})]  # 2.5 s: never more than is true
+
+
+def test_windows_below_a_second_are_told_as_one(clock: FakeClock) -> None:
+    fields = told(Limiter("10/250ms", clock=clock).check("alice"))
+    assert items(fields["RateLimit-Policy"]) == [("default", {"q": 10, "w": 1})]
+
+
+def test_figures_are_integers_that_structured_fields_can_hold(clock: FakeClock) -> None:
+    fields = told(Limiter(f"{2**53 - 1}/hour", clock=clock).check("alice"))
+    assert items(fields["RateLimit"])[0][1]["r"] == 999_999_999_999_999
+    assert items(fields["RateLimit-Policy"])[0][1]["q"] == 999_999_999_999_999
+    assert fields["X-RateLimit-Limit"] == str(2**53 - 1)
+
+
+@pytest.mark.parametrize(
+    ("rule", "item"),
+    [
+        ('say "hi"', 'say "hi"'),
+        ("back\\slash", "back\\slash"),
+        ("suche-für-alle", "suche-f%C3%BCr-alle"),
+        ("a\nb\tc", "a%0Ab%09c"),
+        ("🚦", "%F0%9F%9A%A6"),
+        ("100%", "100%"),
+    ],
+)
+def test_whatever_a_rule_is_called(rule: str, item: str) -> None:
+    assert http_sf.parse(string(rule).encode(), tltype="item")[0] == item
+
+
+def test_two_decisions_on_one_request(clock: FakeClock) -> None:
+    wide = Limiter([Rule(id="app", quota="100/minute", dimension="ip")], clock=clock).check(ip="192.0.2.7")
+    route = Limiter("5/minute", name="route", clock=clock)
+    fields = told(wide, route.check("alice"))
+    assert (fields["X-RateLimit-Limit"], fields["X-RateLimit-Remaining"]) == ("5", "4")
+    assert [item for item, _ in items(fields["RateLimit"])] == ["route", "app"]
+    route.check("alice", cost=4)
+    refused = told(wide, route.check("alice"))
+    assert refused["Retry-After"] == "40"  # the next minute, and a moment
+
+
+def test_overrides_are_what_the_client_is_told(clock: FakeClock) -> None:
+    snapshot = Snapshot(
+        [Rule(id="search", quota="10/minute")], users=[User(id="alice", overrides=[Override(rule="search", limit=50)])]
+    )
+    assert told(Limiter(snapshot, clock=clock).check("alice"))["RateLimit-Policy"] == '"search";q=50;w=60'
