@@ -105,14 +105,16 @@ class RateLimitMiddleware:
         facts = gate.facts(request, client)
         cost = await _awaited(gate.cost(request)) if callable(gate.cost) else gate.cost
 
-        state = scope.setdefault("state", {})
-        outer: Limits[AsyncLimiter] | None = state.get(NAME)
-        limits = Limits(self._limiter, facts) if outer is None else outer
-        state[NAME] = limits
+        outer: Limits[AsyncLimiter] | None = scope.get(NAME)
+        if outer is None:
+            limits = scope[NAME] = scope.setdefault("state", {})[NAME] = Limits(self._limiter, facts)
+            send = _telling(limits, send)
+        else:
+            limits = outer
         decision = await self._limiter.check_facts(facts, cost=cost)
         if decision.allowed and not decision.hold:
             limits.charged.append(Charged(decision, cost))
-            await self._app(scope, receive, send if outer is not None else _telling(limits, send))
+            await self._app(scope, receive, send)
             return
         async with _Held(receive, self._limiter.clock) as held:
             standing = await self._hold(decision, held, facts, cost)
@@ -120,7 +122,7 @@ class RateLimitMiddleware:
                 return  # the client has gone
             limits.charged.append(Charged(standing, cost))
             if standing.allowed:
-                await self._app(scope, held.receive, send if outer is not None else _telling(limits, send))
+                await self._app(scope, held.receive, send)
             else:
                 await _refuse(scope, held.receive, send, limits)
 
@@ -154,7 +156,7 @@ def _telling(limits: Limits[AsyncLimiter], send: Send) -> Send:
 
 async def _refuse(scope: Scope, receive: Receive, send: Send, limits: Limits[AsyncLimiter]) -> None:
     """Answer a refused request. A WebSocket's server that cannot send a response closes it: clients see a 403."""
-    status, fields, body = refusal(limits)
+    status, content, body = refusal(limits)
     prefix = "http.response"
     if scope["type"] == "websocket":
         await receive()  # websocket.connect, which comes first
@@ -162,7 +164,7 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, limits: Limits[Asy
             await send({"type": "websocket.close", "code": 1013, "reason": "Rate limit exceeded"})
             return
         prefix = "websocket.http.response"
-    await send({"type": f"{prefix}.start", "status": status, "headers": _raw(fields)})
+    await send({"type": f"{prefix}.start", "status": status, "headers": _raw(content)})
     await send({"type": f"{prefix}.body", "body": body})
 
 

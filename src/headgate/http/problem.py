@@ -38,10 +38,10 @@ def problem(decision: Decision) -> dict[str, Any]:
 
 
 class Refusal(NamedTuple):
-    """The whole answer to a request that may not pass."""
+    """The answer to a request that may not pass. The fields of its `Limits` go with it."""
 
     status: int
-    fields: Fields
+    content: Fields  # those that describe the body
     body: bytes
 
     @property
@@ -56,7 +56,7 @@ def refusal(limits: Limits[Any]) -> Refusal:
     decision = limits.decision
     body = json.dumps(problem(decision)).encode()
     content = [("Content-Type", MEDIA_TYPE), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
-    return Refusal(decision.status, content + limits.fields, body)
+    return Refusal(decision.status, content, body)
 
 
 def _retry_after(decision: Decision) -> int | None:

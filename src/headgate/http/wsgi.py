@@ -97,17 +97,20 @@ class RateLimitMiddleware:
         cost: Any = gate.cost(request) if callable(gate.cost) else gate.cost
 
         outer: Limits[Limiter] | None = environ.get(NAME)
-        limits = Limits(self._limiter, facts) if outer is None else outer
-        environ[NAME] = limits
+        if outer is None:
+            limits = environ[NAME] = Limits(self._limiter, facts)
+            start_response = _telling(limits, start_response)
+        else:
+            limits = outer
         decision = self._limiter.check_facts(facts, cost=cost)
         if not decision.allowed or decision.hold:
             decision = self._hold(decision, facts, cost)
         limits.charged.append(Charged(decision, cost))
         if not decision.allowed:
             answer = refusal(limits)
-            start_response(answer.line, answer.fields)
+            start_response(answer.line, answer.content)
             return [answer.body]
-        return self._app(environ, start_response if outer is not None else _telling(limits, start_response))
+        return self._app(environ, start_response)
 
     def _hold(self, decision: Decision, facts: Facts, cost: int) -> Decision:
         """Hold a request back as its rules want it. Returns what is decided in the end."""

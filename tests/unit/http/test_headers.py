@@ -27,7 +27,8 @@ def told(*decisions: Decision, cost: int = 1) -> dict[str, str]:
 
 
 def items(text: str) -> list[tuple[Any, dict[str, Any]]]:
-    return [(item, dict(parameters)) for item, parameters in http_sf.parse(text.encode(), tltype="list")]
+    parsed: Any = http_sf.parse(text.encode(), tltype="list")
+    return [(item, dict(parameters)) for item, parameters in parsed]
 
 
 def test_the_fields_of_an_allowed_request(clock: FakeClock) -> None:
@@ -131,7 +132,8 @@ def test_figures_are_integers_that_structured_fields_can_hold(clock: FakeClock) 
     ],
 )
 def test_whatever_a_rule_is_called(rule: str, item: str) -> None:
-    assert http_sf.parse(string(rule).encode(), tltype="item")[0] == item
+    parsed: Any = http_sf.parse(string(rule).encode(), tltype="item")
+    assert parsed[0] == item
 
 
 def test_two_decisions_on_one_request(clock: FakeClock) -> None:

@@ -1,0 +1,404 @@
+"""The ASGI middleware by itself: what passes, what is held back, what reaches the app and the client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from headgate import AsyncLimiter, InvalidCheck, InvalidRule, Rule
+from headgate.http.asgi import AsgiRequest, Message, RateLimitMiddleware, Receive, Scope, Send
+from headgate.testing import FakeClock
+
+CLIENT = ("192.0.2.7", 4711)
+START = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]}
+BODY: Message = {"type": "http.request", "body": b"", "more_body": False}
+
+
+def scope_of(path: str = "/", **others: Any) -> Scope:
+    scope = {"type": "http", "method": "GET", "path": path, "headers": [], "client": CLIENT, "extensions": {}}
+    return {**scope, **others}
+
+
+class Client:
+    """A client of an app: what it sends, and what it got."""
+
+    def __init__(self, *messages: Message) -> None:
+        self.messages = list(messages or (BODY,))
+        self.gone = asyncio.Event()
+        self.got: list[Message] = []
+
+    async def receive(self) -> Message:
+        if self.messages:
+            return self.messages.pop(0)
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        self.got.append(message)
+
+    @property
+    def status(self) -> int:
+        status: int = self.got[0]["status"]
+        return status
+
+    @property
+    def headers(self) -> dict[str, str]:
+        raw = self.got[0]["headers"]
+        assert len(dict(raw)) == len(raw), "a header twice"
+        return {name.decode(): value.decode() for name, value in raw}
+
+
+async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+    await send(START)
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+class App:
+    """Counts its requests, and keeps what it received of their bodies."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.received: list[Message] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.requests += 1
+        self.received.append(await receive())
+        await answer(scope, receive, send)
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(test())
+
+
+async def get(app: RateLimitMiddleware, path: str = "/", **others: Any) -> Client:
+    client = Client()
+    await app(scope_of(path, **others), client.receive, client.send)
+    return client
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(1_700_000_000)
+
+
+def test_a_limit_per_client_and_nothing_else_said(clock: FakeClock) -> None:
+    async def test() -> None:
+        app = RateLimitMiddleware(answer, limiter=AsyncLimiter("2/minute", clock=clock))
+        statuses = [(await get(app)).status for _ in range(3)]
+        assert statuses == [200, 200, 429]
+        assert (await get(app, client=("192.0.2.8", 1))).status == 200
+
+    run(test)
+
+
+def test_the_apps_own_headers_come_first_and_its_message_is_left_alone(clock: FakeClock) -> None:
+    async def test() -> None:
+        app = RateLimitMiddleware(answer, limiter=AsyncLimiter("2/minute", clock=clock))
+        await get(app)
+        client = await get(app)
+        assert list(client.headers)[:2] == ["content-type", "x-ratelimit-limit"]
+        assert client.headers["x-ratelimit-remaining"] == "0"
+        assert START["headers"] == [(b"content-type", b"text/plain")]
+
+    run(test)
+
+
+def test_a_refusal_is_a_problem_and_the_app_is_not_asked(clock: FakeClock) -> None:
+    async def test() -> None:
+        app = App()
+        gate = RateLimitMiddleware(app, limiter=AsyncLimiter("1/minute", clock=clock))
+        await get(gate)
+        client = await get(gate)
+        assert app.requests == 1
+        assert client.headers["content-type"] == "application/problem+json"
+        assert json.loads(client.got[1]["body"])["status"] == client.status == 429
+
+    run(test)
+
+
+def test_skipped_paths_are_not_counted_however_they_are_spelled(clock: FakeClock) -> None:
+    async def test() -> None:
+        limiter = AsyncLimiter("1/minute", clock=clock)
+        app = RateLimitMiddleware(answer, limiter=limiter, skip=["/healthz", "/static/*", "/users/{id}/photo"])
+        for path in ("/healthz", "//healthz", "/static/a/b.css", "/users/7/photo") * 2:
+            client = await get(app, path)
+            assert (client.status, len(client.headers)) == (200, 1)
+        assert (await get(app, "/users/7")).status == 200
+        assert (await get(app, "/healthz/more")).status == 429
+
+    run(test)
+
+
+def test_lifespan_passes(clock: FakeClock) -> None:
+    async def test() -> None:
+        seen: list[str] = []
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            seen.append(scope["type"])
+
+        client = Client()
+        await RateLimitMiddleware(app, limiter=AsyncLimiter("1/minute"))(
+            {"type": "lifespan"}, client.receive, client.send
+        )
+        assert seen == ["lifespan"]
+
+    run(test)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_apps_own_identity_and_cost(clock: FakeClock, asynchronous: bool) -> None:
+    def who(request: AsgiRequest) -> dict[str, Any]:
+        return {"user": request.header("x-user"), "plan": None}
+
+    def much(request: AsgiRequest) -> int:
+        return 3 if request.path == "/export" else 1
+
+    async def who_later(request: AsgiRequest) -> dict[str, Any]:
+        return who(request)
+
+    async def much_later(request: AsgiRequest) -> int:
+        return much(request)
+
+    async def test() -> None:
+        limiter = AsyncLimiter([Rule(id="r", quota="4/minute", dimension="user")], clock=clock)
+        identify, cost = (who_later, much_later) if asynchronous else (who, much)
+        app = RateLimitMiddleware(answer, limiter=limiter, identify=identify, cost=cost)
+        alice = [(b"x-user", b"alice")]
+        client = await get(app, "/export", headers=alice)
+        assert (client.headers["x-ratelimit-remaining"], client.headers["x-ratelimit-cost"]) == ("1", "3")
+        assert (await get(app, "/export", headers=alice)).status == 429
+        assert (await get(app, "/other", headers=alice)).status == 200
+        assert "x-ratelimit-limit" not in (await get(app)).headers  # nobody, so no rule
+
+    run(test)
+
+
+def test_what_was_decided_is_in_the_state(clock: FakeClock) -> None:
+    async def test() -> None:
+        found: list[Any] = []
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            found.append(scope["state"]["headgate"])
+            await answer(scope, receive, send)
+
+        limiter = AsyncLimiter([Rule(id="r", quota="4/minute", dimension="ip")], clock=clock)
+        await get(RateLimitMiddleware(app, limiter=limiter), "/search", method="POST", state={"mine": 1})
+        assert found[0].decision.remaining == 3
+        assert found[0].facts == {"ip": "192.0.2.7", "endpoint": "/search", "method": "POST"}
+
+    run(test)
+
+
+def test_the_outer_of_two_tells_of_both(clock: FakeClock) -> None:
+    async def test() -> None:
+        inner = RateLimitMiddleware(answer, limiter=AsyncLimiter("2/minute", name="inner", clock=clock))
+        outer = RateLimitMiddleware(inner, limiter=AsyncLimiter("5/minute", name="outer", clock=clock))
+        client = await get(outer)
+        assert client.headers["ratelimit-policy"] == '"inner";q=2;w=60, "outer";q=5;w=60'
+        await get(outer)
+        refused = await get(outer)
+        assert (refused.status, refused.headers["x-ratelimit-limit"]) == (429, "2")
+
+    run(test)
+
+
+def test_a_client_without_an_address_is_limited_all_the_same() -> None:
+    async def test() -> None:
+        limiter = AsyncLimiter([Rule(id="r", quota="2/minute", dimension="ip")])
+        for app in (
+            RateLimitMiddleware(answer, limiter=AsyncLimiter("2/minute")),
+            RateLimitMiddleware(answer, limiter=limiter),
+        ):
+            assert [(await get(app, client=None)).status for _ in range(3)] == [200, 200, 429]
+
+    run(test)
+
+
+def test_odd_options_are_refused() -> None:
+    limiter = AsyncLimiter("1/minute")
+    with pytest.raises(InvalidRule, match="skip: must be a list"):
+        RateLimitMiddleware(answer, limiter=limiter, skip="/healthz")
+    with pytest.raises(InvalidRule, match="healthz"):
+        RateLimitMiddleware(answer, limiter=limiter, skip=["healthz"])
+    with pytest.raises(InvalidRule, match="max_waiting"):
+        RateLimitMiddleware(answer, limiter=limiter, max_waiting=-1)
+    with pytest.raises(InvalidCheck, match="cost"):
+        RateLimitMiddleware(answer, limiter=limiter, cost=-1)
+
+
+# Holding back: action throttle.
+
+
+def throttled(clock: FakeClock, quota: str = "1/10s gcra", max_delay: str = "30s") -> AsyncLimiter:
+    rule = Rule(id="slow", quota=quota, dimension="ip", action="throttle", max_delay=max_delay)
+    return AsyncLimiter([rule], clock=clock)
+
+
+def test_a_request_over_the_limit_waits_for_its_turn(clock: FakeClock) -> None:
+    async def test() -> None:
+        app = RateLimitMiddleware(answer, limiter=throttled(clock))
+        before = clock.now_us()
+        statuses = [(await get(app)).status for _ in range(3)]
+        assert statuses == [200, 200, 200]
+        assert clock.now_us() - before == 20_000_000
+
+    run(test)
+
+
+def test_one_that_would_have_to_wait_too_long_is_refused_at_once(clock: FakeClock) -> None:
+    async def test() -> None:
+        app = RateLimitMiddleware(answer, limiter=throttled(clock, max_delay="9s"))
+        await get(app)
+        before = clock.now_us()
+        client = await get(app)
+        assert (client.status, client.headers["retry-after"]) == (429, "10")
+        assert clock.now_us() == before
+
+    run(test)
+
+
+def test_a_leaky_bucket_lets_requests_out_at_its_own_pace(clock: FakeClock) -> None:
+    async def test() -> None:
+        app = RateLimitMiddleware(answer, limiter=throttled(clock, "1/s burst 5 leaky_bucket"))
+        begin = clock.now_us()
+        turns = []
+        for _ in range(4):
+            assert (await get(app)).status == 200
+            turns.append((clock.now_us() - begin) / 1e6)
+        assert turns == [0, 1, 2, 3]
+
+    run(test)
+
+
+class Standing(FakeClock):
+    """A clock on which sleepers wait until they are woken."""
+
+    def __init__(self) -> None:
+        super().__init__(1_700_000_000)
+        self.woken = asyncio.Event()
+        self.asleep = 0
+
+    async def sleep_async(self, seconds: float) -> None:
+        self.asleep += 1
+        await self.woken.wait()
+        self.advance(seconds)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(1_000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came to that")
+
+
+def test_only_so_many_wait_and_a_client_that_leaves_makes_room() -> None:
+    async def test() -> None:
+        clock = Standing()
+        app = App()
+        gate = RateLimitMiddleware(app, limiter=throttled(clock), max_waiting=2)
+        await get(gate)
+        waiting = [Client() for _ in range(2)]
+        tasks = [asyncio.create_task(gate(scope_of(), one.receive, one.send)) for one in waiting]
+        await until(lambda: clock.asleep == 2)
+        assert (await get(gate)).status == 429  # no room
+        waiting[0].gone.set()
+        await tasks[0]
+        assert (waiting[0].got, app.requests) == ([], 1)  # nobody to answer, nothing for the app to do
+        third = Client()
+        tasks.append(asyncio.create_task(gate(scope_of(), third.receive, third.send)))
+        await until(lambda: clock.asleep == 3)
+        clock.woken.set()
+        await asyncio.gather(*tasks)
+        assert sorted((waiting[1].status, third.status)) == [200, 200]
+        assert app.received == [BODY] * 3
+
+    run(test)
+
+
+def test_without_room_a_leaky_bucket_refuses_too() -> None:
+    async def test() -> None:
+        gate = RateLimitMiddleware(answer, limiter=throttled(Standing(), "1/s burst 5 leaky_bucket"), max_waiting=0)
+        assert (await get(gate)).status == 200
+        client = await get(gate)
+        assert (client.status, client.headers["retry-after"]) == (429, "1")
+
+    run(test)
+
+
+def test_a_body_reaches_the_app_whole_after_the_wait() -> None:
+    async def test() -> None:
+        clock = Standing()
+        chunks: list[Message] = [
+            {"type": "http.request", "body": b"a", "more_body": True},
+            {"type": "http.request", "body": b"b", "more_body": True},
+            {"type": "http.request", "body": b"c", "more_body": False},
+        ]
+        bodies: list[bytes] = []
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            message: Message = {"more_body": True}
+            while message.get("more_body"):
+                message = await receive()
+                bodies.append(message["body"])
+            await answer(scope, receive, send)
+
+        gate = RateLimitMiddleware(app, limiter=throttled(clock))
+        await get(gate)
+        client = Client(*chunks)
+        task = asyncio.create_task(gate(scope_of(), client.receive, client.send))
+        await until(lambda: clock.asleep == 1)
+        await asyncio.sleep(0.01)
+        assert len(client.messages) == 2  # of a body on its way, one part is read and no more
+        clock.woken.set()
+        await task
+        assert bodies == [b"", b"a", b"b", b"c"]
+
+    run(test)
+
+
+# WebSockets: limited when they are opened.
+
+
+def socket_of(**extensions: Any) -> Scope:
+    return scope_of("/ws", type="websocket", extensions=extensions)
+
+
+async def accept(scope: Scope, receive: Receive, send: Send) -> None:
+    await receive()
+    await send({"type": "websocket.accept", "headers": []})
+    await send({"type": "websocket.close"})
+
+
+def test_a_websocket_is_told_when_it_is_accepted(clock: FakeClock) -> None:
+    async def test() -> None:
+        app = RateLimitMiddleware(accept, limiter=AsyncLimiter("1/minute", clock=clock))
+        client = Client({"type": "websocket.connect"})
+        await app(socket_of(), client.receive, client.send)
+        assert client.headers["x-ratelimit-remaining"] == "0"
+
+    run(test)
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_a_refused_websocket_is_answered_if_the_server_can_and_else_closed(clock: FakeClock, answers: bool) -> None:
+    async def test() -> None:
+        app = RateLimitMiddleware(accept, limiter=AsyncLimiter("1/minute", clock=clock))
+        await get(app)
+        client = Client({"type": "websocket.connect"})
+        await app(socket_of(**({"websocket.http.response": {}} if answers else {})), client.receive, client.send)
+        assert client.messages == []
+        if answers:
+            assert [one["type"] for one in client.got] == [
+                "websocket.http.response.start",
+                "websocket.http.response.body",
+            ]
+            assert client.status == 429
+        else:
+            assert [one["type"] for one in client.got] == ["websocket.close"]
+
+    run(test)
