@@ -12,7 +12,8 @@ from headgate.core.clock import Clock
 from headgate.errors import InvalidRule, Problem
 from headgate.rules import fields
 from headgate.rules.directory import UNKNOWN, Directory, Listed, Unknown
-from headgate.rules.exemptions import Exemption, Network, network
+from headgate.rules.exemptions import Exemption
+from headgate.rules.networks import Proxy, proxy
 from headgate.rules.penalties import Penalties
 from headgate.rules.plan import Facts, Plan, template_of
 from headgate.rules.planner import Planner
@@ -44,7 +45,7 @@ class Snapshot:
     enabled: bool = True
     default_tier: str | None = None
     failure_mode: FailureMode | None = None
-    trusted_proxies: Sequence[Network] = ()
+    trusted_proxies: Sequence[Proxy] = ()
     trusted_proxy_depth: int = 1
     warning_at: int | None = None
     warning_until: int | None = None
@@ -153,7 +154,7 @@ _CHECKS: Final[dict[str, fields.Check]] = {
     "enabled": fields.flag,
     "default_tier": fields.optional(fields.name),
     "failure_mode": fields.optional(fields.failure_mode),
-    "trusted_proxies": fields.several(network, "networks"),
+    "trusted_proxies": fields.several(proxy, "networks"),
     "trusted_proxy_depth": fields.whole(1, 100),
     "warning_at": fields.optional(fields.whole(1, 100)),
     "warning_until": fields.optional(fields.whole(1, 100)),

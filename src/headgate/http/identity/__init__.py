@@ -1,23 +1,12 @@
-"""Who is asking. A stand-in for the real one, which is on its way."""
+"""Who is making a request: its address, its user, its API key, its tenant and tier, as facts.
 
-from typing import Any
+`Identity` is what a middleware is given. Nothing in here knows a framework, and nothing that a request says about
+itself is believed unless it is proved, or said by a proxy that the operator trusts.
+"""
 
+from headgate.http.identity.api_key import hashed_api_key
+from headgate.http.identity.facts import checked_facts, client_of
+from headgate.http.identity.identity import Identity
+from headgate.http.identity.jwt import JWT
 
-class Identity:
-    def facts(self, request: Any, _snapshot: Any) -> dict[str, str]:
-        return {"ip": request.peer or "unknown"}
-
-    async def facts_async(self, request: Any, _snapshot: Any) -> dict[str, str]:
-        return {"ip": request.peer or "unknown"}
-
-
-def client_of(facts: dict[str, str]) -> str:
-    """One name for a client."""
-    return next((f"{fact}:{facts[fact]}" for fact in ("user", "api_key", "ip") if fact in facts), "unknown")
-
-
-def stated(facts: Any) -> dict[str, str]:
-    """What the app's own function says of a request, as facts."""
-    if isinstance(facts, str):
-        return {"user": facts}
-    return {name: str(value) for name, value in (facts or {}).items() if value is not None}
+__all__ = ["JWT", "Identity", "checked_facts", "client_of", "hashed_api_key"]

@@ -1,0 +1,140 @@
+"""The address that a request came from, and whether it is a proxy's that is trusted."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv6Address, IPv6Network
+from typing import Final, NamedTuple
+
+from headgate.http.identity.forwarded import HOPS
+from headgate.http.request import Request
+from headgate.rules.networks import Networks, Proxy, packed
+from headgate.rules.recent import Recent
+from headgate.rules.snapshot import Snapshot
+
+log = logging.getLogger("headgate")
+
+REMEMBERED: Final = 4_096  # addresses
+MAX_HOP: Final = 128  # characters: what is longer is no address
+NOWHERE: Final = "unix"  # the fact `ip` of a peer that has no address
+
+_PORT: Final = re.compile(r":(?:[0-9]{1,5}|_[A-Za-z0-9._-]+)").fullmatch  # RFC 7239 lets proxies hide it: _x
+
+
+class Seen(NamedTuple):
+    """What is known of one address."""
+
+    facts: dict[str, str]  # shared: copied before it is given away
+    trusted: bool
+    is_address: bool = True
+
+
+class Trust:
+    """The proxies that are trusted, and what is known of the addresses seen lately."""
+
+    def __init__(self, proxies: Sequence[Proxy], depth: int, ipv6_prefix: int) -> None:
+        self.proxies = tuple(proxies)
+        self.depth = depth
+        self._networks = Networks(proxy for proxy in proxies if proxy != "unix")
+        self._prefix = ipv6_prefix
+        self._recent: Recent[str, Seen] = Recent(REMEMBERED)
+        self._nowhere = Seen({"ip": NOWHERE}, "unix" in proxies)
+        self._warned = False
+
+    def see(self, address: str | None) -> Seen:
+        """An address as a server or a proxy has written it, with or without port, brackets and zone."""
+        if not address:
+            return self._see_nowhere()
+        seen = self._recent.get(address)
+        if seen is None:
+            seen = self._look(address)
+            if len(address) <= MAX_HOP:
+                self._recent.put(address, seen)
+        return seen
+
+    def _see_nowhere(self) -> Seen:
+        if not self._nowhere.trusted and not self._warned:
+            self._warned = True
+            log.warning(
+                "identity: requests come from a peer without an address: all of them count as one client, ip %r. "
+                "If it is a proxy on a unix socket, add 'unix' to trusted_proxies",
+                NOWHERE,
+            )
+        return self._nowhere
+
+    def _look(self, address: str) -> Seen:
+        host = _host(address) if len(address) <= MAX_HOP else None
+        number = None if host is None else packed(host)
+        if number is None:
+            return Seen({"ip": address}, trusted=False, is_address=False)
+        trusted = self._networks.cover(number)
+        if len(number) == 4:
+            return Seen({"ip": str(IPv4Address(number))}, trusted)
+        exact = str(IPv6Address(number))
+        if self._prefix == 128:
+            return Seen({"ip": exact}, trusted)
+        group = IPv6Network((number, self._prefix), strict=False)
+        return Seen({"ip": str(group), "address": exact}, trusted)
+
+
+class Clients:
+    """Finds the client of a request. Follows the snapshot that it is given, whenever that is another one."""
+
+    def __init__(self, proxies: Sequence[Proxy] | None, depth: int | None, proxy_header: str, ipv6_prefix: int) -> None:
+        self._proxies = proxies
+        self._depth = depth
+        self._header = proxy_header
+        self._hops = HOPS[proxy_header]
+        self._prefix = ipv6_prefix
+        self._followed: tuple[Snapshot | None, Trust] = (None, self._trust(None))  # replaced in one step
+
+    def find(self, request: Request, snapshot: Snapshot | None) -> tuple[dict[str, str], bool]:
+        """The facts `ip` and, if that is a group, `address`; and whether the peer is a proxy that is trusted.
+
+        From the peer, walks through the hops from the last to the first, while the one that wrote the hop is trusted,
+        through as many as there are proxies at most. A hop that is no address ends the walk where it is.
+        """
+        followed, trust = self._followed
+        if snapshot is not followed:
+            trust = self._follow(snapshot, trust)
+        peer = client = trust.see(request.peer)
+        if not peer.trusted:
+            return client.facts.copy(), False
+        header = request.header(self._header)
+        if header is not None:
+            for hop in self._hops(header, trust.depth):
+                seen = trust.see(hop) if hop else None
+                if seen is None or not seen.is_address:
+                    break
+                client = seen
+                if not client.trusted:
+                    break
+        return client.facts.copy(), True
+
+    def _follow(self, snapshot: Snapshot | None, before: Trust) -> Trust:
+        trust = self._trust(snapshot)
+        if (trust.proxies, trust.depth) == (before.proxies, before.depth):
+            trust = before  # with all that it remembers
+        self._followed = (snapshot, trust)
+        return trust
+
+    def _trust(self, snapshot: Snapshot | None) -> Trust:
+        proxies, depth = self._proxies, self._depth
+        if proxies is None:
+            proxies = () if snapshot is None else snapshot.trusted_proxies
+        if depth is None:
+            depth = 1 if snapshot is None else snapshot.trusted_proxy_depth
+        return Trust(proxies, depth, self._prefix)
+
+
+def _host(address: str) -> str | None:
+    """An address without port and brackets. None: neither with nor without is it one."""
+    if address.startswith("["):
+        host, closed, port = address[1:].partition("]")
+        return host if closed and ":" in host and (not port or _PORT(port)) else None
+    if address.count(":") == 1:
+        host, _, port = address.partition(":")
+        return host if _PORT(":" + port) else None
+    return address

@@ -1,0 +1,80 @@
+"""The hops that proxies write down, from the last to the first: `X-Forwarded-For`, and `Forwarded` of RFC 7239.
+
+Both are read from the right. What a client has sent itself is to the left of what the proxies have added, and reading
+never gets there before the caller has had enough: nothing that a client sends changes how a proxy's part is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Final
+
+MAX_ELEMENT: Final = 1_024  # characters of one element of Forwarded; none that is honest is as long
+
+_PAIR: Final = re.compile(r"""[ \t]*(?:([\w!#$%&'*+.^`|~-]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s;,"]*)))?[ \t]*""", re.ASCII)
+_ESCAPED: Final = re.compile(r"\\(.)")
+
+Hops = Callable[[str, int], Iterator[str]]
+
+
+def x_forwarded_for(header: str, most: int) -> Iterator[str]:
+    """At most `most` hops of X-Forwarded-For, the last first."""
+    for hop in reversed(header.rsplit(",", most)[-most:]):
+        yield hop.strip(" \t")
+
+
+def forwarded(header: str, most: int) -> Iterator[str]:
+    """The same for Forwarded: what its `for` says. Empty for an element that has none, two, or is malformed."""
+    end = len(header)
+    for _ in range(most):
+        start = _last_element(header, end)
+        if start is None:
+            yield ""
+            return
+        yield _for(header[start:end])
+        end = start - 1
+        if end < 0:
+            return
+
+
+def _last_element(header: str, end: int) -> int | None:
+    """Where the last element of `header[:end]` begins: after the last comma that is not in quotes."""
+    quoted = False
+    for place in range(end - 1, max(-1, end - 1 - MAX_ELEMENT), -1):
+        character = header[place]
+        if character == '"':
+            if not quoted:
+                quoted = True
+            elif not _is_escaped(header, place):
+                quoted = False
+        elif character == "," and not quoted:
+            return place + 1
+    return None if quoted or end > MAX_ELEMENT else 0
+
+
+def _is_escaped(header: str, place: int) -> bool:
+    before = header[max(0, place - MAX_ELEMENT) : place]
+    return (len(before) - len(before.rstrip("\\"))) % 2 == 1
+
+
+def _for(element: str) -> str:
+    found: str | None = None
+    place = 0
+    while True:
+        pair = _PAIR.match(element, place)
+        if pair is None:
+            return ""
+        if pair[1] is not None and pair[1].lower() == "for":
+            if found is not None:
+                return ""
+            found = pair[3] if pair[2] is None else _ESCAPED.sub(r"\1", pair[2])
+        place = pair.end()
+        if place == len(element):
+            return found or ""
+        if element[place] != ";":
+            return ""
+        place += 1
+
+
+HOPS: Final[dict[str, Hops]] = {"x-forwarded-for": x_forwarded_for, "forwarded": forwarded}

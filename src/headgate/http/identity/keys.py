@@ -1,0 +1,260 @@
+"""The keys that tokens are signed with: each bound to its one algorithm, listed or fetched from a JWKS URL."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
+from http.client import HTTPException, HTTPResponse
+from importlib import import_module
+from typing import Any, Final, Literal, NamedTuple, Protocol
+from urllib.error import HTTPError
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from headgate.core.clock import Clock
+from headgate.core.quota import MICROSECONDS
+from headgate.http.identity.rejections import Rejected
+from headgate.http.identity.steps import Settled, Steps
+
+log = logging.getLogger("headgate")
+
+Algorithm = Literal["HS256", "RS256", "ES256"]
+
+MIN_SECRET: Final = 32  # bytes, by RFC 7518: as long as the hash
+MIN_RSA: Final = 2_048  # bits
+MAX_RSA: Final = 8_192  # bits: larger ones take long to verify
+MAX_DOCUMENT: Final = 256 * 1_024  # bytes of a JWKS document
+FETCH_EVERY_US: Final = 30 * MICROSECONDS  # at most one fetch in this time, whatever happens
+
+_ALGORITHM_OF: Final = {("RSA", None): "RS256", ("EC", "P-256"): "ES256"}  # by type and curve
+
+
+class Key(NamedTuple):
+    """One key, and how it may be used."""
+
+    algorithm: str
+    id: str | None
+    key: Any
+
+
+class Keys(Protocol):
+    """Where a token's key is found."""
+
+    def find(self, algorithm: str, key_id: str | None) -> Steps[Sequence[Key]]:
+        """The keys that a token of this header may be signed with, at least one. Raises `Rejected`."""
+        ...
+
+
+class ListedKeys:
+    """Keys from settings. They have no ids: any of them may be a token's."""
+
+    def __init__(self, keys: Sequence[Key]) -> None:
+        self._keys = keys
+
+    def find(self, algorithm: str, key_id: str | None) -> Steps[Sequence[Key]]:  # noqa: ARG002
+        yield from ()  # there is nothing to wait for
+        fitting = tuple(key for key in self._keys if key.algorithm == algorithm)
+        if not fitting:
+            raise Rejected("token_key")
+        return fitting
+
+
+class FetchedKeys:
+    """Keys from a JWKS URL.
+
+    They are fetched when a token first needs them, and again when they are half as old as `lifetime`, while they go on
+    being used; older ones are waited for. A token with an unknown key id has them fetched too. But there is at
+    most one fetch in 30 seconds, successful or not, and all that need it wait for the same one. If fetching fails,
+    the keys are used for up to `stale` more.
+
+    Fetches run in threads of their own: a client that goes away while it waits takes nothing along. Times in seconds.
+    """
+
+    def __init__(
+        self, url: str, algorithms: Collection[str], clock: Clock, *, lifetime: float, stale: float, timeout: float
+    ) -> None:
+        self._url = url
+        self._algorithms = algorithms
+        self._clock = clock
+        self._lifetime_us = round(lifetime * MICROSECONDS)
+        self._stale_us = round(stale * MICROSECONDS)
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._keys: tuple[int, tuple[Key, ...]] | None = None  # when they were fetched; replaced in one step
+        self._fetch: Future[None] | None = None
+        self._tried_us: int | None = None
+        self._failed = False
+        self._process = os.getpid()
+
+    def find(self, algorithm: str, key_id: str | None) -> Steps[Sequence[Key]]:
+        age_us, keys = self._usable()
+        found = _fit(keys, algorithm, key_id)
+        if not found or age_us >= self._lifetime_us // 2:
+            fetch = self._fetch_if_due()
+            good = found and (age_us < self._lifetime_us or self._failed)
+            if not good:
+                if fetch is not None:
+                    yield Settled(fetch, self._timeout + 1)
+                _, keys = self._usable()
+                found = _fit(keys, algorithm, key_id)
+        if not found:
+            raise Rejected("token_keys_unavailable" if keys is None else "token_key")
+        return found
+
+    def _usable(self) -> tuple[int, tuple[Key, ...] | None]:
+        """How old the keys are, and the keys, unless they are too old to be used or were never fetched."""
+        if self._keys is None:
+            return 0, None
+        fetched_us, keys = self._keys
+        age_us = self._clock.now_us() - fetched_us
+        if age_us < 0:  # a clock that went back: how old they are, nobody knows
+            age_us = self._lifetime_us // 2
+        return age_us, keys if age_us < self._lifetime_us + self._stale_us else None
+
+    def _fetch_if_due(self) -> Future[None] | None:
+        """The fetch that is under way, begun now if one is due. None: there is none."""
+        now_us = self._clock.now_us()
+        with self._lock:
+            if self._process != os.getpid():  # a fork: the thread that was fetching is not in this process
+                self._process, self._fetch, self._tried_us = os.getpid(), None, None
+            if self._tried_us is not None:
+                self._tried_us = min(self._tried_us, now_us)  # a clock that went back
+                if now_us - self._tried_us < FETCH_EVERY_US:
+                    return None if self._fetch is None or self._fetch.done() else self._fetch
+            self._tried_us = now_us
+            fetch: Future[None] = Future()
+            fetch.set_running_or_notify_cancel()  # nobody who waits for it can cancel it
+            self._fetch = fetch
+        try:
+            threading.Thread(target=self._run, args=(fetch, now_us), name="headgate-jwks", daemon=True).start()
+        except RuntimeError as error:  # no more threads
+            self._fail(error)
+            fetch.set_result(None)
+        return fetch
+
+    def _run(self, fetch: Future[None], now_us: int) -> None:
+        try:
+            keys = keys_of(_document(self._url, self._timeout), self._algorithms)
+        except HTTPError as error:
+            with error:  # which is an open response
+                self._fail(error)
+        except (OSError, HTTPException, ValueError, RecursionError) as error:
+            self._fail(error)
+        else:
+            self._keys = (now_us, keys)
+            self._failed = False
+            if not keys:
+                log.warning("identity: %s has no keys for %s", self._url, ", ".join(self._algorithms))
+        finally:
+            fetch.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        self._failed = True
+        log.warning("identity: keys were not fetched from %s: %s", self._url, error)
+
+
+def _fit(keys: Sequence[Key] | None, algorithm: str, key_id: str | None) -> tuple[Key, ...]:
+    """The keys that a token may be signed with. One that does not say which fits only where there is no choice."""
+    fitting = tuple(key for key in keys or () if key.algorithm == algorithm and key_id in (None, key.id))
+    return fitting if key_id is not None or len(fitting) == 1 else ()
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """A redirect is an error: keys come from the URL that the operator has named, and from no other."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+def _document(url: str, timeout: float) -> Any:
+    """The JSON at a URL. Raises `OSError`, `HTTPException` or `ValueError`."""
+    deadline = time.monotonic() + timeout
+    request = Request(url, headers={"Accept": "application/json", "User-Agent": "headgate"})
+    response: HTTPResponse
+    parts: list[bytes] = []
+    size = 0
+    with build_opener(_NoRedirects).open(request, timeout=timeout) as response:
+        while part := response.read1(65_536):
+            parts.append(part)
+            size += len(part)
+            if size > MAX_DOCUMENT:
+                raise ValueError(f"the document is larger than {MAX_DOCUMENT} bytes")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the document did not arrive within {timeout:g} s")
+    return json.loads(b"".join(parts))
+
+
+def keys_of(document: Any, algorithms: Collection[str]) -> tuple[Key, ...]:
+    """The keys of a JWKS document that sign with one of `algorithms`; all others are ignored.
+
+    Raises `ValueError` when it is no such document.
+    """
+    listed = document.get("keys") if isinstance(document, dict) else None
+    if not isinstance(listed, list):
+        raise ValueError('not a JWKS document: it must be an object with a list of "keys"')  # noqa: TRY004
+    found = (_key_of(jwk, algorithms) for jwk in listed if isinstance(jwk, dict))
+    return tuple(key for key in found if key is not None)
+
+
+def _key_of(jwk: Mapping[str, Any], algorithms: Collection[str]) -> Key | None:
+    kind, curve = jwk.get("kty"), jwk.get("crv")
+    if not isinstance(kind, str) or not isinstance(curve, str | None):
+        return None
+    algorithm = _ALGORITHM_OF.get((kind, curve))  # a secret (`oct`) is never taken from a URL
+    if algorithm is None or algorithm not in algorithms:
+        return None
+    if jwk.get("alg", algorithm) != algorithm or jwk.get("use", "sig") != "sig":
+        return None
+    key_id, operations = jwk.get("kid"), jwk.get("key_ops", ["verify"])
+    if not isinstance(key_id, str | None) or not isinstance(operations, list) or "verify" not in operations:
+        return None
+    if "d" in jwk:  # a private key
+        return None
+    try:
+        return Key(algorithm, key_id, _fitting(algorithm, _jwt_algorithm(algorithm).from_jwk(dict(jwk))))
+    except (import_module("jwt").PyJWTError, ValueError, TypeError, LookupError):
+        return None
+
+
+def key_from_settings(algorithm: str, key: Any) -> Key:
+    """A secret, or a public key in PEM. Raises `ValueError` that does not show it."""
+    if isinstance(key, str):
+        key = key.encode()
+    if not isinstance(key, bytes):
+        raise ValueError(f"must be text or bytes, got {type(key).__name__}")  # noqa: TRY004
+    if algorithm == "HS256" and len(key) < MIN_SECRET:
+        raise ValueError(f"must have at least {MIN_SECRET} bytes for HS256, has {len(key)}")
+    try:
+        prepared = _jwt_algorithm(algorithm).prepare_key(key)
+    except (import_module("jwt").PyJWTError, ValueError, TypeError) as error:
+        if algorithm == "HS256":
+            raise ValueError("is an asymmetric key, which is no secret: pin RS256 or ES256 for it") from error
+        raise ValueError(f"must be a public key for {algorithm} in PEM") from error
+    return Key(algorithm, None, _fitting(algorithm, prepared))
+
+
+def _fitting(algorithm: str, key: Any) -> Any:
+    """The key, if the algorithm may be used with it. Raises `ValueError`."""
+    if algorithm == "RS256":
+        if not isinstance(key, _asymmetric("rsa").RSAPublicKey):
+            raise ValueError("must be a public key of RSA: the private one is nobody's but the issuer's")
+        if not MIN_RSA <= key.key_size <= MAX_RSA:
+            raise ValueError(f"must have {MIN_RSA} to {MAX_RSA} bits for RS256, has {key.key_size}")
+    elif algorithm == "ES256":
+        if not isinstance(key, _asymmetric("ec").EllipticCurvePublicKey):
+            raise ValueError("must be a public key of an elliptic curve: the private one is nobody's but the issuer's")
+        if key.curve.name != "secp256r1":
+            raise ValueError(f"must be of curve P-256 for ES256, is of {key.curve.name}")
+    return key
+
+
+def _asymmetric(kind: str) -> Any:
+    return import_module(f"cryptography.hazmat.primitives.asymmetric.{kind}")
+
+
+def _jwt_algorithm(name: str) -> Any:
+    return import_module("jwt").get_algorithm_by_name(name)

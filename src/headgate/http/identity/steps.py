@@ -1,0 +1,91 @@
+"""Work that may have to wait, written once: a generator that yields what it waits for, and two ways to run it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, wait
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Step(Protocol):
+    """Something to wait for."""
+
+    def run(self) -> Any: ...
+
+    async def run_async(self) -> Any: ...
+
+
+Steps = Generator[Step, Any, T]
+
+
+def run(steps: Steps[T]) -> T:
+    """Run to the end, waiting in this thread."""
+    answer: Any = None
+    while True:
+        try:
+            step = steps.send(answer)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        answer = step.run()
+
+
+async def run_async(steps: Steps[T]) -> T:
+    """The same, without blocking the event loop."""
+    answer: Any = None
+    while True:
+        try:
+            step = steps.send(answer)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        answer = await step.run_async()
+
+
+class Settled:
+    """Waits until somebody else's work is done, well or badly, for at most `timeout` seconds."""
+
+    def __init__(self, work: Future[None], timeout: float) -> None:
+        self._work = work
+        self._timeout = timeout
+
+    def run(self) -> None:
+        wait((self._work,), self._timeout)
+
+    async def run_async(self) -> None:
+        waiting = asyncio.wrap_future(self._work)
+        try:
+            await asyncio.wait((waiting,), timeout=self._timeout)
+        finally:
+            waiting.cancel()  # the work itself goes on
+
+
+class Call:
+    """Calls a function of the operator's, sync or async. The answer is what it returned, or the exception."""
+
+    def __init__(self, name: str, function: Callable[[str], Any], argument: str) -> None:
+        self._name = name
+        self._function = function
+        self._argument = argument
+
+    def run(self) -> Any:
+        try:
+            result = self._function(self._argument)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is theirs, and the caller is told
+            return error
+        if inspect.isawaitable(result):
+            if inspect.iscoroutine(result):
+                result.close()
+            raise TypeError(f"{self._name}: an async function needs facts_async, or an async middleware")
+        return result
+
+    async def run_async(self) -> Any:
+        try:
+            result = self._function(self._argument)
+            return await result if inspect.isawaitable(result) else result
+        except Exception as error:  # noqa: BLE001
+            return error
