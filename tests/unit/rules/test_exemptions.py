@@ -48,6 +48,21 @@ def test_addresses(value: str, address: str, covered: bool) -> None:
     assert exempt(("ip", value)).covers({"ip": address}) is covered
 
 
+@pytest.mark.parametrize(
+    ("facts", "covered"),
+    [
+        ({"ip": "2001:db8::/64", "address": "2001:db8::7"}, True),
+        ({"ip": "2001:db8::/64", "address": "2001:db8::8"}, False),
+        ({"ip": "2001:db8::/64"}, False),  # nobody knows who of them it is
+        ({"ip": "2001:db8::8", "address": "2001:db8::7"}, False),  # an address is one: this is another fact's business
+        ({"ip": "2001:db8::7", "address": "12 High Street"}, True),
+        ({"address": "2001:db8::7"}, False),
+    ],
+)
+def test_one_of_a_group_is_known_by_its_address(facts: dict[str, str], covered: bool) -> None:
+    assert exempt(("ip", "2001:db8::7")).covers(facts) is covered
+
+
 @pytest.mark.parametrize("fact", ["user", "api_key", "tenant"])
 def test_names_are_exempt_by_their_own_fact_only(fact: str) -> None:
     one = exempt((fact, "x"))

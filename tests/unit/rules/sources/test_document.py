@@ -93,6 +93,10 @@ def test_the_contract_s_sample_means_what_it_says() -> None:
     assert [str(network) for network in snapshot.trusted_proxies] == ["10.0.0.0/8"]
 
 
+def test_a_proxy_on_a_unix_socket() -> None:
+    assert read("[headgate]\ntrusted_proxies = ['unix']").trusted_proxies == ("unix",)
+
+
 @pytest.mark.parametrize(
     ("text", "name", "value"),
     [
