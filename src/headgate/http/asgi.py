@@ -19,7 +19,7 @@ from headgate.core.clock import Clock
 from headgate.core.decision import Decision, turned_away
 from headgate.http.gate import MAX_WAITING, Cost, Facts, Gate, Identify, Patience
 from headgate.http.headers import Charged, Fields
-from headgate.http.identity import Identity, checked_facts
+from headgate.http.identity import Identity
 from headgate.http.limits import NAME, Limits
 from headgate.http.problem import refusal
 from headgate.limiter.aio import AsyncLimiter
@@ -101,7 +101,7 @@ class RateLimitMiddleware:
         if gate.identify is None:
             client = await gate.identity.facts_async(request, self._limiter.snapshot)
         else:
-            client = checked_facts(await _awaited(gate.identify(request)))
+            client = gate.stated(await _awaited(gate.identify(request)))
         facts = gate.facts(request, client)
         cost = await _awaited(gate.cost(request)) if callable(gate.cost) else gate.cost
 

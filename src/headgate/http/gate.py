@@ -12,7 +12,7 @@ from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.core.quota import MAX_INT, MICROSECONDS
 from headgate.errors import InvalidCheck, InvalidRule
-from headgate.http.identity import Identity, client_of
+from headgate.http.identity import Identity, checked_facts, client_of
 from headgate.http.request import Request
 from headgate.limiter.aio import AsyncLimiter
 from headgate.limiter.sync import Limiter
@@ -79,6 +79,10 @@ class Gate:
             known = any(pattern.fits(normal) for pattern in self._skip)
             self._skipped.put(path, known)
         return known
+
+    def stated(self, client: object) -> Facts:
+        """What the app's own function says of who is asking: facts, or the user's name alone. Raises `InvalidCheck`."""
+        return {"user": client} if isinstance(client, str) else checked_facts(client)
 
     def facts(self, request: Request, client: Facts) -> Facts:
         """What is checked of a request, given who is asking."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from headgate.core.decision import Decision, turned_away
 from headgate.http.gate import MAX_WAITING, Cost, Facts, Gate, Identify, Patience
 from headgate.http.headers import Charged
-from headgate.http.identity import Identity, checked_facts
+from headgate.http.identity import Identity
 from headgate.http.limits import NAME, Limits
 from headgate.http.problem import refusal
 from headgate.limiter.sync import Limiter
@@ -92,7 +92,7 @@ class RateLimitMiddleware:
         if gate.identify is None:
             client = gate.identity.facts(request, self._limiter.snapshot)
         else:
-            client = checked_facts(gate.identify(request))
+            client = gate.stated(gate.identify(request))
         facts = gate.facts(request, client)
         cost: Any = gate.cost(request) if callable(gate.cost) else gate.cost
 

@@ -9,14 +9,12 @@ from headgate.errors import InvalidCheck
 
 
 def checked_facts(facts: Any, where: str = "identify") -> dict[str, str]:
-    """Facts as text. One that is None is unknown, and left out; no facts at all may be None. A text alone is the user.
+    """Facts as text. One that is None is unknown, and left out; no facts at all may be None as well.
 
     Raises `InvalidCheck` that begins with `where`, and names the fact and its value.
     """
     if facts is None:
         return {}
-    if isinstance(facts, str):
-        return {"user": facts}
     if not isinstance(facts, Mapping):
         raise InvalidCheck(f"{where}: must give a mapping of facts such as {{'user': 'alice'}}, got {facts!r}")
     texts = {}
