@@ -1,7 +1,7 @@
 """`python -m benchmarks`: Headgate beside its peers, on this machine, in one run.
 
-    python -m benchmarks                      all sections, some five minutes
-    python -m benchmarks --quick              the same in under one, less exact
+    python -m benchmarks                      all sections, some ten minutes
+    python -m benchmarks --quick              most of it in about one, less exact
     python -m benchmarks --only memory async  some sections
 
 A missed target is reported and fails nothing. docs/benchmarks.md says what is measured and how it is kept
@@ -17,11 +17,11 @@ from time import monotonic
 
 from rich.console import Console
 
-from benchmarks import contenders, footprint, memory, redis_async, redis_sync, report, rules
+from benchmarks import contenders, footprint, memory, redis_async, redis_sync, report, rules, web
 from benchmarks.plan import FULL, QUICK, Plan
 from tests.servers import Server, binaries
 
-SECTIONS = ("memory", "redis", "async", "footprint", "rules")
+SECTIONS = ("memory", "redis", "async", "footprint", "rules", "web")
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 
 
@@ -29,8 +29,9 @@ def main() -> None:
     arguments = parse()
     plan = QUICK if arguments.quick else FULL
     console = Console(width=None if Console().is_terminal else 120)
-    binary = redis_binary() if {"redis", "async"} & set(arguments.only) else None
-    facts = report.environment(binary) | {"quick": arguments.quick}
+    binary = redis_binary() if {"redis", "async", "web"} & set(arguments.only) else None
+    wrk = web.find_wrk() if "web" in arguments.only else None
+    facts = report.environment(binary) | {"quick": arguments.quick, "wrk": wrk and web.wrk_version(wrk)}
     introduce(facts, console)
     settle()
     start = monotonic()
@@ -38,7 +39,7 @@ def main() -> None:
     for name in SECTIONS:
         if name in arguments.only:
             begun = monotonic()
-            section = run(name, plan, binary)
+            section = run(name, plan, binary, wrk)
             section.seconds = round(monotonic() - begun, 1)
             report.show(section, console)
             sections.append(section)
@@ -59,7 +60,7 @@ def settle() -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: under a minute")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: about a minute")
     parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE", help="default: %(default)s")
     parser.add_argument(
         "--only", nargs="+", choices=SECTIONS, default=SECTIONS, metavar="NAME", help=", ".join(SECTIONS)
@@ -67,7 +68,7 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run(name: str, plan: Plan, binary: Path | None) -> report.Section:
+def run(name: str, plan: Plan, binary: Path | None, wrk: Path | None) -> report.Section:
     if name == "memory":
         return memory.run(plan)
     if name == "footprint":
@@ -76,6 +77,9 @@ def run(name: str, plan: Plan, binary: Path | None) -> report.Section:
         return rules.run(plan)
     assert binary is not None
     with Server(binary) as server:
+        if name == "web":
+            assert wrk is not None
+            return web.run(plan, server, wrk)
         return redis_sync.run(plan, server) if name == "redis" else redis_async.run(plan, server)
 
 
@@ -91,7 +95,7 @@ def introduce(facts: dict[str, object], console: Console) -> None:
     listed = ", ".join(f"{name} {version}" for name, version in packages.items() if version)
     server = f"; {facts['redis-server']}" if facts["redis-server"] else ""
     console.print(f"Python {facts['python']}, {facts['cpus']} CPUs{server}; {listed}", highlight=False)
-    for package in contenders.missing():
+    for package in [*contenders.missing(), *web.missing()]:
         console.print(
             f"{package} is not installed, so it is left out: `make bench` installs it, or pip install '{package}'",
             style="yellow",

@@ -1,4 +1,4 @@
-"""How much is measured: the whole of it in some five minutes, or quickly in under one."""
+"""How much is measured: the whole of it in some ten minutes, or quickly in about one."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ class Plan:
     async_rounds: int
     footprint_keys: int
     footprint_rounds: int
+    web_seconds: int
+    web_rounds: int
+    web_brief: bool  # in memory only, and one way of each
 
 
 FULL = Plan(
@@ -28,6 +31,9 @@ FULL = Plan(
     async_rounds=9,
     footprint_keys=1_000_000,
     footprint_rounds=9,
+    web_seconds=2,
+    web_rounds=7,
+    web_brief=False,
 )
 QUICK = Plan(
     memory_seconds=0.016,
@@ -38,4 +44,7 @@ QUICK = Plan(
     async_rounds=3,
     footprint_keys=200_000,
     footprint_rounds=3,
+    web_seconds=1,
+    web_rounds=2,
+    web_brief=True,
 )

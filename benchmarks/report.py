@@ -26,6 +26,12 @@ PACKAGES = (
     "redis",
     "hiredis",
     "coredis",
+    "slowapi",
+    "Flask-Limiter",
+    "starlette",
+    "Flask",
+    "granian",
+    "gunicorn",
 )
 
 TIMES = "\N{MULTIPLICATION SIGN}"
