@@ -153,6 +153,15 @@ def test_refund_from_the_largest_log_that_keeps_every_entry_by_itself() -> None:
     assert sliding_window_log.refund(state, now, quota, 3, now, 0) is None
 
 
+def test_refund_from_a_log_whose_clock_went_back_to_the_moment_of_the_charge() -> None:
+    quota, now = Quota(10, 10, algorithm="sliding_window_log"), START * SECOND
+    state = None
+    for moment, cost in ((now, 3), (now + 1, 1), (now, 1)):
+        _, state = sliding_window_log.admit(state, moment, quota, cost)
+    state = sliding_window_log.refund(state, now, quota, 3, now, 0)
+    assert sliding_window_log.figures(state, now, quota) == (8, 10 * SECOND)
+
+
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock(START)
