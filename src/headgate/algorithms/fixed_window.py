@@ -14,25 +14,27 @@ State = tuple[int, int]
 
 def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, State | None]:
     limit, window = quota.limit, quota.window_us
-    start = now - now % window
-    count = 0
+    past = now % window
+    start = now - past
+    used = cost
     if state is not None:
-        if state[0] > now:
-            state = (start, state[1])  # from the future
-        if state[0] >= start:
-            count = state[1]
-    if cost <= limit - count:
-        return 0, (start, count + cost) if cost else state
-    return NEVER if cost > limit else start + window - now, state
+        since, count = state
+        if since >= start:
+            used += count
+            if since > now:
+                state = (start, count)  # from the future
+    if used <= limit:
+        return 0, (start, used) if cost else state
+    return NEVER if cost > limit else window - past, state
 
 
 def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
     limit, window = quota.limit, quota.window_us
-    start = now - now % window
-    if state is None or state[0] < start or state[1] == 0:
+    past = now % window
+    if state is None or state[0] < now - past or state[1] == 0:
         return limit, 0
-    # A limit that was lowered can leave more counted than it now allows.
-    return max(0, limit - state[1]), start + window - now
+    remaining = limit - state[1]  # below 0 when the limit was lowered
+    return remaining if remaining > 0 else 0, window - past
 
 
 def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> State | None:

@@ -1,8 +1,9 @@
 """GCRA: the theoretical arrival time (tat) at which the next request would be exactly on schedule.
 
-State: (tat, part): whole microseconds, and the part of the next one in 1/limit. Each unit of cost moves tat by
-`window / limit`; a check is allowed while that leaves tat at most `burst * window / limit` ahead of now: the horizon.
-A tat beyond that, from the future or from a larger burst, is taken to be there: full, and no fuller than that.
+State: (tat, part): whole microseconds, and the part of the next one in 1/limit; or tat alone, when there is no part,
+as is usual, and where a key is to take little memory. Each unit of cost moves tat by `window / limit`; a check is
+allowed while that leaves tat at most `burst * window / limit` ahead of now: the horizon. A tat beyond that, from the
+future or from a larger burst, is taken to be there: full, and no fuller than that.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from headgate.algorithms.idle import idle
 from headgate.core.check import NEVER
 from headgate.core.quota import Quota
 
-State = tuple[int, int]
+State = tuple[int, int] | int
 
 
 def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, State | None]:
@@ -19,19 +20,23 @@ def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, 
     horizon, horizon_part = quota.refill
     horizon += now
     tat, part = now, 0
-    if state is not None and state[0] >= now:
+    if isinstance(state, int):
+        tat = state
+    elif state is not None:
         tat, part = state
-        if tat > horizon or (tat == horizon and part > horizon_part):
-            state = tat, part = horizon, horizon_part
-        elif part >= limit:
-            part = limit - 1
+    if tat < now:
+        tat, part = now, 0
+    elif tat > horizon or (tat == horizon and part > horizon_part):
+        state = tat, part = horizon, horizon_part
+    elif part >= limit:
+        part = limit - 1
     step, step_part = quota.step if cost == 1 else divmod(cost * quota.window_us, limit)
     tat += step
     part += step_part
     if part >= limit:
         tat, part = tat + 1, part - limit
     if tat < horizon or (tat == horizon and part <= horizon_part):
-        return 0, (tat, part) if cost else state
+        return 0, ((tat, part) if part else tat) if cost else state
     return NEVER if cost > quota.burst else tat - horizon + (part > horizon_part), state
 
 
@@ -39,12 +44,16 @@ def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
     horizon, horizon_part = quota.refill
     horizon += now
     tat, part = now, 0
-    if state is not None and state[0] >= now:
+    if isinstance(state, int):
+        tat = state
+    elif state is not None:
         tat, part = state
-        if tat > horizon or (tat == horizon and part > horizon_part):
-            tat, part = horizon, horizon_part
-        elif part >= quota.limit:
-            part = quota.limit - 1
+    if tat < now:
+        tat, part = now, 0
+    elif tat > horizon or (tat == horizon and part > horizon_part):
+        tat, part = horizon, horizon_part
+    elif part >= quota.limit:
+        part = quota.limit - 1
     remaining = ((horizon - tat) * quota.limit + horizon_part - part) // quota.window_us
     return remaining, tat - now + (part > 0)
 
@@ -56,5 +65,6 @@ def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: i
     step -= idle(now, quota, cost, charged_at, reset)
     if step < 0:
         return state
-    tat, part = state[0] - step, state[1] - step_part
-    return (tat - 1, part + quota.limit) if part < 0 else (tat, part)
+    tat, part = (state, 0) if isinstance(state, int) else state
+    tat, part = tat - step, part - step_part
+    return (tat - 1, part + quota.limit) if part < 0 else (tat, part) if part else tat

@@ -17,11 +17,12 @@ State = tuple[int, int, int]
 def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, State | None]:
     level, part = _drained(state, now, quota)
     burst = quota.burst
-    if cost + level + (part > 0) <= burst:
-        return 0, (level + cost, part, now) if cost else state
+    charged = level + cost
+    if charged < burst or (charged == burst and part == 0):
+        return 0, (charged, part, now) if cost else state
     if state is not None and (state[2] > now or state[0] >= burst):
         state = (level, part, now)  # from the future, or from a larger burst
-    return NEVER if cost > burst else _until(level + cost - burst, part, quota), state
+    return NEVER if cost > burst else _until(charged - burst, part, quota), state
 
 
 def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
@@ -38,12 +39,12 @@ def _drained(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
     if part >= window:
         part = window - 1
     if now > last:
-        leaked, leaked_part = divmod((now - last) * quota.limit, window)
-        level, part = level - leaked, part - leaked_part
+        part -= (now - last) * quota.limit
         if part < 0:
-            level, part = level - 1, part + window
-        if level < 0:
-            return 0, 0
+            leaked, part = divmod(part, window)  # below 0, and rounded down
+            level += leaked
+            if level < 0:
+                return 0, 0
     return (level, part) if level < quota.burst else (quota.burst, 0)
 
 

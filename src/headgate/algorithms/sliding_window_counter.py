@@ -14,7 +14,8 @@ State = tuple[int, int, int]
 
 def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, State | None]:
     limit, window = quota.limit, quota.window_us
-    start = now - now % window
+    past = now % window
+    start, left = now - past, window - past
     current = previous = 0
     if state is not None:
         since, current, previous = state
@@ -25,20 +26,18 @@ def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, 
                 state = (start, current, previous)
             elif since < start:
                 current, previous = 0, current if since >= start - window else 0
-    left = start + window - now
-    if cost <= limit - current - previous * left // window:
-        return 0, (start, current + cost, previous) if cost else state
+    used = current + cost
+    if used + previous * left // window <= limit:
+        return 0, (start, used, previous) if cost else state
     if cost > limit:
         return NEVER, state
-    room = limit - cost
-    if current > room:
-        return left + _fade(room, current, window, window), state
-    return _fade(room - current, previous, left, window), state
+    return _until(limit - cost, current, previous, left, window), state
 
 
 def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
     limit, window = quota.limit, quota.window_us
-    start = now - now % window
+    past = now % window
+    start, left = now - past, window - past
     current = previous = 0
     if state is not None:
         if state[0] > now:
@@ -47,23 +46,22 @@ def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
             _, current, previous = state
         elif state[0] >= start - window:
             previous = state[1]
-    left = start + window - now
-    used = current + previous * left // window
-    return max(0, limit - used), _until(0, current, previous, left, window)
+    remaining = limit - current - previous * left // window
+    return remaining if remaining > 0 else 0, _until(0, current, previous, left, window)
 
 
 def _until(room: int, current: int, previous: int, left: int, window: int) -> int:
-    """The time until no more than `room` is counted, when this bucket has `left` to go and nobody comes."""
+    """The time until no more than `room` is counted, when this bucket has `left` to go and nobody comes.
+
+    `floor(count * left / window) <= room` from the moment on at which `left` is `((room + 1) * window - 1) // count`.
+    """
     if current > room:
-        return left + _fade(room, current, window, window)
-    return _fade(room - current, previous, left, window)
-
-
-def _fade(room: int, count: int, left: int, window: int) -> int:
-    """The time until `floor(count * left / window) <= room`, from now, while `left` runs down."""
-    if count <= room:
+        return left + window - ((room + 1) * window - 1) // current
+    room -= current
+    if previous <= room:
         return 0
-    return max(0, left + 1 - -((room + 1) * window // -count))
+    wait = left - ((room + 1) * window - 1) // previous
+    return wait if wait > 0 else 0
 
 
 def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> State | None:

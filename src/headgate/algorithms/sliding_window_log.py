@@ -1,9 +1,10 @@
 """Sliding window log: every admitted check is remembered for exactly one window.
 
-State: (entries, first, end, total, stamp, cost). The newest entry is `stamp` and `cost`; the older ones stand in
-`entries` as a flat array of stamp, cost, stamp, cost …, of which the positions from `first` to `end` count;
-`total` is the cost of them all. States share the array: what stands outside a state's own part of it means
-nothing to that state, so that a charge that is not kept in the end leaves no trace, and none copies the log.
+State: (entries, first, end, total, oldest, stamp, cost). The newest entry is `stamp` and `cost`; the older ones stand
+in `entries` as a flat array of stamp, cost, stamp, cost …, of which the positions from `first` to `end` count;
+`oldest` is the first one's stamp, and `total` the cost of them all. States share the array: what stands outside a
+state's own part of it means nothing to that state, so that a charge that is not kept in the end leaves no trace, and
+none copies the log.
 
 Memory is bounded: a limit above MAX_ENTRIES is logged in steps of `window / MAX_ENTRIES`, each check at the end
 of its step, so that it is never forgotten too early.
@@ -20,54 +21,53 @@ from headgate.core.quota import Quota
 MAX_ENTRIES: Final = 16_384
 COMPACT_FROM: Final = 128
 
-State = tuple["array[int]", int, int, int, int, int]
+State = tuple["array[int]", int, int, int, int, int, int]
 
 
 def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, State | None]:
     limit, window = quota.limit, quota.window_us
     stamp = now if limit <= MAX_ENTRIES else _stamp(now, quota)
     live = state
-    if live is not None:
-        entries, first, end, total, newest, newest_cost = live
-        if newest > stamp or (entries[first] if first < end else newest) <= now - window:
-            live = _current(live, now - window, stamp)
-            if live is not None:
-                entries, first, end, total, newest, newest_cost = live
+    if live is not None and (live[5] > stamp or live[4] <= now - window):
+        live = _current(live, now - window, stamp)
     if live is None:
         if cost > limit:
             return NEVER, state
-        return 0, (array("q"), 0, 0, cost, stamp, cost) if cost else state
-    if cost > limit - total:
+        return 0, (array("q"), 0, 0, cost, stamp, stamp, cost) if cost else state
+    entries, first, end, total, oldest, newest, newest_cost = live
+    total += cost
+    if total > limit:
         if cost > limit:
             return NEVER, live
-        needed = total + cost - limit
-        if first < end and needed <= entries[first + 1]:  # one that leaves makes room enough
-            return entries[first] + window - now, live
-        return _freed(live, needed) + window - now, live
+        leaves = oldest if total - limit == 1 else _freed(live, total - limit)  # an entry's cost is 1 at least
+        return leaves + window - now, live
     if cost == 0:
         return 0, live
     if newest == stamp:
-        return 0, (entries, first, end, total + cost, stamp, newest_cost + cost)
+        return 0, (entries, first, end, total, oldest, stamp, newest_cost + cost)
     if len(entries) > end:
         del entries[end:]
     entries.append(newest)
     entries.append(newest_cost)
-    return 0, (entries, first, end + 2, total + cost, stamp, cost)
+    return 0, (entries, first, end + 2, total, oldest, stamp, cost)
 
 
 def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
     limit, window = quota.limit, quota.window_us
     if state is not None:
         state = _current(state, now - window, _stamp(now, quota))
-    return (limit, 0) if state is None else (max(0, limit - state[3]), state[4] + window - now)
+    if state is None:
+        return limit, 0
+    remaining = limit - state[3]  # below 0 when the limit was lowered
+    return remaining if remaining > 0 else 0, state[5] + window - now
 
 
 def _current(state: State, horizon: int, stamp: int) -> State | None:
     """Without what has left the window, and with nothing in the future; None when nothing is left."""
-    entries, first, end, _, newest, _ = state
+    oldest, newest = state[4], state[5]
     if newest <= horizon:
         return None
-    if first < end and entries[first] <= horizon:
+    if oldest <= horizon:
         state = _expired(state, horizon)
     return _rebased(state, stamp) if newest > stamp else state
 
@@ -82,27 +82,27 @@ def _stamp(time: int, quota: Quota) -> int:
 
 def _expired(state: State, horizon: int) -> State:
     """Without the entries stamped `horizon` or before; the newest is not."""
-    entries, first, end, total, stamp, cost = state
+    entries, first, end, total, _, stamp, cost = state
     while first < end and entries[first] <= horizon:
         total -= entries[first + 1]
         first += 2
     if first > COMPACT_FROM and first * 2 > len(entries):
         entries, first, end = entries[first:end], 0, end - first
-    return (entries, first, end, total, stamp, cost)
+    return (entries, first, end, total, entries[first] if first < end else stamp, stamp, cost)
 
 
 def _rebased(state: State, stamp: int) -> State:
     """With all entries from the future moved to now: a clock that went back."""
-    entries, first, end, total, _, cost = state
+    entries, first, end, total, oldest, _, cost = state
     while first < end and entries[end - 2] >= stamp:
         cost += entries[end - 1]
         end -= 2
-    return (entries[first:end], 0, end - first, total, stamp, cost)
+    return (entries[first:end], 0, end - first, total, oldest if first < end else stamp, stamp, cost)
 
 
 def _freed(state: State, needed: int) -> int:
     """The stamp of the entry whose leaving frees `needed`, counted from the oldest."""
-    entries, first, end, _, stamp, _ = state
+    entries, first, end, _, _, stamp, _ = state
     while first < end:
         needed -= entries[first + 1]
         if needed <= 0:
@@ -114,7 +114,7 @@ def _freed(state: State, needed: int) -> int:
 def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> State | None:
     if state is None:
         return None
-    entries, first, end, total, newest, newest_cost = state
+    entries, first, end, total, _, newest, newest_cost = state
     stamp = _stamp(charged_at, quota)
     at = end
     while at > first and newest > stamp and entries[at - 2] > stamp:
@@ -133,4 +133,5 @@ def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: i
     if newest_cost == 0 and end > first:
         end -= 2
         newest, newest_cost = entries[end], entries[end + 1]
-    return (entries, first, end, total - cost, newest, newest_cost) if total > cost else None
+    oldest = entries[first] if first < end else newest
+    return (entries, first, end, total - cost, oldest, newest, newest_cost) if total > cost else None

@@ -36,8 +36,10 @@ def _filled(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
     if part >= window:
         part = window - 1
     if now > last:
-        gained, part = divmod((now - last) * quota.limit + part, window)
-        tokens += gained
+        part += (now - last) * quota.limit
+        if part >= window:
+            gained, part = divmod(part, window)
+            tokens += gained
     return (tokens, part) if tokens < quota.burst else (quota.burst, 0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 from headgate.core.check import NEVER, REFUSAL, Block, Check, Outcome, Refusal
 from headgate.core.quota import MICROSECONDS, Quota
@@ -32,10 +32,21 @@ class States(Protocol):
         ...
 
 
-# The outcome of a single check whose figures nobody has asked for yet: wait, state, subject, the memory of states, and
-# what tells the figures.
-Late = tuple[int, Any, str, States | None, Callable[[Any, int, Quota], tuple[int, int]]]
-Outcomes = tuple[Outcome, ...] | Late
+class Basis(NamedTuple):
+    """What a decision was made from."""
+
+    now_us: int
+    checks: tuple[Check, ...] = ()  # a check's cost is that of a request of cost 1
+    outcomes: tuple[Outcome, ...] = ()  # what the store answered, one per check
+    cost: int = 1
+    reason: Reason | None = None
+    states: States | None = None
+    subjects: str | tuple[Check, ...] = ""  # of the checks: their only one, or the checks as the store was asked them
+
+
+# The basis of a decision on a single check, enforced, whose figures nobody has asked for yet: now, the check, the
+# request's cost, wait, the algorithm's state, subject, the memory of states, and what tells the figures.
+Late = tuple[int, tuple[Check], int, int, Any, str, States | None, Callable[[Any, int, Quota], tuple[int, int]]]
 
 
 class LimitStatus(NamedTuple):
@@ -60,103 +71,99 @@ class Decision:
     `limit=100, remaining=70, retry_after=0.0`; after 100: the next has `allowed=False, remaining=0` and
     `retry_after` the seconds until it would pass, exact to the microsecond.
 
-    Everything but `allowed` is worked out when it is asked for.
+    Everything but `allowed` is worked out when it is asked for. Decisions come from a limiter; `of` makes one by hand.
     """
 
-    __slots__ = (
-        "_binding",
-        "_checks",
-        "_cost",
-        "_now_us",
-        "_outcomes",
-        "_reason",
-        "_state",
-        "_states",
-        "_subjects",
-        "allowed",
-    )
+    __slots__ = ("_basis", "_binding", "_state", "allowed")
 
     allowed: bool
-    _binding: tuple[Check, Outcome]
-    _outcomes: Outcomes
-    _states: States | None
-    _subjects: str | tuple[Check, ...]  # of the checks: their only one, or the checks as the store was asked them
+    _basis: Basis | Late
+    _binding: tuple[Check | None, Outcome] | None  # None: nobody has asked for it yet
 
-    def __init__(
-        self,
+    @classmethod
+    def of(
+        cls,
         allowed: bool,
         now_us: int,
         checks: tuple[Check, ...] = (),
-        outcomes: Outcomes = (),
+        outcomes: tuple[Outcome, ...] = (),
         cost: int = 1,
         reason: Reason | None = None,
-    ) -> None:
-        self.allowed = allowed
-        self._now_us = now_us
-        self._checks = checks  # a check's cost is that of a request of cost 1
-        self._outcomes = outcomes
-        self._cost = cost
-        self._reason = reason
+        states: States | None = None,
+        subjects: str | tuple[Check, ...] = "",
+    ) -> Self:
+        """A decision. It is no `__init__`, because the fast paths set the same three attributes by themselves."""
+        decision = cls()
+        decision.allowed = allowed
+        decision._basis = Basis(now_us, checks, outcomes, cost, reason, states, subjects)
+        decision._binding = None
+        return decision
 
     @property
-    def outcomes(self) -> tuple[Outcome, ...]:
-        """What the store answered, one outcome per applied rule, in the rules' order."""
-        outcomes = self._outcomes
-        if outcomes and callable(outcomes[-1]):
-            wait_us, state, self._subjects, self._states, figures = outcomes
-            outcomes = (Outcome(wait_us, *figures(state, self._now_us, self._checks[0].quota)),)
-            self._outcomes = outcomes
-        return outcomes
+    def basis(self) -> Basis:
+        """What the store was asked and answered."""
+        basis = self._basis
+        if not isinstance(basis, Basis):
+            now_us, checks, cost, _, _, subject, states, _ = basis
+            _, outcome = self._binding or self._bind()
+            basis = self._basis = Basis(now_us, checks, (outcome,), cost, None, states, subject)
+        return basis
 
-    @property
-    def binding(self) -> tuple[Check, Outcome]:
-        """The check of the binding limit, and what the store answered to it. There is none without rules."""
-        try:
-            return self._binding
-        except AttributeError:
-            pairs = self._pairs()
-            self._binding = next(pairs) if len(self._checks) == 1 else min(pairs, key=restrictiveness)
+    def _bind(self) -> tuple[Check | None, Outcome]:
+        """Find the check of the binding limit, and what the store answered to it; without rules, there is none."""
+        basis = self._basis
+        if not isinstance(basis, Basis):
+            now_us, (check,), _, wait_us, state, _, _, figures = basis
+            remaining, reset_us = figures(state, now_us, check.quota)
+            self._binding = check, Outcome(wait_us, remaining, reset_us)
+        elif len(basis.checks) == 1:
+            self._binding = basis.checks[0], basis.outcomes[0]
+        elif basis.checks:
+            self._binding = min(_pairs(basis), key=restrictiveness)
+        else:
+            self._binding = None, _NOTHING
         return self._binding
 
     @property
     def enforced(self) -> list[tuple[Check, Outcome]]:
         """The checks that can refuse, the most restrictive first, and what the store answered to them."""
-        checks, outcomes = self._checks, self.outcomes
-        if len(checks) == 1:  # nearly always
-            return [(checks[0], outcomes[0])] if checks[0].enforced else []
-        return sorted((pair for pair in self._pairs() if pair[0].enforced), key=restrictiveness)
+        if len(self._basis[1]) == 1:  # nearly always
+            check, outcome = self._binding or self._bind()
+            return [(check, outcome)] if check is not None and check.enforced else []
+        return sorted((pair for pair in _pairs(self.basis) if pair[0].enforced), key=restrictiveness)
 
     @property
     def at_us(self) -> int:
         """When it was made: the store's time, in microseconds since the epoch."""
-        return self._now_us
+        return self._basis[0]
 
     @property
     def limit(self) -> int:
         """What `remaining` counts down from; 0 when no limit applied."""
-        return self.binding[0].quota.capacity if self._checks else 0
+        check, _ = self._binding or self._bind()
+        return 0 if check is None else check.quota.capacity
 
     @property
     def remaining(self) -> int:
         """How much still fits right now."""
-        return self.binding[1].remaining if self._checks else 0
+        return (self._binding or self._bind())[1].remaining
 
     @property
     def reset_after(self) -> float:
         """Seconds until the whole limit is available again."""
-        return self.binding[1].reset_us / MICROSECONDS if self._checks else 0.0
+        return (self._binding or self._bind())[1].reset_us / MICROSECONDS
 
     @property
     def reset_at(self) -> float:
         """The same as a Unix time, on the store's clock."""
-        return self._now_us / MICROSECONDS + self.reset_after
+        return self.basis.now_us / MICROSECONDS + self.reset_after
 
     @property
     def retry_after(self) -> float | None:
         """Seconds until the same request would pass, if nobody else came: 0 when allowed, None for never."""
-        if self.allowed or not self._checks:
+        if self.allowed:
             return 0.0
-        wait_us = self.binding[1].wait_us
+        wait_us = (self._binding or self._bind())[1].wait_us
         return None if wait_us == NEVER else wait_us / MICROSECONDS
 
     @property
@@ -164,27 +171,30 @@ class Decision:
         """Seconds until this request's turn, of a leaky bucket; 0 for all others and for refusals."""
         if not self.allowed:
             return 0.0
-        delays = (_delay_us(check, outcome, self._cost) for check, outcome in self._pairs())
+        basis = self.basis
+        delays = (_delay_us(check, outcome, basis.cost) for check, outcome in _pairs(basis))
         return max(delays, default=0) / MICROSECONDS
 
     @property
     def hold(self) -> float:
         """Seconds to hold an allowed request back: its `delay`, as far as rules of action `throttle` cause it."""
-        if not self.allowed or not any(check.refusal.max_delay_us for check in self._checks):
+        if not self.allowed or not any(check.refusal.max_delay_us for check in self._basis[1]):
             return 0.0
-        return max(_hold_us(check, outcome, self._cost) for check, outcome in self._pairs()) / MICROSECONDS
+        basis = self.basis
+        return max(_hold_us(check, outcome, basis.cost) for check, outcome in _pairs(basis)) / MICROSECONDS
 
     @property
     def rule(self) -> str | None:
         """The id of the binding rule; None when no rule applied."""
-        return self.binding[0].rule if self._checks else None
+        check, _ = self._binding or self._bind()
+        return None if check is None else check.rule
 
     @property
     def status(self) -> int:
         """The HTTP status to answer with: 200, the refusing rule's own, or 503 when the store could not decide."""
         if self.allowed:
             return 200
-        return 503 if self._reason == "fail_closed" else self._refusal.status
+        return 503 if self.basis.reason == "fail_closed" else self._refusal.status
 
     @property
     def message(self) -> str:
@@ -203,48 +213,47 @@ class Decision:
         The percentages are the limiter's. A limit that is in warning is remembered by the limiter when this is
         first asked for, and only then; the answer is that of this decision from then on.
         """
-        try:
-            return self._state
-        except AttributeError:
-            # A list: every limit is to be remembered, not only the first that warns.
-            warnings = [self._warns(place) for place, check in enumerate(self._checks) if check.enforced]
-            self._state: State = "throttled" if not self.allowed else "warning" if any(warnings) else "normal"
+        known: State | None = getattr(self, "_state", None)
+        if known is not None:
+            return known
+        # A list: every limit is to be remembered, not only the first that warns.
+        warnings = [self._warns(place) for place, check in enumerate(self.basis.checks) if check.enforced]
+        self._state: State = "throttled" if not self.allowed else "warning" if any(warnings) else "normal"
         return self._state
 
     @property
     def reason(self) -> Reason:
         """Why: `over_limit`, `within_limit`, `shadow` (only a shadow rule would have refused), or a special case."""
-        if self._reason is not None:
-            return self._reason
+        basis = self.basis
+        if basis.reason is not None:
+            return basis.reason
         if not self.allowed:
             return "over_limit"
-        if not self._checks:
+        if not basis.checks:
             return "no_rule"
-        return "within_limit" if all(outcome.wait_us == 0 for outcome in self.outcomes) else "shadow"
+        return "within_limit" if all(outcome.wait_us == 0 for outcome in basis.outcomes) else "shadow"
 
     @property
     def limits(self) -> tuple[LimitStatus, ...]:
         """One status per applied rule, the most restrictive first."""
-        pairs = sorted(self._pairs(), key=restrictiveness)
-        return tuple(_status(check, outcome, self._cost) for check, outcome in pairs)
+        basis = self.basis
+        pairs = sorted(_pairs(basis), key=restrictiveness)
+        return tuple(_status(check, outcome, basis.cost) for check, outcome in pairs)
 
     def _warns(self, place: int) -> bool:
-        check, (_, remaining, reset_us) = self._checks[place], self.outcomes[place]
+        now_us, checks, outcomes, _, _, states, subjects = self.basis
+        check, (_, remaining, reset_us) = checks[place], outcomes[place]
         limit = check.quota.capacity
         used = limit - remaining
-        states: States | None = getattr(self, "_states", None)
         if states is None:
             return used * 100 >= limit * WARNING_PERCENT
-        subjects = self._subjects
         subject = subjects if isinstance(subjects, str) else subjects[place].subject
-        return states.warns((check.space, subject), used, limit, self._now_us, reset_us)
+        return states.warns((check.space, subject), used, limit, now_us, reset_us)
 
     @property
     def _refusal(self) -> Refusal:
-        return REFUSAL if self.allowed or not self._checks else self.binding[0].refusal
-
-    def _pairs(self) -> Iterator[tuple[Check, Outcome]]:
-        return zip(self._checks, self.outcomes, strict=True)
+        check, _ = self._binding or self._bind()
+        return REFUSAL if self.allowed or check is None else check.refusal
 
     def as_dict(self) -> dict[str, Any]:
         """The figures as plain data, ready for JSON."""
@@ -262,7 +271,7 @@ class Decision:
         return self.as_dict() == other.as_dict() if isinstance(other, Decision) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash((self.allowed, self._now_us, self.outcomes))
+        return hash((self.allowed, self.basis.now_us, self.basis.outcomes))
 
     def __repr__(self) -> str:
         figures = ", ".join(f"{name}={getattr(self, name)!r}" for name in _FIGURES)
@@ -281,6 +290,13 @@ _FIGURES = (
     "state",
     "reason",
 )
+
+
+_NOTHING = Outcome(0, 0, 0)
+
+
+def _pairs(basis: Basis) -> Iterator[tuple[Check, Outcome]]:
+    return zip(basis.checks, basis.outcomes, strict=True)
 
 
 def _status(check: Check, outcome: Outcome, cost: int) -> LimitStatus:
@@ -330,33 +346,38 @@ def combine(
 ) -> Decision:
     """The decision on a request whose checks had these outcomes: allowed unless an enforced one must wait."""
     allowed = all(outcome.wait_us == 0 or not check.enforced for check, outcome in zip(checks, outcomes, strict=True))
-    decision = Decision(allowed, now_us, checks, outcomes, cost, reason)
-    decision._states, decision._subjects = states, subjects
-    return decision
+    return Decision.of(allowed, now_us, checks, outcomes, cost, reason, states, subjects)
 
 
 def single(
     checks: tuple[Check], outcome: Outcome, now_us: int, cost: int, states: States | None, subject: str
 ) -> Decision:
     """The same for a request with one check, which is enforced."""
-    decision = Decision(outcome[0] == 0, now_us, checks, (outcome,), cost)
-    decision._states, decision._subjects = states, subject
+    decision = Decision()
+    decision.allowed = outcome[0] == 0
+    decision._basis = (now_us, checks, cost, outcome[0], outcome, subject, states, _told)
+    decision._binding = None
     return decision
+
+
+def _told(outcome: Outcome, _now_us: int, _quota: Quota) -> tuple[int, int]:
+    """The figures, when the store worked them out."""
+    return outcome.remaining, outcome.reset_us
 
 
 def blocked(check: Check, block: Block, now_us: int) -> Decision:
     """The decision on a request of a client that is blocked: `check` is that of the rule which it ran into."""
-    return Decision(False, now_us, (check,), (Outcome(block.left_us, 0, block.left_us),), reason="penalty")
+    return Decision.of(False, now_us, (check,), (Outcome(block.left_us, 0, block.left_us),), reason="penalty")
 
 
 def turned_away(decision: Decision) -> Decision:
     """The refusal of a request that was to be held back, when there is no place for it to wait."""
-    checks, cost = decision._checks, decision._cost
-    outcomes = tuple(
+    now_us, checks, outcomes, cost, *_ = decision.basis
+    waiting = tuple(
         outcome._replace(wait_us=_hold_us(check, outcome, cost) or outcome.wait_us)
-        for check, outcome in zip(checks, decision.outcomes, strict=True)
+        for check, outcome in zip(checks, outcomes, strict=True)
     )
-    return combine(checks, outcomes, decision.at_us, cost=cost)
+    return combine(checks, waiting, now_us, cost=cost)
 
 
 def delayed(checks: tuple[Check, ...], outcomes: tuple[Outcome, ...], block: Block) -> tuple[Outcome, ...]:

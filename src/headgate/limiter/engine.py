@@ -288,7 +288,7 @@ class Engine:
         """The decision on a request that the store was not asked about."""
         if asked.block is not None:
             return self._blocked(asked.plan, asked.block, asked.at_us)
-        return Decision(True, self.clock.now_us(), reason=asked.plan.reason)
+        return Decision.of(True, self.clock.now_us(), reason=asked.plan.reason)
 
     def _penalised(self, asked: Asked, result: Result, block: Block) -> Decision:
         """The decision on a request whose client is blocked, or whose refusal began that."""
@@ -327,7 +327,7 @@ class Engine:
         for mode, template in zip(modes, plan.templates, strict=True):
             if mode == "closed" and template.enforced:
                 outcome = Outcome(RETRY_US, 0, RETRY_US)  # nobody knows better
-                return Decision(False, self.clock.now_us(), (template,), (outcome,), reason="fail_closed")
+                return Decision.of(False, self.clock.now_us(), (template,), (outcome,), reason="fail_closed")
         here = [place for place, mode in enumerate(modes) if mode == "local"]
         try:
             results = self.local.check(
@@ -336,7 +336,7 @@ class Engine:
         except StoreFull:  # no room to count in
             results = []
         if not results:
-            return Decision(True, self.clock.now_us(), reason="fail_open")
+            return Decision.of(True, self.clock.now_us(), reason="fail_open")
         result = results[0]
         assert isinstance(result, Result)
         templates = tuple(plan.templates[place] for place in here)

@@ -96,7 +96,7 @@ class Limiter:
             and not facts
             and idempotency_key is None
             and cost.__class__ is int
-            and 0 <= cost <= MAX_INT
+            and (cost == 1 or 0 <= cost <= MAX_INT)
         ):
             try:
                 return single(subject, cost)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from threading import Lock
+from queue import SimpleQueue
 from time import time_ns
 from typing import Any, Final
 
@@ -36,6 +36,24 @@ from headgate.stores.protocol import AsyncSingle, Single
 SWEEP: Final = 2  # keys looked at for each new one: faster than they come
 SEARCH: Final = 64  # keys looked at, for an expired one, before one that is not is forgotten
 FULL_US: Final = 10_000_000  # for how long, at most, a full store does not look again
+
+
+class _Lock:
+    """Excludes as `threading.Lock` does, and is quicker to call: a queue of one token, held by whoever is in."""
+
+    __slots__ = ("acquire", "release")
+
+    def __init__(self) -> None:
+        token: SimpleQueue[None] = SimpleQueue()
+        token.put(None)
+        self.acquire = token.get
+        self.release = token.put  # of None, the token
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release(None)
 
 
 class _Table:
@@ -65,14 +83,14 @@ class _Table:
 
 
 class MemoryStore:
-    """Keeps state in this process. `max_keys` bounds it: a gcra key takes some 200 bytes."""
+    """Keeps state in this process. `max_keys` bounds it: a gcra key takes some 150 to 200 bytes."""
 
     def __init__(self, *, max_keys: int = 1_000_000, clock: Clock | None = None) -> None:
         if max_keys < 1:
             raise ValueError(f"max_keys: must be at least 1, got {max_keys!r}")
         self._max_keys = max_keys
         self._clock = clock
-        self._lock = Lock()
+        self._lock = _Lock()
         self._tables: dict[str, _Table] = {}
         self._swept: list[_Table] = []  # the tables in the order of the sweep, and whose turn it is
         self._turn = 0
@@ -97,7 +115,7 @@ class MemoryStore:
 
         def check(subject: str, cost: int) -> Decision:
             now = time_ns() // 1_000 if now_us is None else now_us()
-            acquire()  # with try and finally: in this path, a with statement is a tenth of the time
+            acquire()  # with try and finally: here, a with statement would be a tenth of the time and more
             try:
                 state = known.get(subject)
                 wait, kept = admit(state, now, quota, cost)
@@ -108,18 +126,25 @@ class MemoryStore:
                     else:
                         known[subject] = kept
             finally:
-                release()
-            return Decision(wait == 0, now, templates, (wait, kept, subject, states, figures), cost)
+                release(None)
+            decision = Decision()  # Decision.of, written out
+            decision.allowed = wait == 0
+            decision._basis = (now, templates, cost, wait, kept, subject, states, figures)
+            decision._binding = None
+            return decision
 
         return check
 
     def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
         now = time_ns() // 1_000 if self._clock is None else self._clock.now_us()
-        with self._lock:
+        self._lock.acquire()
+        try:
             return [
                 self._decide(group, now) if group.idempotency is None or group.peek else self._decide_once(group, now)
                 for group in groups
             ]
+        finally:
+            self._lock.release(None)
 
     def refund(self, charges: Sequence[Charge]) -> None:
         now = time_ns() // 1_000 if self._clock is None else self._clock.now_us()

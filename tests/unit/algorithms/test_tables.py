@@ -11,7 +11,8 @@ from typing import Any, Final, Literal, NamedTuple
 import pytest
 
 from headgate import Limiter, Quota
-from headgate.algorithms import ALGORITHMS
+from headgate.algorithms import ALGORITHMS, sliding_window_log
+from headgate.algorithms.sliding_window_log import MAX_ENTRIES
 from headgate.core.check import NEVER
 from headgate.core.quota import BUCKETS
 from headgate.testing import FakeClock
@@ -131,6 +132,34 @@ def test_pure_functions(algorithm: str) -> None:
         wait, state = twin.admit(state, now, quota, row.cost)
         answers.append((wait, *twin.figures(state, now, quota)))
     assert answers == [(wait_us(row), row.remaining, round(row.reset * SECOND)) for row in table]
+
+
+@algorithms
+@pytest.mark.parametrize("later", [0, 10])
+def test_refund_of_a_charge_made_at_the_very_start_of_a_bucket(algorithm: str, later: int) -> None:
+    """It belongs to the bucket that begins then: to this one, or to the one before."""
+    quota, twin = Quota(10, 10, algorithm=algorithm), ALGORITHMS[algorithm]
+    charged_at, now = START * SECOND, (START + later) * SECOND
+    _, state = twin.admit(None, charged_at, quota, 3)
+    _, reset = twin.figures(state, charged_at, quota)
+    _, state = twin.admit(state, now, quota, 1)
+    state = twin.refund(state, now, quota, 3, charged_at, reset)
+    assert twin.figures(state, now, quota)[0] == 9
+
+
+def test_refund_from_the_largest_log_that_keeps_every_entry_by_itself() -> None:
+    quota, now = Quota(MAX_ENTRIES, 10, algorithm="sliding_window_log"), START * SECOND + 1
+    _, state = sliding_window_log.admit(None, now, quota, 3)
+    assert sliding_window_log.refund(state, now, quota, 3, now, 0) is None
+
+
+def test_refund_from_a_log_whose_clock_went_back_to_the_moment_of_the_charge() -> None:
+    quota, now = Quota(10, 10, algorithm="sliding_window_log"), START * SECOND
+    state = None
+    for moment, cost in ((now, 3), (now + 1, 1), (now, 1)):
+        _, state = sliding_window_log.admit(state, moment, quota, cost)
+    state = sliding_window_log.refund(state, now, quota, 3, now, 0)
+    assert sliding_window_log.figures(state, now, quota) == (8, 10 * SECOND)
 
 
 @pytest.fixture

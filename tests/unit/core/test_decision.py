@@ -73,7 +73,7 @@ def test_delay_is_what_stands_before_this_request_in_a_leaky_bucket() -> None:
 
 
 def test_no_rule() -> None:
-    decision = Decision(True, NOW_US)
+    decision = Decision.of(True, NOW_US)
     assert decision
     assert (decision.reason, decision.rule, decision.limits) == ("no_rule", None, ())
     assert (decision.limit, decision.remaining, decision.retry_after, decision.reset_at) == (0, 0, 0.0, 1_700_000_000.0)
@@ -81,7 +81,7 @@ def test_no_rule() -> None:
 
 
 def test_refused_without_a_store() -> None:
-    decision = Decision(False, NOW_US, reason="fail_closed")
+    decision = Decision.of(False, NOW_US, reason="fail_closed")
     assert (decision.allowed, decision.reason, decision.state, decision.rule) == (
         False,
         "fail_closed",
