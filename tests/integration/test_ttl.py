@@ -12,6 +12,7 @@ import redis
 from headgate import Decision, Limiter, Quota, Rule
 from headgate.core.check import Charge, Check
 from headgate.stores.redis.sync import RedisStore
+from headgate.testing import FakeClock
 from tests.integration.limiters import ALGORITHMS, AnyLimiter, Open, calm
 from tests.servers import Server
 
@@ -58,6 +59,43 @@ def test_a_large_burst_lives_until_it_is_refilled(redis_server: Server, redis_ur
         (ttl,) = ttls(client).values()
         assert decision.reset_after == 10_000 * 86_400
         assert decision.reset_after * 1_000 - 10_000 < ttl <= decision.reset_after * 1_000 + SLACK_MS
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_key_lives_longer_when_its_window_becomes_longer(
+    redis_server: Server, redis_url: str, algorithm: str
+) -> None:
+    """At a time at which both windows have begun just now."""
+    clock = FakeClock(0)
+    for window in ("1m", "2d"):
+        quota = Quota(5, window, algorithm=algorithm)
+        with redis_server.client() as client, Limiter(quota, store=redis_url, clock=clock) as limiter:
+            decision = limiter.check("alice", cost=2)
+            (ttl,) = ttls(client).values()
+            assert ttl >= decision.reset_after * 1_000 > 1_000
+
+
+@pytest.mark.parametrize("limit", [5, 20_000])
+@pytest.mark.parametrize("seconds", [0.002, -1, -0.000_5])
+def test_a_log_that_begins_anew_ends_too(redis_server: Server, redis_url: str, limit: int, seconds: float) -> None:
+    """All of it is over, or lies in the future: the list was deleted in between, and its time to live with it."""
+    clock = FakeClock(1_000)
+    quota = Quota(limit, 0.001, algorithm="sliding_window_log")
+    with redis_server.client() as client, Limiter(quota, store=redis_url, clock=clock) as limiter:
+        limiter.check("alice")
+        clock.advance(seconds)
+        limiter.check("alice")
+        (ttl,) = ttls(client).values()
+        assert ttl > 0
+
+
+@pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window_log"])
+def test_redis_is_not_told_again_how_long_a_key_lives(redis_server: Server, redis_url: str, algorithm: str) -> None:
+    with redis_server.client() as client, Limiter(calm(5, algorithm), store=redis_url) as limiter:
+        limiter.check("alice")
+        client.config_resetstat()
+        assert limiter.check("alice").remaining == 3
+        assert not commands(client) & {"set", "expire", "pexpire"}
 
 
 def test_an_idempotency_key_lives_five_minutes(redis_server: Server, redis_url: str) -> None:

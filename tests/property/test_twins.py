@@ -48,11 +48,12 @@ _runs = count()
 class Operation(NamedTuple):
     """Let time pass, then do something with one subject's six keys, one per algorithm.
 
-    each: a group for every key; group: all in one; shadows: the same, with every second one a shadow; peek: as each,
-    charging nothing; refund: undo a charge; forgetful: the same, without the reset that was told; reset: one key.
+    each: a group for every key; alone: the same, each in a call of its own; group: all in one; shadows: the same, with
+    every second one a shadow; peek: as each, charging nothing; refund: undo a charge; forgetful: the same, without the
+    reset that was told; reset: one key.
     """
 
-    kind: Literal["each", "group", "shadows", "peek", "refund", "forgetful", "reset"]
+    kind: Literal["each", "alone", "group", "shadows", "peek", "refund", "forgetful", "reset"]
     move: Move
     subject: str
     cost: Cost
@@ -60,7 +61,7 @@ class Operation(NamedTuple):
     which: int  # charge, counted from the newest, or key
 
 
-KINDS = ("each", "each", "each", "group", "shadows", "peek", "refund", "refund", "forgetful", "reset")
+KINDS = ("each", "each", "alone", "alone", "group", "shadows", "peek", "refund", "refund", "forgetful", "reset")
 
 
 def operations(*, back: bool = False, edges: bool = False) -> st.SearchStrategy[list[Operation]]:
@@ -122,6 +123,9 @@ class Pair:
         match kind:
             case "each" | "peek":
                 self._decide([Group((check,), kind == "peek") for check in checks])
+            case "alone":
+                for check in checks:
+                    self._decide([Group((check,))])
             case "group" | "shadows":
                 enforced = [kind == "group" or place % 2 == 0 for place in range(len(checks))]
                 mixed = (check._replace(enforced=flag) for check, flag in zip(checks, enforced, strict=True))

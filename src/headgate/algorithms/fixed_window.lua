@@ -1,29 +1,27 @@
--- Fixed window. Twin of fixed_window.py. State: start, count. In Redis: a string of them.
+-- Fixed window. Twin of fixed_window.py. State: start, count. In Redis: a string.
 do
-  local function admit(state, now, quota, cost)
+  local function admit(now, quota, cost, since, count)
     local limit, window = quota.limit, quota.window
     local start = now - now % window
-    local count = 0
-    if state then
-      if state[1] > now then state = { start, state[2] } end -- from the future
-      if state[1] >= start then count = state[2] end
+    if since and since > now then since = start end -- from the future
+    local counted = since and since >= start and count or 0
+    if cost <= limit - counted then
+      if cost == 0 then return 0, since, count end
+      return 0, start, counted + cost
     end
-    if cost <= limit - count then
-      return 0, cost > 0 and { start, count + cost } or state
-    end
-    return cost > limit and NEVER or start + window - now, state
+    return cost > limit and NEVER or start + window - now, since, count
   end
 
-  local function figures(state, now, quota)
+  local function figures(now, quota, since, count)
     local limit, window = quota.limit, quota.window
     local start = now - now % window
-    if not state or state[1] < start or state[2] == 0 then return limit, 0 end
-    return max(0, limit - state[2]), start + window - now
+    if not since or since < start or count == 0 then return limit, 0 end
+    return count < limit and limit - count or 0, start + window - now
   end
 
-  local function refund(state, now, quota, cost, charged_at)
-    if charged_at < state[1] then return state end
-    return { state[1], max(0, state[2] - cost) }
+  local refund = REFUNDS and function(now, quota, cost, charged_at, reset, since, count)
+    if charged_at < since then return since, count end
+    return since, max(0, count - cost)
   end
 
   algorithms.fixed_window =

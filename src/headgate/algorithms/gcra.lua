@@ -1,58 +1,64 @@
--- GCRA. Twin of gcra.py. State: tat, part (in 1/limit). In Redis: a string of them.
+-- GCRA. Twin of gcra.py. State: tat, part (in 1/limit). In Redis: a string.
 do
-  -- Where the schedule stands and ends, now: tat, part, horizon, horizon_part.
-  local function current(state, now, quota)
+  -- How far the schedule is ahead of now, and its part. A time and two refills would not stay below 2^53 for ever, so
+  -- that refills are only added to one another.
+  local function current(now, quota, tat, part)
     if not quota.refill then
       quota.refill, quota.refill_part = muldiv(quota.burst, quota.window, quota.limit)
     end
-    local horizon, horizon_part = now + quota.refill, quota.refill_part
-    if not state or state[1] < now then return now, 0, horizon, horizon_part end
-    local tat, part = state[1], min(state[2], quota.limit - 1)
-    if tat > horizon or (tat == horizon and part > horizon_part) then
+    if not tat or tat < now then return 0, 0 end
+    if part >= quota.limit then part = quota.limit - 1 end
+    local ahead, refill = tat - now, quota.refill
+    if ahead > refill or (ahead == refill and part > quota.refill_part) then
       -- Full, and no fuller than that: what is beyond comes from the future, or from a larger burst.
-      tat, part = horizon, horizon_part
+      return refill, quota.refill_part
     end
-    return tat, part, horizon, horizon_part
+    return ahead, part
   end
 
-  local function admit(state, now, quota, cost)
+  local function admit(now, quota, cost, tat, tat_part)
     local limit = quota.limit
-    local tat, part, horizon, horizon_part = current(state, now, quota)
-    if state and (state[1] > horizon or (state[1] == horizon and state[2] > horizon_part)) then
-      state = { tat, part }
+    local ahead, part = current(now, quota, tat, tat_part)
+    local refill, refill_part = quota.refill, quota.refill_part
+    if tat and (tat - now > refill or (tat - now == refill and tat_part > refill_part)) then
+      tat, tat_part = now + ahead, part
     end
-    if cost > quota.burst then return NEVER, state end
-    local step, step_part = muldiv(cost, quota.window, limit)
-    tat = tat + step
+    if cost > quota.burst then return NEVER, tat, tat_part end
+    if quota.cost ~= cost then
+      quota.cost, quota.step, quota.step_part = cost, muldiv(cost, quota.window, limit)
+    end
+    local step_part = quota.step_part
+    ahead = ahead + quota.step
     if part >= limit - step_part then
-      tat, part = tat + 1, part - (limit - step_part)
+      ahead, part = ahead + 1, part - (limit - step_part)
     else
       part = part + step_part
     end
-    if tat < horizon or (tat == horizon and part <= horizon_part) then
-      return 0, cost > 0 and { tat, part } or state
+    if ahead < refill or (ahead == refill and part <= refill_part) then
+      if cost == 0 then return 0, tat, tat_part end
+      return 0, now + ahead, part
     end
-    return tat - horizon + (part > horizon_part and 1 or 0), state
+    return ahead - refill + (part > refill_part and 1 or 0), tat, tat_part
   end
 
-  local function figures(state, now, quota)
+  local function figures(now, quota, tat, part)
     local limit, window = quota.limit, quota.window
-    local tat, part, horizon, horizon_part = current(state, now, quota)
-    local gap, gap_part = horizon - tat, horizon_part - part
+    local ahead
+    ahead, part = current(now, quota, tat, part)
+    local gap, gap_part = quota.refill - ahead, quota.refill_part - part
     if gap_part < 0 then gap, gap_part = gap - 1, gap_part + limit end
     local remaining, rest = muldiv(gap, limit, window)
-    remaining = remaining + floor(gap_part / window) + floor((gap_part % window + rest) / window)
-    return remaining, tat - now + (part > 0 and 1 or 0)
+    rest = rest + gap_part % window
+    remaining = remaining + (gap_part - gap_part % window) / window + (rest >= window and 1 or 0)
+    return remaining, ahead + (part > 0 and 1 or 0)
   end
 
-  local function refund(state, now, quota, cost, charged_at, reset)
+  local refund = REFUNDS and function(now, quota, cost, charged_at, reset, tat, part)
     local step, step_part = muldiv(cost, quota.window, quota.limit)
     step = step - idle(now, quota, cost, charged_at, reset)
-    if step < 0 then return state end
-    if state[2] < step_part then
-      return { state[1] - step - 1, state[2] + (quota.limit - step_part) }
-    end
-    return { state[1] - step, state[2] - step_part }
+    if step < 0 then return tat, part end
+    if part < step_part then return tat - step - 1, part + (quota.limit - step_part) end
+    return tat - step, part - step_part
   end
 
   algorithms.gcra =

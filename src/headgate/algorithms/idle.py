@@ -1,4 +1,4 @@
-"""What the three buckets need to know for a refund. Its Lua twin is in prelude.lua."""
+"""What the three buckets need to know for a refund. Its Lua twin is idle.lua."""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
--- Leaky bucket. Twin of leaky_bucket.py. State: level, part (in 1/window), last.
--- In Redis: a string of them.
+-- Leaky bucket. Twin of leaky_bucket.py. State: level, part (in 1/window), last. In Redis: a string.
 do
   -- Level and part, now.
-  local function drained(state, now, quota)
-    if not state then return 0, 0 end
+  local function drained(now, quota, level, part, last)
+    if not level then return 0, 0 end
     local window, burst = quota.window, quota.burst
-    local level, part = state[1], min(state[2], window - 1)
-    if now > state[3] then
-      local leaked, leaked_part = muldiv(now - state[3], quota.limit, window)
+    if part >= window then part = window - 1 end
+    if now > last then
+      local leaked, leaked_part = muldiv(now - last, quota.limit, window)
       level, part = level - leaked, part - leaked_part
       if part < 0 then level, part = level - 1, part + window end
       if level < 0 then return 0, 0 end
@@ -26,34 +25,36 @@ do
     return (rest > 0 or remainder > 0) and quotient + 1 or quotient
   end
 
-  local function admit(state, now, quota, cost)
-    local level, part = drained(state, now, quota)
+  local function admit(now, quota, cost, kept, kept_part, last)
+    local level, part = drained(now, quota, kept, kept_part, last)
     local burst = quota.burst
     local full = part > 0 and level + 1 or level
     if cost <= burst - full then
-      return 0, cost > 0 and { level + cost, part, now } or state
+      if cost == 0 then return 0, kept, kept_part, last end
+      return 0, level + cost, part, now
     end
-    if state and (state[3] > now or state[1] >= burst) then
-      state = { level, part, now } -- from the future, or from a larger burst
+    if kept and (last > now or kept >= burst) then
+      kept, kept_part, last = level, part, now -- from the future, or from a larger burst
     end
-    return cost > burst and NEVER or until_(cost - (burst - level), part, quota), state
+    local wait = cost > burst and NEVER or until_(cost - (burst - level), part, quota)
+    return wait, kept, kept_part, last
   end
 
-  local function figures(state, now, quota)
-    local level, part = drained(state, now, quota)
+  local function figures(now, quota, level, part, last)
+    level, part = drained(now, quota, level, part, last)
     return quota.burst - level - (part > 0 and 1 or 0), until_(level, part, quota)
   end
 
-  local function refund(state, now, quota, cost, charged_at, reset)
-    local level, part = drained(state, now, quota)
+  local refund = REFUNDS and function(now, quota, cost, charged_at, reset, level, part, last)
+    level, part = drained(now, quota, level, part, last)
     local window = quota.window
     local lost, lost_part = muldiv(idle(now, quota, cost, charged_at, reset), quota.limit, window)
     if cost > lost or (cost == lost and lost_part == 0) then
       level, part = level - (cost - lost), part + lost_part
       if part >= window then level, part = level + 1, part - window end
     end
-    if level < 0 then return { 0, 0, now } end
-    return { level, part, now }
+    if level < 0 then return 0, 0, now end
+    return level, part, now
   end
 
   algorithms.leaky_bucket =

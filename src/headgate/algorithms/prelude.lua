@@ -1,30 +1,46 @@
 -- What the Lua twins share. Assembled in front of them into one script; see stores/redis/script.py.
 --
--- Each twin adds a table to `algorithms`:
---   load(key)                                      -> state, or nil
---   admit(state, now, quota, cost)                 -> wait, state
---   figures(state, now, quota)                     -> remaining, reset
---   refund(state, now, quota, cost, charged_at, reset) -> state
---   save(key, state, ttl)                          ttl in milliseconds; as text, Redis reads it faster
+-- Each twin adds a table to `algorithms`. A state is up to four values, written `...` here; a key never seen has none.
+--   load(key)                                          -> expires, ...
+--   admit(now, quota, cost, ...)                       -> wait, ...
+--   figures(now, quota, ...)                           -> remaining, reset
+--   refund(now, quota, cost, charged_at, reset, ...)   -> ...         where REFUNDS is true
+--   save(key, expires, is_new, ...)                    is_new: Redis does not know of this time to expire yet
 -- The meaning is that of the Python twins (algorithms/__init__.py). Times are in microseconds.
 -- A quota is a table: limit, window, burst; and what a twin cares to remember in it for the time of the call.
--- A changed state is a new table, never the given one altered.
+--
+-- Every key remembers when it expires: to tell Redis takes longer than to decide, and is only done when it must live
+-- longer. So each is given some time more than it needs.
 --
 -- Lua has doubles only: whole numbers are exact below 2^53, and all of ours stay below that. Where a product
 -- might not, muldiv does it in steps.
+--
+-- A script runs from its top at every call, and what it makes there takes time: nothing is made that is not used. For
+-- the same reason, `x + 0` makes a number of a text: it takes half as long as tonumber.
 
 local algorithms = {}
+local REFUNDS, idle = false, nil -- see idle.lua
 local NEVER = -1
 local EXACT = 9007199254740992
+local KEYS, ARGV = KEYS, ARGV
 local call, try, pack, unpack, format = redis.call, redis.pcall, struct.pack, struct.unpack, string.format
-local abs, ceil, floor, max, min = math.abs, math.ceil, math.floor, math.max, math.min
+local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
+
+local now = tonumber(ARGV[1])
+local least, slack = 0, 1000000 -- how long a key must outlive its meaning, and how long it does when Redis is told
+if now then
+  least, slack = 1800000000, 3600000000 -- a clock of the caller's own may run slower than ours, by which keys expire
+else
+  local time = call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
 
 -- floor(a * b / c), and the remainder; exact for a, b, c from 0 to 2^53-1 whose quotient is below 2^53.
 local function muldiv(a, b, c)
   local product = a * b
   if product < EXACT then
-    local quotient = floor(product / c)
-    return quotient, product - quotient * c
+    local remainder = product % c
+    return (product - remainder) / c, remainder
   end
   local whole = floor(a / c)
   a = a - whole * c
@@ -55,33 +71,49 @@ local function muldiv(a, b, c)
   return quotient + whole * b, remainder
 end
 
--- How long a bucket would have stood idle since charged_at, had cost not been charged: an upper bound. See idle.py.
-local function idle(now, quota, cost, charged_at, reset)
-  local share, rest = muldiv(cost, quota.window, quota.limit)
-  local busy = max(0, reset - 1 - share - (rest > 0 and 1 or 0))
-  return max(0, now - charged_at - busy)
+-- In how many milliseconds, as text: Redis reads it faster than a number.
+local function ttl(expires)
+  return format('%d', ceil((expires - now) / 1000))
 end
 
--- States of two and of three numbers are kept as little-endian doubles: a fifth of the time that text takes.
--- What is not one of ours (an older version's, or somebody else's) counts as never seen.
+-- When a key expires that matters until reset, and whether Redis has to be told.
+local function lasting(expires, reset)
+  local ends = now + reset
+  if expires and expires >= ends + least and expires <= ends + slack then return expires, false end
+  return ends + slack, true
+end
+
+-- States of two and of three numbers are kept as little-endian doubles behind the time at which the key expires: a
+-- fifth of the time that text takes. What is not one of ours (an older version's, or somebody else's) counts as never
+-- seen.
 local function load2(key)
   local value = try('GET', key)
-  if type(value) ~= 'string' or #value ~= 16 then return nil end
-  local a, b = unpack('<dd', value)
-  return { a, b }
+  if value and #value == 24 then
+    local expires, a, b = unpack('<ddd', value)
+    return expires, a, b
+  end
 end
 
-local function save2(key, state, ttl)
-  call('SET', key, pack('<dd', state[1], state[2]), 'PX', ttl)
+local function save2(key, expires, is_new, a, b)
+  if is_new then
+    call('SET', key, pack('<ddd', expires, a, b), 'PX', ttl(expires))
+  else
+    call('SETRANGE', key, '8', pack('<dd', a, b))
+  end
 end
 
 local function load3(key)
   local value = try('GET', key)
-  if type(value) ~= 'string' or #value ~= 24 then return nil end
-  local a, b, c = unpack('<ddd', value)
-  return { a, b, c }
+  if value and #value == 32 then
+    local expires, a, b, c = unpack('<dddd', value)
+    return expires, a, b, c
+  end
 end
 
-local function save3(key, state, ttl)
-  call('SET', key, pack('<ddd', state[1], state[2], state[3]), 'PX', ttl)
+local function save3(key, expires, is_new, a, b, c)
+  if is_new then
+    call('SET', key, pack('<dddd', expires, a, b, c), 'PX', ttl(expires))
+  else
+    call('SETRANGE', key, '8', pack('<ddd', a, b, c))
+  end
 end

@@ -1,12 +1,23 @@
--- Sliding window log. Twin of sliding_window_log.py.
--- In Redis: a list, oldest first, of stamp, cost and total per entry; the total of the newest is that of
--- them all.
--- State: key, gone, total, stamp, cost, and what save has to do:
+-- Sliding window log. Twin of sliding_window_log.py. State: stamp and cost of the newest entry, total, log.
+-- In Redis: a list, oldest first, of stamp, cost, total, oldest and expires per entry; the last three count in the
+-- newest only: the cost of all entries, the stamp of the oldest or an earlier time, and when the key expires.
+-- The log is a table: key, oldest, newest (the last stamp that the list has); and what save has to do, if anything:
 --   gone   how many entries at the list's head have left the window
---   push   the newest entry is not in the list yet
 --   future how many entries at the list's tail lay in the future and are merged into the newest
+--   fresh  nothing in the list counts any more
+--   undo   the place of an entry that a refund changes to undo_stamp and undo_cost
 do
   local MAX_ENTRIES = 16384
+  local SMALL, LARGE = '<i7I4I4i7i7', '<i7i7i7i7i7'
+  local SMALL_SIZE, LARGE_SIZE, SMALL_TOTAL = 29, 35, 4294967296
+
+  local function read(entry)
+    return unpack(#entry == SMALL_SIZE and SMALL or LARGE, entry)
+  end
+
+  local function written(stamp, cost, total, oldest, expires)
+    return pack(total < SMALL_TOTAL and SMALL or LARGE, stamp, cost, total, oldest, expires)
+  end
 
   -- When a check at time is logged: at the end of its step.
   local function stamp_of(time, quota)
@@ -26,7 +37,7 @@ do
         chunk = call('LRANGE', key, -from - size, -from - 1)
       end
       for i = 1, #chunk do
-        local stamp, cost = unpack('<ddd', chunk[step > 0 and i or #chunk + 1 - i])
+        local stamp, cost = read(chunk[step > 0 and i or #chunk + 1 - i])
         if visit(stamp, cost) then return end
       end
       if #chunk < size then return end
@@ -35,119 +46,125 @@ do
   end
 
   local function load(key)
-    local newest = try('LINDEX', key, -1)
-    if type(newest) ~= 'string' or #newest ~= 24 then return nil end
-    local stamp, cost, total = unpack('<ddd', newest)
-    local oldest = unpack('<ddd', call('LINDEX', key, 0))
-    return { key = key, gone = 0, future = 0, total = total, stamp = stamp, cost = cost, oldest = oldest }
+    local entry = try('LINDEX', key, '-1')
+    if not entry or (#entry ~= SMALL_SIZE and #entry ~= LARGE_SIZE) then return nil end
+    local stamp, cost, total, oldest, expires = read(entry)
+    return expires, stamp, cost, total, { key = key, oldest = oldest, newest = stamp }
   end
 
-  -- Without the entries stamped at horizon or before; the newest is not.
-  local function expired(state, horizon)
-    local gone, total, oldest = 0, state.total, nil
-    walk(state.key, 0, 1, function(stamp, cost)
+  -- Without the entries stamped at horizon or before; the newest is not. The total, and the log.
+  local function expired(horizon, total, log)
+    local gone, oldest = 0, nil
+    walk(log.key, 0, 1, function(stamp, cost)
       oldest = stamp
       if stamp > horizon then return true end
       gone, total = gone + 1, total - cost
     end)
-    return { key = state.key, gone = gone, future = 0, total = total, stamp = state.stamp, cost = state.cost,
-             oldest = oldest }
+    return total, { key = log.key, oldest = oldest, newest = log.newest, gone = gone }
   end
 
-  -- With all entries from the future moved to now: a clock that went back.
-  local function rebased(state, stamp)
+  -- With all entries from the future moved to stamp: a clock that went back. Their cost, and the log.
+  local function rebased(stamp, log)
     local future, merged = 0, 0
-    walk(state.key, 0, -1, function(other, cost)
+    walk(log.key, 0, -1, function(other, cost)
       if other < stamp then return true end
       future, merged = future + 1, merged + cost
     end)
-    return { key = state.key, gone = state.gone, future = future, push = true, total = state.total,
-             stamp = stamp, cost = merged, oldest = min(state.oldest, stamp) }
+    return merged, { key = log.key, oldest = min(log.oldest, stamp), newest = log.newest, gone = log.gone,
+                     future = future }
   end
 
   -- The stamp of the entry whose leaving frees what is needed, counted from the oldest.
-  local function freed(state, needed)
-    local at = state.stamp
-    if state.cost == state.total then return at end
-    walk(state.key, state.gone, 1, function(stamp, cost)
+  local function freed(needed, newest, newest_cost, total, log)
+    if newest_cost == total then return newest end
+    local at = newest
+    walk(log.key, log.gone or 0, 1, function(stamp, cost)
       needed = needed - cost
-      at = min(stamp, state.stamp)
+      at = min(stamp, newest)
       return needed <= 0
     end)
     return at
   end
 
   -- Without what has left the window, and with nothing in the future; nil when nothing is left.
-  local function current(state, horizon, stamp)
-    if state.stamp <= horizon then return nil end
-    if state.oldest <= horizon then state = expired(state, horizon) end
-    return state.stamp > stamp and rebased(state, stamp) or state
+  local function current(horizon, stamp, newest, cost, total, log)
+    if newest <= horizon then return nil end
+    if log.oldest <= horizon then total, log = expired(horizon, total, log) end
+    if newest > stamp then
+      cost, log = rebased(stamp, log)
+      newest = stamp
+    end
+    return newest, cost, total, log
   end
 
-  local function admit(state, now, quota, cost)
+  local function admit(now, quota, cost, newest, newest_cost, total, log)
     local limit, window = quota.limit, quota.window
-    local stamp = stamp_of(now, quota)
-    if state then state = current(state, now - window, stamp) end
-    if not state then -- nothing is left: unless something is charged, what was there may stay until it expires
-      if cost > limit then return NEVER, nil end
-      return 0, cost > 0 and { fresh = true, gone = 0, future = 0, push = true, oldest = stamp, total = cost,
-                               stamp = stamp, cost = cost } or nil
+    local stamp = limit <= MAX_ENTRIES and now or stamp_of(now, quota)
+    if newest and (newest > stamp or log.oldest <= now - window) then
+      newest, newest_cost, total, log = current(now - window, stamp, newest, newest_cost, total, log)
     end
-    local total = state.total
+    if not newest then -- nothing is left: unless something is charged, what was there may stay until it expires
+      if cost > limit then return NEVER end
+      if cost == 0 then return 0 end
+      return 0, stamp, cost, cost, { oldest = stamp, fresh = true }
+    end
     if cost > limit - total then
-      return cost > limit and NEVER or freed(state, cost - (limit - total)) + window - now, state
+      local wait = NEVER
+      if cost <= limit then wait = freed(cost - (limit - total), newest, newest_cost, total, log) + window - now end
+      return wait, newest, newest_cost, total, log
     end
-    if cost == 0 then return 0, state end
-    local same = state.stamp == stamp
-    return 0, { gone = state.gone, future = state.future, push = state.push or not same, oldest = state.oldest,
-                total = total + cost, stamp = stamp, cost = same and state.cost + cost or cost }
+    if cost == 0 then return 0, newest, newest_cost, total, log end
+    return 0, stamp, newest == stamp and newest_cost + cost or cost, total + cost, log
   end
 
-  local function figures(state, now, quota)
+  local function figures(now, quota, newest, cost, total, log)
     local limit, window = quota.limit, quota.window
-    if state then state = current(state, now - window, stamp_of(now, quota)) end
-    if not state then return limit, 0 end
-    return max(0, limit - state.total), state.stamp + window - now
+    if newest and (newest > now or log.oldest <= now - window) then
+      newest, cost, total, log = current(now - window, stamp_of(now, quota), newest, cost, total, log)
+    end
+    if not newest then return limit, 0 end
+    return total < limit and limit - total or 0, newest + window - now
   end
 
-  local function refund(state, now, quota, cost, charged_at)
+  local refund = REFUNDS and function(now, quota, cost, charged_at, reset, newest, newest_cost, total, log)
     local stamp = stamp_of(charged_at, quota)
     local index, found = 0, nil
-    walk(state.key, 0, -1, function(other, charged)
+    walk(log.key, 0, -1, function(other, charged)
       index = index - 1
       if other == stamp then found = charged end
       return other <= stamp
     end)
-    if not found then return state end
+    if not found then return newest, newest_cost, total, log end
     cost = min(cost, found)
-    return { key = state.key, undo = index, undo_stamp = stamp, undo_cost = found - cost,
-             total = state.total - cost }
+    return newest, newest_cost, total - cost,
+           { key = log.key, oldest = log.oldest, undo = index, undo_stamp = stamp, undo_cost = found - cost }
   end
 
-  local function save_refund(key, state)
-    call('LSET', key, state.undo, pack('<ddd', state.undo_stamp, state.undo_cost, 0))
-    if state.undo_cost == 0 then -- an entry that a refund emptied does not stay
-      call('LSET', key, state.undo, '')
+  local function save_refund(key, expires, total, log)
+    call('LSET', key, log.undo, written(log.undo_stamp, log.undo_cost, log.undo_cost, 0, 0))
+    if log.undo_cost == 0 then -- an entry that a refund emptied does not stay
+      call('LSET', key, log.undo, '')
       call('LREM', key, -1, '')
     end
     local newest = call('LINDEX', key, -1)
     if newest then
-      local stamp, cost = unpack('<ddd', newest)
-      call('LSET', key, -1, pack('<ddd', stamp, cost, state.total))
+      local stamp, cost = read(newest)
+      call('LSET', key, -1, written(stamp, cost, total, log.oldest, expires))
     end
   end
 
-  local function save(key, state, ttl)
-    if state.undo then
-      save_refund(key, state)
+  local function save(key, expires, is_new, stamp, cost, total, log)
+    if log.undo then return save_refund(key, expires, total, log) end
+    local newest = written(stamp, cost, total, log.oldest, expires)
+    if log.fresh then call('DEL', key) end
+    if log.future then call('LTRIM', key, 0, -1 - log.future) end
+    if log.gone then call('LTRIM', key, log.gone, -1) end
+    if log.newest == stamp and not log.future then
+      call('LSET', key, '-1', newest)
     else
-      local newest = pack('<ddd', state.stamp, state.cost, state.total)
-      if state.fresh then call('DEL', key) end
-      if state.future > 0 then call('LTRIM', key, 0, -1 - state.future) end
-      if state.gone > 0 then call('LTRIM', key, state.gone, -1) end
-      if state.push then call('RPUSH', key, newest) else call('LSET', key, -1, newest) end
+      call('RPUSH', key, newest)
     end
-    call('PEXPIRE', key, ttl)
+    if is_new or log.fresh or log.future then call('PEXPIRE', key, ttl(expires)) end -- an emptied list was deleted
   end
 
   algorithms.sliding_window_log =

@@ -1,13 +1,12 @@
--- Token bucket. Twin of token_bucket.py. State: tokens, part (in 1/window), last.
--- In Redis: a string of them.
+-- Token bucket. Twin of token_bucket.py. State: tokens, part (in 1/window), last. In Redis: a string.
 do
   -- Tokens and part, now.
-  local function filled(state, now, quota)
+  local function filled(now, quota, tokens, part, last)
     local window, burst = quota.window, quota.burst
-    if not state then return burst, 0 end
-    local tokens, part = state[1], min(state[2], window - 1)
-    if now > state[3] then
-      local gained, gained_part = muldiv(now - state[3], quota.limit, window)
+    if not tokens then return burst, 0 end
+    if part >= window then part = window - 1 end
+    if now > last then
+      local gained, gained_part = muldiv(now - last, quota.limit, window)
       tokens, part = tokens + gained, part + gained_part
       if part >= window then tokens, part = tokens + 1, part - window end
     end
@@ -22,30 +21,32 @@ do
     return quotient - floor((part - remainder) / quota.limit)
   end
 
-  local function admit(state, now, quota, cost)
-    local tokens, part = filled(state, now, quota)
+  local function admit(now, quota, cost, kept, kept_part, last)
+    local tokens, part = filled(now, quota, kept, kept_part, last)
     if cost <= tokens then
-      return 0, cost > 0 and { tokens - cost, part, now } or state
+      if cost == 0 then return 0, kept, kept_part, last end
+      return 0, tokens - cost, part, now
     end
-    if state and state[3] > now then state = { tokens, part, now } end -- from the future
-    return cost > quota.burst and NEVER or until_(cost - tokens, part, quota), state
+    if kept and last > now then kept, kept_part, last = tokens, part, now end -- from the future
+    local wait = cost > quota.burst and NEVER or until_(cost - tokens, part, quota)
+    return wait, kept, kept_part, last
   end
 
-  local function figures(state, now, quota)
-    local tokens, part = filled(state, now, quota)
+  local function figures(now, quota, tokens, part, last)
+    tokens, part = filled(now, quota, tokens, part, last)
     return tokens, until_(quota.burst - tokens, part, quota)
   end
 
-  local function refund(state, now, quota, cost, charged_at, reset)
-    local tokens, part = filled(state, now, quota)
+  local refund = REFUNDS and function(now, quota, cost, charged_at, reset, tokens, part, last)
+    tokens, part = filled(now, quota, tokens, part, last)
     local window, burst = quota.window, quota.burst
     local lost, lost_part = muldiv(idle(now, quota, cost, charged_at, reset), quota.limit, window)
     if cost > lost or (cost == lost and lost_part == 0) then
       tokens, part = tokens + (cost - lost), part - lost_part
       if part < 0 then tokens, part = tokens - 1, part + window end
     end
-    if tokens < burst then return { tokens, part, now } end
-    return { burst, 0, now }
+    if tokens < burst then return tokens, part, now end
+    return burst, 0, now
   end
 
   algorithms.token_bucket =

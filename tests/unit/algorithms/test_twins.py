@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from headgate import Quota
+from headgate.algorithms import ALGORITHMS
 from headgate.core.check import NEVER, Check, Group, Outcome, Result
 from headgate.core.key import space
 from headgate.core.quota import MAX_INT
@@ -91,6 +92,16 @@ def test_a_refusal_by_a_very_fast_gcra_changes_nothing(twins: Twins) -> None:
     assert twins.peek(quota, 1) == (full, full)
 
 
+def test_a_gcra_that_takes_a_century_to_refill_waits_exactly_in_the_next_one(twins: Twins) -> None:
+    """The time and two refills are above 2^53 together."""
+    quota = Quota(7, 1, burst=22_075_199_999, algorithm="gcra")
+    twins.move(3_300_000_000 * 1_000_000)
+    twins.check(quota, 1)
+    twins.check(quota, quota.burst - 1)
+    refused = Outcome(3_153_599_999_857_143, 0, 3_153_599_999_857_143)
+    assert twins.peek(quota, quota.burst) == (refused, refused)
+
+
 def test_a_log_that_is_partly_over_has_its_future_moved_to_now_as_well(twins: Twins) -> None:
     """One entry has left, and another, of a coarser log before the quota changed, is stamped ahead of time."""
     fine = Quota(16_383, 0.001, algorithm="sliding_window_log")
@@ -102,3 +113,17 @@ def test_a_log_that_is_partly_over_has_its_future_moved_to_now_as_well(twins: Tw
     assert twins.check(fine, 1) == (charged, charged)
     refused = Outcome(1_000, 0, 1_000)
     assert twins.peek(fine, 1) == (refused, refused)
+
+
+@pytest.mark.parametrize("costs", [(1, 1, 1, 1), (3, 3, 3, 3), (1, 0, 4, 1), (1, 1, 1, 6)])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_checks_under_one_quota_are_decided_in_one_call(twins: Twins, algorithm: str, costs: tuple[int, ...]) -> None:
+    quota, where = Quota(5, 60, algorithm=algorithm), space("user", "rule", algorithm)
+    groups = [
+        Group((Check("rule", where, subject, quota, cost),))
+        for subject, cost in zip(["alice", "bob", "alice", "carol"], costs, strict=True)
+    ]
+    memory, redis = (store.check(groups) for store in twins.stores)
+    assert memory == redis
+    remaining = [result.outcomes[0].remaining for result in redis if isinstance(result, Result)]
+    assert remaining[:2] == [5 - costs[0], 5 - costs[1]]

@@ -198,11 +198,11 @@ class AsyncRedisStore:
         connection = await self._take()
         try:
             async with asyncio.timeout_at(deadline):
-                await connection.send_packed_command(script.packed(command), check_health=False)
+                await connection.send_packed_command([script.packed(command)], check_health=False)
                 try:
                     reply = await connection.read_response(disable_decoding=True)
                 except NoScriptError:  # the server does not know the script yet, or no more: nothing was executed
-                    await connection.send_packed_command(script.packed(script.whole(command)), check_health=False)
+                    await connection.send_packed_command([script.packed(script.whole(command))], check_health=False)
                     reply = await connection.read_response(disable_decoding=True)
         except FAULTS as error:
             await connection.disconnect(nowait=True)

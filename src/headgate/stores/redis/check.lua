@@ -1,4 +1,5 @@
--- Decides groups of checks, each all or nothing. Assembled behind the algorithms; see script.py.
+-- Decides groups of checks, each all or nothing. Assembled behind the algorithms; see script.py. What most calls ask
+-- is decided by plain.lua instead.
 --
 -- KEYS, in the order of the groups:
 --   per group: the idempotency key if it has one, those of its client if it has a penalty, then a key per check
@@ -13,56 +14,57 @@
 --     per check:             quota (its place in the list above; of a shadow negative), cost
 --       of mode 3:           when it was charged, and the reset that was answered then
 -- Reply, flat, all integers:
---   per group:               now; -1 when the fingerprint differs from the one remembered: then nothing follows
+--   now
+--   per group, of mode 2 and 6: the time at which it was decided first; -1 when the fingerprint differs from the one
+--                            remembered: then nothing follows
 --     per check:             wait, remaining, reset; nothing of mode 3; of mode 4, 5 and 6 see penalty.lua
 --
 -- Times are in microseconds. Every key that is written gets a time to live.
 
 local IDEMPOTENCY = 300000000
-local slack = 1000 -- milliseconds that a key outlives its meaning
-local now = tonumber(ARGV[1])
-if now then
-  slack = 3600000 -- a clock of the caller's own may run slower than ours, by which keys expire
-else
-  local time = call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
 
 local quotas = {}
 local at, key_at = 2, 0 -- how far ARGV and KEYS have been read
-for i = 1, tonumber(ARGV[2]) do
+for i = 1, ARGV[2] + 0 do
   quotas[i] = {
     twin = algorithms[ARGV[at + 1]],
-    limit = tonumber(ARGV[at + 2]),
-    window = tonumber(ARGV[at + 3]),
-    burst = tonumber(ARGV[at + 4]),
+    limit = ARGV[at + 2] + 0,
+    window = ARGV[at + 3] + 0,
+    burst = ARGV[at + 4] + 0,
   }
   at = at + 4
 end
 
-local reply, size = {}, 0
+local reply, size = { now }, 1
 local decide_penalised -- penalty.lua's; without it, no group has a penalty
 
 -- Decides a group: asks each check whether it fits, keeps the states if all do, and answers.
 local function decide(count, peek)
   local checks, refused = {}, false
   for i = 1, count do
-    local place, cost = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
-    local key = KEYS[key_at + 1]
+    local place, cost, key = ARGV[at + 1] + 0, ARGV[at + 2] + 0, KEYS[key_at + 1]
     at, key_at = at + 2, key_at + 1
-    local quota = quotas[abs(place)]
-    local before = quota.twin.load(key)
-    local wait, state = quota.twin.admit(before, now, quota, cost)
+    local quota = quotas[place > 0 and place or -place]
+    local expires, a, b, c, d = quota.twin.load(key)
+    local wait, new_a, new_b, new_c, new_d = quota.twin.admit(now, quota, cost, a, b, c, d)
     if wait ~= 0 and place > 0 then refused = true end
-    checks[i] = { key, quota, before, wait, state }
+    checks[i] = { key, quota, wait, expires, a, b, c, d, new_a, new_b, new_c, new_d }
   end
   for i = 1, count do
     local check = checks[i]
-    local key, quota, before, wait, state = check[1], check[2], check[3], check[4], check[5]
-    if peek or (refused and wait == 0) then state = before end
-    local remaining, reset = quota.twin.figures(state, now, quota)
-    if state and state ~= before then
-      quota.twin.save(key, state, format('%d', ceil(reset / 1000) + slack))
+    local key, quota, wait, expires = check[1], check[2], check[3], check[4]
+    local a, b, c, d = check[5], check[6], check[7], check[8]
+    local remaining, reset
+    if peek or (refused and wait == 0) then
+      remaining, reset = quota.twin.figures(now, quota, a, b, c, d)
+    else
+      local new_a, new_b, new_c, new_d = check[9], check[10], check[11], check[12]
+      remaining, reset = quota.twin.figures(now, quota, new_a, new_b, new_c, new_d)
+      if new_a and (new_a ~= a or new_b ~= b or new_c ~= c or new_d ~= d) then
+        local is_new
+        expires, is_new = lasting(expires, reset)
+        quota.twin.save(key, expires, is_new, new_a, new_b, new_c, new_d)
+      end
     end
     reply[size + 1], reply[size + 2], reply[size + 3] = wait, remaining, reset
     size = size + 3
@@ -71,14 +73,17 @@ end
 
 -- Decides a group of one check, which is most of them: the same, without a list.
 local function decide_one()
-  local quota, cost, key = quotas[abs(tonumber(ARGV[at + 1]))], tonumber(ARGV[at + 2]), KEYS[key_at + 1]
+  local place, cost, key = ARGV[at + 1] + 0, ARGV[at + 2] + 0, KEYS[key_at + 1]
   at, key_at = at + 2, key_at + 1
+  local quota = quotas[place > 0 and place or -place]
   local twin = quota.twin
-  local before = twin.load(key)
-  local wait, state = twin.admit(before, now, quota, cost)
-  local remaining, reset = twin.figures(state, now, quota)
-  if state and state ~= before then
-    twin.save(key, state, format('%d', ceil(reset / 1000) + slack))
+  local expires, a, b, c, d = twin.load(key)
+  local wait, new_a, new_b, new_c, new_d = twin.admit(now, quota, cost, a, b, c, d)
+  local remaining, reset = twin.figures(now, quota, new_a, new_b, new_c, new_d)
+  if new_a and (new_a ~= a or new_b ~= b or new_c ~= c or new_d ~= d) then
+    local is_new
+    expires, is_new = lasting(expires, reset)
+    twin.save(key, expires, is_new, new_a, new_b, new_c, new_d)
   end
   reply[size + 1], reply[size + 2], reply[size + 3] = wait, remaining, reset
   size = size + 3
@@ -105,17 +110,19 @@ local function decide_once(count, decided)
   decided(count)
   answers = {}
   for i = first, size do answers[#answers + 1] = reply[i] end
-  call('SET', memory, fingerprint .. ' ' .. cmsgpack.pack(answers), 'PX', IDEMPOTENCY / 1000 + slack)
+  call('SET', memory, fingerprint .. ' ' .. cmsgpack.pack(answers), 'PX', ttl(now + IDEMPOTENCY + slack))
 end
 
 local function refund(count)
   for _ = 1, count do
-    local quota, key = quotas[abs(tonumber(ARGV[at + 1]))], KEYS[key_at + 1]
-    local before = quota.twin.load(key)
-    if before then
-      local cost, charged_at, reset = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
-      local state = quota.twin.refund(before, now, quota, cost, charged_at, reset)
-      if state ~= before then quota.twin.save(key, state, max(1, call('PTTL', key))) end
+    local quota, key = quotas[math.abs(ARGV[at + 1])], KEYS[key_at + 1]
+    local expires, a, b, c, d = quota.twin.load(key)
+    if expires then
+      local cost, charged_at, reset = ARGV[at + 2] + 0, ARGV[at + 3] + 0, ARGV[at + 4] + 0
+      local new_a, new_b, new_c, new_d = quota.twin.refund(now, quota, cost, charged_at, reset, a, b, c, d)
+      if new_a ~= a or new_b ~= b or new_c ~= c or new_d ~= d then
+        quota.twin.save(key, expires, false, new_a, new_b, new_c, new_d)
+      end
     end
     at, key_at = at + 4, key_at + 1
   end

@@ -1,7 +1,7 @@
 -- The groups of a call, one after the other. The last part of the script; check.lua lists the arguments.
 local arguments = #ARGV
 while at < arguments do
-  local header = tonumber(ARGV[at + 1])
+  local header = ARGV[at + 1] + 0
   local mode = header % 8
   local count = (header - mode) / 8
   local decided = decide
@@ -10,15 +10,13 @@ while at < arguments do
     mode, decided = mode - 4, decide_penalised
   end
   if header == 8 then -- one check, nothing special
-    size = size + 1
-    reply[size] = now
     decide_one()
   elseif mode == 2 then
     decide_once(count, decided)
+  elseif mode == 3 then
+    refund(count)
   else
-    size = size + 1
-    reply[size] = now
-    if mode == 3 then refund(count) else decided(count, mode == 1) end
+    decided(count, mode == 1)
   end
 end
 

@@ -16,7 +16,7 @@ do
   local MAX_BLOCK = 3153600000000000
 
   local function save_block(key, ends, length, rule)
-    call('SET', key, pack('<dd', ends, length) .. rule, 'PX', ceil((ends - now) / 1000) + slack)
+    call('SET', key, pack('<dd', ends, length) .. rule, 'PX', ttl(ends + slack))
   end
 
   -- The time until the client's block ends, and its rule; 0 when there is none. A peek changes nothing.
@@ -47,7 +47,7 @@ do
     end
     call('ZADD', key, now, string.format('%016d', number)) -- of one length, so that equal times stay in order
     call('ZREMRANGEBYRANK', key, 0, -1 - MAX_VIOLATIONS)
-    call('PEXPIRE', key, ceil(detection / 1000) + slack)
+    call('PEXPIRE', key, ttl(now + detection + slack))
     return call('ZCARD', key)
   end
 

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from hashlib import sha1
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 from hiredis import pack_command
 
@@ -23,16 +23,19 @@ CHARGE, PEEK, CHARGE_ONCE, REFUND, WITH_PENALTY = range(5)
 
 Argument = str | bytes | int
 Command = tuple[Argument, ...]
+Kind = Literal["plain", "groups", "penalised"]
 
 
 @cache
-def sha(algorithms: tuple[str, ...], penalty: bool = False) -> str:
-    """What EVALSHA knows the script by that has the twins of these algorithms, and penalties if need be.
+def sha(algorithms: tuple[str, ...], kind: Kind = "groups") -> str:
+    """What EVALSHA knows the script by that has the twins of these algorithms.
 
-    A script runs from the top at every call, so it holds nothing that the call does not need.
+    A script runs from the top at every call, so it holds nothing that the call does not need: `plain` decides checks
+    under one quota, each by itself; `groups` anything but penalties; `penalised` all.
     """
-    own = ("check", "penalty", "loop") if penalty else ("check", "loop")
-    parts = [lua("prelude"), *map(lua, algorithms)]
+    own = {"plain": ("plain",), "groups": ("check", "loop"), "penalised": ("check", "penalty", "loop")}[kind]
+    shared = ("prelude",) if kind == "plain" else ("prelude", "idle")
+    parts = [lua(name) for name in (*shared, *algorithms)]
     parts += (files(__package__).joinpath(f"{name}.lua").read_text(encoding="utf-8") for name in own)
     text = "\n".join(parts)
     digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
@@ -50,9 +53,10 @@ def whole(command: Command) -> Command:
     return ("EVAL", _sources[digest], *command[2:])
 
 
-def packed(command: Command) -> list[bytes]:
+def packed(command: Command) -> bytes:
     """A command as it goes over the wire."""
-    return [pack_command(command)]  # type: ignore[arg-type]  # its stub knows tuples of one
+    result: bytes = pack_command(command)  # type: ignore[arg-type]  # its stub knows tuples of one
+    return result
 
 
 class Request:
@@ -105,22 +109,66 @@ class Request:
         for _, quota in self._quotas.values():
             head += (quota.algorithm, quota.limit, quota.window_us, quota.burst)
             names.add(quota.algorithm)
-        digest = sha(tuple(names) if len(names) == 1 else tuple(sorted(names)), self._penalty)
+        kind: Kind = "penalised" if self._penalty else "groups"
+        digest = sha(tuple(names) if len(names) == 1 else tuple(sorted(names)), kind)
         return ("EVALSHA", digest, len(self.keys), *self.keys, *head, *self.arguments)
 
 
 def encode(groups: Sequence[Group], now_us: int | None) -> Command:
     """The command that decides `groups`, in order."""
+    return _encode_plain(groups, now_us) or _encode_groups(groups, now_us)
+
+
+def _encode_groups(groups: Sequence[Group], now_us: int | None) -> Command:
     request = Request()
     for group in groups:
         request.add(group)
     return request.command(now_us)
 
 
-def frame(quota: Quota) -> tuple[Command, Command]:
-    """The command that decides one enforced check, with gaps: head, key, now or empty, tail, cost."""
-    head = ("EVALSHA", sha((quota.algorithm,)), 1)
-    return head, (1, quota.algorithm, quota.limit, quota.window_us, quota.burst, 8 + CHARGE, 1)
+def _encode_plain(groups: Sequence[Group], now_us: int | None) -> Command | None:
+    """The same, shorter, if all are under one quota and nothing is special about any of them; else None."""
+    keys: list[Argument] = []
+    costs: list[Argument] = []
+    shared = groups[0].checks[0].quota if groups and groups[0].checks else None
+    for checks, peek, idempotency, penalty in groups:
+        if len(checks) != 1 or peek or idempotency is not None or penalty is not None:
+            return None
+        _, space, subject, quota, cost, enforced, _ = checks[0]
+        if quota is not shared or not enforced:
+            return None
+        keys.append(key(space, subject))
+        costs.append(cost)
+    if shared is None:
+        return None
+    if costs.count(costs[0]) == len(costs):
+        del costs[1:]
+    head, tail = frame(shared, len(keys))
+    return (*head, *keys, "" if now_us is None else now_us, *tail, *costs)
+
+
+def frame(quota: Quota, count: int = 1) -> tuple[Command, Command]:
+    """The command that decides so many checks under one quota, with gaps: head, keys, now or empty, tail, costs."""
+    return ("EVALSHA", sha((quota.algorithm,), "plain"), count), (quota.limit, quota.window_us, quota.burst)
+
+
+def packer(quota: Quota) -> Callable[[str, Argument, int], bytes]:
+    """Packs the command that decides one check, of key, now or empty, and cost; all else is packed once."""
+    head, tail = frame(quota)
+    start, middle = f"*{len(head) + len(tail) + 3}\r\n{_packed(*head)}", _packed(*tail)
+    one = _packed(1)
+
+    def pack(key: str, now_us: Argument, cost: int) -> bytes:
+        now = "$0\r\n\r\n" if now_us == "" else _packed(now_us)
+        last = one if cost == 1 else _packed(cost)
+        return f"{start}${len(key)}\r\n{key}\r\n{now}{middle}{last}".encode()
+
+    return pack
+
+
+def _packed(*arguments: Argument) -> str:
+    """Arguments as they go over the wire; ASCII, as keys are."""
+    return "".join(f"${len(text)}\r\n{text}\r\n" for text in map(str, arguments))
 
 
 def encode_refund(charges: Sequence[Charge], now_us: int | None) -> Command:
@@ -144,31 +192,35 @@ def _terms_text(terms: Terms) -> str:
 def decode(groups: Sequence[Group], reply: Sequence[Any]) -> list[Result | IdempotencyConflict]:
     """The script's reply to `encode(groups)`: a result per group, or the conflict that it ran into."""
     results: list[Result | IdempotencyConflict] = []
-    at = 0
+    now_us = reply[0]
+    at = 1
     for group in groups:
-        now_us = reply[at]
-        if len(group.checks) == 1 and group.penalty is None and now_us >= 0:  # most of them
-            results.append(Result(now_us, (Outcome(reply[at + 1], reply[at + 2], reply[at + 3]),)))
-            at += 4
+        checks, peek, idempotency, penalty = group
+        if len(checks) == 1 and penalty is None and idempotency is None:  # most of them
+            results.append(Result(now_us, (Outcome(reply[at], reply[at + 1], reply[at + 2]),)))
+            at += 3
             continue
-        at += 1
-        if now_us < 0 and group.idempotency is not None:
-            results.append(IdempotencyConflict.of(group.idempotency.key))
-            continue
+        decided_us = now_us
+        if idempotency is not None and not peek:
+            decided_us = reply[at]
+            at += 1
+            if decided_us < 0:
+                results.append(IdempotencyConflict.of(idempotency.key))
+                continue
         left_us = 0
-        if group.penalty is not None:
+        if penalty is not None:
             left_us = reply[at]
             at += 1
         outcomes = []
         if left_us >= 0:
-            for _ in group.checks:
+            for _ in checks:
                 outcomes.append(Outcome(reply[at], reply[at + 1], reply[at + 2]))
                 at += 3
         block = None
         if left_us:
             block = Block(abs(left_us), reply[at].decode())
             at += 1
-        results.append(Result(now_us, tuple(outcomes), block))
+        results.append(Result(decided_us, tuple(outcomes), block))
     return results
 
 

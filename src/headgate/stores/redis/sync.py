@@ -45,11 +45,13 @@ class RedisStore:
     def single(self, template: Check, states: States | None = None) -> Single:
         """The short way: the same command and reply, of which all but subject and cost are known beforehand."""
         head, tail = script.frame(template.quota)
-        space, templates, run = template.space, (template,), self._run
+        pack, space, templates, run = script.packer(template.quota), template.space, (template,), self._run
 
         def check(subject: str, cost: int) -> Decision:
-            sent_us = "" if self._clock is None else self._clock.now_us()
-            now_us, wait_us, remaining, reset_us = run((*head, key(space, subject), sent_us, *tail, cost))
+            name = key(space, subject)
+            sent_us: script.Argument = "" if self._clock is None else self._clock.now_us()
+            reply = run((*head, name, sent_us, *tail, cost), pack(name, sent_us, cost))
+            now_us, wait_us, remaining, reset_us = reply
             return single(templates, Outcome(wait_us, remaining, reset_us), now_us, cost, states, subject)
 
         return check
@@ -70,14 +72,14 @@ class RedisStore:
     def _now_us(self) -> int | None:
         return None if self._clock is None else self._clock.now_us()
 
-    def _run(self, command: script.Command) -> Any:
+    def _run(self, command: script.Command, packed: bytes | None = None) -> Any:
         timeout = self._options.timeout
         deadline = monotonic() + timeout
         wire: Wire | None = None
         try:
             wire = self._take() or Wire(self._options, self._kind, self._arguments, deadline)
             try:
-                reply = wire.ask(script.packed(command), deadline)
+                reply = wire.ask(script.packed(command) if packed is None else packed, deadline)
             except NoScriptError:  # the server does not know the script yet, or no more: nothing was executed
                 reply = wire.ask(script.packed(script.whole(command)), deadline)
         except FAULTS as error:
@@ -96,13 +98,14 @@ class RedisStore:
 
     def _take(self) -> Wire | None:
         """An idle connection: the one used last, so that those too many are not used and nobody minds them."""
-        with suppress(IndexError):  # none left; append and pop are atomic, and another thread may be faster
-            while True:
+        while True:
+            try:
                 wire = self._idle.pop()
-                if wire.is_good():
-                    return wire
-                wire.close()
-        return None
+            except IndexError:  # none left; append and pop are atomic, and another thread may be faster
+                return None
+            if wire.is_good():
+                return wire
+            wire.close()
 
 
 def _forget_connections() -> None:

@@ -45,14 +45,13 @@ class Wire:
             self.close()
             raise
 
-    def ask(self, command: list[bytes], deadline: float) -> Any:
+    def ask(self, command: bytes, deadline: float) -> Any:
         """The reply to a command. An error reply raises; the connection is still good then."""
         left = deadline - monotonic()
         patient = left > self._timeout * ALMOST
         if not patient:
             self._limit(left)
-        for part in command:
-            self._socket.sendall(part)
+        self._socket.sendall(command)
         while True:
             received = self._socket.recv(CHUNK)
             if not received:
