@@ -3,6 +3,8 @@
 `threads` is grpc.server, `asyncio` grpc.aio.server, and `asyncio-threads` the latter with handlers that are not async.
 """
 
+# ruff: noqa: ARG002 - handlers have one signature
+
 from __future__ import annotations
 
 import asyncio
@@ -16,7 +18,6 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health, health_pb2_grpc
 
 from headgate import AsyncLimiter, Limiter, Quota, Rule
 from headgate.http.grpc import RateLimitInterceptor, current_limits
@@ -138,7 +139,8 @@ class AsyncEcho:
         return request
 
 
-def handlers(echo: Echo | AsyncEcho) -> grpc.GenericRpcHandler:
+def handlers(echo: Echo | AsyncEcho) -> tuple[grpc.GenericRpcHandler, ...]:
+    """Those of the service, and one at the place of the health service."""
     kinds: Mapping[Callable[..., grpc.RpcMethodHandler[Any, Any]], str] = {
         grpc.unary_unary_rpc_method_handler: "unary limits metadata abort fail code",
         grpc.unary_stream_rpc_method_handler: "fan limits_stream abort_in_stream fail_in_stream",
@@ -146,21 +148,26 @@ def handlers(echo: Echo | AsyncEcho) -> grpc.GenericRpcHandler:
         grpc.stream_stream_rpc_method_handler: "chat",
     }
     methods = {name: make(getattr(echo, name)) for make, names in kinds.items() for name in names.split()}
-    return grpc.method_handlers_generic_handler(SERVICE, methods)
+    health: dict[str, grpc.RpcMethodHandler[Any, Any]] = {"Check": grpc.unary_unary_rpc_method_handler(echo.limits)}
+    return (
+        grpc.method_handlers_generic_handler(SERVICE, methods),
+        grpc.method_handlers_generic_handler("grpc.health.v1.Health", health),
+    )
 
 
 Rules = str | Quota | list[Rule]
 
 
 @contextmanager
-def serving(kind: str, rules: Rules, *, port: int = 0, limiter: Mapping[str, Any] | None = None, **options: Any) -> Any:
+def serving(
+    kind: str, rules: Rules, *, port: int = 0, limiter: Mapping[str, Any] | None = None, **options: Any
+) -> Iterator[str]:
     """A server of this kind in this process, and its address. The options are those of the interceptor."""
     if kind == "threads":
         with Limiter(rules, **(limiter or {})) as limits, ThreadPoolExecutor(THREADS) as threads:
             interceptor = RateLimitInterceptor(limiter=limits, **options)
             server = grpc.server(threads, interceptors=[interceptor])
-            server.add_generic_rpc_handlers((handlers(Echo()),))
-            health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(), server)
+            server.add_generic_rpc_handlers(handlers(Echo()))
             port = server.add_insecure_port(f"127.0.0.1:{port}")
             server.start()
             try:
@@ -174,16 +181,16 @@ def serving(kind: str, rules: Rules, *, port: int = 0, limiter: Mapping[str, Any
     async def serve() -> None:
         async with AsyncLimiter(rules, **(limiter or {})) as limits:
             interceptor = RateLimitInterceptor(limiter=limits, **options)
-            with ThreadPoolExecutor(THREADS) as threads:
-                server = grpc.aio.server(threads, interceptors=[interceptor])
-                server.add_generic_rpc_handlers((handlers(AsyncEcho() if kind == "asyncio" else Echo()),))
-                health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
-                bound = server.add_insecure_port(f"127.0.0.1:{port}")
-                await server.start()
-                stop = asyncio.Event()
-                started.set_result((bound, asyncio.get_running_loop(), stop))
-                await stop.wait()
-                await server.stop(None)
+            threads = ThreadPoolExecutor(THREADS)
+            server = grpc.aio.server(threads, interceptors=[interceptor])
+            server.add_generic_rpc_handlers(handlers(AsyncEcho() if kind == "asyncio" else Echo()))
+            bound = server.add_insecure_port(f"127.0.0.1:{port}")
+            await server.start()
+            stop = asyncio.Event()
+            started.set_result((bound, asyncio.get_running_loop(), stop))
+            await stop.wait()
+            await server.stop(None)
+            await asyncio.to_thread(threads.shutdown)  # they may still need the loop
 
     def run() -> None:
         try:

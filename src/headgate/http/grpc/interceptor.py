@@ -22,8 +22,10 @@ HEALTH: Final = "/grpc.health.v1.Health/*"
 
 if TYPE_CHECKING:
 
-    class _Either(grpc.ServerInterceptor, grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    class _Either(grpc.ServerInterceptor, grpc.aio.ServerInterceptor):
         """What type checkers take a `RateLimitInterceptor` for: which of the two it is depends on the limiter."""
+
+        def intercept_service(self, continuation: Any, handler_call_details: grpc.HandlerCallDetails) -> Any: ...
 
 else:
     _Either = object
@@ -33,7 +35,7 @@ class RateLimitInterceptor(_Either):
     """Checks every call, and tells clients what is left.
 
     With a `Limiter` it is one for `grpc.server`, with an `AsyncLimiter` one for `grpc.aio.server`. It should be the
-    first of a server's interceptors, or come right after those that make calls cheaper to refuse.
+    first of a server's interceptors, or come right after those that authenticate.
 
     The options are those of `headgate.http.gate.Gate`, with methods for paths: `skip` lists the patterns of methods
     that pass unseen, by default those of the health service. Functions are given a `GrpcRequest`; with an
@@ -79,11 +81,7 @@ class SyncRateLimitInterceptor(RateLimitInterceptor, grpc.ServerInterceptor):
         super().__init__(limiter=limiter, **options)
         self._calls = SyncCalls(limiter, self._gate)
 
-    def intercept_service(
-        self,
-        continuation: Any,
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
+    def intercept_service(self, continuation: Any, handler_call_details: grpc.HandlerCallDetails) -> Any:
         handler, method = continuation(handler_call_details), handler_call_details.method
         # Without a handler there is no such method. The client is known only once a handler runs: so it is wrapped.
         return handler if handler is None or self._gate.skips(method) else self._calls.limited(handler, method)
@@ -98,11 +96,7 @@ class AsyncRateLimitInterceptor(RateLimitInterceptor, grpc.aio.ServerInterceptor
         super().__init__(limiter=limiter, **options)
         self._calls = AsyncCalls(limiter, self._gate)
 
-    def intercept_service(
-        self,
-        continuation: Any,
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
+    def intercept_service(self, continuation: Any, handler_call_details: grpc.HandlerCallDetails) -> Any:
         try:
             asyncio.get_running_loop()
         except RuntimeError:  # grpc.server takes any interceptor: this is the first chance to tell
