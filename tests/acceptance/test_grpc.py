@@ -280,7 +280,7 @@ def test_errors_of_handlers_pass_unchanged(
     kind: str, method: str, code: grpc.StatusCode, details: str, own: dict[str, str]
 ) -> None:
     if (kind, method) == ("asyncio-threads", "abort_in_stream"):
-        pytest.skip("grpcio never ends such a call, with or without interceptors")
+        pytest.skip("bare grpcio 1.85 does not end such a call either: the client runs into its deadline")
     with client_of(kind, MINUTE, skip=[f"/{SERVICE}/*"]) as client:
         bare = client(method)
     with client_of(kind, MINUTE) as client:
