@@ -1,0 +1,31 @@
+"""Interceptor for gRPC servers of grpcio, of threads and of asyncio. Needs `headgate[grpc]`.
+
+    server = grpc.server(threads, interceptors=[RateLimitInterceptor(limiter=Limiter(rules="rules.toml"))])
+    server = grpc.aio.server(interceptors=[RateLimitInterceptor(limiter=AsyncLimiter(rules="rules.toml"))])
+
+Streams are limited when they are opened. Clients are told in trailing metadata: initial metadata is the handler's to
+send, and can be sent only once.
+"""
+
+try:
+    import grpc.aio  # noqa: F401 - all of grpcio that is needed
+except ImportError as error:
+    raise ImportError("headgate.http.grpc needs grpcio: pip install 'headgate[grpc]'") from error
+
+from headgate.http.grpc.answer import current_limits
+from headgate.http.grpc.interceptor import (
+    HEALTH,
+    AsyncRateLimitInterceptor,
+    RateLimitInterceptor,
+    SyncRateLimitInterceptor,
+)
+from headgate.http.grpc.request import GrpcRequest
+
+__all__ = [
+    "HEALTH",
+    "AsyncRateLimitInterceptor",
+    "GrpcRequest",
+    "RateLimitInterceptor",
+    "SyncRateLimitInterceptor",
+    "current_limits",
+]

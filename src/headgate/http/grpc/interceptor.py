@@ -1,0 +1,112 @@
+"""RateLimitInterceptor: for each kind of server, what the server asks for the handler of a call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import grpc
+import grpc.aio
+
+from headgate.errors import InvalidRule
+from headgate.http.gate import MAX_WAITING, Cost, Gate, Identify
+from headgate.http.grpc.aio import AsyncCalls
+from headgate.http.grpc.handler import Handler
+from headgate.http.grpc.sync import SyncCalls
+from headgate.http.identity import Identity
+from headgate.limiter.aio import AsyncLimiter
+from headgate.limiter.sync import Limiter
+
+HEALTH: Final = "/grpc.health.v1.Health/*"
+
+if TYPE_CHECKING:
+
+    class _Either(grpc.ServerInterceptor, grpc.aio.ServerInterceptor):
+        """What type checkers take a `RateLimitInterceptor` for: which of the two it is depends on the limiter."""
+
+        def intercept_service(self, continuation: Any, handler_call_details: grpc.HandlerCallDetails) -> Any: ...
+
+else:
+    _Either = object
+
+
+class RateLimitInterceptor(_Either):
+    """Checks every call, and tells clients what is left.
+
+    With a `Limiter` it is one for `grpc.server`, with an `AsyncLimiter` one for `grpc.aio.server`. It should be the
+    first of a server's interceptors, or come right after those that authenticate.
+
+    The options are those of `headgate.http.gate.Gate`, with methods for paths: `skip` lists the patterns of methods
+    that pass unseen, by default those of the health service. Functions are given a `GrpcRequest`; with an
+    `AsyncLimiter`, they may be async.
+    """
+
+    def __new__(cls, *, limiter: Limiter | AsyncLimiter, **_: Any) -> Self:
+        kind: Any = cls
+        if cls is RateLimitInterceptor:
+            kind = AsyncRateLimitInterceptor if isinstance(limiter, AsyncLimiter) else SyncRateLimitInterceptor
+        made: Self = super().__new__(kind)
+        return made
+
+    def __init__(
+        self,
+        *,
+        limiter: Limiter | AsyncLimiter,
+        identity: Identity | None = None,
+        identify: Identify | None = None,
+        cost: Cost = 1,
+        skip: Iterable[str] = (HEALTH,),
+        max_waiting: int = MAX_WAITING,
+    ) -> None:
+        self._gate = Gate(
+            limiter,
+            identity=identity,
+            identify=identify,
+            cost=cost,
+            skip=skip,
+            charge_header=None,
+            max_waiting=max_waiting,
+        )
+
+
+class SyncRateLimitInterceptor(RateLimitInterceptor, grpc.ServerInterceptor):
+    """That of `grpc.server`."""
+
+    def __init__(self, *, limiter: Limiter, **options: Any) -> None:
+        if not isinstance(limiter, Limiter):
+            raise InvalidRule(
+                f"limiter: must be a Limiter for grpc.server, or an AsyncLimiter for grpc.aio.server, got {limiter!r}"
+            )
+        super().__init__(limiter=limiter, **options)
+        self._calls = SyncCalls(limiter, self._gate)
+
+    def intercept_service(self, continuation: Any, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        handler, method = continuation(handler_call_details), handler_call_details.method
+        # Without a handler there is no such method. The client is known only once a handler runs: so it is wrapped.
+        return handler if handler is None or self._gate.skips(method) else self._calls.limited(handler, method)
+
+
+class AsyncRateLimitInterceptor(RateLimitInterceptor, grpc.aio.ServerInterceptor):
+    """That of `grpc.aio.server`."""
+
+    def __init__(self, *, limiter: AsyncLimiter, **options: Any) -> None:
+        if not isinstance(limiter, AsyncLimiter):
+            raise InvalidRule(f"limiter: must be an AsyncLimiter for grpc.aio.server, got {limiter!r}")
+        super().__init__(limiter=limiter, **options)
+        self._calls = AsyncCalls(limiter, self._gate)
+
+    def intercept_service(self, continuation: Any, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # grpc.server takes any interceptor: this is the first chance to tell
+            raise InvalidRule("limiter: must be a Limiter for grpc.server, this is an AsyncLimiter") from None
+        return self._intercept(continuation, handler_call_details)
+
+    async def _intercept(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        handler, method = await continuation(handler_call_details), handler_call_details.method
+        return handler if handler is None or self._gate.skips(method) else self._calls.limited(handler, method)
