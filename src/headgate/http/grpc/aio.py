@@ -18,7 +18,6 @@ from headgate.http.grpc.answer import CURRENT, metadata_of, status_of
 from headgate.http.grpc.handler import Behaviour, Handler, behaviour_of, replaced
 from headgate.http.grpc.request import GrpcRequest
 from headgate.http.headers import Charged
-from headgate.http.identity import stated
 from headgate.http.limits import Limits
 from headgate.limiter.aio import AsyncLimiter
 
@@ -126,7 +125,7 @@ class AsyncCalls:
         if gate.identify is None:
             client = await gate.identity.facts_async(request, self._limiter.snapshot)
         else:
-            client = stated(await _awaited(gate.identify(request)))
+            client = gate.stated(await _awaited(gate.identify(request)))
         facts = gate.facts(request, client)
         cost = await _awaited(gate.cost(request)) if callable(gate.cost) else gate.cost
         decision = await self._limiter.check_facts(facts, cost=cost)

@@ -14,7 +14,6 @@ from headgate.http.grpc.answer import CURRENT, metadata_of, status_of
 from headgate.http.grpc.handler import Handler, behaviour_of, replaced
 from headgate.http.grpc.request import GrpcRequest
 from headgate.http.headers import Charged
-from headgate.http.identity import stated
 from headgate.http.limits import Limits
 from headgate.limiter.sync import Limiter
 
@@ -60,7 +59,7 @@ class SyncCalls:
         if gate.identify is None:
             client = gate.identity.facts(request, self._limiter.snapshot)
         else:
-            client = stated(gate.identify(request))
+            client = gate.stated(gate.identify(request))
         facts = gate.facts(request, client)
         cost: Any = gate.cost(request) if callable(gate.cost) else gate.cost
         decision = self._limiter.check_facts(facts, cost=cost)
