@@ -121,7 +121,7 @@ class RateLimitMiddleware:
             if standing.allowed:
                 await self._app(scope, held.receive, send if outer is not None else _telling(limits, send))
             else:
-                await _refuse(scope, held.receive, send, limits)
+                await _refuse(scope, held.receive, send, limits, bare=outer is not None)
 
     async def _hold(self, decision: Decision, held: _Held, facts: Facts, cost: int) -> Decision | None:
         """Hold a request back as its rules want it. Returns what is decided in the end; None: the client has gone."""
@@ -151,9 +151,9 @@ def _telling(limits: Limits[AsyncLimiter], send: Send) -> Send:
     return telling
 
 
-async def _refuse(scope: Scope, receive: Receive, send: Send, limits: Limits[AsyncLimiter]) -> None:
+async def _refuse(scope: Scope, receive: Receive, send: Send, limits: Limits[AsyncLimiter], *, bare: bool) -> None:
     """Answer a refused request. A WebSocket's server that cannot send a response closes it: clients see a 403."""
-    status, fields, body = refusal(limits)
+    status, fields, body = refusal(limits, bare=bare)
     prefix = "http.response"
     if scope["type"] == "websocket":
         await receive()  # websocket.connect, which comes first

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
@@ -26,6 +27,18 @@ Cost = int | Callable[[Any], int | Awaitable[int]]
 
 MAX_WAITING: Final = 1_000
 REMEMBERED: Final = 4_096  # paths
+_DOTS: Final = re.compile(r"(?<=/)\.\.?(?=/|\Z)")
+
+
+class Options(TypedDict, total=False):
+    """The options of `Gate`, for those who pass them on."""
+
+    identity: Identity | None
+    identify: Identify | None
+    cost: Cost
+    skip: Iterable[str]
+    charge_header: str | None
+    max_waiting: int
 
 
 class Gate:
@@ -41,12 +54,12 @@ class Gate:
         self,
         limiter: Limiter | AsyncLimiter,
         *,
-        identity: Identity | None,
-        identify: Identify | None,
-        cost: Cost,
-        skip: Iterable[str],
-        charge_header: str | None,
-        max_waiting: int,
+        identity: Identity | None = None,
+        identify: Identify | None = None,
+        cost: Cost = 1,
+        skip: Iterable[str] = (),
+        charge_header: str | None = None,
+        max_waiting: int = MAX_WAITING,
     ) -> None:
         if identity is not None and identify is not None:
             raise InvalidRule("identity, identify: give one of them, not both")
@@ -75,7 +88,7 @@ class Gate:
             return False
         known = self._skipped.get(path)
         if known is None:
-            normal = normal_path(path)
+            normal = normal_path(routed(path))
             known = any(pattern.fits(normal) for pattern in self._skip)
             self._skipped.put(path, known)
         return known
@@ -84,7 +97,7 @@ class Gate:
         """What is checked of a request, given who is asking."""
         if self._by_subject:
             return {"user": client_of(client)}
-        client.setdefault("endpoint", request.path)
+        client.setdefault("endpoint", routed(request.path))
         client.setdefault("method", request.method)
         return client
 
@@ -123,6 +136,19 @@ class Patience:
             self._deadline_us = now_us + round(decision.max_delay * MICROSECONDS)
         late = now_us + round(decision.retry_after * MICROSECONDS) > self._deadline_us
         return None if late else decision.retry_after
+
+
+def routed(path: str) -> str:
+    """A path that a server has decoded, written so that rules read it as apps do.
+
+    Apps do not decode it again, and to their routers `..` is a segment like any other: were rules to resolve it,
+    `/files/../health` would be served by the route `/files/*` and counted as `/health`.
+    """
+    if "%" in path or "?" in path or "#" in path:
+        path = path.replace("%", "%25").replace("?", "%3F").replace("#", "%23")
+    if "/." in path:
+        path = _DOTS.sub(lambda dots: "%252E" * len(dots[0]), path)
+    return path
 
 
 def charge_of(text: str) -> int:

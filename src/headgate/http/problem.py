@@ -51,12 +51,12 @@ class Refusal(NamedTuple):
         return f"{self.status} {HTTPStatus(self.status).phrase if known else 'Refused'}"
 
 
-def refusal(limits: Limits[Any]) -> Refusal:
-    """The answer to a request on which a refusal was decided."""
+def refusal(limits: Limits[Any], *, bare: bool = False) -> Refusal:
+    """The answer to a request on which a refusal was decided. A bare one leaves the limits' fields to somebody else."""
     decision = limits.decision
     body = json.dumps(problem(decision)).encode()
     content = [("Content-Type", MEDIA_TYPE), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
-    return Refusal(decision.status, content + limits.fields, body)
+    return Refusal(decision.status, content if bare else content + limits.fields, body)
 
 
 def _retry_after(decision: Decision) -> int | None:
