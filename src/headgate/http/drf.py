@@ -33,8 +33,8 @@ class HeadgateThrottle(BaseThrottle):  # type: ignore[misc]
     """Limits requests to views of REST framework. Its store is that of the setting `HEADGATE`.
 
     `quota` is a notation or a `Quota`. Without it, `scope`, or else the view's `throttle_scope`, names an entry of
-    `DEFAULT_THROTTLE_RATES`; a view that has no scope is not throttled. All views with one scope, or with one class of
-    throttle, count together.
+    `DEFAULT_THROTTLE_RATES`; a view that has no scope, or whose rate is None, is not throttled. All views with one
+    scope, or with one class of throttle, count together.
     """
 
     quota: ClassVar[str | Quota | None] = None
@@ -47,12 +47,12 @@ class HeadgateThrottle(BaseThrottle):  # type: ignore[misc]
         name = self.scope or f"{type(self).__module__}.{type(self).__qualname__}"
         quota = self.quota
         if quota is None:
-            scope = self.scope or getattr(view, "throttle_scope", None)
-            if scope is None:
-                return True
-            name, quota = scope, _rate(scope)
-        limit = _limit(quota)
-        self._decision = charged(limit, request._request, name=f"throttle:{name}", key=self.key(request, view))
+            name = self.scope or getattr(view, "throttle_scope", "")
+            quota = _rate(name) if name else None
+        if quota is None:
+            return True
+        key = self.key(request, view)
+        self._decision = charged(_limit(quota), request._request, name=f"throttle:{name}", key=key)
         if not self._decision.allowed:
             setattr(request._request, _REFUSAL, self._decision)
         return self._decision.allowed
@@ -85,17 +85,18 @@ _limits: dict[str | Quota, RouteLimit] = {}  # by quota: throttles are made anew
 
 def _limit(quota: str | Quota) -> RouteLimit:
     limit = _limits.get(quota)
-    if limit is None:
-        limit = _limits.setdefault(quota, RouteLimit(quota))
-    return limit
+    return _limits.setdefault(quota, RouteLimit(quota)) if limit is None else limit
 
 
-def _rate(scope: str) -> str:
-    try:
-        rate: str = api_settings.DEFAULT_THROTTLE_RATES[scope]
-        Quota.parse_all(rate)
-    except KeyError:
-        raise ImproperlyConfigured(f"DEFAULT_THROTTLE_RATES: has no rate for the scope {scope!r}") from None
-    except InvalidQuota as error:
-        raise ImproperlyConfigured(f"DEFAULT_THROTTLE_RATES[{scope!r}]: {error}") from error
+def _rate(scope: str) -> str | None:
+    """The rate of a scope; None when it has none on purpose."""
+    rates: dict[str, str | None] = api_settings.DEFAULT_THROTTLE_RATES
+    if scope not in rates:
+        raise ImproperlyConfigured(f"DEFAULT_THROTTLE_RATES: has no rate for the scope {scope!r}")
+    rate = rates[scope]
+    if rate is not None and rate not in _limits:
+        try:
+            _limit(rate)
+        except InvalidQuota as error:
+            raise ImproperlyConfigured(f"DEFAULT_THROTTLE_RATES[{scope!r}]: {error}") from error
     return rate
