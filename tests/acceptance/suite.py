@@ -20,7 +20,14 @@ from tests.acceptance.apps.rules import CHUNK, MANY
 from tests.webserver import serving
 
 FIELDS = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "RateLimit-Policy", "RateLimit")
-ANY_HEADERS = ("--limit-request-fields", "32768", "--limit-request-field_size", "100000", "--limit-request-line", "8190")
+ANY_HEADERS = (
+    "--limit-request-fields",
+    "32768",
+    "--limit-request-field_size",
+    "100000",
+    "--limit-request-line",
+    "8190",
+)
 
 
 class Suite:
@@ -120,7 +127,7 @@ class Suite:
 
     def test_no_spelling_of_a_path_dodges_a_rule(self, url: str) -> None:
         reached = others = 0
-        wrong = []
+        wrong: list[tuple[str, str | int | None]] = []
         last: int | None = None
         with _raw(url) as connection:
             for path in spellings():
@@ -163,8 +170,10 @@ class ThreadedSuite(Suite):
 def spellings() -> Iterator[str]:
     """Paths of a guarded view, and of many that are nearly so. Characters are bytes in the guise of Latin-1."""
     yield from ("/exact", "/items/7", "/guarded/a", "/guarded/a/b/c", "/caf%C3%A9", "/caf%c3%a9", "/caf\xc3\xa9")
-    pieces = ("", ".", "..", "%2e%2e", "%2E.", "%252e%252e", "%2f", "%2F", "%252f", "%5c", "\\", "%3f", "%23", "%25", "%")
-    pieces += ("a", ";x=1", "%00", "%ff", "%C3", "\xff", "%20", "+", "~", "%7e", "health", "exact", "caf%e9", "*", "{id}")
+    strange = (
+        r". .. %2e%2e %2E. %252e%252e %2f %2F %252f %5c \ %3f %23 %25 % ;x=1 %00 %ff %C3 %20 + ~ %7e caf%e9 * {id}"
+    )
+    pieces = ("", *strange.split(), "\xff", "a", "health", "exact")
     for piece in pieces:
         yield from (f"/{piece}/exact", f"/exact/{piece}", f"/exact{piece}", f"/{piece}exact", f"/items/{piece}")
         yield from (f"/items/{piece}/", f"/guarded/{piece}", f"/{piece}/guarded/a", f"/items/7{piece}")

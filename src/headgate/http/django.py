@@ -142,12 +142,12 @@ def limit(
             response = await _awaited(view(request, *args, **kwargs))
             return response if charge is None else charge.told(response)
 
-        if iscoroutinefunction(view):
+        if _is_async(view):
             return cast("V", wraps(view)(limited_async))
 
         @wraps(view)
         def limited(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-            if _in_event_loop():  # the `dispatch` of a class with async methods, which returns what they do
+            if _in_event_loop():  # who calls a view there awaits what it returns
                 return limited_async(request, *args, **kwargs)
             charge = _Charge.prepare(route_limit, request, view)
             if charge is not None and not charge.make():
@@ -370,6 +370,14 @@ def _made(make: Callable[[], T]) -> T:
     except FAULTS as error:
         key, message = told(error)
         raise ImproperlyConfigured(f"{SETTING}[{key!r}]: {message}") from error
+
+
+def _is_async(view: View) -> bool:
+    """Whether a view is async, or the `dispatch` of a class with async methods, which returns what they do."""
+    if iscoroutinefunction(view):
+        return True
+    owner = getattr(getattr(view, "func", view), "__self__", None)  # as `method_decorator` binds it
+    return getattr(view, "__name__", "") == "dispatch" and bool(getattr(type(owner), "view_is_async", False))
 
 
 def _in_event_loop() -> bool:

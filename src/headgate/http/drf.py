@@ -47,7 +47,7 @@ class HeadgateThrottle(BaseThrottle):  # type: ignore[misc]
         name = self.scope or f"{type(self).__module__}.{type(self).__qualname__}"
         quota = self.quota
         if quota is None:
-            name = self.scope or getattr(view, "throttle_scope", "")
+            name = self.scope or str(getattr(view, "throttle_scope", None) or "")
             quota = _rate(name) if name else None
         if quota is None:
             return True

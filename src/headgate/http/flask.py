@@ -30,7 +30,7 @@ from headgate.http.limits import NAME, Limits
 from headgate.http.problem import MEDIA_TYPE, problem
 from headgate.http.route import TAKEN, Cost, Key, RouteLimit, subject_of
 from headgate.http.settings import FAULTS, Settings, told
-from headgate.http.wsgi import RateLimitMiddleware, WsgiRequest
+from headgate.http.wsgi import ENVIRON, RateLimitMiddleware, WsgiRequest
 from headgate.limiter.sync import Limiter
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class _Middleware(RateLimitMiddleware):
 
 def _begin() -> None:
     """The first thing that an app does with a request."""
-    limits: Limits[Limiter] | None = flask.request.environ.get(NAME)
+    limits: Limits[Limiter] | None = flask.request.environ.get(ENVIRON)
     if limits is not None:
         flask.g.headgate = limits
         _pass(limits.charged[-1].decision)

@@ -79,7 +79,10 @@ class Gate:
         self._waiting = 0
         self._by_subject = limiter.by_subject
         self._max_waiting = max_waiting
-        self._skip = [Pattern.parse(pattern) for pattern in skip]
+        try:
+            self._skip = [Pattern.parse(pattern) for pattern in skip]
+        except InvalidRule as error:
+            raise InvalidRule(f"skip: {error}") from None
         self._skipped: Recent[str, bool] = Recent(REMEMBERED)
 
     def skips(self, path: str) -> bool:

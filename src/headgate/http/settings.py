@@ -33,6 +33,7 @@ class Settings(NamedTuple):
 def told(error: Exception) -> tuple[str, str]:
     """The setting that is to blame for a fault, and what is wrong with it."""
     field, _, message = str(error).partition(": ")
-    if field.upper() in (*LIMITER, *MIDDLEWARE):
-        return field.upper(), message
+    name = field.partition(" ")[0].upper()  # "store URL" is one, too
+    if name in (*LIMITER, *MIDDLEWARE):
+        return name, message
     return "RULES", str(error)

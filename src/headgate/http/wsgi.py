@@ -2,24 +2,26 @@
 
     app = RateLimitMiddleware(app, limiter=Limiter(rules="rules.toml", store="redis://localhost"))
 
-Bodies pass as they are, in both directions. What was decided is at `environ["headgate"]`: a
+Bodies pass as they are, in both directions. What was decided is at `environ["headgate.limits"]`: a
 `headgate.http.limits.Limits`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headgate.http.entrance import Entrance
 from headgate.http.gate import MAX_WAITING, Cost, Identify
 from headgate.http.identity import Identity
-from headgate.http.limits import NAME, Limits
+from headgate.http.limits import Limits
 from headgate.http.problem import refusal
 from headgate.limiter.sync import Limiter
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+ENVIRON: Final = "headgate.limits"  # PEP 3333 wants a dot in the names of what is not text
 
 
 class WsgiRequest:
@@ -86,9 +88,9 @@ class RateLimitMiddleware:
         request = WsgiRequest(environ)
         if self._entrance.gate.skips(request.path):
             return self._app(environ, start_response)
-        outer: Limits[Limiter] | None = environ.get(NAME)
+        outer: Limits[Limiter] | None = environ.get(ENVIRON)
         limits, allowed = self._entrance.enter(request, outer)
-        environ[NAME] = limits
+        environ[ENVIRON] = limits
         tell = start_response if outer is not None else _telling(limits, start_response)
         return self._app(environ, tell) if allowed else self._refuse(limits, environ, tell)
 

@@ -34,7 +34,7 @@ def bare(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[by
     if path == "/boom":
         start_response("200 OK", text)
         try:
-            raise RuntimeError("boom")
+            raise RuntimeError("boom")  # noqa: TRY301
         except RuntimeError:
             start_response("500 Internal Server Error", text, sys.exc_info())
             return [b"boom"]
