@@ -219,7 +219,7 @@ def _limited(view: Callable[..., Any], limit: RouteLimit) -> Callable[..., Any]:
     @wraps(view)
     def limited(*args: Any, **kwargs: Any) -> Any:
         _enter(limit)
-        return flask.current_app.ensure_sync(view)(*args, **kwargs)
+        return view(*args, **kwargs)
 
     return limited
 
@@ -257,7 +257,8 @@ def _limits(extension: _Extension) -> Limits[Limiter]:
 
 def _route() -> str:
     """`GET /users/<int:id>`. HEAD runs the same view as GET, and counts as GET."""
-    request = flask.request
+    request, rule = flask.request, flask.request.url_rule
+    if rule is None:  # a limit on something else than a view: then the method may be anything, and cannot be trusted
+        return "no route"
     method = "GET" if request.method == "HEAD" else request.method
-    rule = request.url_rule
-    return f"{method} {rule.host or rule.subdomain or ''}{rule.rule}" if rule is not None else method
+    return f"{method} {rule.host or rule.subdomain or ''}{rule.rule}"

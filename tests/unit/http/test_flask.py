@@ -176,6 +176,13 @@ def test_exempt_views_pass_the_rules_but_not_their_own_limits() -> None:
     assert statuses(app, "/free/", "/free%2f") == [404, 429]
 
 
+def test_a_limit_on_what_is_no_view_counts_all_methods_together() -> None:
+    app, headgate = make()
+    app.before_request(headgate.limit("2/minute")(lambda: None))
+    client = app.test_client()
+    assert [client.open("/nowhere", method=method).status_code for method in ("A", "B", "C")] == [404, 404, 429]
+
+
 def test_async_views() -> None:
     app, headgate = make()
 
