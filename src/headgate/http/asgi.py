@@ -10,14 +10,13 @@ call that `request.state.headgate`.
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from functools import cache
 from typing import Any, Self, TypeVar
 
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision, turned_away
-from headgate.http.gate import MAX_WAITING, Cost, Facts, Gate, Identify, Patience
+from headgate.http.entrance import AsyncEntrance
+from headgate.http.gate import MAX_WAITING, Cost, Identify
 from headgate.http.headers import Charged, Fields
 from headgate.http.identity import Identity
 from headgate.http.limits import NAME, Limits
@@ -81,8 +80,7 @@ class RateLimitMiddleware:
         max_waiting: int = MAX_WAITING,
     ) -> None:
         self._app = app
-        self._limiter = limiter
-        self._gate = Gate(
+        self._entrance = AsyncEntrance(
             limiter,
             identity=identity,
             identify=identify,
@@ -93,54 +91,28 @@ class RateLimitMiddleware:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket") or self._gate.skips(scope["path"]):
+        entrance = self._entrance
+        if scope["type"] not in ("http", "websocket") or entrance.gate.skips(scope["path"]):
             await self._app(scope, receive, send)
             return
-        gate = self._gate
-        request = AsgiRequest(scope)
-        if gate.identify is None:
-            client = await gate.identity.facts_async(request, self._limiter.snapshot)
-        else:
-            client = gate.stated(await _awaited(gate.identify(request)))
-        facts = gate.facts(request, client)
-        cost = await _awaited(gate.cost(request)) if callable(gate.cost) else gate.cost
-
-        outer: Limits[AsyncLimiter] | None = scope.get(NAME)
-        if outer is None:
-            limits = scope[NAME] = scope.setdefault("state", {})[NAME] = Limits(self._limiter, facts)
+        entering = await entrance.check(AsgiRequest(scope))
+        limits: Limits[AsyncLimiter] | None = scope.get(NAME)
+        if limits is None:
+            limits = scope[NAME] = scope.setdefault("state", {})[NAME] = Limits(entrance.limiter, entering.facts)
             send = _telling(limits, send)
-        else:
-            limits = outer
-        decision = await self._limiter.check_facts(facts, cost=cost)
-        if decision.allowed and not decision.hold:
-            limits.charged.append(Charged(decision, cost))
+        if entering.passes:
+            limits.charged.append(Charged(entering.decision, entering.cost))
             await self._app(scope, receive, send)
             return
-        async with _Held(receive, self._limiter.clock) as held:
-            standing = await self._hold(decision, held, facts, cost)
-            if standing is None:
+        async with _Held(receive, entrance.limiter.clock) as held:
+            decision = await entrance.hold(entering, held)
+            if decision is None:
                 return  # the client has gone
-            limits.charged.append(Charged(standing, cost))
-            if standing.allowed:
+            limits.charged.append(Charged(decision, entering.cost))
+            if decision.allowed:
                 await self._app(scope, held.receive, send)
             else:
                 await _refuse(scope, held.receive, send, limits)
-
-    async def _hold(self, decision: Decision, held: _Held, facts: Facts, cost: int) -> Decision | None:
-        """Hold a request back as its rules want it. Returns what is decided in the end; None: the client has gone."""
-        gate, patience = self._gate, Patience(self._limiter.clock)
-        while (seconds := patience.seconds(decision)) is not None and not gate.full:
-            with gate.place():
-                if not await held.sleep(seconds):
-                    return None
-            decision = await self._limiter.check_facts(facts, cost=cost)
-        if decision.hold:
-            if gate.full:
-                return turned_away(decision)
-            with gate.place():
-                if not await held.sleep(decision.hold):
-                    return None
-        return decision
 
 
 def _telling(limits: Limits[AsyncLimiter], send: Send) -> Send:
@@ -178,10 +150,6 @@ def _name(name: str) -> bytes:
     return name.lower().encode()
 
 
-async def _awaited(value: T | Awaitable[T]) -> T:
-    return await value if inspect.isawaitable(value) else value
-
-
 class _Held:
     """A request that waits. Meanwhile its client may leave: to notice, what the client sends is read.
 
@@ -201,6 +169,9 @@ class _Held:
     async def __aexit__(self, *exc: object) -> None:
         if self._reading is not None:
             self._reading.cancel()
+
+    def may_wait(self, seconds: float) -> bool:  # noqa: ARG002 - HTTP has no deadlines
+        return True
 
     async def sleep(self, seconds: float) -> bool:
         """Whether the client is still there after so many seconds."""

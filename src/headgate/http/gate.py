@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
@@ -26,6 +27,18 @@ Cost = int | Callable[[Any], int | Awaitable[int]]
 
 MAX_WAITING: Final = 1_000
 REMEMBERED: Final = 4_096  # paths
+_DOTS: Final = re.compile(r"(?<=/)\.\.?(?=/|\Z)")
+
+
+class Options(TypedDict, total=False):
+    """The options of `Gate`, for those who pass them on."""
+
+    identity: Identity | None
+    identify: Identify | None
+    cost: Cost
+    skip: Iterable[str]
+    charge_header: str | None
+    max_waiting: int
 
 
 class Gate:
@@ -41,12 +54,12 @@ class Gate:
         self,
         limiter: Limiter | AsyncLimiter,
         *,
-        identity: Identity | None,
-        identify: Identify | None,
-        cost: Cost,
-        skip: Iterable[str],
-        charge_header: str | None,
-        max_waiting: int,
+        identity: Identity | None = None,
+        identify: Identify | None = None,
+        cost: Cost = 1,
+        skip: Iterable[str] = (),
+        charge_header: str | None = None,
+        max_waiting: int = MAX_WAITING,
     ) -> None:
         if identity is not None and identify is not None:
             raise InvalidRule("identity, identify: give one of them, not both")
@@ -66,7 +79,10 @@ class Gate:
         self._waiting = 0
         self._by_subject = limiter.by_subject
         self._max_waiting = max_waiting
-        self._skip = [Pattern.parse(pattern) for pattern in skip]
+        try:
+            self._skip = [Pattern.parse(pattern) for pattern in skip]
+        except InvalidRule as error:
+            raise InvalidRule(f"skip: {error}") from None
         self._skipped: Recent[str, bool] = Recent(REMEMBERED)
 
     def skips(self, path: str) -> bool:
@@ -75,7 +91,7 @@ class Gate:
             return False
         known = self._skipped.get(path)
         if known is None:
-            normal = normal_path(path)
+            normal = normal_path(routed(path))
             known = any(pattern.fits(normal) for pattern in self._skip)
             self._skipped.put(path, known)
         return known
@@ -88,25 +104,21 @@ class Gate:
         """What is checked of a request, given who is asking."""
         if self._by_subject:
             return {"user": client_of(client)}
-        client.setdefault("endpoint", request.path)
+        client.setdefault("endpoint", routed(request.path))
         client.setdefault("method", request.method)
         return client
 
-    @property
-    def full(self) -> bool:
-        """Whether no more requests may be held back."""
-        return self._waiting >= self._max_waiting
-
     @contextmanager
-    def place(self) -> Iterator[None]:
-        """Where one request waits."""
+    def place(self) -> Iterator[bool]:
+        """Where one request waits; False when there is none left."""
         with self._lock:
-            self._waiting += 1
+            free = self._waiting < self._max_waiting
+            self._waiting += free
         try:
-            yield
+            yield free
         finally:
             with self._lock:
-                self._waiting -= 1
+                self._waiting -= free
 
 
 class Patience:
@@ -127,6 +139,19 @@ class Patience:
             self._deadline_us = now_us + round(decision.max_delay * MICROSECONDS)
         late = now_us + round(decision.retry_after * MICROSECONDS) > self._deadline_us
         return None if late else decision.retry_after
+
+
+def routed(path: str) -> str:
+    """A path that a server has decoded, written so that rules read it as apps do.
+
+    Apps do not decode it again, and to their routers `..` is a segment like any other: were rules to resolve it,
+    `/files/../health` would be served by the route `/files/*` and counted as `/health`.
+    """
+    if "%" in path or "?" in path or "#" in path:
+        path = path.replace("%", "%25").replace("?", "%3F").replace("#", "%23")
+    if "/." in path:
+        path = _DOTS.sub(lambda dots: "%252E" * len(dots[0]), path)
+    return path
 
 
 def charge_of(text: str) -> int:

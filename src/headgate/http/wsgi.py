@@ -2,25 +2,26 @@
 
     app = RateLimitMiddleware(app, limiter=Limiter(rules="rules.toml", store="redis://localhost"))
 
-Bodies pass as they are, in both directions. What was decided is at `environ["headgate"]`: a
+Bodies pass as they are, in both directions. What was decided is at `environ["headgate.limits"]`: a
 `headgate.http.limits.Limits`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from headgate.core.decision import Decision, turned_away
-from headgate.http.gate import MAX_WAITING, Cost, Facts, Gate, Identify, Patience
-from headgate.http.headers import Charged
+from headgate.http.entrance import Entrance
+from headgate.http.gate import MAX_WAITING, Cost, Identify
 from headgate.http.identity import Identity
-from headgate.http.limits import NAME, Limits
+from headgate.http.limits import Limits
 from headgate.http.problem import refusal
 from headgate.limiter.sync import Limiter
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+ENVIRON: Final = "headgate.limits"  # PEP 3333 wants a dot in the names of what is not text
 
 
 class WsgiRequest:
@@ -73,8 +74,7 @@ class RateLimitMiddleware:
         max_waiting: int = MAX_WAITING,
     ) -> None:
         self._app = app
-        self._limiter = limiter
-        self._gate = Gate(
+        self._entrance = Entrance(
             limiter,
             identity=identity,
             identify=identify,
@@ -85,47 +85,24 @@ class RateLimitMiddleware:
         )
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        gate = self._gate
         request = WsgiRequest(environ)
-        if gate.skips(request.path):
+        if self._entrance.gate.skips(request.path):
             return self._app(environ, start_response)
-        if gate.identify is None:
-            client = gate.identity.facts(request, self._limiter.snapshot)
-        else:
-            client = gate.stated(gate.identify(request))
-        facts = gate.facts(request, client)
-        cost: Any = gate.cost(request) if callable(gate.cost) else gate.cost
+        outer: Limits[Limiter] | None = environ.get(ENVIRON)
+        limits, allowed = self._entrance.enter(request, outer)
+        environ[ENVIRON] = limits
+        tell = start_response if outer is not None else _telling(limits, start_response)
+        return self._app(environ, tell) if allowed else self._refuse(limits, environ, tell)
 
-        outer: Limits[Limiter] | None = environ.get(NAME)
-        if outer is None:
-            limits = environ[NAME] = Limits(self._limiter, facts)
-            start_response = _telling(limits, start_response)
-        else:
-            limits = outer
-        decision = self._limiter.check_facts(facts, cost=cost)
-        if not decision.allowed or decision.hold:
-            decision = self._hold(decision, facts, cost)
-        limits.charged.append(Charged(decision, cost))
-        if not decision.allowed:
-            answer = refusal(limits)
-            start_response(answer.line, answer.content)
-            return [answer.body]
-        return self._app(environ, start_response)
-
-    def _hold(self, decision: Decision, facts: Facts, cost: int) -> Decision:
-        """Hold a request back as its rules want it. Returns what is decided in the end."""
-        gate, clock = self._gate, self._limiter.clock
-        patience = Patience(clock)
-        while (seconds := patience.seconds(decision)) is not None and not gate.full:
-            with gate.place():
-                clock.sleep(seconds)
-            decision = self._limiter.check_facts(facts, cost=cost)
-        if decision.hold:
-            if gate.full:
-                return turned_away(decision)
-            with gate.place():
-                clock.sleep(decision.hold)
-        return decision
+    def _refuse(
+        self,
+        limits: Limits[Limiter],
+        environ: WSGIEnvironment,  # noqa: ARG002 - for frameworks, which answer in their own way
+        tell: StartResponse,
+    ) -> Iterable[bytes]:
+        answer = refusal(limits)
+        tell(answer.line, answer.content)
+        return [answer.body]
 
 
 def _telling(limits: Limits[Limiter], start_response: StartResponse) -> StartResponse:

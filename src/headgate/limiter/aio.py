@@ -170,6 +170,12 @@ class AsyncLimiter:
 
         return decorate
 
+    def sibling(self, rules: Rules, *, name: str = "default") -> AsyncLimiter:
+        """See `Limiter.sibling`."""
+        return AsyncLimiter(
+            rules, store=self._store, clock=self._engine.clock, name=name, failure_mode=self._engine.failure_mode
+        )
+
     @property
     def by_subject(self) -> bool:
         """Whether it counts by subject alone, as one made from a notation does, and not by rules."""

@@ -207,6 +207,12 @@ class Limiter:
 
         return decorate
 
+    def sibling(self, rules: Rules, *, name: str = "default") -> Limiter:
+        """Another limiter, with other rules, on this one's store and clock, and with its failure mode."""
+        return Limiter(
+            rules, store=self._store, clock=self._engine.clock, name=name, failure_mode=self._engine.failure_mode
+        )
+
     @property
     def by_subject(self) -> bool:
         """Whether it counts by subject alone, as one made from a notation does, and not by rules."""

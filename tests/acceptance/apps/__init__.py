@@ -1,0 +1,1 @@
+"""Apps that the acceptance tests start under real servers."""

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import grpc
 
-from headgate.core.decision import Decision, turned_away
-from headgate.http.gate import Facts, Gate, Patience
+from headgate.core.clock import Clock
+from headgate.http.entrance import AsyncEntrance
 from headgate.http.grpc.answer import CURRENT, metadata_of, status_of
 from headgate.http.grpc.handler import Behaviour, Handler, behaviour_of, replaced
 from headgate.http.grpc.request import GrpcRequest
@@ -27,9 +27,9 @@ T = TypeVar("T")
 class AsyncCalls:
     """Limits calls by an `AsyncLimiter`."""
 
-    def __init__(self, limiter: AsyncLimiter, gate: Gate) -> None:
-        self._limiter = limiter
-        self._gate = gate
+    def __init__(self, entrance: AsyncEntrance) -> None:
+        self._entrance = entrance
+        self.gate = entrance.gate
 
     def limited(self, handler: Handler, path: str) -> Handler:
         """The handler of a method, that handles what is admitted. To be called in the task that handles the call.
@@ -121,41 +121,32 @@ class AsyncCalls:
 
     async def _admit(self, request: GrpcRequest, outer: Limits[AsyncLimiter] | None) -> Limits[AsyncLimiter]:
         """Decide on a call. The decision is the last of those in what is returned."""
-        gate = self._gate
-        if gate.identify is None:
-            client = await gate.identity.facts_async(request, self._limiter.snapshot)
-        else:
-            client = gate.stated(await _awaited(gate.identify(request)))
-        facts = gate.facts(request, client)
-        cost = await _awaited(gate.cost(request)) if callable(gate.cost) else gate.cost
-        decision = await self._limiter.check_facts(facts, cost=cost)
-        if not decision.allowed or decision.hold:
-            decision = await self._hold(decision, request.context, facts, cost)
-        limits = Limits(self._limiter, facts) if outer is None else outer
-        limits.charged.append(Charged(decision, cost))
+        entering = await self._entrance.check(request)
+        decision = entering.decision
+        if not entering.passes:
+            held = _Held(request.context, self._entrance.limiter.clock)
+            standing = await self._entrance.hold(entering, held)
+            decision = decision if standing is None else standing
+        limits = Limits(self._entrance.limiter, entering.facts) if outer is None else outer
+        limits.charged.append(Charged(decision, entering.cost))
         return limits
 
-    async def _hold(self, decision: Decision, context: Any, facts: Facts, cost: int) -> Decision:
-        """Hold a call back as its rules want it, unless its client leaves: then grpc cancels the task.
 
-        Returns what is decided in the end.
-        """
-        patience = Patience(self._limiter.clock)
-        while (seconds := patience.seconds(decision)) is not None and self._may_wait(seconds, context):
-            with self._gate.place():
-                await self._limiter.clock.sleep_async(seconds)
-            decision = await self._limiter.check_facts(facts, cost=cost)
-        if decision.hold:
-            if not self._may_wait(decision.hold, context):
-                return turned_away(decision)
-            with self._gate.place():
-                await self._limiter.clock.sleep_async(decision.hold)
-        return decision
+class _Held:
+    """A call that waits. If its client leaves, grpc cancels the task."""
 
-    def _may_wait(self, seconds: float, context: Any) -> bool:
-        """Whether there is a place to wait in, and the client's deadline is not before the end."""
-        remaining = context.time_remaining()
-        return not self._gate.full and (remaining is None or seconds < remaining)
+    def __init__(self, context: Any, clock: Clock) -> None:
+        self._context = context
+        self._clock = clock
+
+    def may_wait(self, seconds: float) -> bool:
+        """Whether the client's deadline is not before the end."""
+        remaining = self._context.time_remaining()
+        return remaining is None or seconds < remaining
+
+    async def sleep(self, seconds: float) -> bool:
+        await self._clock.sleep_async(seconds)
+        return True
 
 
 class ToldContext:
@@ -215,7 +206,3 @@ async def _during(task: asyncio.Task[Any] | None, work: Awaitable[T]) -> T:
         return await work
     finally:
         task.remove_done_callback(leave)
-
-
-async def _awaited(value: T | Awaitable[T]) -> T:
-    return await value if inspect.isawaitable(value) else value

@@ -10,7 +10,8 @@ import grpc
 import grpc.aio
 
 from headgate.errors import InvalidRule
-from headgate.http.gate import MAX_WAITING, Cost, Gate, Identify
+from headgate.http.entrance import AsyncEntrance, Entrance
+from headgate.http.gate import MAX_WAITING, Cost, Identify, Options
 from headgate.http.grpc.aio import AsyncCalls
 from headgate.http.grpc.handler import Handler
 from headgate.http.grpc.sync import SyncCalls
@@ -59,15 +60,18 @@ class RateLimitInterceptor(_Either):
         skip: Iterable[str] = (HEALTH,),
         max_waiting: int = MAX_WAITING,
     ) -> None:
-        self._gate = Gate(
-            limiter,
-            identity=identity,
-            identify=identify,
-            cost=cost,
-            skip=skip,
-            charge_header=None,
-            max_waiting=max_waiting,
-        )
+        options: Options = {
+            "identity": identity,
+            "identify": identify,
+            "cost": cost,
+            "skip": skip,
+            "max_waiting": max_waiting,
+        }
+        if isinstance(limiter, AsyncLimiter):
+            self._calls: AsyncCalls | SyncCalls = AsyncCalls(AsyncEntrance(limiter, **options))
+        else:
+            self._calls = SyncCalls(Entrance(limiter, **options))
+        self._gate = self._calls.gate
 
 
 class SyncRateLimitInterceptor(RateLimitInterceptor, grpc.ServerInterceptor):
@@ -79,7 +83,6 @@ class SyncRateLimitInterceptor(RateLimitInterceptor, grpc.ServerInterceptor):
                 f"limiter: must be a Limiter for grpc.server, or an AsyncLimiter for grpc.aio.server, got {limiter!r}"
             )
         super().__init__(limiter=limiter, **options)
-        self._calls = SyncCalls(limiter, self._gate)
 
     def intercept_service(self, continuation: Any, handler_call_details: grpc.HandlerCallDetails) -> Any:
         handler, method = continuation(handler_call_details), handler_call_details.method
@@ -94,7 +97,6 @@ class AsyncRateLimitInterceptor(RateLimitInterceptor, grpc.aio.ServerInterceptor
         if not isinstance(limiter, AsyncLimiter):
             raise InvalidRule(f"limiter: must be an AsyncLimiter for grpc.aio.server, got {limiter!r}")
         super().__init__(limiter=limiter, **options)
-        self._calls = AsyncCalls(limiter, self._gate)
 
     def intercept_service(self, continuation: Any, handler_call_details: grpc.HandlerCallDetails) -> Any:
         try:

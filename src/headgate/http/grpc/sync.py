@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import grpc
 
-from headgate.core.decision import Decision, turned_away
-from headgate.http.gate import Facts, Gate, Patience
+from headgate.core.clock import Clock
+from headgate.http.entrance import Entrance
 from headgate.http.grpc.answer import CURRENT, metadata_of, status_of
 from headgate.http.grpc.handler import Handler, behaviour_of, replaced
 from headgate.http.grpc.request import GrpcRequest
@@ -23,9 +23,9 @@ TICK: Final = 0.05  # seconds after which a call that waits looks whether its cl
 class SyncCalls:
     """Limits calls by a `Limiter`. One that is held back occupies its thread."""
 
-    def __init__(self, limiter: Limiter, gate: Gate) -> None:
-        self._limiter = limiter
-        self._gate = gate
+    def __init__(self, entrance: Entrance) -> None:
+        self._entrance = entrance
+        self.gate = entrance.gate
 
     def limited(self, handler: Handler, path: str) -> Handler:
         """The handler of a method, that handles what is admitted."""
@@ -55,44 +55,36 @@ class SyncCalls:
 
     def _admit(self, request: GrpcRequest, outer: Limits[Limiter] | None) -> Limits[Limiter]:
         """Decide on a call. The decision is the last of those in what is returned."""
-        gate = self._gate
-        if gate.identify is None:
-            client = gate.identity.facts(request, self._limiter.snapshot)
-        else:
-            client = gate.stated(gate.identify(request))
-        facts = gate.facts(request, client)
-        cost: Any = gate.cost(request) if callable(gate.cost) else gate.cost
-        decision = self._limiter.check_facts(facts, cost=cost)
-        if not decision.allowed or decision.hold:
-            decision = self._hold(decision, request.context, facts, cost)
-        limits = Limits(self._limiter, facts) if outer is None else outer
-        limits.charged.append(Charged(decision, cost))
+        entering = self._entrance.check(request)
+        decision = entering.decision
+        if not entering.passes:
+            standing = self._entrance.hold(entering, _Held(request.context, self._entrance.limiter.clock))
+            if standing is None:  # nobody gets this, but it ends the call
+                request.context.abort(grpc.StatusCode.CANCELLED, "The client has gone.")
+            else:
+                decision = standing
+        limits = Limits(self._entrance.limiter, entering.facts) if outer is None else outer
+        limits.charged.append(Charged(decision, entering.cost))
         return limits
 
-    def _hold(self, decision: Decision, context: grpc.ServicerContext, facts: Facts, cost: int) -> Decision:
-        """Hold a call back as its rules want it. Returns what is decided in the end."""
-        patience = Patience(self._limiter.clock)
-        while (seconds := patience.seconds(decision)) is not None and self._may_wait(seconds, context):
-            self._sleep(seconds, context)
-            decision = self._limiter.check_facts(facts, cost=cost)
-        if decision.hold:
-            if not self._may_wait(decision.hold, context):
-                return turned_away(decision)
-            self._sleep(decision.hold, context)
-        return decision
 
-    def _may_wait(self, seconds: float, context: grpc.ServicerContext) -> bool:
-        """Whether there is a place to wait in, and the client's deadline is not before the end."""
-        remaining = context.time_remaining()
-        return not self._gate.full and (remaining is None or seconds < remaining)
+class _Held:
+    """A call that waits in its thread."""
 
-    def _sleep(self, seconds: float, context: grpc.ServicerContext) -> None:
-        with self._gate.place():
-            while seconds > 0 and context.is_active():
-                self._limiter.clock.sleep(min(seconds, TICK))
-                seconds -= TICK
-        if not context.is_active():
-            context.abort(grpc.StatusCode.CANCELLED, "The client has gone.")  # which sends nothing, and ends the call
+    def __init__(self, context: grpc.ServicerContext, clock: Clock) -> None:
+        self._context = context
+        self._clock = clock
+
+    def may_wait(self, seconds: float) -> bool:
+        """Whether the client's deadline is not before the end."""
+        remaining = self._context.time_remaining()
+        return remaining is None or seconds < remaining
+
+    def sleep(self, seconds: float) -> bool:
+        while seconds > 0 and self._context.is_active():
+            self._clock.sleep(min(seconds, TICK))
+            seconds -= TICK
+        return self._context.is_active()
 
 
 def _tell(limits: Limits[Limiter], context: grpc.ServicerContext) -> None:

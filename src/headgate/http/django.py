@@ -1,0 +1,392 @@
+"""Django: middleware for both of its worlds, WSGI and ASGI, and a decorator for views.
+
+    MIDDLEWARE = ["headgate.http.django.RateLimitMiddleware", ...]
+    HEADGATE = {"RULES": "rules.toml", "STORE": "redis://localhost:6379/0"}
+
+What was decided is at `request.headgate`: a `headgate.http.limits.Limits`. A throttle class for REST framework is in
+`headgate.http.drf`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import wraps
+from threading import Lock
+from typing import Any, Final, TypeVar, cast
+from weakref import WeakKeyDictionary
+
+from asgiref.sync import async_to_sync, iscoroutinefunction, markcoroutinefunction
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.handlers.asgi import ASGIRequest
+from django.core.signals import setting_changed
+from django.http import HttpRequest, HttpResponse
+from django.utils.module_loading import import_string
+
+from headgate.core.decision import Decision
+from headgate.core.quota import Quota
+from headgate.http.entrance import AsyncEntrance, Entrance
+from headgate.http.headers import Charged
+from headgate.http.limits import NAME, Limits
+from headgate.http.problem import refusal
+from headgate.http.route import TAKEN, Cost, Key, RouteLimit, subject_of
+from headgate.http.settings import FAULTS, Settings, told
+from headgate.limiter.aio import AsyncLimiter
+from headgate.limiter.decorator import rule_name
+from headgate.limiter.sync import Limiter
+from headgate.stores.urls import open_store
+
+SETTING: Final = "HEADGATE"
+FUNCTIONS: Final = ("IDENTITY", "IDENTIFY", "COST", "VIEW")  # which may be named by their dotted path
+View = Callable[..., Any]
+AnyLimits = Limits[Limiter] | Limits[AsyncLimiter]
+V = TypeVar("V", bound=View)
+
+
+class DjangoRequest:
+    """A request as identity and cost functions see it, and Django's own `request`."""
+
+    __slots__ = ("request",)
+
+    def __init__(self, request: HttpRequest) -> None:
+        self.request = request
+
+    @property
+    def method(self) -> str:
+        return self.request.method or "GET"
+
+    @property
+    def path(self) -> str:
+        path: str = self.request.path
+        return path
+
+    @property
+    def peer(self) -> str | None:
+        return self.request.META.get("REMOTE_ADDR") or None
+
+    def header(self, name: str) -> str | None:
+        value: str | None = self.request.headers.get(name)
+        return value
+
+
+class RateLimitMiddleware:
+    """Checks every request, and tells clients what is left.
+
+    Put it first, so that no other middleware works for requests that are refused, and all responses tell of limits.
+    Its options are in the setting `HEADGATE`: the arguments of a `Limiter` and those of `headgate.http.gate.Gate`, in
+    capitals; and `VIEW`, a view that answers refused requests instead of problem details. Functions are given a
+    `DjangoRequest`, and may be async under ASGI.
+    """
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: View) -> None:
+        self._get_response = get_response
+        self._setup = current()
+        self._is_async = iscoroutinefunction(get_response)
+        if self._is_async:
+            markcoroutinefunction(self)
+            self._setup.check_async()
+        else:
+            self._setup.check_sync()
+
+    def __call__(self, request: HttpRequest) -> Any:
+        if self._is_async:
+            return self._call_async(request)
+        asked = DjangoRequest(request)
+        entrance = self._setup.entrance()
+        if entrance.gate.skips(asked.path):
+            return self._get_response(request)
+        request.headgate, allowed = entrance.enter(asked)
+        limits: Limits[Limiter] = request.headgate
+        return _telling(limits, self._get_response(request) if allowed else self._setup.refuse(request, limits))
+
+    async def _call_async(self, request: HttpRequest) -> Any:
+        asked = DjangoRequest(request)
+        entrance = self._setup.async_entrance()
+        if entrance.gate.skips(asked.path):
+            return await self._get_response(request)
+        request.headgate, allowed = await entrance.enter(asked)
+        limits: Limits[AsyncLimiter] = request.headgate
+        if allowed:
+            return _telling(limits, await self._get_response(request))
+        return _telling(limits, await _awaited(self._setup.refuse(request, limits)))
+
+
+def limit(
+    quota: str | Quota,
+    *,
+    key: Key | None = None,
+    cost: Cost = 1,
+    name: str | None = None,
+    methods: Iterable[str] = (),
+) -> Callable[[V], V]:
+    """Limit a view, sync or async, besides what the rules say; with or without the middleware.
+
+    Each client is counted by itself, for each route of the URL configuration: `/users/<int:id>/` is one, and all
+    methods count together. `key` is a function of Django's request that returns who is counted instead, `cost` may be
+    one. Limits of the same `name` count together. With `methods`, requests of others pass. Several quotas in one
+    notation (`"5/minute; 100/day"`) are charged all or not at all. For classes there is Django's own
+    `method_decorator(limit("5/minute"), name="dispatch")`.
+    """
+    route_limit = RouteLimit(quota, key=key, cost=cost, name=name, methods=methods)
+
+    def decorate(view: V) -> V:
+        async def limited_async(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+            charge = await _Charge.prepare_async(route_limit, request, view)
+            if charge is not None and not await charge.make_async():
+                return charge.told(await _awaited(charge.refuse()))
+            response = await _awaited(view(request, *args, **kwargs))
+            return response if charge is None else charge.told(response)
+
+        if _is_async(view):
+            return cast("V", wraps(view)(limited_async))
+
+        @wraps(view)
+        def limited(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+            if _in_event_loop():  # who calls a view there awaits what it returns
+                return limited_async(request, *args, **kwargs)
+            charge = _Charge.prepare(route_limit, request, view)
+            if charge is not None and not charge.make():
+                return charge.told(charge.refuse())
+            response = view(request, *args, **kwargs)
+            return response if charge is None else charge.told(response)
+
+        return cast("V", limited)
+
+    return decorate
+
+
+def charged(limit: RouteLimit, request: HttpRequest, *, name: str, key: str | int | None) -> Decision:
+    """Check a request against a limit, in a thread: for others than views. The client is told by the middleware."""
+    setup = current()
+    limits: AnyLimits = getattr(request, NAME, None) or setup.limits(request)
+    return _Charge(setup, limit, request, limits, name, key).decide()
+
+
+class Setup:
+    """The setting `HEADGATE`, checked, and what is made of it when it is first needed.
+
+    Raises `ImproperlyConfigured`, which names the key.
+    """
+
+    def __init__(self, values: Any) -> None:
+        if not isinstance(values, Mapping):
+            raise ImproperlyConfigured(f"{SETTING}: must be a dictionary, got {values!r}")
+        values = {key: _imported(key, value) if key in FUNCTIONS else value for key, value in values.items()}
+        try:
+            self._settings = Settings.read(values, others=("VIEW",))
+        except KeyError as error:
+            raise ImproperlyConfigured(f"{SETTING}: {error.args[0]!r} {error.args[1]}") from None
+        self._view: View | None = values.get("VIEW")
+        if self._view is not None and not callable(self._view):
+            raise ImproperlyConfigured(f"{SETTING}['VIEW']: must be a view, got {self._view!r}")
+        self._lock = Lock()
+        self._entrance: Entrance | None = None
+        self._async_entrances: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncEntrance] = WeakKeyDictionary()
+        self._checked: AsyncEntrance | None = None  # made before there was an event loop, and not used yet
+        store = self._settings.limiter.get("store", "memory://")
+        if isinstance(store, str) and store.startswith("memory:"):  # one, in both worlds
+            opened = _made(lambda: open_store(store, self._settings.limiter.get("clock")))
+            self._settings.limiter["store"] = opened
+
+    def check_sync(self) -> None:
+        """Raises now what a request would raise."""
+        self.entrance()
+
+    def check_async(self) -> None:
+        """The same for asyncio."""
+        if self._checked is None:
+            self._checked = self._made_async()
+
+    def entrance(self) -> Entrance:
+        """For threads. There is one."""
+        with self._lock:
+            if self._entrance is None:
+                limiter, middleware = self._settings
+                self._entrance = _made(lambda: Entrance(Limiter(**limiter), **middleware))
+            return self._entrance
+
+    def async_entrance(self) -> AsyncEntrance:
+        """For asyncio. There is one for each event loop, as connections belong to one."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            entrance = self._async_entrances.get(loop)
+            if entrance is None:
+                entrance, self._checked = self._checked or self._made_async(), None
+                self._async_entrances[loop] = entrance
+            return entrance
+
+    def limits(self, request: HttpRequest) -> Limits[Limiter]:
+        """Those of a request that the middleware has not seen."""
+        entrance = self.entrance()
+        return Limits(entrance.limiter, entrance.facts(DjangoRequest(request)))
+
+    async def limits_async(self, request: HttpRequest) -> AnyLimits:
+        """The same for an async view. In a WSGI server, an event loop lives no longer than a request."""
+        if not isinstance(request, ASGIRequest):
+            return self.limits(request)
+        entrance = self.async_entrance()
+        return Limits(entrance.limiter, await entrance.facts(DjangoRequest(request)))
+
+    def refuse(self, request: HttpRequest, limits: AnyLimits) -> Any:
+        """The answer to a refused request, without the limits' fields; or a promise of it, if the view is async."""
+        if self._view is not None:
+            return self._view(request)
+        status, content, body = refusal(limits)
+        return HttpResponse(body, status=status, headers=dict(content))
+
+    def _made_async(self) -> AsyncEntrance:
+        limiter, middleware = self._settings
+        return _made(lambda: AsyncEntrance(AsyncLimiter(**limiter), **middleware))
+
+
+class _Charge:
+    """One view's limit on one request."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        limit: RouteLimit,
+        request: HttpRequest,
+        limits: AnyLimits,
+        name: str,
+        key: str | int | None,
+    ) -> None:
+        self._setup = setup
+        self._request = request
+        self._limits = limits
+        self._outer = hasattr(request, NAME)  # whether a middleware, or a limit around this one, tells the client
+        request.headgate = limits
+        self._limiter: Limiter | AsyncLimiter = limit.limiter(limits.limiter, name)  # type: ignore[type-var]
+        self._subject = subject_of(limits, key)
+        self._cost = limit.cost(request) if callable(limit.cost) else limit.cost
+
+    @classmethod
+    def prepare(cls, limit: RouteLimit, request: HttpRequest, view: View) -> _Charge | None:
+        """None when the limit is not for requests like this one."""
+        if not limit.applies(request.method):
+            return None
+        setup = current()
+        limits = getattr(request, NAME, None) or setup.limits(request)
+        return cls._of(setup, limit, request, limits, view)
+
+    @classmethod
+    async def prepare_async(cls, limit: RouteLimit, request: HttpRequest, view: View) -> _Charge | None:
+        if not limit.applies(request.method):
+            return None
+        setup = current()
+        limits = getattr(request, NAME, None) or await setup.limits_async(request)
+        return cls._of(setup, limit, request, limits, view)
+
+    @classmethod
+    def _of(cls, setup: Setup, limit: RouteLimit, request: HttpRequest, limits: AnyLimits, view: View) -> _Charge:
+        taken: list[str] = request.__dict__.setdefault(TAKEN, [])
+        key = limit.key(request) if limit.key else None
+        return cls(setup, limit, request, limits, limit.named(_route(request, view), taken), key)
+
+    def make(self) -> bool:
+        """Whether the request may pass."""
+        return self.decide().allowed
+
+    async def make_async(self) -> bool:
+        if isinstance(self._limiter, AsyncLimiter):
+            decision = await self._limiter.check(self._subject, cost=self._cost)
+        else:  # a WSGI server's
+            decision = await asyncio.to_thread(self._limiter.check, self._subject, cost=self._cost)
+        return self._add(decision).allowed
+
+    def decide(self) -> Decision:
+        if isinstance(self._limiter, AsyncLimiter):  # a sync view under ASGI: in a thread, while the event loop runs
+            decision = async_to_sync(self._limiter.check)(self._subject, cost=self._cost)
+        else:
+            decision = self._limiter.check(self._subject, cost=self._cost)
+        return self._add(decision)
+
+    def refuse(self) -> Any:
+        return self._setup.refuse(self._request, self._limits)
+
+    def told(self, response: Any) -> Any:
+        """The response, with the limits' fields if nobody else adds them."""
+        return response if self._outer else _telling(self._limits, response)
+
+    def _add(self, decision: Decision) -> Decision:
+        self._limits.charged.append(Charged(decision, self._cost))
+        return decision
+
+
+_lock = Lock()
+_current: list[Setup] = []
+
+
+def current() -> Setup:
+    """The project's setup, made when it is first needed."""
+    with _lock:
+        if not _current:
+            _current.append(Setup(getattr(settings, SETTING, {})))
+        return _current[0]
+
+
+def _changed(*, setting: str, **_: Any) -> None:
+    if setting == SETTING:  # a test's override_settings
+        with _lock:
+            _current.clear()
+
+
+setting_changed.connect(_changed)
+
+
+def _telling(limits: AnyLimits, response: Any) -> Any:
+    """The response, with the limits' fields."""
+    for name, value in limits.fields:
+        response.headers[name] = value
+    return response
+
+
+def _route(request: HttpRequest, view: View) -> str:
+    """`/users/<int:id>/`; the view's own name when no URL led to it, as in a test."""
+    match = request.resolver_match
+    return rule_name(view) if match is None else f"/{match.route}"
+
+
+def _imported(key: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return import_string(value)
+    except ImportError as error:
+        raise ImproperlyConfigured(f"{SETTING}[{key!r}]: {error}") from error
+
+
+T = TypeVar("T")
+
+
+def _made(make: Callable[[], T]) -> T:
+    try:
+        return make()
+    except FAULTS as error:
+        key, message = told(error)
+        raise ImproperlyConfigured(f"{SETTING}[{key!r}]: {message}") from error
+
+
+def _is_async(view: View) -> bool:
+    """Whether a view is async, or the `dispatch` of a class with async methods, which returns what they do."""
+    if iscoroutinefunction(view):
+        return True
+    owner = getattr(getattr(view, "func", view), "__self__", None)  # as `method_decorator` binds it
+    return getattr(view, "__name__", "") == "dispatch" and bool(getattr(type(owner), "view_is_async", False))
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+async def _awaited(value: T | Awaitable[T]) -> T:
+    return await value if inspect.isawaitable(value) else value

@@ -1,0 +1,102 @@
+"""Django REST framework: a throttle class, and problem details for what throttles refuse.
+
+class SearchThrottle(HeadgateThrottle):
+    quota = "5/minute"
+
+class SearchView(APIView):
+    throttle_classes = [SearchThrottle]
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar
+
+from django.core.exceptions import ImproperlyConfigured
+from django.http import HttpResponse
+from rest_framework.exceptions import Throttled
+from rest_framework.settings import api_settings
+from rest_framework.throttling import BaseThrottle
+from rest_framework.views import exception_handler as default_handler
+
+from headgate.core.decision import Decision
+from headgate.core.quota import Quota
+from headgate.errors import InvalidQuota
+from headgate.http.django import charged
+from headgate.http.problem import MEDIA_TYPE, problem
+from headgate.http.route import RouteLimit
+
+_REFUSAL = "_headgate_refusal"  # on Django's request: the decision by which a throttle refused it
+
+
+class HeadgateThrottle(BaseThrottle):  # type: ignore[misc]
+    """Limits requests to views of REST framework. Its store is that of the setting `HEADGATE`.
+
+    `quota` is a notation or a `Quota`. Without it, `scope`, or else the view's `throttle_scope`, names an entry of
+    `DEFAULT_THROTTLE_RATES`; a view that has no scope, or whose rate is None, is not throttled. All views with one
+    scope, or with one class of throttle, count together.
+    """
+
+    quota: ClassVar[str | Quota | None] = None
+    scope: ClassVar[str | None] = None
+
+    def __init__(self) -> None:
+        self._decision: Decision | None = None
+
+    def allow_request(self, request: Any, view: Any) -> bool:
+        name = self.scope or f"{type(self).__module__}.{type(self).__qualname__}"
+        quota = self.quota
+        if quota is None:
+            name = self.scope or str(getattr(view, "throttle_scope", None) or "")
+            quota = _rate(name) if name else None
+        if quota is None:
+            return True
+        key = self.key(request, view)
+        self._decision = charged(_limit(quota), request._request, name=f"throttle:{name}", key=key)
+        if not self._decision.allowed:
+            setattr(request._request, _REFUSAL, self._decision)
+        return self._decision.allowed
+
+    def key(self, request: Any, _view: Any) -> str | int | None:
+        """Who is counted: the user, else the client as the middleware knows it. For others, override it."""
+        user = request.user
+        return str(user.pk) if user and user.is_authenticated else None
+
+    def wait(self) -> float | None:
+        """Seconds until the request would pass, exactly; None for never."""
+        return None if self._decision is None else self._decision.retry_after
+
+
+def exception_handler(error: Exception, context: dict[str, Any]) -> Any:
+    """For `EXCEPTION_HANDLER`: what a `HeadgateThrottle` refused is answered as the middleware does it."""
+    request = context["request"]._request
+    decision: Decision | None = getattr(request, _REFUSAL, None)
+    if decision is None or not isinstance(error, Throttled):
+        return default_handler(error, context)
+    response = HttpResponse(json.dumps(problem(decision)), status=decision.status, content_type=MEDIA_TYPE)
+    response.headers["Cache-Control"] = "no-store"
+    if error.wait is not None:
+        response.headers["Retry-After"] = str(error.wait)
+    return response
+
+
+_limits: dict[str | Quota, RouteLimit] = {}  # by quota: throttles are made anew for each request
+
+
+def _limit(quota: str | Quota) -> RouteLimit:
+    limit = _limits.get(quota)
+    return _limits.setdefault(quota, RouteLimit(quota)) if limit is None else limit
+
+
+def _rate(scope: str) -> str | None:
+    """The rate of a scope; None when it has none on purpose."""
+    rates: dict[str, str | None] = api_settings.DEFAULT_THROTTLE_RATES
+    if scope not in rates:
+        raise ImproperlyConfigured(f"DEFAULT_THROTTLE_RATES: has no rate for the scope {scope!r}")
+    rate = rates[scope]
+    if rate is not None and rate not in _limits:
+        try:
+            _limit(rate)
+        except InvalidQuota as error:
+            raise ImproperlyConfigured(f"DEFAULT_THROTTLE_RATES[{scope!r}]: {error}") from error
+    return rate

@@ -1,0 +1,188 @@
+"""What middleware does with a request before the app sees it: who is asking, the check, and the wait of rules with
+action `throttle`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable
+from typing import Any, NamedTuple, Protocol, TypeVar, Unpack
+
+from headgate.core.clock import Clock
+from headgate.core.decision import Decision, turned_away
+from headgate.http.gate import Facts, Gate, Options, Patience
+from headgate.http.headers import Charged
+from headgate.http.limits import Limits
+from headgate.http.request import Request
+from headgate.limiter.aio import AsyncLimiter
+from headgate.limiter.sync import Limiter
+
+T = TypeVar("T")
+
+
+class Entering(NamedTuple):
+    """A request that was checked."""
+
+    facts: Facts
+    cost: int
+    decision: Decision
+
+    @property
+    def passes(self) -> bool:
+        """Whether it may pass right now; else it is refused, or held back."""
+        return self.decision.allowed and not self.decision.hold
+
+
+class Waiter(Protocol):
+    """How a request waits where its client may leave meanwhile."""
+
+    def may_wait(self, seconds: float) -> bool:
+        """Whether it makes sense to wait so long."""
+        ...
+
+    def sleep(self, seconds: float) -> bool:
+        """Wait; whether the client is still there."""
+        ...
+
+
+class AsyncWaiter(Protocol):
+    """`Waiter` for asyncio."""
+
+    def may_wait(self, seconds: float) -> bool: ...
+
+    async def sleep(self, seconds: float) -> bool: ...
+
+
+class Entrance:
+    """Of a synchronous server. A request that is held back occupies its thread."""
+
+    def __init__(self, limiter: Limiter, **options: Unpack[Options]) -> None:
+        self.limiter = limiter
+        self.gate = Gate(limiter, **options)
+
+    def facts(self, request: Request) -> Facts:
+        """What is checked of a request."""
+        gate = self.gate
+        if gate.identify is None:
+            client = gate.identity.facts(request, self.limiter.snapshot)
+        else:
+            client = gate.stated(gate.identify(request))
+        return gate.facts(request, client)
+
+    def check(self, request: Request) -> Entering:
+        """Check a request."""
+        facts = self.facts(request)
+        cost: Any = self.gate.cost(request) if callable(self.gate.cost) else self.gate.cost
+        return Entering(facts, cost, self.limiter.check_facts(facts, cost=cost))
+
+    def hold(self, entering: Entering, waiter: Waiter) -> Decision | None:
+        """Hold a request back as its rules want it. What is decided in the end; None: the client has gone."""
+        facts, cost, decision = entering
+        gate, patience = self.gate, Patience(self.limiter.clock)
+        while (seconds := patience.seconds(decision)) is not None:
+            with gate.place() as free:
+                if not free or not waiter.may_wait(seconds):
+                    return decision
+                if not waiter.sleep(seconds):
+                    return None
+            decision = self.limiter.check_facts(facts, cost=cost)
+        if decision.hold:
+            with gate.place() as free:
+                if not free or not waiter.may_wait(decision.hold):
+                    return turned_away(decision)
+                if not waiter.sleep(decision.hold):
+                    return None
+        return decision
+
+    def enter(self, request: Request, outer: Limits[Limiter] | None = None) -> tuple[Limits[Limiter], bool]:
+        """Both, where nobody can tell whether the client has gone: the limits, and whether the request may pass.
+
+        `outer` are the limits that a middleware further out has made for it.
+        """
+        entering = self.check(request)
+        decision = entering.decision
+        if not entering.passes:
+            standing = self.hold(entering, _Patient(self.limiter.clock))
+            decision = decision if standing is None else standing
+        limits = Limits(self.limiter, entering.facts) if outer is None else outer
+        limits.charged.append(Charged(decision, entering.cost))
+        return limits, decision.allowed
+
+
+class AsyncEntrance:
+    """`Entrance` for asyncio. A request whose task is cancelled gives its place up."""
+
+    def __init__(self, limiter: AsyncLimiter, **options: Unpack[Options]) -> None:
+        self.limiter = limiter
+        self.gate = Gate(limiter, **options)
+
+    async def facts(self, request: Request) -> Facts:
+        """See `Entrance.facts`."""
+        gate = self.gate
+        if gate.identify is None:
+            client = await gate.identity.facts_async(request, self.limiter.snapshot)
+        else:
+            client = gate.stated(await awaited(gate.identify(request)))
+        return gate.facts(request, client)
+
+    async def check(self, request: Request) -> Entering:
+        """See `Entrance.check`."""
+        facts = await self.facts(request)
+        cost = await awaited(self.gate.cost(request)) if callable(self.gate.cost) else self.gate.cost
+        return Entering(facts, cost, await self.limiter.check_facts(facts, cost=cost))
+
+    async def hold(self, entering: Entering, waiter: AsyncWaiter) -> Decision | None:
+        """See `Entrance.hold`."""
+        facts, cost, decision = entering
+        gate, patience = self.gate, Patience(self.limiter.clock)
+        while (seconds := patience.seconds(decision)) is not None:
+            with gate.place() as free:
+                if not free or not waiter.may_wait(seconds):
+                    return decision
+                if not await waiter.sleep(seconds):
+                    return None
+            decision = await self.limiter.check_facts(facts, cost=cost)
+        if decision.hold:
+            with gate.place() as free:
+                if not free or not waiter.may_wait(decision.hold):
+                    return turned_away(decision)
+                if not await waiter.sleep(decision.hold):
+                    return None
+        return decision
+
+    async def enter(
+        self, request: Request, outer: Limits[AsyncLimiter] | None = None
+    ) -> tuple[Limits[AsyncLimiter], bool]:
+        """See `Entrance.enter`."""
+        entering = await self.check(request)
+        decision = entering.decision
+        if not entering.passes:
+            standing = await self.hold(entering, _AsyncPatient(self.limiter.clock))
+            decision = decision if standing is None else standing
+        limits = Limits(self.limiter, entering.facts) if outer is None else outer
+        limits.charged.append(Charged(decision, entering.cost))
+        return limits, decision.allowed
+
+
+class _Patient:
+    """Waits however long it takes, for a client that is always there."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def may_wait(self, seconds: float) -> bool:  # noqa: ARG002
+        return True
+
+    def sleep(self, seconds: float) -> bool:
+        self._clock.sleep(seconds)
+        return True
+
+
+class _AsyncPatient(_Patient):
+    async def sleep(self, seconds: float) -> bool:  # type: ignore[override]
+        await self._clock.sleep_async(seconds)
+        return True
+
+
+async def awaited(value: T | Awaitable[T]) -> T:
+    """A value that may have to be awaited."""
+    return await value if inspect.isawaitable(value) else value

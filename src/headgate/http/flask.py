@@ -1,0 +1,264 @@
+"""Flask: an extension, and a decorator for views.
+
+    headgate = Headgate(app, limiter=Limiter(rules="rules.toml", store="redis://localhost"))
+
+    @app.get("/reports/<int:number>")
+    @headgate.limit("5/minute")
+    def report(number: int) -> str: ...
+
+What was decided is at `flask.g.headgate`: a `headgate.http.limits.Limits`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, Unpack
+
+import flask
+from werkzeug.exceptions import HTTPException, ServiceUnavailable, TooManyRequests
+
+from headgate.core.decision import Decision
+from headgate.core.quota import Quota
+from headgate.errors import InvalidRule
+from headgate.http.entrance import Entrance
+from headgate.http.gate import Options
+from headgate.http.headers import Charged
+from headgate.http.limits import NAME, Limits
+from headgate.http.problem import MEDIA_TYPE, problem
+from headgate.http.route import TAKEN, Cost, Key, RouteLimit, subject_of
+from headgate.http.settings import FAULTS, Settings, told
+from headgate.http.wsgi import ENVIRON, RateLimitMiddleware, WsgiRequest
+from headgate.limiter.sync import Limiter
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+PREFIX: Final = "HEADGATE_"
+EXEMPT: Final = "_headgate_exempt"  # an attribute of views, which decorators around them keep
+Target = TypeVar("Target", bound=Callable[..., Any] | flask.Blueprint)
+
+
+class _Problem(HTTPException):
+    """Problem details. Header fields of limits are the middleware's: it adds them to whatever the app answers."""
+
+    def __init__(self, decision: Decision) -> None:
+        self.decision = decision
+        self.code = decision.status  # the rule's; error handlers are found by that of the class
+        super().__init__(description=problem(decision)["detail"])
+
+    def get_body(self, *_: Any, **__: Any) -> str:
+        return json.dumps(problem(self.decision))
+
+    def get_headers(self, *_: Any, **__: Any) -> list[tuple[str, str]]:
+        return [("Content-Type", MEDIA_TYPE), ("Cache-Control", "no-store")]
+
+
+class Refused(_Problem, TooManyRequests):
+    """A request that a limit refused. `errorhandler(429)` may answer it in another way; `decision` tells why."""
+
+
+class Undecided(_Problem, ServiceUnavailable):
+    """A request that was refused because the store could not decide: `errorhandler(503)`."""
+
+
+class Headgate:
+    """Limits an app's requests, and tells clients what is left.
+
+    The options are those of `headgate.http.gate.Gate`. Without a limiter, and for options that are not given, the
+    app's configuration is asked: `HEADGATE_RULES`, `HEADGATE_STORE`, `HEADGATE_FAILURE_MODE`, `HEADGATE_SKIP` and so
+    on. `HEADGATE_ENABLED = False` turns everything off. For an app factory, leave `app` out and call `init_app`.
+    """
+
+    def __init__(
+        self, app: flask.Flask | None = None, *, limiter: Limiter | None = None, **options: Unpack[Options]
+    ) -> None:
+        if limiter is not None and not isinstance(limiter, Limiter):
+            raise InvalidRule(f"limiter: Flask needs a Limiter, got {limiter!r}")
+        self._limiter = limiter
+        self._options = options
+        self.exempting = False  # whether any view is exempt: only then is the URL map asked who is
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: flask.Flask) -> None:
+        """Limit an app. Raises `InvalidRule`, naming the setting, when its configuration is not good."""
+        if NAME in app.extensions:
+            raise InvalidRule(f"app {app.name!r} has Headgate already")
+        values = {key[len(PREFIX) :]: value for key, value in app.config.items() if key.startswith(PREFIX)}
+        app.extensions[NAME] = None  # for now, and for good when it is not enabled
+        if not values.pop("ENABLED", True):
+            return
+        try:
+            settings = Settings.read(values, others=("ENABLED",))
+        except KeyError as error:
+            raise InvalidRule(f"{PREFIX}{error.args[0]}: {error.args[1]}") from None
+        options: Options = {**settings.middleware, **self._options}
+        try:
+            limiter = self._limiter or Limiter(**settings.limiter)
+            middleware = _Middleware(self, app, limiter, options)
+        except FAULTS as error:
+            name, message = told(error)
+            raise InvalidRule(f"{PREFIX}{name}: {message}") from error
+        app.extensions[NAME] = _Extension(limiter, middleware.entrance)
+        app.wsgi_app = middleware  # type: ignore[method-assign]
+        app.before_request_funcs.setdefault(None, []).insert(0, _begin)
+
+    def limit(
+        self,
+        quota: str | Quota,
+        *,
+        key: Key | None = None,
+        cost: Cost = 1,
+        name: str | None = None,
+        methods: Iterable[str] = (),
+    ) -> Callable[[Target], Target]:
+        """Limit a view, sync or async, or all views of a blueprint, besides what the limiter's rules say.
+
+        Each client is counted by itself, for each rule of the URL map and each method: `GET /users/<int:id>` is one.
+        `key` is a function without arguments that returns who is counted instead, `cost` may be one. Limits of the same
+        `name` count together. With `methods`, requests of others pass. Several quotas in one notation
+        (`"5/minute; 100/day"`) are charged all or not at all.
+
+        A refused request raises `Refused`.
+        """
+        limit = RouteLimit(quota, key=key, cost=cost, name=name, methods=methods)
+
+        def decorate(target: Target) -> Target:
+            if isinstance(target, flask.Blueprint):
+                target.before_request(lambda: _enter(limit))
+                return target
+            return _limited(target, limit)  # type: ignore[return-value]
+
+        return decorate
+
+    def exempt(self, target: Target) -> Target:
+        """Have the requests of a view, or of all views of a blueprint, pass the limiter's rules unseen.
+
+        Limits that a view has of its own still hold.
+        """
+        setattr(target, EXEMPT, True)
+        self.exempting = True
+        return target
+
+
+class _Extension(NamedTuple):
+    limiter: Limiter
+    entrance: Entrance
+
+
+class _Middleware(RateLimitMiddleware):
+    """The WSGI middleware, for one that knows which view a request is for, and has error handlers."""
+
+    def __init__(self, headgate: Headgate, app: flask.Flask, limiter: Limiter, options: Options) -> None:
+        wsgi_app: WSGIApplication = app.wsgi_app
+        super().__init__(wsgi_app, limiter=limiter, **options)
+        self._headgate = headgate
+        self._flask = app
+
+    @property
+    def entrance(self) -> Entrance:
+        return self._entrance
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if self._headgate.exempting and self._exempts(environ):
+            return self._app(environ, start_response)
+        return super().__call__(environ, start_response)
+
+    def _exempts(self, environ: WSGIEnvironment) -> bool:
+        app = self._flask
+        try:
+            adapter = app.create_url_adapter(app.request_class(environ))
+            endpoint, _ = adapter.match() if adapter is not None else ("", {})
+        except HTTPException:  # there is no such route
+            return False
+        view = app.view_functions.get(endpoint)
+        if hasattr(view, EXEMPT) or hasattr(getattr(view, "view_class", None), EXEMPT):
+            return True
+        names = endpoint.split(".")[:-1]  # of blueprints, one inside the other
+        parents = (app.blueprints.get(".".join(names[:depth])) for depth in range(1, len(names) + 1))
+        return any(hasattr(blueprint, EXEMPT) for blueprint in parents)
+
+    def _refuse(self, limits: Limits[Limiter], environ: WSGIEnvironment, tell: StartResponse) -> Iterable[bytes]:
+        """Let the app answer if it has something to say: error handlers, or functions that see all responses."""
+        app = self._flask
+        handlers = any(handlers for codes in app.error_handler_spec.values() for handlers in codes.values())
+        if handlers or any(app.after_request_funcs.values()):
+            return self._app(environ, tell)
+        return super()._refuse(limits, environ, tell)
+
+
+def _begin() -> None:
+    """The first thing that an app does with a request."""
+    limits: Limits[Limiter] | None = flask.request.environ.get(ENVIRON)
+    if limits is not None:
+        flask.g.headgate = limits
+        _pass(limits.charged[-1].decision)
+    else:
+        flask.g.pop(NAME, None)  # that of an earlier request, if the app's context is older than this one
+
+
+def _pass(decision: Decision) -> None:
+    """Return if a decision allows the request."""
+    if not decision.allowed:
+        raise Undecided(decision) if decision.reason == "fail_closed" else Refused(decision)
+
+
+def _limited(view: Callable[..., Any], limit: RouteLimit) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(view):
+
+        @wraps(view)
+        async def limited_async(*args: Any, **kwargs: Any) -> Any:
+            _enter(limit)  # may block: the event loop of an async view is there for this request alone
+            return await view(*args, **kwargs)
+
+        return limited_async
+
+    @wraps(view)
+    def limited(*args: Any, **kwargs: Any) -> Any:
+        _enter(limit)
+        return view(*args, **kwargs)
+
+    return limited
+
+
+def _enter(limit: RouteLimit) -> None:
+    """Check a request against the limit of its view. Raises `Refused`."""
+    request = flask.request
+    if NAME not in flask.current_app.extensions:
+        raise InvalidRule(f"app {flask.current_app.name!r} has views with limits, but no Headgate: call init_app(app)")
+    extension: _Extension | None = flask.current_app.extensions[NAME]
+    if extension is None or not limit.applies(request.method):
+        return
+    limits = _limits(extension)
+    limiter = limit.limiter(extension.limiter, limit.named(_route(), request.environ.setdefault(TAKEN, [])))
+    cost = limit.cost() if callable(limit.cost) else limit.cost
+    decision = limiter.check(subject_of(limits, limit.key() if limit.key else None), cost=cost)
+    limits.charged.append(Charged(decision, cost))
+    _pass(decision)
+
+
+def _limits(extension: _Extension) -> Limits[Limiter]:
+    """Those of this request, of which the middleware tells the client; or new ones, if it has passed unseen."""
+    limits: Limits[Limiter] | None = flask.g.get(NAME)
+    if limits is None:
+        facts = extension.entrance.facts(WsgiRequest(flask.request.environ))
+        limits = flask.g.headgate = Limits(extension.limiter, facts)
+
+        @flask.after_this_request
+        def tell(response: flask.Response) -> flask.Response:
+            response.headers.extend(flask.g.headgate.fields)
+            return response
+
+    return limits
+
+
+def _route() -> str:
+    """`GET /users/<int:id>`. HEAD runs the same view as GET, and counts as GET."""
+    request, rule = flask.request, flask.request.url_rule
+    if rule is None:  # a limit on something else than a view: then the method may be anything, and cannot be trusted
+        return "no route"
+    method = "GET" if request.method == "HEAD" else request.method
+    return f"{method} {rule.host or rule.subdomain or ''}{rule.rule}"

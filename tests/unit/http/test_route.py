@@ -1,0 +1,55 @@
+"""Limits of single routes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from headgate import AsyncLimiter, InvalidCheck, Limiter
+from headgate.http.limits import Limits
+from headgate.http.route import RouteLimit, subject_of
+from headgate.testing import FakeClock
+
+
+def test_a_sibling_counts_apart_on_the_same_store_and_clock() -> None:
+    clock = FakeClock(1_700_000_000)
+    limiter = Limiter("1/minute", clock=clock)
+    sibling, twin = limiter.sibling("1/minute", name="other"), limiter.sibling("1/minute", name="other")
+    assert limiter.check("alice")
+    assert sibling.check("alice")
+    assert not twin.check("alice")
+    assert sibling.clock is clock
+
+
+def test_an_async_sibling() -> None:
+    async def main() -> list[bool]:
+        limiter = AsyncLimiter("1/minute", clock=FakeClock(1_700_000_000))
+        sibling = limiter.sibling("1/minute", name="other")
+        return [(await one.check("alice")).allowed for one in (limiter, sibling, sibling)]
+
+    assert asyncio.run(main()) == [True, True, False]
+
+
+def test_a_limit_makes_one_limiter_for_each_name_and_limiter() -> None:
+    limit, one, other = RouteLimit("1/minute"), Limiter("1/minute"), Limiter("1/minute")
+    assert limit.limiter(one, "a") is limit.limiter(one, "a")
+    assert limit.limiter(one, "a") is not limit.limiter(one, "b")
+    assert limit.limiter(one, "a") is not limit.limiter(other, "a")
+
+
+def test_the_limits_of_one_route_have_names_of_their_own() -> None:
+    taken: list[str] = []
+    limits = [RouteLimit("1/minute"), RouteLimit("1/minute", name="shared"), RouteLimit("1/minute")]
+    assert [limit.named("/x", taken) for limit in limits] == ["/x", "shared", "/x (2)"]
+
+
+def test_no_key_can_be_mistaken_for_a_client() -> None:
+    limits: Limits[Any] = Limits(Limiter("1/minute"), {"ip": "192.0.2.7"})
+    client = subject_of(limits, None)
+    assert client not in (subject_of(limits, key) for key in (client, "192.0.2.7", "ip:192.0.2.7", ""))
+    assert subject_of(limits, 7) == subject_of(limits, "7")
+    for key in (True, 1.5, b"x"):
+        with pytest.raises(InvalidCheck, match="key: must return a text"):
+            subject_of(limits, key)  # type: ignore[arg-type]

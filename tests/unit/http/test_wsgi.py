@@ -1,0 +1,147 @@
+"""The WSGI middleware, without a server."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from threading import Event, Thread
+from typing import Any
+from wsgiref.util import setup_testing_defaults
+from wsgiref.validate import validator
+
+import pytest
+
+from headgate import Limiter, Rule
+from headgate.http.wsgi import RateLimitMiddleware
+from headgate.testing import FakeClock
+
+Headers = list[tuple[str, str]]
+
+
+class Call:
+    """One request to an app, and what came of it."""
+
+    def __init__(self, app: Any, path: str = "/", **environ: str) -> None:
+        self.environ: dict[str, Any] = {"PATH_INFO": path, "REMOTE_ADDR": "192.0.2.7", **environ}
+        setup_testing_defaults(self.environ)
+        self.started: list[tuple[str, Headers, bool]] = []
+        self.written: list[bytes] = []
+        body: Any = app(self.environ, self._start)
+        try:
+            self.body = b"".join(body)
+        finally:
+            if hasattr(body, "close"):
+                body.close()
+
+    def _start(self, status: str, headers: Headers, exc_info: Any = None) -> Callable[[bytes], object]:
+        self.started.append((status, headers, exc_info is not None))
+        return self.written.append
+
+    @property
+    def status(self) -> str:
+        return self.started[-1][0]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        names = [name for name, _ in self.started[-1][1]]
+        assert len(names) == len(set(names))
+        return dict(self.started[-1][1])
+
+
+def hello(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    start_response("200 OK", [("Content-Type", "text/plain")])
+    return [b"hello"]
+
+
+def test_it_keeps_to_the_standard() -> None:
+    limiter = Limiter("1/minute", clock=FakeClock(1_700_000_000))
+    app: Any = validator(RateLimitMiddleware(validator(hello), limiter=limiter))
+    assert Call(app, QUERY_STRING="", SCRIPT_NAME="").status == "200 OK"
+    refused = Call(app, QUERY_STRING="", SCRIPT_NAME="")
+    assert refused.status == "429 Too Many Requests"
+    assert refused.headers["Retry-After"] == "41"
+    assert refused.headers["Content-Length"] == str(len(refused.body))
+
+
+def test_exc_info_write_and_close_reach_the_server() -> None:
+    closed = []
+
+    class Body:
+        def __iter__(self) -> Iterator[bytes]:
+            yield b"body"
+
+        def close(self) -> None:
+            closed.append(True)
+
+    def app(environ: dict[str, Any], start_response: Any) -> Body:
+        write = start_response("200 OK", [("X-First", "1")])
+        write(b"written")
+        try:
+            raise RuntimeError  # noqa: TRY301
+        except RuntimeError:
+            start_response("500 Oops", [("X-Second", "2")], sys.exc_info())
+        return Body()
+
+    call = Call(RateLimitMiddleware(app, limiter=Limiter("10/minute")))
+    assert [(status, exc_info) for status, _, exc_info in call.started] == [("200 OK", False), ("500 Oops", True)]
+    assert call.headers["X-Second"] == "2"
+    assert call.headers["X-RateLimit-Remaining"] == "9"
+    assert call.written == [b"written"]
+    assert call.body == b"body"
+    assert closed == [True]
+
+
+@pytest.mark.parametrize("strict", ["outer", "inner"])
+def test_one_inside_another_tells_of_both_once(strict: str) -> None:
+    quotas = {"outer": "5/minute", "inner": "5/hour"} | {strict: "1/day"}
+    inner = RateLimitMiddleware(hello, limiter=Limiter(quotas["inner"], name="inner"))
+    app = RateLimitMiddleware(inner, limiter=Limiter(quotas["outer"], name="outer"))
+    passed, refused = Call(app), Call(app)
+    assert passed.status == "200 OK"
+    assert passed.headers["RateLimit-Policy"].startswith(f'"{strict}";q=1;w=86400, ')
+    assert refused.status == "429 Too Many Requests"
+    assert refused.headers["RateLimit"].startswith(f'"{strict}";r=0')
+
+
+@pytest.mark.parametrize(
+    ("path", "counted"),
+    [
+        ("/files/a", True),
+        ("/files/../health", True),  # an app takes it for a file of that name
+        ("/files/%2e%2e/a", True),  # the server has decoded it once: these are percent signs
+        ("/files/a?b", True),
+        ("/files/#", True),
+        ("/health/../files/a", False),
+        ("/health", False),
+        ("/a?/../files/a", False),
+    ],
+)
+def test_rules_see_a_path_as_apps_do(path: str, counted: bool) -> None:
+    rules = [Rule(id="files", quota="5/minute", dimension="ip", endpoints=["/files/{name}", "/files/{name}/{more}"])]
+    call = Call(RateLimitMiddleware(hello, limiter=Limiter(rules), skip=["/health"]), path)
+    assert ("X-RateLimit-Limit" in call.headers) == counted
+
+
+def test_only_so_many_requests_are_held_back() -> None:
+    class Doors(FakeClock):
+        def sleep(self, seconds: float) -> None:  # noqa: ARG002
+            asleep.set()
+            assert awake.wait(10)
+
+    asleep, awake = Event(), Event()
+    rule = Rule(
+        id="r", quota="1/second burst 9 leaky_bucket", dimension="global", action="throttle", max_delay=60, status=503
+    )
+    limiter = Limiter([rule], clock=Doors(1_700_000_000))
+    app = RateLimitMiddleware(hello, limiter=limiter, max_waiting=1)
+    assert Call(app).status == "200 OK"
+    calls: list[Call] = []
+    waiting = Thread(target=lambda: calls.append(Call(app)))
+    waiting.start()
+    assert asleep.wait(10)
+    turned_away = Call(app)
+    assert turned_away.status == "503 Service Unavailable"
+    assert turned_away.headers["Retry-After"] == "2"
+    awake.set()
+    waiting.join(10)
+    assert [call.status for call in calls] == ["200 OK"]
