@@ -27,7 +27,7 @@ settings.configure(
     HEADGATE={
         "RULES": [
             Rule(id="everybody", quota="100/minute", dimension="ip"),
-            Rule(id="login", quota="5/minute", dimension="ip", endpoints=["/login/"], methods=["POST"]),
+            Rule(id="login", quota="5/hour", dimension="ip", endpoints=["/login/"], methods=["POST"]),
         ],
         "STORE": os.environ.get("HEADGATE_STORE", "memory://"),
         "SKIP": ["/health/"],
@@ -50,7 +50,7 @@ def login(request: HttpRequest) -> HttpResponse:
     return HttpResponse("Welcome.\n")
 
 
-@limit("3/minute", key=lambda request: request.headers.get("X-Team"))
+@limit("3/hour", key=lambda request: request.headers.get("X-Team"))
 def report(request: HttpRequest, number: int) -> HttpResponse:
     return HttpResponse(f"Report {number}.\n")
 
@@ -65,7 +65,7 @@ def health(request: HttpRequest) -> HttpResponse:
 
 
 class SearchThrottle(HeadgateThrottle):
-    quota = "2/minute"
+    quota = "2/hour"
 
 
 @api_view(["GET"])  # type: ignore[untyped-decorator]

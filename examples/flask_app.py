@@ -15,7 +15,7 @@ from headgate.http.flask import Headgate, Refused
 
 RULES = [
     Rule(id="everybody", quota="100/minute", dimension="ip"),
-    Rule(id="login", quota="5/minute", dimension="ip", endpoints=["/login"], message="Too many attempts to log in."),
+    Rule(id="login", quota="5/hour", dimension="ip", endpoints=["/login"], message="Too many attempts to log in."),
 ]
 
 app = flask.Flask(__name__)
@@ -38,7 +38,7 @@ def login() -> str:
 
 
 @app.get("/reports/<int:number>")
-@headgate.limit("3/minute", key=team)
+@headgate.limit("3/hour", key=team)
 def report(number: int) -> str:
     return f"Report {number}.\n"
 

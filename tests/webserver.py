@@ -28,6 +28,13 @@ COMMANDS: Mapping[str, str] = {
 }
 
 
+def stay_clear_of_the_hour(seconds: float = 20) -> None:
+    """Wait if the hour is about to turn: a sliding window would let go of what a test has just used up."""
+    left = 3600 - time.time() % 3600
+    if left < seconds:
+        time.sleep(left)
+
+
 @contextmanager
 def serving(server: str, app: str, *options: str, env: Mapping[str, str] | None = None) -> Iterator[str]:
     """A server with this app, and its base URL. It has the environment of the test, and `env`."""

@@ -56,7 +56,7 @@ class Suite:
         assert times == 1 or (self.server, path) == ("gunicorn", "/boom")
         assert [len(response.headers.get_list(name)) for name in FIELDS] == [times] * len(FIELDS)
         assert response.headers.get_list("X-RateLimit-Limit")[0] == "1000000"
-        assert response.headers.get_list("RateLimit-Policy")[0] == '"all";q=1000000;w=3600'
+        assert response.headers.get_list("RateLimit-Policy")[0] == '"all";q=1000000;w=31622400'
         assert "Retry-After" not in response.headers
         if path == "/large":
             assert response.content == CHUNK * MANY
@@ -79,7 +79,7 @@ class Suite:
         assert (problem["status"], problem["detail"]) == (429, "Only three.")
         assert problem["violated-policies"] == ["few"]
         assert refused.headers["Retry-After"] == str(problem["retry_after"])
-        assert 0 < problem["retry_after"] <= 7200
+        assert 0 < problem["retry_after"] <= 3600
         assert _remaining(client.get("/ok"), "all") == before - 1  # what was refused cost nothing
 
     def test_streams_pass_as_they_are_made(self, client: httpx.Client, tmp_path: Path) -> None:
@@ -158,13 +158,13 @@ class Suite:
 class ThreadedSuite(Suite):
     """For servers that answer several requests at a time."""
 
-    def test_only_so_many_wait(self, url: str) -> None:
+    def test_only_so_many_wait(self, client: httpx.Client) -> None:
         with ThreadPoolExecutor(4) as pool:
-            responses = list(pool.map(lambda _: httpx.get(f"{url}/crowd", timeout=30), range(4)))
+            responses = list(pool.map(client.get, ["/crowd"] * 4))
         told = sorted(response.status_code for response in responses)
         assert told == [200, 200, 429, 429]  # one passed, one waited, two found no place
         refused = next(response for response in responses if response.status_code == 429)
-        assert 0 < int(refused.headers["Retry-After"]) <= 8
+        assert 0 < int(refused.headers["Retry-After"]) <= 16
 
 
 def spellings() -> Iterator[str]:

@@ -17,7 +17,7 @@ class TestGunicornThreads(ThreadedSuite):
     options = ANY_HEADERS
 
 
-class TestGranian(ThreadedSuite):
+class TestGranian(Suite):
     server = "granian-wsgi"
     app = "tests.acceptance.apps.plain_wsgi:app"
     options = ("--blocking-threads", "4")

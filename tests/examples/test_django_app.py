@@ -5,11 +5,12 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from tests.webserver import serving
+from tests.webserver import serving, stay_clear_of_the_hour
 
 
 @pytest.mark.parametrize(("server", "app"), [("gunicorn", "wsgi"), ("uvicorn", "asgi")])
 def test_it_does_what_it_says(server: str, app: str) -> None:
+    stay_clear_of_the_hour()
     with serving(server, f"examples.django_app:{app}") as url, httpx.Client(base_url=url, timeout=30) as client:
         assert client.get("/").text == "You have 99 requests left in this minute.\n"
         assert [client.post("/login/").status_code for _ in range(6)] == [200] * 5 + [429]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import httpx
 
-from tests.webserver import serving
+from tests.webserver import serving, stay_clear_of_the_hour
 
 
 def test_it_does_what_it_says() -> None:
+    stay_clear_of_the_hour()
     with serving("gunicorn", "examples.flask_app:app") as url, httpx.Client(base_url=url, timeout=30) as client:
         assert client.get("/").text == "You have 99 requests left in this minute.\n"
         assert [client.post("/login").status_code for _ in range(6)] == [200] * 5 + [429]

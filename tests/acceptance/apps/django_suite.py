@@ -91,12 +91,12 @@ def view(request: HttpRequest) -> HttpResponse:
     return HttpResponse(f"view {request.path[1:]}")
 
 
-@limit("2/hour")
+@limit("2/hour sliding_window_log")
 def limited(request: HttpRequest, number: int) -> HttpResponse:
     return HttpResponse(f"view {number}")
 
 
-@limit("2/hour")
+@limit("2/hour sliding_window_log")
 async def limited_async(request: HttpRequest, number: int) -> HttpResponse:
     return HttpResponse(f"view {number}")
 

@@ -46,7 +46,7 @@ def view(name: str) -> str:
 
 
 @app.get("/limited/<int:number>")
-@headgate.limit("2/hour")
+@headgate.limit("2/hour sliding_window_log")
 def limited(number: int) -> str:
     return f"view {number}"
 
