@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple, Protocol
 
-from headgate.core.check import NEVER, REFUSAL, Block, Check, Outcome, Refusal
+from headgate.core.check import NEVER, REFUSAL, Block, Charge, Check, Outcome, Refusal
 from headgate.core.quota import MICROSECONDS, Quota
 
 State = Literal["normal", "warning", "throttled"]
@@ -225,6 +225,20 @@ class Decision:
         """One status per applied rule, the most restrictive first."""
         pairs = sorted(self._pairs(), key=restrictiveness)
         return tuple(_status(check, outcome, self._cost) for check, outcome in pairs)
+
+    @property
+    def charges(self) -> list[Charge]:
+        """What the store charged for it, for whoever has to undo it; empty when nothing was."""
+        if not self.allowed or self.reason not in ("within_limit", "shadow"):
+            return []
+        outcomes, subjects = self.outcomes, self._subjects  # in this order: the first may be what sets the second
+        if isinstance(subjects, str):
+            subjects = tuple(check._replace(subject=subjects, cost=check.cost * self._cost) for check in self._checks)
+        return [
+            Charge(check, self._now_us, outcome.reset_us)
+            for check, outcome in zip(subjects, outcomes, strict=True)
+            if outcome.wait_us == 0 and check.cost > 0  # a shadow that did not fit was not charged
+        ]
 
     def _warns(self, place: int) -> bool:
         check, (_, remaining, reset_us) = self._checks[place], self.outcomes[place]

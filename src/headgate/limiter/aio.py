@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import wraps
 from typing import Any, ParamSpec, Self, TypeVar, cast
@@ -25,6 +26,8 @@ from headgate.stores.urls import open_async_store
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+log = logging.getLogger("headgate")
 
 
 class AsyncLimiter:
@@ -142,13 +145,7 @@ class AsyncLimiter:
                 raise InvalidCheck(
                     f"{rule_name(function)} is not async: decorate it with the limit of a Limiter instead"
                 )
-            limiter = AsyncLimiter(
-                quota,
-                store=self._store,
-                clock=self._engine.clock,
-                name=name or rule_name(function),
-                failure_mode=self._engine.failure_mode,
-            )
+            limiter = self.sibling(quota, name=name or rule_name(function))
 
             @wraps(function)
             async def limited(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -160,6 +157,26 @@ class AsyncLimiter:
             return limited
 
         return decorate
+
+    def sibling(self, rules: Rules, *, name: str = "default") -> AsyncLimiter:
+        """A limiter with other rules, and otherwise like this one: the same store, clock and failure mode.
+
+        It need not be closed, as the store is not its own.
+        """
+        engine = self._engine
+        return AsyncLimiter(rules, store=self._store, clock=engine.clock, name=name, failure_mode=engine.failure_mode)
+
+    async def give_back(self, decision: Decision) -> None:
+        """Undo what an allowed `decision` of this limiter, or of another on its store, has just charged.
+
+        For a request that something else refuses. If the store cannot be reached, the charge stands.
+        """
+        charges = decision.charges
+        if charges:
+            try:
+                await self._store.refund(charges)
+            except StoreError as error:
+                log.warning("a charge for a request that was refused elsewhere was not given back (%s)", error)
 
     @property
     def by_subject(self) -> bool:
