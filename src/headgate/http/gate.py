@@ -16,7 +16,7 @@ from headgate.http.identity import Identity, client_of
 from headgate.http.request import Request
 from headgate.limiter.aio import AsyncLimiter
 from headgate.limiter.sync import Limiter
-from headgate.rules.path import Pattern, normal_path
+from headgate.rules.path import Pattern, normal_path, routed_path
 from headgate.rules.recent import Recent
 
 Facts = dict[str, str]
@@ -75,7 +75,7 @@ class Gate:
             return False
         known = self._skipped.get(path)
         if known is None:
-            normal = normal_path(path)
+            normal = normal_path(routed_path(path))
             known = any(pattern.fits(normal) for pattern in self._skip)
             self._skipped.put(path, known)
         return known
@@ -84,7 +84,7 @@ class Gate:
         """What is checked of a request, given who is asking."""
         if self._by_subject:
             return {"user": client_of(client)}
-        client.setdefault("endpoint", request.path)
+        client.setdefault("endpoint", routed_path(request.path))
         client.setdefault("method", request.method)
         return client
 
