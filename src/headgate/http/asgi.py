@@ -27,7 +27,7 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+App = Callable[[Any, Any, Any], Awaitable[None]]  # frameworks have types of their own for the three
 T = TypeVar("T")
 
 
@@ -133,6 +133,7 @@ class RateLimitMiddleware:
             decision = await self._limiter.check_facts(facts, cost=cost)
         if decision.hold:
             if gate.full:
+                await self._limiter.give_back(decision)
                 return turned_away(decision)
             with gate.place():
                 if not await held.sleep(decision.hold):
