@@ -26,8 +26,8 @@ RULES = [
     Rule(id="narrow", quota="100000/hour", endpoints=["/exact", "/one/{name}", "/files/*"]),
     Rule(id="throttled", quota="5/second leaky_bucket", endpoints=["/throttled"], action="throttle", max_delay="20s"),
     Rule(id="slow", quota="1/hour burst 3 leaky_bucket", endpoints=["/slow"], action="throttle", max_delay="1d"),
-    Rule(id="shared", quota="100/hour", endpoints=["/shared"]),
-    Rule(id="warned", quota="2/hour", endpoints=["/warned"]),
+    Rule(id="shared", quota="100/day", endpoints=["/shared"]),
+    Rule(id="warned", quota="2/day", endpoints=["/warned"]),
     *(Rule(id=name, quota=f"{number}/hour", endpoints=["/odd"]) for number, name in enumerate(ODD, start=5)),
 ]
 
