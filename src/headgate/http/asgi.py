@@ -27,7 +27,7 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+App = Callable[[Any, Any, Any], Awaitable[None]]  # frameworks have types of their own for the three
 T = TypeVar("T")
 
 

@@ -88,6 +88,7 @@ class Entrance:
         if decision.hold:
             with gate.place() as free:
                 if not free or not waiter.may_wait(decision.hold):
+                    self.limiter.give_back(decision)
                     return turned_away(decision)
                 if not waiter.sleep(decision.hold):
                     return None
@@ -144,6 +145,7 @@ class AsyncEntrance:
         if decision.hold:
             with gate.place() as free:
                 if not free or not waiter.may_wait(decision.hold):
+                    await self.limiter.give_back(decision)
                     return turned_away(decision)
                 if not await waiter.sleep(decision.hold):
                     return None

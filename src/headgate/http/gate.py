@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
@@ -17,7 +16,7 @@ from headgate.http.identity import Identity, checked_facts, client_of
 from headgate.http.request import Request
 from headgate.limiter.aio import AsyncLimiter
 from headgate.limiter.sync import Limiter
-from headgate.rules.path import Pattern, normal_path
+from headgate.rules.path import Pattern, normal_path, routed_path
 from headgate.rules.recent import Recent
 
 Facts = dict[str, str]
@@ -27,7 +26,6 @@ Cost = int | Callable[[Any], int | Awaitable[int]]
 
 MAX_WAITING: Final = 1_000
 REMEMBERED: Final = 4_096  # paths
-_DOTS: Final = re.compile(r"(?<=/)\.\.?(?=/|\Z)")
 
 
 class Options(TypedDict, total=False):
@@ -91,7 +89,7 @@ class Gate:
             return False
         known = self._skipped.get(path)
         if known is None:
-            normal = normal_path(routed(path))
+            normal = normal_path(routed_path(path))
             known = any(pattern.fits(normal) for pattern in self._skip)
             self._skipped.put(path, known)
         return known
@@ -104,7 +102,7 @@ class Gate:
         """What is checked of a request, given who is asking."""
         if self._by_subject:
             return {"user": client_of(client)}
-        client.setdefault("endpoint", routed(request.path))
+        client.setdefault("endpoint", routed_path(request.path))
         client.setdefault("method", request.method)
         return client
 
@@ -139,19 +137,6 @@ class Patience:
             self._deadline_us = now_us + round(decision.max_delay * MICROSECONDS)
         late = now_us + round(decision.retry_after * MICROSECONDS) > self._deadline_us
         return None if late else decision.retry_after
-
-
-def routed(path: str) -> str:
-    """A path that a server has decoded, written so that rules read it as apps do.
-
-    Apps do not decode it again, and to their routers `..` is a segment like any other: were rules to resolve it,
-    `/files/../health` would be served by the route `/files/*` and counted as `/health`.
-    """
-    if "%" in path or "?" in path or "#" in path:
-        path = path.replace("%", "%25").replace("?", "%3F").replace("#", "%23")
-    if "/." in path:
-        path = _DOTS.sub(lambda dots: "%252E" * len(dots[0]), path)
-    return path
 
 
 def charge_of(text: str) -> int:

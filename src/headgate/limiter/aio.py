@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import wraps
 from typing import Any, ParamSpec, Self, TypeVar, cast
@@ -14,7 +15,7 @@ from headgate.core.quota import Quota
 from headgate.errors import InvalidCheck, RateLimited, StoreError
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
-from headgate.limiter.engine import Asked, Engine, Known, Request, Rules, Subject, Wait, is_plain
+from headgate.limiter.engine import Asked, Engine, Known, Request, Rules, Subject, Wait, is_plain, not_given_back
 from headgate.rules.directory import UNKNOWN
 from headgate.rules.plan import template_of
 from headgate.rules.rule import FailureMode
@@ -25,6 +26,8 @@ from headgate.stores.urls import open_async_store
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+log = logging.getLogger("headgate")
 
 
 class AsyncLimiter:
@@ -151,13 +154,7 @@ class AsyncLimiter:
                 raise InvalidCheck(
                     f"{rule_name(function)} is not async: decorate it with the limit of a Limiter instead"
                 )
-            limiter = AsyncLimiter(
-                quota,
-                store=self._store,
-                clock=self._engine.clock,
-                name=name or rule_name(function),
-                failure_mode=self._engine.failure_mode,
-            )
+            limiter = self.sibling(quota, name=name or rule_name(function))
 
             @wraps(function)
             async def limited(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -172,9 +169,17 @@ class AsyncLimiter:
 
     def sibling(self, rules: Rules, *, name: str = "default") -> AsyncLimiter:
         """See `Limiter.sibling`."""
-        return AsyncLimiter(
-            rules, store=self._store, clock=self._engine.clock, name=name, failure_mode=self._engine.failure_mode
-        )
+        engine = self._engine
+        return AsyncLimiter(rules, store=self._store, clock=engine.clock, name=name, failure_mode=engine.failure_mode)
+
+    async def give_back(self, decision: Decision) -> None:
+        """See `Limiter.give_back`."""
+        charges = decision.charges
+        if charges:
+            try:
+                await self._store.refund(charges)
+            except StoreError as error:
+                not_given_back(error)
 
     @property
     def by_subject(self) -> bool:

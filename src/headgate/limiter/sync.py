@@ -14,7 +14,7 @@ from headgate.core.quota import MAX_INT, Quota
 from headgate.errors import RateLimited, StoreError
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
-from headgate.limiter.engine import Asked, Engine, Request, Rules, Subject, Wait
+from headgate.limiter.engine import Asked, Engine, Request, Rules, Subject, Wait, not_given_back
 from headgate.rules.plan import template_of
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
@@ -208,10 +208,24 @@ class Limiter:
         return decorate
 
     def sibling(self, rules: Rules, *, name: str = "default") -> Limiter:
-        """Another limiter, with other rules, on this one's store and clock, and with its failure mode."""
-        return Limiter(
-            rules, store=self._store, clock=self._engine.clock, name=name, failure_mode=self._engine.failure_mode
-        )
+        """A limiter with other rules, and otherwise like this one: the same store, clock and failure mode.
+
+        It need not be closed, as the store is not its own.
+        """
+        engine = self._engine
+        return Limiter(rules, store=self._store, clock=engine.clock, name=name, failure_mode=engine.failure_mode)
+
+    def give_back(self, decision: Decision) -> None:
+        """Undo what an allowed `decision` of this limiter, or of another on its store, has just charged.
+
+        For a request that something else refuses. If the store cannot be reached, the charge stands.
+        """
+        charges = decision.charges
+        if charges:
+            try:
+                self._store.refund(charges)
+            except StoreError as error:
+                not_given_back(error)
 
     @property
     def by_subject(self) -> bool:

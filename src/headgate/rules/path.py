@@ -16,14 +16,16 @@ Letters keep their case: `/Search` is not `/search`.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Final, NamedTuple
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes, urlparse
 
 from headgate.errors import InvalidRule
 
 _PLAIN: Final = "!$&'()*+,;=:@"  # with letters, digits and -._~, what stands for itself in a segment (RFC 3986)
 _SEGMENT: Final = re.compile(rf"[\w\-.~{re.escape(_PLAIN)}]+", re.ASCII)
 _NORMAL: Final = re.compile(rf"(?:/(?!\.\.?(?:/|\Z)){_SEGMENT.pattern})+", re.ASCII)
+_MISREAD: Final = re.compile(r"[%?#]|(?:/|\A)\.\.?(?=/|\Z)")
 _PARAMETER: Final = re.compile(r"\{[^\W\d]\w*\}")
 
 LITERAL, PARAMETER, REST, EVERYWHERE = range(4)
@@ -41,6 +43,27 @@ def normal_path(path: str) -> str:
         elif segment not in ("", "."):
             segments.append(segment)
     return "/" + "/".join(segments)
+
+
+def routed_path(path: str) -> str:
+    """A path as a server hands it to an app, decoded, in a spelling whose normal form keeps every segment.
+
+    Apps route such a path as it is: to them, `/files/..` is a file of that name, and so are `/files/?` and
+    `/files/%2E`, which came as `%3F` and `%252E`. Read as in a URL, they would be other paths than those that are
+    served, and a way around the rules for `/files/*`. Of a whole URL, which a client may send in place of a path, some
+    route the path.
+    """
+    if path[:1] != "/":
+        with suppress(ValueError):  # no URL either
+            path = urlparse(path).path
+    return _MISREAD.sub(_kept, path)
+
+
+def _kept(found: re.Match[str]) -> str:
+    text = found[0]
+    if text in "%?#":
+        return quote(text)
+    return text.replace(".", "%252E")  # escaped twice: escaped once, it would still be a step up
 
 
 def segments_of(path: str) -> list[str]:

@@ -105,6 +105,10 @@ class Planner:
             return _overridden(plan, self._worked_out(user), clock.now_us())
         return plan
 
+    def is_exempt(self, facts: Facts) -> bool:
+        """Whether a request is never limited."""
+        return self._exempt is not None and self._exempt.covers(facts)
+
     def user(self, facts: Facts) -> User | Unknown | None:
         """Who a request is of, as far as a plan depends on it and the directory knows without looking."""
         directory = self._directory

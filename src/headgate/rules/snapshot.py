@@ -84,6 +84,10 @@ class Snapshot:
         """
         return self._planner.plan(facts, clock, user)
 
+    def is_exempt(self, facts: Facts) -> bool:
+        """Whether a request is never limited: it is exempt, or the rules are switched off."""
+        return not self.enabled or self._planner.is_exempt(facts)
+
     def user(self, facts: Facts) -> User | Unknown | None:
         """The user whose tier and overrides `plan` needs for a request, None if it needs none.
 

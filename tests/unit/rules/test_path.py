@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import InvalidRule
-from headgate.rules.path import Pattern, normal_path
+from headgate.rules.path import Pattern, normal_path, routed_path, segments_of
 
 
 @pytest.mark.parametrize(
@@ -117,3 +117,32 @@ def test_patterns_sort_by_how_specific_they_are() -> None:
     texts = ["/*", "/{x}/*", "/a/{x}", "/a/*", "/a/b", "/{x}/b", "/a/{x}/*", "/a/b/*"]
     in_order = ["/a/b", "/a/b/*", "/a/{x}", "/a/{x}/*", "/a/*", "/{x}/b", "/{x}/*", "/*"]
     assert sorted(texts, key=lambda text: Pattern.parse(text).shape) == in_order
+
+
+@pytest.mark.parametrize(
+    ("decoded", "normal"),
+    [
+        ("/files/a b", "/files/a%20b"),
+        ("/files//a/", "/files/a"),
+        ("/files/..", "/files/%252E%252E"),
+        ("/files/./../x", "/files/%252E/%252E%252E/x"),
+        ("..", "/%252E%252E"),
+        ("/files/...", "/files/..."),
+        ("/files/.x", "/files/.x"),
+        ("/files/?x", "/files/%3Fx"),
+        ("/files/#x", "/files/%23x"),
+        ("/files/%2e%2E", "/files/%252e%252E"),
+        ("/files/\udcff", "/files/%ED%B3%BF"),
+        ("*", "/*"),
+        ("http://example.org/files/..", "/files/%252E%252E"),
+        ("http://example.org/files/x;y?z", "/files/x"),
+        ("http://[/files/x", "/http:/%5B/files/x"),
+    ],
+)
+def test_a_routed_path_keeps_every_segment(decoded: str, normal: str) -> None:
+    assert normal_path(routed_path(decoded)) == normal
+
+
+@given(st.lists(st.text("ab.%?#2Ee ", min_size=1), min_size=1))
+def test_a_routed_path_has_as_many_segments_as_the_app_sees(segments: list[str]) -> None:
+    assert len(segments_of(normal_path(routed_path("/" + "/".join(segments))))) == len(segments)

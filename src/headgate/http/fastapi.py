@@ -1,0 +1,336 @@
+"""FastAPI: limits as dependencies, for routes, routers and whole apps.
+
+    @app.get("/users/{id}", dependencies=[Depends(limit("5/minute"))])
+
+`install` adds the middleware around the whole app: then every response carries the limits' headers, and OpenAPI
+shows the refusals.
+"""
+
+# No `from __future__ import annotations`: FastAPI reads the annotations of `RouteLimit.__call__`, and cannot resolve
+# them as text.
+import inspect
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from fastapi import FastAPI, Response, WebSocket
+from fastapi import routing as routes
+from fastapi.exceptions import HTTPException
+from starlette.requests import HTTPConnection
+from starlette.websockets import WebSocketState
+
+from headgate.core.decision import Decision
+from headgate.core.quota import Quota
+from headgate.errors import InvalidCheck, InvalidRule
+from headgate.http.asgi import App, AsgiRequest, RateLimitMiddleware, Scope
+from headgate.http.headers import Charged
+from headgate.http.identity import Identity, client_of
+from headgate.http.limits import NAME, Limits
+from headgate.http.openapi import REFUSED, can_refuse
+from headgate.http.problem import MEDIA_TYPE, refusal
+from headgate.limiter.aio import AsyncLimiter
+from headgate.rules.rule import FailureMode, Rule
+
+__all__ = ["RESPONSES", "Refused", "RouteLimit", "install", "limit"]
+
+Key = Callable[[Any], str | int | Awaitable[str | int | None] | None]
+Cost = int | Callable[[Any], int | Awaitable[int]]
+
+RESPONSES: Final[dict[int | str, dict[str, Any]]] = {429: REFUSED}  # for `responses=` of an app, a router or a route
+_PASSED: Final = "headgate.fastapi"  # in the scope of a request
+_TRY_AGAIN_LATER: Final = 1013  # closes a WebSocket
+_IDENTITY: Final = Identity()
+
+
+class Refused(HTTPException):
+    """A limit refused the request. Answered with problem details, unless the app has a handler of its own for this
+    class or its status."""
+
+    def __init__(self, limits: Limits[AsyncLimiter], *, told: bool) -> None:
+        self.limits = limits
+        self.told = told  # of the limits, by the middleware: then `headers` has none
+        super().__init__(limits.decision.status, "Rate limit exceeded", None if told else dict(limits.fields))
+
+    @property
+    def decision(self) -> Decision:
+        """Which limit, and when to try again."""
+        return self.limits.decision
+
+
+class _Passed:
+    """What the limits of a request's route have done so far."""
+
+    __slots__ = ("alone", "charged", "count", "limits", "seen")
+
+    def __init__(self, limits: Limits[AsyncLimiter], *, alone: bool) -> None:
+        self.limits = limits
+        self.alone = alone  # there is no middleware to tell the client
+        self.charged: list[tuple[AsyncLimiter, Decision]] = []
+        self.count = 0  # of the limits that count by the route
+        self.seen: set[tuple[str, str]] = set()  # names and subjects
+        if len(limits.charged) == 1:  # the middleware's; of several, nobody knows whose store they are in
+            self.charged.append((limits.limiter, limits.charged[0].decision))
+
+
+class RouteLimit:
+    """A dependency that lets a client's requests pass, or raises `Refused`. See `limit`."""
+
+    def __init__(
+        self,
+        quota: str | Quota,
+        *,
+        key: Key | None,
+        cost: Cost,
+        shared: str | None,
+        limiter: AsyncLimiter | None,
+        message: str,
+        failure_mode: FailureMode | None,
+    ) -> None:
+        if limiter is not None and not isinstance(limiter, AsyncLimiter):
+            raise InvalidRule(f"limiter: must be an AsyncLimiter, got {limiter!r}")
+        if key is not None and not callable(key):
+            raise InvalidRule(f"key: must be a function of the request, got {key!r}")
+        if not callable(cost) and (isinstance(cost, bool) or not isinstance(cost, int) or cost < 0):
+            raise InvalidRule(f"cost: must be a whole number, 0 or more, or a function of the request, got {cost!r}")
+        if not isinstance(quota, str | Quota):
+            raise InvalidRule(f"quota: must be a notation like '5/minute' or a Quota, got {quota!r}")
+        self.quotas = tuple(Quota.parse_all(quota)) if isinstance(quota, str) else (quota,)
+        self._key = key
+        self._cost = cost
+        self._shared = shared
+        self._limiter = limiter
+        self._message = message
+        self._failure_mode = failure_mode
+        self._rules("test" if shared is None else shared, 0, None)  # what is wrong with them is said now
+        self._siblings: WeakKeyDictionary[AsyncLimiter, dict[tuple[str, int], AsyncLimiter]] = WeakKeyDictionary()
+
+    async def __call__(self, connection: HTTPConnection, response: Response) -> None:
+        scope = connection.scope
+        passed: _Passed | None = scope.get(_PASSED)
+        if passed is None:
+            passed = scope[_PASSED] = await self._begin(scope)
+        limits = passed.limits
+        limiter = self._limiter_of(scope, limits)
+        if limiter.snapshot.is_exempt(limits.facts):
+            return
+        subject = await self._subject(connection, limits)
+        cost = await _awaited(self._cost(connection)) if callable(self._cost) else self._cost
+        name, place = self._shared, 0
+        if name is None:
+            name, place = _name_of(scope), passed.count
+            passed.count += len(self.quotas)
+        elif (name, subject) in passed.seen:
+            return  # by the same limit of a router, say
+        else:
+            passed.seen.add((name, subject))
+
+        sibling = self._sibling(limiter, name, place)
+        decision = await sibling.check(subject, cost=cost)
+        limits.charged.append(Charged(decision, cost))
+        if not decision.allowed:
+            for earlier, charged in passed.charged:
+                await earlier.give_back(charged)
+            _answer_refusals(scope)
+            raise Refused(limits, told=not passed.alone)
+        passed.charged.append((sibling, decision))
+        if passed.alone:
+            for field, value in limits.fields:
+                response.headers[field] = value
+
+    async def _begin(self, scope: Scope) -> _Passed:
+        """What the first limit of a route needs to know."""
+        state = scope.setdefault("state", {})
+        if NAME in state:
+            return _Passed(state[NAME], alone=False)
+        limiter = self._limiter_of(scope, None)
+        facts = await _IDENTITY.facts_async(AsgiRequest(scope), limiter.snapshot)
+        state[NAME] = Limits(limiter, facts)
+        return _Passed(state[NAME], alone=True)
+
+    def _limiter_of(self, scope: Scope, limits: Limits[AsyncLimiter] | None) -> AsyncLimiter:
+        """Whose store is counted in: the limit's own limiter's, the app's, the middleware's, or one in memory."""
+        if self._limiter is not None:
+            return self._limiter
+        app = scope.get("app")
+        found = None if app is None else getattr(app.state, NAME, None)
+        if found is None and limits is not None:
+            return limits.limiter
+        if found is None:
+            found = AsyncLimiter([])
+            if app is not None:
+                setattr(app.state, NAME, found)
+        if not isinstance(found, AsyncLimiter):
+            raise InvalidRule(f"app.state.{NAME}: must be an AsyncLimiter, got {found!r}")
+        return found
+
+    async def _subject(self, connection: HTTPConnection, limits: Limits[AsyncLimiter]) -> str:
+        """Who is counted. What the app's function says and what Headgate found out are kept apart."""
+        said = None if self._key is None else await _awaited(self._key(connection))
+        if said is None:
+            return client_of(dict(limits.facts))
+        if isinstance(said, bool) or not isinstance(said, str | int):
+            raise InvalidCheck(f"key: must return a text, a whole number or None, got {said!r}")
+        return f"key:{said}"
+
+    def _sibling(self, limiter: AsyncLimiter, name: str, place: int) -> AsyncLimiter:
+        """A limiter for this limit alone, on the store of `limiter`."""
+        known = self._siblings.setdefault(limiter, {})
+        sibling = known.get((name, place))
+        if sibling is None:
+            rules = self._rules(name, place, limiter.snapshot.failure_mode)
+            sibling = known[name, place] = limiter.sibling(rules)
+        return sibling
+
+    def _rules(self, name: str, place: int, failure_mode: FailureMode | None) -> list[Rule]:
+        """One for each quota. The first limit of a route has its name, and further ones a number behind it."""
+        return [
+            Rule(
+                id=name if number == 1 else f"{name} #{number}",
+                quota=quota,
+                message=self._message,
+                failure_mode=self._failure_mode or failure_mode,
+            )
+            for number, quota in enumerate(self.quotas, start=place + 1)
+        ]
+
+
+def limit(
+    quota: str | Quota,
+    *,
+    key: Key | None = None,
+    cost: Cost = 1,
+    shared: str | None = None,
+    limiter: AsyncLimiter | None = None,
+    message: str = "",
+    failure_mode: FailureMode | None = None,
+) -> RouteLimit:
+    """A limit for `Depends`, on a route, a router or an app: `Depends(limit("5/minute"))`.
+
+    Each client has `quota` (several with `;` between them) on each route, by the route's template and method:
+    `/users/1` and `/users/2` count together. With `shared`, all routes whose limits have that name count together.
+
+    `key` is a function of the request (or of the WebSocket), sync or async, that returns who is counted; None falls
+    back on the client, who is the one that the middleware identified, or without it the address of the socket's peer.
+    `cost` is what a request costs, or such a function. `message` is the detail of the refusal. `failure_mode` decides
+    when the store cannot.
+
+    It counts in the store of `limiter`; without it, of `app.state.headgate`; without that, of the middleware; or else
+    in memory. A request that one of several limits refuses is given back what the others had charged, the middleware
+    too.
+    """
+    return RouteLimit(
+        quota, key=key, cost=cost, shared=shared, limiter=limiter, message=message, failure_mode=failure_mode
+    )
+
+
+def install(app: FastAPI, *, limiter: AsyncLimiter, **options: Any) -> None:
+    """Put the middleware around the whole of an app, outside its error handling and of all other middleware.
+
+    `limiter` becomes that of the app's limits too (`app.state.headgate`); one without rules, `AsyncLimiter([],
+    store=…)`, leaves everything to them. `options` are those of `RateLimitMiddleware`. OpenAPI shows a refusal for each
+    route that has a limit or that one of the limiter's rules may refuse. Raises `InvalidRule` if the app has started.
+    """
+    if app.middleware_stack is not None:
+        raise InvalidRule("install: the app has started already; install before its first request")
+    if getattr(app.state, NAME, None) is not None:
+        raise InvalidRule(f"install: app.state.{NAME} is set already; install once, and leave that to it")
+    middleware = _Installed(app, limiter=limiter, **options)
+    build, document = app.build_middleware_stack, app.openapi
+
+    def build_middleware_stack() -> App:
+        middleware.app = build()
+        return middleware
+
+    def openapi() -> dict[str, Any]:
+        schema = document()
+        middleware.add_refusals(schema, app)
+        return schema
+
+    setattr(app.state, NAME, limiter)
+    app.build_middleware_stack = build_middleware_stack  # type: ignore[method-assign]
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+class _Installed(RateLimitMiddleware):
+    """The middleware of an app whose stack is built later."""
+
+    @property
+    def app(self) -> App:
+        """What it is around: named as in all middleware, for those who look for theirs in the stack."""
+        return self._app
+
+    @app.setter
+    def app(self, app: App) -> None:
+        self._app = app
+
+    def add_refusals(self, schema: dict[str, Any], app: FastAPI) -> None:
+        """Add to an OpenAPI schema how each operation can be refused, where it does not say so itself."""
+        rules = self._entrance.limiter.snapshot.rules if self._entrance.limiter.snapshot.enabled else ()
+        used = False
+        for route in _operations(app):
+            applied = () if self._entrance.gate.skips(route.path_format) else rules
+            limited = _has_limit(route.dependant)
+            for method in route.methods:
+                operation = schema.get("paths", {}).get(route.path_format, {}).get(method.lower())
+                if operation is None:
+                    continue  # not in the schema
+                responses = operation.setdefault("responses", {})
+                statuses = {rule.status for rule in applied if can_refuse(rule, method, route.path)}
+                for status in sorted(statuses | ({429} if limited else set())):
+                    used = True
+                    responses.setdefault(str(status), {"$ref": "#/components/responses/RateLimited"})
+        if used:
+            schema.setdefault("components", {}).setdefault("responses", {}).setdefault("RateLimited", REFUSED)
+
+
+def _has_limit(dependant: Any) -> bool:
+    """Whether a route's dependencies have a limit among them."""
+    return isinstance(dependant.call, RouteLimit) or any(map(_has_limit, dependant.dependencies))
+
+
+def _operations(app: FastAPI) -> Iterator[Any]:
+    """An app's routes: all with `path`, `path_format`, `methods` and `dependant`."""
+    contexts = getattr(routes, "iter_route_contexts", iter)  # before it had that, FastAPI copied included routes
+    for route in contexts(app.routes):
+        if isinstance(getattr(route, "original_route", route), routes.APIRoute):
+            yield route
+
+
+def _name_of(scope: Scope) -> str:
+    """What requests to a route are counted under: `GET /users/{id}`."""
+    route = scope.get("route")
+    context = scope.get("fastapi", {}).get("effective_route_context")  # of a route in a router that was included
+    if context is not None and route in (context.original_route, context.starlette_route):
+        route = context.starlette_route or context
+    template = getattr(route, "path_format", None)
+    if template is None:  # static files, which have no template
+        template = "*"
+    mounts = scope.get("root_path", "").removeprefix(scope.get("app_root_path", scope.get("root_path", "")))
+    others = [name for name in scope.get("path_params", {}) if name not in getattr(route, "param_convertors", {})]
+    if others:  # parameters of mounts: whose values must not make buckets
+        mounts = "".join(f"/{{{name}}}" for name in others)
+    method = scope.get("method", "WEBSOCKET")
+    return f"{'GET' if method == 'HEAD' else method} {mounts}{template}"
+
+
+async def _awaited(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+def _answer_refusals(scope: Scope) -> None:
+    """See that `Refused` is answered with problem details. An app's own handlers are left alone."""
+    handlers = scope.get("starlette.exception_handlers")
+    if handlers is not None:
+        handlers[0].setdefault(Refused, _answer)
+
+
+async def _answer(connection: HTTPConnection, error: Refused) -> Response | None:
+    """The response to a refused request. With the middleware around, that adds what is told of limits."""
+    status, content, body = refusal(error.limits)
+    fields = content if error.told else content + error.limits.fields
+    if isinstance(connection, WebSocket):
+        opened = connection.application_state is not WebSocketState.CONNECTING
+        if opened or "websocket.http.response" not in connection.scope.get("extensions", {}):
+            await connection.close(_TRY_AGAIN_LATER, "Rate limit exceeded")
+            return None
+    return Response(body, status, dict(fields), MEDIA_TYPE)

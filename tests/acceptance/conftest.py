@@ -1,0 +1,36 @@
+"""Servers for acceptance tests, each started once, with the app of one framework."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from secrets import token_hex
+
+import httpx
+import pytest
+
+from tests.webserver import serving
+
+FRAMEWORKS = ("starlette", "fastapi", "litestar", "quart")
+SERVERS = [*((server, name) for server in ("uvicorn", "granian") for name in FRAMEWORKS), ("hypercorn", "starlette")]
+
+
+@pytest.fixture(scope="session", params=SERVERS, ids=lambda pair: f"{pair[1]}-{pair[0]}")
+def served(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of each framework's app under each server in turn. At the end, what it sent was in order."""
+    server, framework = request.param
+    with serving(server, f"tests.acceptance.apps.{framework}_app:app") as url:
+        yield url
+        assert httpx.get(f"{url}/-/wrong").text == ""
+
+
+@pytest.fixture(scope="session")
+def starlette_url() -> Iterator[str]:
+    """The URL of Starlette's app under uvicorn, for what does not depend on the framework."""
+    with serving("uvicorn", "tests.acceptance.apps.starlette_app:app") as url:
+        yield url
+
+
+@pytest.fixture
+def user() -> str:
+    """Somebody who has not been here before."""
+    return token_hex(8)
