@@ -330,9 +330,12 @@ async def _answer(connection: HTTPConnection, error: Refused) -> Response | None
     if error.told:
         told = set(error.limits.fields)
         fields = [field for field in fields if field not in told]
-    if isinstance(connection, WebSocket):
-        opened = connection.application_state is not WebSocketState.CONNECTING
-        if opened or "websocket.http.response" not in connection.scope.get("extensions", {}):
-            await connection.close(_TRY_AGAIN_LATER, "Rate limit exceeded")
-            return None
-    return Response(body, status, dict(fields), MEDIA_TYPE)
+    response = Response(body, status, dict(fields), MEDIA_TYPE)
+    if not isinstance(connection, WebSocket):
+        return response
+    opened = connection.application_state is not WebSocketState.CONNECTING
+    if opened or "websocket.http.response" not in connection.scope.get("extensions", {}):
+        await connection.close(_TRY_AGAIN_LATER, "Rate limit exceeded")
+    else:
+        await connection.send_denial_response(response)  # here: not every version does so with what is returned
+    return None
