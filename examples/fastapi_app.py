@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, FastAPI, Header, Request
+from fastapi import APIRouter, Depends, FastAPI, Header, Request, WebSocket
 
 from headgate import AsyncLimiter, Rule
 from headgate.http.fastapi import install, limit
@@ -61,6 +61,14 @@ def report() -> dict[str, str]:
 
 
 app.include_router(reports)
+
+
+# Of a WebSocket, handshakes are counted.
+@app.websocket("/live", dependencies=[Depends(limit("2/hour"))])
+async def live(socket: WebSocket) -> None:
+    await socket.accept()
+    await socket.send_text("hello")
+    await socket.close()
 
 
 @app.get("/health")

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from tests.webserver import serving
 
@@ -52,6 +54,18 @@ def test_fastapi_shares_a_limit_in_a_router(fastapi: httpx.Client) -> None:
     answers = [fastapi.get(f"/reports/{name}") for _ in range(11) for name in ("daily", "weekly")]
     refused = next(answer for answer in answers if answer.status_code == 429)
     assert refused.json()["violated-policies"] == ["reports"]
+
+
+def test_fastapi_counts_the_handshakes_of_websockets(fastapi: httpx.Client) -> None:
+    address = str(fastapi.base_url.copy_with(scheme="ws", path="/live"))
+    for _ in range(2):
+        with connect(address, proxy=None) as socket:
+            assert socket.recv() == "hello"
+    with pytest.raises(InvalidStatus) as refused:
+        connect(address, proxy=None)
+    response = refused.value.response
+    assert (response.status_code, response.headers["Content-Type"]) == (429, PROBLEM)
+    assert response.headers.get_all("RateLimit-Policy") == ['"WEBSOCKET /live";q=2;w=3600, "address";q=100;w=3600']
 
 
 def test_fastapi_shows_refusals_in_its_documentation(fastapi: httpx.Client) -> None:

@@ -67,7 +67,7 @@ class _Passed:
         self.alone = alone  # there is no middleware to tell the client
         self.charged: list[tuple[AsyncLimiter, Decision]] = []
         self.count = 0  # of the limits that count by the route
-        self.seen: set[tuple[str, str]] = set()  # names and subjects
+        self.seen: set[tuple[str, str]] = set()  # names of shared limits, and subjects
         if len(limits.charged) == 1:  # the middleware's; of several, nobody knows whose store they are in
             self.charged.append((limits.limiter, limits.charged[0].decision))
 
@@ -110,18 +110,18 @@ class RouteLimit:
         if passed is None:
             passed = scope[_PASSED] = await self._begin(scope)
         limits = passed.limits
-        limiter = self._limiter_of(scope, limits)
-        if limiter.snapshot.is_exempt(limits.facts):
-            return
-        subject = await self._subject(connection, limits)
-        cost = await _awaited(self._cost(connection)) if callable(self._cost) else self._cost
         name, place = self._shared, 0
         if name is None:
             name, place = _name_of(scope), passed.count
             passed.count += len(self.quotas)
-        elif (name, subject) in passed.seen:
-            return  # by the same limit of a router, say
-        else:
+        limiter = self._limiter_of(scope, None if passed.alone else limits)
+        if limiter.snapshot.is_exempt(limits.facts):
+            return
+        subject = await self._subject(connection, limits)
+        cost = await _awaited(self._cost(connection)) if callable(self._cost) else self._cost
+        if self._shared is not None:
+            if (name, subject) in passed.seen:
+                return  # by the same limit of a router, say
             passed.seen.add((name, subject))
 
         sibling = self._sibling(limiter, name, place)
@@ -140,21 +140,21 @@ class RouteLimit:
     async def _begin(self, scope: Scope) -> _Passed:
         """What the first limit of a route needs to know."""
         state = scope.setdefault("state", {})
-        if NAME in state:
+        if isinstance(state.get(NAME), Limits):
             return _Passed(state[NAME], alone=False)
         limiter = self._limiter_of(scope, None)
         facts = await _IDENTITY.facts_async(AsgiRequest(scope), limiter.snapshot)
         state[NAME] = Limits(limiter, facts)
         return _Passed(state[NAME], alone=True)
 
-    def _limiter_of(self, scope: Scope, limits: Limits[AsyncLimiter] | None) -> AsyncLimiter:
+    def _limiter_of(self, scope: Scope, outer: Limits[AsyncLimiter] | None) -> AsyncLimiter:
         """Whose store is counted in: the limit's own limiter's, the app's, the middleware's, or one in memory."""
         if self._limiter is not None:
             return self._limiter
         app = scope.get("app")
         found = None if app is None else getattr(app.state, NAME, None)
-        if found is None and limits is not None:
-            return limits.limiter
+        if found is None and outer is not None:
+            return outer.limiter
         if found is None:
             found = AsyncLimiter([])
             if app is not None:
@@ -328,9 +328,12 @@ async def _answer(connection: HTTPConnection, error: Refused) -> Response | None
     """The response to a refused request. With the middleware around, that adds what is told of limits."""
     status, content, body = refusal(error.limits)
     fields = content if error.told else content + error.limits.fields
-    if isinstance(connection, WebSocket):
-        opened = connection.application_state is not WebSocketState.CONNECTING
-        if opened or "websocket.http.response" not in connection.scope.get("extensions", {}):
-            await connection.close(_TRY_AGAIN_LATER, "Rate limit exceeded")
-            return None
-    return Response(body, status, dict(fields), MEDIA_TYPE)
+    response = Response(body, status, dict(fields), MEDIA_TYPE)
+    if not isinstance(connection, WebSocket):
+        return response
+    opened = connection.application_state is not WebSocketState.CONNECTING
+    if opened or "websocket.http.response" not in connection.scope.get("extensions", {}):
+        await connection.close(_TRY_AGAIN_LATER, "Rate limit exceeded")
+    else:
+        await connection.send_denial_response(response)  # here: not every version does so with what is returned
+    return None

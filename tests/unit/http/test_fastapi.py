@@ -295,6 +295,14 @@ def test_exempt_clients_and_rules_that_are_switched_off_concern_route_limits_too
         assert statuses(app, "GET /", "GET /", client="198.51.100.1") == [200, expected]
 
 
+def test_exempt_from_one_limit_is_not_counted_in_its_bucket_by_the_next() -> None:
+    own = limiter(Snapshot([], exemptions=[Exemption(type="ip", value="192.0.2.1")]))
+    app = FastAPI(dependencies=[Depends(limit("1/day", limiter=own)), Depends(limit("5/day"))])
+    app.get("/")(lambda: None)
+    (response,) = send(app, "GET /")
+    assert policies(response) == ["GET / #2"]
+
+
 def test_what_was_decided_is_in_the_requests_state() -> None:
     app = FastAPI()
 
