@@ -41,8 +41,10 @@ def _drained(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
     if now > last:
         part -= (now - last) * quota.limit
         if part < 0:
-            leaked, part = divmod(part, window)  # below 0, and rounded down
-            level += leaked
+            level, part = level - 1, part + window
+            if part < 0:
+                leaked, part = divmod(part, window)  # below 0, and rounded down
+                level += leaked
             if level < 0:
                 return 0, 0
     return (level, part) if level < quota.burst else (quota.burst, 0)

@@ -11,7 +11,14 @@ from typing import Any, Final, Literal, NamedTuple
 import pytest
 
 from headgate import Limiter, Quota
-from headgate.algorithms import ALGORITHMS, sliding_window_log
+from headgate.algorithms import (
+    ALGORITHMS,
+    gcra,
+    leaky_bucket,
+    sliding_window_counter,
+    sliding_window_log,
+    token_bucket,
+)
 from headgate.algorithms.sliding_window_log import MAX_ENTRIES
 from headgate.core.check import NEVER
 from headgate.core.quota import BUCKETS
@@ -160,6 +167,34 @@ def test_refund_from_a_log_whose_clock_went_back_to_the_moment_of_the_charge() -
         _, state = sliding_window_log.admit(state, moment, quota, cost)
     state = sliding_window_log.refund(state, now, quota, 3, now, 0)
     assert sliding_window_log.figures(state, now, quota) == (8, 10 * SECOND)
+
+
+NOW: Final = START * SECOND + 5 * SECOND
+BURST: Final = {name: Quota(1, 1, burst=5, algorithm=name) for name in BUCKETS}
+THREE: Final = Quota(3, 10, algorithm="gcra")
+
+
+def test_a_part_that_another_limit_left_is_less_than_a_whole() -> None:
+    tat = NOW + 6_666_666
+    assert gcra.admit((tat, 3), NOW, THREE, 1) == (0, NOW + 10 * SECOND)  # not one third of a microsecond too late
+    assert gcra.figures((tat, 3), NOW, THREE) == (1, 6_666_667)
+
+
+def test_a_leaky_bucket_that_a_larger_burst_filled_is_full_and_no_fuller() -> None:
+    assert leaky_bucket.admit((5, 7, NOW), NOW, BURST["leaky_bucket"], 1) == (SECOND, (5, 0, NOW))
+
+
+def test_a_bucket_of_another_window_that_begins_now_is_not_from_the_future() -> None:
+    quota = Quota(10, 10, algorithm="sliding_window_counter")
+    assert sliding_window_counter.admit((NOW, 3, 4), NOW, quota, 1) == (0, (START * SECOND, 4, 4))
+
+
+def test_refunds_of_buckets_keep_parts_unless_the_bucket_is_full() -> None:
+    assert leaky_bucket.refund((2, 5, NOW), NOW, BURST["leaky_bucket"], 2, NOW, 2 * SECOND + 5) == (0, 5, NOW)
+    assert token_bucket.refund((3, 5, NOW), NOW, BURST["token_bucket"], 1, NOW, 2 * SECOND - 5) == (4, 5, NOW)
+    assert token_bucket.refund((3, 5, NOW), NOW, BURST["token_bucket"], 2, NOW, 2 * SECOND - 5) == (5, 0, NOW)
+    assert gcra.refund(NOW + 2 * SECOND, NOW, BURST["gcra"], 1, NOW, 2 * SECOND) == NOW + SECOND
+    assert gcra.refund((NOW + 5 * SECOND, 1), NOW, THREE, 1, NOW, 5 * SECOND + 1) == NOW + 1_666_667
 
 
 @pytest.fixture
