@@ -50,8 +50,8 @@ async def export(x_organisation: Annotated[str, Header()] = "") -> dict[str, str
     return {"exported for": x_organisation}
 
 
-# A router's limit holds for each of its routes; with `shared`, for all of them together.
-reports = APIRouter(prefix="/reports", dependencies=[Depends(limit("10/minute", shared="reports"))])
+# A router's limit holds for each of its routes; with `name`, for all of them together.
+reports = APIRouter(prefix="/reports", dependencies=[Depends(limit("10/minute", name="reports"))])
 
 
 @reports.get("/daily")

@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 from headgate.core.clock import Clock
 from headgate.http.entrance import AsyncEntrance
 from headgate.http.gate import MAX_WAITING, Cost, Identify
-from headgate.http.headers import Charged, Fields
+from headgate.http.headers import Fields
 from headgate.http.identity import Identity
 from headgate.http.limits import NAME, Limits
 from headgate.http.problem import refusal
@@ -46,7 +46,12 @@ class AsgiRequest:
 
     @property
     def path(self) -> str:
-        path: str = self.scope["path"]
+        """Without the prefix under which the app is mounted, as its routes are."""
+        scope = self.scope
+        path: str = scope["path"]
+        root = scope.get("root_path")
+        if root and path.startswith(root) and path[len(root) : len(root) + 1] in ("", "/"):
+            return path[len(root) :]
         return path
 
     @property
@@ -91,27 +96,28 @@ class RateLimitMiddleware:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        entrance = self._entrance
-        if scope["type"] not in ("http", "websocket") or entrance.gate.skips(scope["path"]):
+        entrance, request = self._entrance, AsgiRequest(scope)
+        if scope["type"] not in ("http", "websocket") or entrance.gate.skips(request.path):
             await self._app(scope, receive, send)
             return
-        entering = await entrance.check(AsgiRequest(scope))
+        entering = await entrance.check(request)
         limits: Limits[AsyncLimiter] | None = scope.get(NAME)
         if limits is None:
             limits = scope[NAME] = scope.setdefault("state", {})[NAME] = Limits(entrance.limiter, entering.facts)
             send = _telling(limits, send)
         if entering.passes:
-            limits.charged.append(Charged(entering.decision, entering.cost))
+            limits.add(entering.decision, entering.cost, entrance.limiter)
             await self._app(scope, receive, send)
             return
         async with _Held(receive, entrance.limiter.clock) as held:
             decision = await entrance.hold(entering, held)
             if decision is None:
                 return  # the client has gone
-            limits.charged.append(Charged(decision, entering.cost))
+            limits.add(decision, entering.cost, entrance.limiter)
             if decision.allowed:
                 await self._app(scope, held.receive, send)
             else:
+                await limits.give_back_async()
                 await _refuse(scope, held.receive, send, limits)
 
 

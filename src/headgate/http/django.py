@@ -28,7 +28,6 @@ from django.utils.module_loading import import_string
 from headgate.core.decision import Decision
 from headgate.core.quota import Quota
 from headgate.http.entrance import AsyncEntrance, Entrance
-from headgate.http.headers import Charged
 from headgate.http.limits import NAME, Limits
 from headgate.http.problem import refusal
 from headgate.http.route import TAKEN, Cost, Key, RouteLimit, subject_of
@@ -59,7 +58,7 @@ class DjangoRequest:
 
     @property
     def path(self) -> str:
-        path: str = self.request.path
+        path: str = self.request.path_info
         return path
 
     @property
@@ -293,18 +292,23 @@ class _Charge:
         return self.decide().allowed
 
     async def make_async(self) -> bool:
-        if isinstance(self._limiter, AsyncLimiter):
-            decision = await self._limiter.check(self._subject, cost=self._cost)
-        else:  # a WSGI server's
-            decision = await asyncio.to_thread(self._limiter.check, self._subject, cost=self._cost)
-        return self._add(decision).allowed
+        if not isinstance(self._limiter, AsyncLimiter):  # a WSGI server's
+            return (await asyncio.to_thread(self.decide)).allowed
+        decision = await self._limiter.check(self._subject, cost=self._cost)
+        self._limits.add(decision, self._cost, self._limiter)
+        if not decision.allowed:
+            await self._limits.give_back_async()
+        return decision.allowed
 
     def decide(self) -> Decision:
         if isinstance(self._limiter, AsyncLimiter):  # a sync view under ASGI: in a thread, while the event loop runs
-            decision = async_to_sync(self._limiter.check)(self._subject, cost=self._cost)
-        else:
-            decision = self._limiter.check(self._subject, cost=self._cost)
-        return self._add(decision)
+            async_to_sync(self.make_async)()
+            return self._limits.charged[-1].decision
+        decision = self._limiter.check(self._subject, cost=self._cost)
+        self._limits.add(decision, self._cost, self._limiter)
+        if not decision.allowed:
+            self._limits.give_back()
+        return decision
 
     def refuse(self) -> Any:
         return self._setup.refuse(self._request, self._limits)
@@ -312,10 +316,6 @@ class _Charge:
     def told(self, response: Any) -> Any:
         """The response, with the limits' fields if nobody else adds them."""
         return response if self._outer else _telling(self._limits, response)
-
-    def _add(self, decision: Decision) -> Decision:
-        self._limits.charged.append(Charged(decision, self._cost))
-        return decision
 
 
 _lock = Lock()

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Protocol, TypeVar, Unpack
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, turned_away
 from headgate.http.gate import Facts, Gate, Options, Patience
-from headgate.http.headers import Charged
 from headgate.http.limits import Limits
 from headgate.http.request import Request
 from headgate.limiter.aio import AsyncLimiter
@@ -105,7 +104,9 @@ class Entrance:
             standing = self.hold(entering, _Patient(self.limiter.clock))
             decision = decision if standing is None else standing
         limits = Limits(self.limiter, entering.facts) if outer is None else outer
-        limits.charged.append(Charged(decision, entering.cost))
+        limits.add(decision, entering.cost, self.limiter)
+        if not decision.allowed:
+            limits.give_back()
         return limits, decision.allowed
 
 
@@ -161,7 +162,9 @@ class AsyncEntrance:
             standing = await self.hold(entering, _AsyncPatient(self.limiter.clock))
             decision = decision if standing is None else standing
         limits = Limits(self.limiter, entering.facts) if outer is None else outer
-        limits.charged.append(Charged(decision, entering.cost))
+        limits.add(decision, entering.cost, self.limiter)
+        if not decision.allowed:
+            await limits.give_back_async()
         return limits, decision.allowed
 
 

@@ -23,7 +23,6 @@ from headgate.core.decision import Decision
 from headgate.core.quota import Quota
 from headgate.errors import InvalidCheck, InvalidRule
 from headgate.http.asgi import App, AsgiRequest, RateLimitMiddleware, Scope
-from headgate.http.headers import Charged
 from headgate.http.identity import Identity, client_of
 from headgate.http.limits import NAME, Limits
 from headgate.http.openapi import REFUSED, can_refuse
@@ -60,16 +59,13 @@ class Refused(HTTPException):
 class _Passed:
     """What the limits of a request's route have done so far."""
 
-    __slots__ = ("alone", "charged", "count", "limits", "seen")
+    __slots__ = ("alone", "count", "limits", "seen")
 
     def __init__(self, limits: Limits[AsyncLimiter], *, alone: bool) -> None:
         self.limits = limits
         self.alone = alone  # there is no middleware to tell the client
-        self.charged: list[tuple[AsyncLimiter, Decision]] = []
         self.count = 0  # of the limits that count by the route
         self.seen: set[tuple[str, str]] = set()  # names of shared limits, and subjects
-        if len(limits.charged) == 1:  # the middleware's; of several, nobody knows whose store they are in
-            self.charged.append((limits.limiter, limits.charged[0].decision))
 
 
 class RouteLimit:
@@ -81,7 +77,7 @@ class RouteLimit:
         *,
         key: Key | None,
         cost: Cost,
-        shared: str | None,
+        name: str | None,
         limiter: AsyncLimiter | None,
         message: str,
         failure_mode: FailureMode | None,
@@ -97,11 +93,11 @@ class RouteLimit:
         self.quotas = tuple(Quota.parse_all(quota)) if isinstance(quota, str) else (quota,)
         self._key = key
         self._cost = cost
-        self._shared = shared
+        self._name = name
         self._limiter = limiter
         self._message = message
         self._failure_mode = failure_mode
-        self._rules("test" if shared is None else shared, 0, None)  # what is wrong with them is said now
+        self._rules("test" if name is None else name, 0, None)  # what is wrong with them is said now
         self._siblings: WeakKeyDictionary[AsyncLimiter, dict[tuple[str, int], AsyncLimiter]] = WeakKeyDictionary()
 
     async def __call__(self, connection: HTTPConnection, response: Response) -> None:
@@ -110,7 +106,7 @@ class RouteLimit:
         if passed is None:
             passed = scope[_PASSED] = await self._begin(scope)
         limits = passed.limits
-        name, place = self._shared, 0
+        name, place = self._name, 0
         if name is None:
             name, place = _name_of(scope), passed.count
             passed.count += len(self.quotas)
@@ -119,20 +115,18 @@ class RouteLimit:
             return
         subject = await self._subject(connection, limits)
         cost = await _awaited(self._cost(connection)) if callable(self._cost) else self._cost
-        if self._shared is not None:
+        if self._name is not None:
             if (name, subject) in passed.seen:
                 return  # by the same limit of a router, say
             passed.seen.add((name, subject))
 
         sibling = self._sibling(limiter, name, place)
         decision = await sibling.check(subject, cost=cost)
-        limits.charged.append(Charged(decision, cost))
+        limits.add(decision, cost, sibling)
         if not decision.allowed:
-            for earlier, charged in passed.charged:
-                await earlier.give_back(charged)
+            await limits.give_back_async()
             _answer_refusals(scope)
             raise Refused(limits, told=not passed.alone)
-        passed.charged.append((sibling, decision))
         if passed.alone:
             for field, value in limits.fields:
                 response.headers[field] = value
@@ -199,7 +193,7 @@ def limit(
     *,
     key: Key | None = None,
     cost: Cost = 1,
-    shared: str | None = None,
+    name: str | None = None,
     limiter: AsyncLimiter | None = None,
     message: str = "",
     failure_mode: FailureMode | None = None,
@@ -207,7 +201,7 @@ def limit(
     """A limit for `Depends`, on a route, a router or an app: `Depends(limit("5/minute"))`.
 
     Each client has `quota` (several with `;` between them) on each route, by the route's template and method:
-    `/users/1` and `/users/2` count together. With `shared`, all routes whose limits have that name count together.
+    `/users/1` and `/users/2` count together. With `name`, all routes whose limits have that name count together.
 
     `key` is a function of the request (or of the WebSocket), sync or async, that returns who is counted; None falls
     back on the client, who is the one that the middleware identified, or without it the address of the socket's peer.
@@ -218,9 +212,7 @@ def limit(
     in memory. A request that one of several limits refuses is given back what the others had charged, the middleware
     too.
     """
-    return RouteLimit(
-        quota, key=key, cost=cost, shared=shared, limiter=limiter, message=message, failure_mode=failure_mode
-    )
+    return RouteLimit(quota, key=key, cost=cost, name=name, limiter=limiter, message=message, failure_mode=failure_mode)
 
 
 def install(app: FastAPI, *, limiter: AsyncLimiter, **options: Any) -> None:

@@ -25,7 +25,6 @@ from headgate.core.quota import Quota
 from headgate.errors import InvalidRule
 from headgate.http.entrance import Entrance
 from headgate.http.gate import Options
-from headgate.http.headers import Charged
 from headgate.http.limits import NAME, Limits
 from headgate.http.problem import MEDIA_TYPE, problem
 from headgate.http.route import TAKEN, Cost, Key, RouteLimit, subject_of
@@ -236,7 +235,9 @@ def _enter(limit: RouteLimit) -> None:
     limiter = limit.limiter(extension.limiter, limit.named(_route(), request.environ.setdefault(TAKEN, [])))
     cost = limit.cost() if callable(limit.cost) else limit.cost
     decision = limiter.check(subject_of(limits, limit.key() if limit.key else None), cost=cost)
-    limits.charged.append(Charged(decision, cost))
+    limits.add(decision, cost, limiter)
+    if not decision.allowed:
+        limits.give_back()
     _pass(decision)
 
 

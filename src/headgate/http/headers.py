@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from math import ceil
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from headgate.core.check import Check
@@ -25,10 +25,11 @@ _LONGEST: Final = 999_999_999_999_999  # of an integer in structured fields
 
 
 class Charged(NamedTuple):
-    """A decision on a request, and what the request costs."""
+    """A decision on a request, what the request costs, and who decided."""
 
     decision: Decision
     cost: int = 1
+    limiter: Any = None
 
 
 def fields_of(charged: Sequence[Charged]) -> Fields:
@@ -37,13 +38,13 @@ def fields_of(charged: Sequence[Charged]) -> Fields:
     The most restrictive limit of them all gives the X-RateLimit figures. Without an enforced limit, there are none.
     """
     if len(charged) == 1:  # nearly always
-        decision, cost = charged[0]
+        decision, cost, _ = charged[0]
         limits = decision.enforced
         warns = decision.state == "warning"
     elif not charged:
         return []
     else:
-        decision, cost = binding(charged)
+        decision, cost, _ = binding(charged)
         limits = sorted((pair for one in charged for pair in one.decision.enforced), key=restrictiveness)
         warns = any(one.decision.state == "warning" for one in charged)
     if not limits:

@@ -20,12 +20,34 @@ class Limits(Generic[L]):
     Whoever decides something on the request adds it to `charged`; the outermost middleware tells the client of all.
     """
 
-    __slots__ = ("charged", "facts", "limiter")
+    __slots__ = ("_given_back", "charged", "facts", "limiter")
 
     def __init__(self, limiter: L, facts: Mapping[str, str]) -> None:
         self.limiter: L = limiter
         self.facts = facts
         self.charged: list[Charged] = []
+        self._given_back = False
+
+    def add(self, decision: Decision, cost: int, limiter: Limiter | AsyncLimiter) -> None:
+        """Add what a limiter has decided on the request."""
+        self.charged.append(Charged(decision, cost, limiter))
+
+    def give_back(self) -> None:
+        """Undo what was charged for the request, as it is refused now: by `Limiter`s."""
+        for decision, _, limiter in self._undone():
+            limiter.give_back(decision)
+
+    async def give_back_async(self) -> None:
+        """The same by `AsyncLimiter`s."""
+        for decision, _, limiter in self._undone():
+            await limiter.give_back(decision)
+
+    def _undone(self) -> list[Charged]:
+        """What is to be given back: once."""
+        if self._given_back:
+            return []
+        self._given_back = True
+        return [one for one in self.charged if one.decision.allowed and one.limiter is not None]
 
     @property
     def decision(self) -> Decision:

@@ -40,7 +40,7 @@ class WsgiRequest:
     @property
     def path(self) -> str:
         """WSGI has bytes in the guise of Latin-1: what is no UTF-8 is kept apart, and does not fail."""
-        raw: str = self.environ.get("SCRIPT_NAME", "") + self.environ.get("PATH_INFO", "")
+        raw: str = self.environ.get("PATH_INFO", "")
         return raw if raw.isascii() else raw.encode("latin-1").decode("utf-8", "surrogateescape")
 
     @property

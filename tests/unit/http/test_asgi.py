@@ -206,6 +206,32 @@ def test_the_outer_of_two_tells_of_both(clock: FakeClock) -> None:
     run(test)
 
 
+def test_a_refusal_further_in_gives_back_what_was_charged_further_out(clock: FakeClock) -> None:
+    async def test() -> None:
+        limiter = AsyncLimiter("5/minute", name="outer", clock=clock)
+        inner = RateLimitMiddleware(answer, limiter=AsyncLimiter("2/minute", name="inner", clock=clock))
+        outer = RateLimitMiddleware(inner, limiter=limiter)
+        assert [(await get(outer)).status for _ in range(4)] == [200, 200, 429, 429]
+        assert (await limiter.peek("ip:192.0.2.7")).remaining == 3
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("root", "path", "routed"),
+    [
+        ("", "/search", "/search"),
+        ("/api", "/search", "/search"),
+        ("/api", "/api/search", "/search"),
+        ("/api", "/api", ""),
+        ("/api", "/apis/search", "/apis/search"),
+        (None, "/search", "/search"),
+    ],
+)
+def test_a_path_is_that_which_the_app_routes(root: str | None, path: str, routed: str) -> None:
+    assert AsgiRequest(scope_of(path, root_path=root)).path == routed
+
+
 def test_a_client_without_an_address_is_limited_all_the_same() -> None:
     async def test() -> None:
         limiter = AsyncLimiter([Rule(id="r", quota="2/minute", dimension="ip")])

@@ -121,8 +121,8 @@ def test_head_counts_as_get() -> None:
 def test_shared_limits_count_together() -> None:
     app = FastAPI()
 
-    @app.get("/a", dependencies=[Depends(limit("2/day", shared="search"))])
-    @app.post("/b", dependencies=[Depends(limit("2/day", shared="search"))])
+    @app.get("/a", dependencies=[Depends(limit("2/day", name="search"))])
+    @app.post("/b", dependencies=[Depends(limit("2/day", name="search"))])
     @app.get("/other", dependencies=[Depends(limit("2/day"))])
     def handler() -> None: ...
 
@@ -130,9 +130,9 @@ def test_shared_limits_count_together() -> None:
 
 
 def test_a_shared_limit_of_router_and_route_counts_a_request_once() -> None:
-    app = FastAPI(dependencies=[Depends(limit("2/day", shared="all"))])
+    app = FastAPI(dependencies=[Depends(limit("2/day", name="all"))])
 
-    @app.get("/", dependencies=[Depends(limit("2/day", shared="all"))])
+    @app.get("/", dependencies=[Depends(limit("2/day", name="all"))])
     def handler() -> None: ...
 
     assert statuses(app, "GET /", "GET /", "GET /") == [200, 200, 429]
@@ -561,7 +561,7 @@ def test_websockets(middleware: bool) -> None:
         ({"cost": -1}, "cost: must be a whole number"),
         ({"cost": True}, "cost: must be a whole number"),
         ({"failure_mode": "shut"}, "failure_mode"),
-        ({"shared": ""}, "id: must be a text that is not empty"),
+        ({"name": ""}, "id: must be a text that is not empty"),
         ({"message": 5}, "message"),
     ],
 )

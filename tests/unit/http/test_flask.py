@@ -48,6 +48,18 @@ def test_all_responses_tell_of_the_limiters_rules_and_g_has_them() -> None:
     assert refused.headers.getlist("Retry-After") == ["41"]
 
 
+def test_what_a_view_refuses_costs_the_rules_nothing() -> None:
+    app, headgate = make("5/minute")
+
+    @app.get("/")
+    @headgate.limit("2/minute")
+    def index() -> str:
+        return str(flask.g.headgate.limiter.peek("ip:127.0.0.1").remaining)
+
+    assert statuses(app, *"/////") == [200, 200, 429, 429, 429]
+    assert statuses(app, "/a", "/b", "/c", "/d") == [404, 404, 404, 429]
+
+
 def test_a_view_counts_by_route_method_and_client() -> None:
     app, headgate = make()
 

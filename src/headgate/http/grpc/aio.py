@@ -17,7 +17,6 @@ from headgate.http.entrance import AsyncEntrance
 from headgate.http.grpc.answer import CURRENT, metadata_of, status_of
 from headgate.http.grpc.handler import Behaviour, Handler, behaviour_of, replaced
 from headgate.http.grpc.request import GrpcRequest
-from headgate.http.headers import Charged
 from headgate.http.limits import Limits
 from headgate.limiter.aio import AsyncLimiter
 
@@ -128,7 +127,9 @@ class AsyncCalls:
             standing = await self._entrance.hold(entering, held)
             decision = decision if standing is None else standing
         limits = Limits(self._entrance.limiter, entering.facts) if outer is None else outer
-        limits.charged.append(Charged(decision, entering.cost))
+        limits.add(decision, entering.cost, self._entrance.limiter)
+        if not decision.allowed:
+            await limits.give_back_async()
         return limits
 
 

@@ -13,7 +13,6 @@ from headgate.http.entrance import Entrance
 from headgate.http.grpc.answer import CURRENT, metadata_of, status_of
 from headgate.http.grpc.handler import Handler, behaviour_of, replaced
 from headgate.http.grpc.request import GrpcRequest
-from headgate.http.headers import Charged
 from headgate.http.limits import Limits
 from headgate.limiter.sync import Limiter
 
@@ -64,7 +63,9 @@ class SyncCalls:
             else:
                 decision = standing
         limits = Limits(self._entrance.limiter, entering.facts) if outer is None else outer
-        limits.charged.append(Charged(decision, entering.cost))
+        limits.add(decision, entering.cost, self._entrance.limiter)
+        if not decision.allowed:
+            limits.give_back()
         return limits
 
 
