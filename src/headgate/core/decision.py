@@ -44,9 +44,10 @@ class Basis(NamedTuple):
     subjects: str | tuple[Check, ...] = ""  # of the checks: their only one, or the checks as the store was asked them
 
 
-# The basis of a decision on a single check, enforced, whose figures nobody has asked for yet: now, the check, the
-# request's cost, wait, the algorithm's state, subject, the memory of states, and what tells the figures.
-Late = tuple[int, tuple[Check], int, int, Any, str, States | None, Callable[[Any, int, Quota], tuple[int, int]]]
+# The basis of a decision on a single check, enforced, whose figures nobody has asked for yet: now, the check, wait, the
+# request's cost, the algorithm's state, the memory of states, subject, and what tells the figures. What a `Basis` has
+# too is at the same place.
+Late = tuple[int, tuple[Check], int, int, Any, States | None, str, Callable[[Any, int, Quota], tuple[int, int]]]
 
 
 class LimitStatus(NamedTuple):
@@ -104,7 +105,7 @@ class Decision:
         """What the store was asked and answered."""
         basis = self._basis
         if not isinstance(basis, Basis):
-            now_us, checks, cost, _, _, subject, states, _ = basis
+            now_us, checks, _, cost, _, states, subject, _ = basis
             _, outcome = self._binding or self._bind()
             basis = self._basis = Basis(now_us, checks, (outcome,), cost, None, states, subject)
         return basis
@@ -113,7 +114,7 @@ class Decision:
         """Find the check of the binding limit, and what the store answered to it; without rules, there is none."""
         basis = self._basis
         if not isinstance(basis, Basis):
-            now_us, (check,), _, wait_us, state, _, _, figures = basis
+            now_us, (check,), wait_us, _, state, _, _, figures = basis
             remaining, reset_us = figures(state, now_us, check.quota)
             self._binding = check, Outcome(wait_us, remaining, reset_us)
         elif len(basis.checks) == 1:
@@ -178,10 +179,11 @@ class Decision:
     @property
     def hold(self) -> float:
         """Seconds to hold an allowed request back: its `delay`, as far as rules of action `throttle` cause it."""
-        if not self.allowed or not any(check.refusal.max_delay_us for check in self._basis[1]):
-            return 0.0
-        basis = self.basis
-        return max(_hold_us(check, outcome, basis.cost) for check, outcome in _pairs(basis)) / MICROSECONDS
+        for check in self._basis[1]:
+            if check.refusal.max_delay_us and self.allowed:
+                basis = self.basis
+                return max(_hold_us(one, outcome, basis.cost) for one, outcome in _pairs(basis)) / MICROSECONDS
+        return 0.0
 
     @property
     def rule(self) -> str | None:
@@ -216,9 +218,16 @@ class Decision:
         known: State | None = getattr(self, "_state", None)
         if known is not None:
             return known
-        # A list: every limit is to be remembered, not only the first that warns.
-        warnings = [self._warns(place) for place, check in enumerate(self.basis.checks) if check.enforced]
-        self._state: State = "throttled" if not self.allowed else "warning" if any(warnings) else "normal"
+        basis = self._basis
+        if len(basis[1]) == 1:  # nearly always
+            check, outcome = self._binding or self._bind()
+            warning = check is not None and check.enforced and self._warns(check, outcome, 0)
+        else:
+            warning = False
+            for place, (check, outcome) in enumerate(_pairs(self.basis)):  # all: every limit is to be remembered
+                if check.enforced and self._warns(check, outcome, place):
+                    warning = True
+        self._state: State = "throttled" if not self.allowed else "warning" if warning else "normal"
         return self._state
 
     @property
@@ -254,15 +263,14 @@ class Decision:
             if outcome.wait_us == 0 and check.cost > 0  # a shadow that did not fit was not charged
         ]
 
-    def _warns(self, place: int) -> bool:
-        now_us, checks, outcomes, _, _, states, subjects = self.basis
-        check, (_, remaining, reset_us) = checks[place], outcomes[place]
+    def _warns(self, check: Check, outcome: Outcome, place: int) -> bool:
+        now_us, states, subjects = self._basis[0], self._basis[5], self._basis[6]
         limit = check.quota.capacity
-        used = limit - remaining
+        used = limit - outcome.remaining
         if states is None:
             return used * 100 >= limit * WARNING_PERCENT
         subject = subjects if isinstance(subjects, str) else subjects[place].subject
-        return states.warns((check.space, subject), used, limit, now_us, reset_us)
+        return states.warns((check.space, subject), used, limit, now_us, outcome.reset_us)
 
     @property
     def _refusal(self) -> Refusal:
@@ -369,7 +377,7 @@ def single(
     """The same for a request with one check, which is enforced."""
     decision = Decision()
     decision.allowed = outcome[0] == 0
-    decision._basis = (now_us, checks, cost, outcome[0], outcome, subject, states, _told)
+    decision._basis = (now_us, checks, outcome[0], cost, outcome, states, subject, _told)
     decision._binding = None
     return decision
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from functools import cache
 from typing import Any, Self, TypeVar
 
 from headgate.core.clock import Clock
 from headgate.http.entrance import AsyncEntrance
 from headgate.http.gate import MAX_WAITING, Cost, Identify
-from headgate.http.headers import Fields
+from headgate.http.headers import raw
 from headgate.http.identity import Identity
 from headgate.http.limits import NAME, Limits
 from headgate.http.problem import refusal
@@ -97,7 +96,7 @@ class RateLimitMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         entrance, request = self._entrance, AsgiRequest(scope)
-        if scope["type"] not in ("http", "websocket") or entrance.gate.skips(request.path):
+        if scope["type"] not in ("http", "websocket") or (entrance.gate.skip and entrance.gate.skips(request.path)):
             await self._app(scope, receive, send)
             return
         entering = await entrance.check(request)
@@ -124,10 +123,10 @@ class RateLimitMiddleware:
 def _telling(limits: Limits[AsyncLimiter], send: Send) -> Send:
     """`send`, with the limits' fields added to the start of the response."""
 
-    async def telling(message: Message) -> None:
+    def telling(message: Message) -> Awaitable[None]:  # not async itself: that would be a coroutine more per message
         if message["type"] in ("http.response.start", "websocket.accept", "websocket.http.response.start"):
-            message = {**message, "headers": [*message.get("headers", ()), *_raw(limits.fields)]}
-        await send(message)
+            message = {**message, "headers": [*message.get("headers", ()), *raw(limits.fields)]}
+        return send(message)
 
     return telling
 
@@ -142,18 +141,8 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, limits: Limits[Asy
             await send({"type": "websocket.close", "code": 1013, "reason": "Rate limit exceeded"})
             return
         prefix = "websocket.http.response"
-    await send({"type": f"{prefix}.start", "status": status, "headers": _raw(content)})
+    await send({"type": f"{prefix}.start", "status": status, "headers": raw(content)})
     await send({"type": f"{prefix}.body", "body": body})
-
-
-def _raw(fields: Fields) -> list[tuple[bytes, bytes]]:
-    return [(_name(name), value.encode()) for name, value in fields]
-
-
-@cache
-def _name(name: str) -> bytes:
-    """The name of a field, one of a few, as ASGI wants it."""
-    return name.lower().encode()
 
 
 class _Held:

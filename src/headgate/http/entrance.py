@@ -128,8 +128,11 @@ class AsyncEntrance:
 
     async def check(self, request: Request) -> Entering:
         """See `Entrance.check`."""
-        facts = await self.facts(request)
-        cost = await awaited(self.gate.cost(request)) if callable(self.gate.cost) else self.gate.cost
+        gate = self.gate
+        facts = gate.facts_at_once(request, self.limiter.snapshot)
+        if facts is None:
+            facts = await self.facts(request)
+        cost = gate.cost if isinstance(gate.cost, int) else await awaited(gate.cost(request))
         return Entering(facts, cost, await self.limiter.check_facts(facts, cost=cost))
 
     async def hold(self, entering: Entering, waiter: AsyncWaiter) -> Decision | None:

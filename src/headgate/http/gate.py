@@ -18,6 +18,7 @@ from headgate.limiter.aio import AsyncLimiter
 from headgate.limiter.sync import Limiter
 from headgate.rules.path import Pattern, normal_path, routed_path
 from headgate.rules.recent import Recent
+from headgate.rules.snapshot import Snapshot
 
 Facts = dict[str, str]
 Stated = Mapping[str, Any] | str | None
@@ -73,24 +74,25 @@ class Gate:
         self.identify = identify
         self.cost = cost if callable(cost) else _cost(cost)
         self.charge_header = None if charge_header is None else charge_header.lower()
+        self._waits = identify is not None or self.identity.waits
         self._lock = Lock()
         self._waiting = 0
         self._by_subject = limiter.by_subject
         self._max_waiting = max_waiting
         try:
-            self._skip = [Pattern.parse(pattern) for pattern in skip]
+            self.skip = [Pattern.parse(pattern) for pattern in skip]
         except InvalidRule as error:
             raise InvalidRule(f"skip: {error}") from None
         self._skipped: Recent[str, bool] = Recent(REMEMBERED)
 
     def skips(self, path: str) -> bool:
         """Whether requests to this path pass unseen."""
-        if not self._skip:
+        if not self.skip:
             return False
         known = self._skipped.get(path)
         if known is None:
             normal = normal_path(routed_path(path))
-            known = any(pattern.fits(normal) for pattern in self._skip)
+            known = any(pattern.fits(normal) for pattern in self.skip)
             self._skipped.put(path, known)
         return known
 
@@ -98,12 +100,20 @@ class Gate:
         """What the app's own function says of who is asking: facts, or the user's name alone. Raises `InvalidCheck`."""
         return {"user": client} if isinstance(client, str) else checked_facts(client)
 
+    def facts_at_once(self, request: Request, snapshot: Snapshot) -> Facts | None:
+        """What is checked of a request, where nothing has to be waited for; else None."""
+        if self._waits:
+            return None
+        return self.facts(request, self.identity.facts(request, snapshot))
+
     def facts(self, request: Request, client: Facts) -> Facts:
         """What is checked of a request, given who is asking."""
         if self._by_subject:
             return {"user": client_of(client)}
-        client.setdefault("endpoint", routed_path(request.path))
-        client.setdefault("method", request.method)
+        if "endpoint" not in client:
+            client["endpoint"] = routed_path(request.path)
+        if "method" not in client:
+            client["method"] = request.method
         return client
 
     @contextmanager

@@ -14,11 +14,12 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
-from headgate.core.check import Check
+from headgate.core.check import Check, Outcome
 from headgate.core.decision import Decision, restrictiveness
 from headgate.core.quota import MICROSECONDS
 
 Fields = list[tuple[str, str]]
+RawFields = list[tuple[bytes, bytes]]
 
 _PLAIN: Final = re.compile(r"[ !#-\[\]-~]*")  # what a string of structured fields may hold as it is
 _LONGEST: Final = 999_999_999_999_999  # of an integer in structured fields
@@ -50,14 +51,14 @@ def fields_of(charged: Sequence[Charged]) -> Fields:
     if not limits:
         return []
     check, (_, remaining, reset_us) = limits[0]
-    rule, capacity = check.rule, check.quota.capacity
-    if len(limits) == 1:
-        policies, statuses = policy(check), status(rule, remaining, reset_us)
-    else:
-        policies = ", ".join([policy(one) for one, _ in limits])
-        statuses = ", ".join([status(one.rule, outcome.remaining, outcome.reset_us) for one, outcome in limits])
+    quota = check.quota
+    limit, policies, name = _static(check.rule, quota.capacity, quota.limit, quota.window_us)
+    statuses = f"{name};r={min(remaining, _LONGEST)};t={-(reset_us // -MICROSECONDS)}"
+    for other, outcome in limits[1:]:
+        policies = f"{policies}, {policy(other)}"
+        statuses = f"{statuses}, {status(other.rule, outcome)}"
     fields = [
-        ("X-RateLimit-Limit", str(capacity)),
+        ("X-RateLimit-Limit", limit),
         ("X-RateLimit-Remaining", str(remaining)),
         ("X-RateLimit-Reset", str(-((decision.at_us + reset_us) // -MICROSECONDS))),
         ("RateLimit-Policy", policies),
@@ -69,8 +70,23 @@ def fields_of(charged: Sequence[Charged]) -> Fields:
         if decision.retry_after is not None:
             fields.append(("Retry-After", str(ceil(decision.retry_after))))
     elif warns:
-        fields.append(("X-RateLimit-Warning", f"{string(rule)};r={remaining};q={capacity}"))
+        fields.append(("X-RateLimit-Warning", f"{name};r={remaining};q={limit}"))
     return fields
+
+
+def raw(fields: Fields) -> RawFields:
+    """Fields as ASGI wants them."""
+    return [(_RAW[name], value.encode()) for name, value in fields]
+
+
+_RAW: Final = {
+    name: name.lower().encode()
+    for name in (
+        *("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "RateLimit-Policy", "RateLimit"),
+        *("X-RateLimit-Cost", "X-RateLimit-Warning", "Retry-After"),
+        *("Content-Type", "Content-Length", "Cache-Control"),
+    )
+}
 
 
 def binding(charged: Sequence[Charged]) -> Charged:
@@ -82,18 +98,27 @@ def binding(charged: Sequence[Charged]) -> Charged:
 def policy(check: Check) -> str:
     """`"search-free";q=100;w=3600`. Of a bucket, all of it and the time that it takes to fill."""
     quota = check.quota
-    window_us = quota.window_us if quota.capacity == quota.limit else quota.refill[0] + (quota.refill[1] > 0)
-    return _policy(check.rule, quota.capacity, window_us)
+    return _static(check.rule, quota.capacity, quota.limit, quota.window_us).policy
+
+
+def status(rule: str, outcome: Outcome) -> str:
+    """`"search-free";r=42;t=17`."""
+    return f"{string(rule)};r={min(outcome.remaining, _LONGEST)};t={-(outcome.reset_us // -MICROSECONDS)}"
+
+
+class _Static(NamedTuple):
+    """What is told of a limit in every response."""
+
+    limit: str
+    policy: str
+    name: str
 
 
 @lru_cache(maxsize=4096)
-def _policy(rule: str, limit: int, window_us: int) -> str:
-    return f"{string(rule)};q={min(limit, _LONGEST)};w={-(window_us // -MICROSECONDS)}"
-
-
-def status(rule: str, remaining: int, reset_us: int) -> str:
-    """`"search-free";r=42;t=17`."""
-    return f"{string(rule)};r={min(remaining, _LONGEST)};t={-(reset_us // -MICROSECONDS)}"
+def _static(rule: str, capacity: int, limit: int, window_us: int) -> _Static:
+    name = string(rule)
+    filling_us = -(capacity * window_us // -limit)
+    return _Static(str(capacity), f"{name};q={min(capacity, _LONGEST)};w={-(filling_us // -MICROSECONDS)}", name)
 
 
 @lru_cache(maxsize=4096)

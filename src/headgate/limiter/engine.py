@@ -20,7 +20,6 @@ from headgate.rules.directory import UNKNOWN, Unknown
 from headgate.rules.holder import Holder, Source
 from headgate.rules.penalties import client_of, clients_of
 from headgate.rules.plan import Plan
-from headgate.rules.recent import Recent
 from headgate.rules.rule import FailureMode, Rule
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.users import User
@@ -32,7 +31,7 @@ Subject = str | int
 Request = Subject | Mapping[str, Any]
 Clients = tuple[Client, ...]
 
-WAYS: Final = 1_024  # short ways that are remembered, at least
+WAYS: Final = 4_096  # short ways that are remembered
 RETRY_US: Final = 1_000_000  # when to try again a store that could not decide
 
 log = logging.getLogger("headgate")
@@ -107,7 +106,7 @@ class Engine:
         self._name = name
         self.states = Warnings(self._holder, warning_at, warning_until)
         self._single = single  # the store's maker of short ways, if it has any
-        self._ways: Recent[Plan, Any] = Recent(WAYS)
+        self._ways: dict[Plan, Any] = {}
         self._blocks = blocks  # None: the store is in this process, and asking it costs no more than remembering
         self.local = MemoryStore(clock=self.clock)  # where rules of failure mode local count while the store is away
         self.failing = False
@@ -172,7 +171,9 @@ class Engine:
         way = self._ways.get(plan)
         if way is None:
             way = self._single(plan.only.template, self.states)
-            self._ways.put(plan, way)
+            if len(self._ways) >= WAYS:
+                self._ways = {}
+            self._ways[plan] = way
         return way
 
     def ask_planned(

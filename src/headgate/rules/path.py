@@ -53,6 +53,8 @@ def routed_path(path: str) -> str:
     served, and a way around the rules for `/files/*`. Of a whole URL, which a client may send in place of a path, some
     route the path.
     """
+    if path[:1] == "/" and "." not in path and "%" not in path and "?" not in path and "#" not in path:
+        return path  # nearly always
     if path[:1] != "/":
         with suppress(ValueError):  # no URL either
             path = urlparse(path).path

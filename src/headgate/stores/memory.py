@@ -129,7 +129,7 @@ class MemoryStore:
                 release(None)
             decision = Decision()  # Decision.of, written out
             decision.allowed = wait == 0
-            decision._basis = (now, templates, cost, wait, kept, subject, states, figures)
+            decision._basis = (now, templates, wait, cost, kept, states, subject, figures)
             decision._binding = None
             return decision
 
