@@ -1,4 +1,4 @@
--- Token bucket. Twin of token_bucket.py. State: tokens, part (in 1/window), last.
+-- Token bucket. Twin of token_bucket.py. State: tokens (below 0: a debt), part (in 1/window), last.
 -- In Redis: a string of them.
 do
   -- Tokens and part, now.
@@ -33,7 +33,7 @@ do
 
   local function figures(state, now, quota)
     local tokens, part = filled(state, now, quota)
-    return tokens, until_(quota.burst - tokens, part, quota)
+    return max(0, tokens), until_(quota.burst - tokens, part, quota)
   end
 
   local function refund(state, now, quota, cost, charged_at, reset)

@@ -34,7 +34,11 @@ def sha(algorithms: tuple[str, ...], penalty: bool = False) -> str:
     own = ("check", "penalty", "loop") if penalty else ("check", "loop")
     parts = [lua("prelude"), *map(lua, algorithms)]
     parts += (files(__package__).joinpath(f"{name}.lua").read_text(encoding="utf-8") for name in own)
-    text = "\n".join(parts)
+    return known("\n".join(parts))
+
+
+def known(text: str) -> str:
+    """What EVALSHA knows a script by; `whole` finds its text again."""
     digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
     _sources[digest] = text
     return digest
