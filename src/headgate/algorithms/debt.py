@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
+
+from headgate.core.quota import MAX_REFILL_US
+
+LONGEST: Final = 2 * MAX_REFILL_US  # to wait for a debt, in microseconds: a slower rate could make it any longer
 
 
 class Debt(tuple[int, ...]):

@@ -9,8 +9,9 @@ do
 
   -- Of a bucket, in units. What is above 2^53 is not exact, and the smaller one is taken anyway.
   local function most_debt(quota)
-    if MAX_REFILL / quota.window * quota.limit >= 2 * MOST then return MOST end
-    return min(MOST, (muldiv(MAX_REFILL, quota.limit, quota.window)))
+    local most = min(MOST, EXACT - 1 - quota.burst)
+    if MAX_REFILL / quota.window * quota.limit >= 2 * MOST then return most end
+    return min(most, (muldiv(MAX_REFILL, quota.limit, quota.window)))
   end
 
   function forces.fixed_window(state, now, quota, cost)

@@ -13,14 +13,14 @@ from typing import Any, Final
 
 from headgate.algorithms import gcra, leaky_bucket, sliding_window_log, token_bucket
 from headgate.algorithms.debt import Debt
-from headgate.core.quota import MAX_REFILL_US, Quota
+from headgate.core.quota import MAX_INT, MAX_REFILL_US, Quota
 
 MOST: Final = 2**52  # counted in a window: with a limit, still below 2^53
 
 
 def most_debt(quota: Quota) -> int:
-    """Of a bucket, in units: what takes 100 years to pay, or MOST."""
-    return min(MOST, MAX_REFILL_US * quota.limit // quota.window_us)
+    """Of a bucket, in units: what takes 100 years to pay, or as much as can be counted."""
+    return min(MOST, MAX_INT - quota.burst, MAX_REFILL_US * quota.limit // quota.window_us)
 
 
 def _fixed_window(state: Any, now: int, quota: Quota, cost: int) -> Any:

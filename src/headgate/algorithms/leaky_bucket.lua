@@ -37,6 +37,7 @@ do
   -- The time until level and part have drained.
   local function until_(level, part, quota)
     local limit = quota.limit
+    if level > quota.burst and level / limit * quota.window >= LONGEST then return LONGEST end
     local quotient, remainder = muldiv(level, quota.window, limit)
     local rest = part % limit
     quotient = quotient + (part - rest) / limit

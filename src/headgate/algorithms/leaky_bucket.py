@@ -8,7 +8,7 @@ its turn (`Decision.delay`). A level above `burst` comes from a larger one, and 
 
 from __future__ import annotations
 
-from headgate.algorithms.debt import Debt
+from headgate.algorithms.debt import LONGEST, Debt
 from headgate.algorithms.idle import idle
 from headgate.core.check import NEVER
 from headgate.core.quota import Quota
@@ -52,6 +52,8 @@ def _drained(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
 
 def _until(level: int, part: int, quota: Quota) -> int:
     """The time until `level` and `part` have drained."""
+    if level > quota.burst and level / quota.limit * quota.window_us >= LONGEST:
+        return LONGEST
     return -((level * quota.window_us + part) // -quota.limit)
 
 

@@ -16,6 +16,7 @@
 local algorithms = {}
 local NEVER = -1
 local EXACT = 9007199254740992
+local LONGEST = 6307200000000000 -- to wait for a debt; see debt.py
 local call, try, pack, unpack, format = redis.call, redis.pcall, struct.pack, struct.unpack, string.format
 local abs, ceil, floor, max, min = math.abs, math.ceil, math.floor, math.max, math.min
 

@@ -18,6 +18,7 @@ do
   -- The time until missing more tokens are there, of which part is.
   local function until_(missing, part, quota)
     if missing == 0 then return 0 end
+    if missing > quota.burst and missing / quota.limit * quota.window >= LONGEST then return LONGEST end
     local quotient, remainder = muldiv(missing, quota.window, quota.limit)
     return quotient - floor((part - remainder) / quota.limit)
   end

@@ -6,6 +6,7 @@ Nothing of a token in the making is ever thrown away. Tokens below 0 are a debt,
 
 from __future__ import annotations
 
+from headgate.algorithms.debt import LONGEST
 from headgate.algorithms.idle import idle
 from headgate.core.check import NEVER
 from headgate.core.quota import Quota
@@ -43,6 +44,8 @@ def _filled(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
 
 def _until(missing: int, part: int, quota: Quota) -> int:
     """The time until `missing` more tokens are there, of which `part` is."""
+    if missing > quota.burst and missing / quota.limit * quota.window_us >= LONGEST:
+        return LONGEST
     return -((missing * quota.window_us - part) // -quota.limit) if missing else 0
 
 
