@@ -45,7 +45,8 @@ def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
         tat, part = state
         if tat > horizon or (tat == horizon and part > horizon_part):
             tat, part = _beyond(state, now, quota)
-            return 0, tat - now + (part > 0)
+            if tat >= horizon:
+                return 0, tat - now + (part > 0)
         if part >= quota.limit:
             part = quota.limit - 1
     remaining = ((horizon - tat) * quota.limit + horizon_part - part) // quota.window_us
