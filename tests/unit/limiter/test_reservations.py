@@ -165,6 +165,13 @@ def test_the_costs_of_rules_apply_to_what_it_really_cost(do: Either) -> None:
     assert left == {"tokens": 950, "double": 900, "shadow": 100}  # the shadow did not fit, and was not charged
 
 
+@pytest.mark.parametrize("algorithm", WINDOWS + BUCKETS)
+def test_nothing_can_be_reserved_and_settled_for_something(do: Either, algorithm: str) -> None:
+    limiter = do.open(f"10/minute {algorithm}")
+    assert do(do(limiter.reserve("alice", cost=0)).settle(4))
+    assert do(limiter.peek("alice")).remaining == 6
+
+
 def test_a_refusal_has_nothing_to_settle(do: Either) -> None:
     limiter = do.open("10/minute")
     reservation = do(limiter.reserve("alice", cost=11))
