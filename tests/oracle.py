@@ -63,6 +63,10 @@ class Oracle:
         if cost > 0:
             self.history.append((now, cost))
 
+    def settle(self, place: int, cost: int) -> None:
+        """As if the charge at this place of the history had been of this cost: never at all, if 0."""
+        self.history[place] = (self.history[place][0], cost)
+
     def refund(self, place: int) -> None:
         """As if the charge at this place of the history had never been."""
         del self.history[place]
@@ -88,8 +92,9 @@ class Oracle:
             return None
         if cost <= room(now):
             return 0
-        # Too early, and late enough: by then, two windows are over and a bucket is full.
-        early, late = 0, 2 * self.window + ceil(Fraction(self.burst * self.window, self.limit))
+        # Too early, and late enough: by then, two windows are over, and a bucket is full and its debt paid.
+        most = self.burst + sum(charged for _, charged in self.history)
+        early, late = 0, 2 * self.window + ceil(Fraction(most * self.window, self.limit))
         assert cost <= room(now + late)
         while late - early > 1:
             middle = (early + late) // 2

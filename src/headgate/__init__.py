@@ -12,6 +12,7 @@ Importing this, and using a limiter in memory, imports nothing but the standard 
 from headgate._version import __version__
 from headgate.core.decision import Decision, LimitStatus
 from headgate.core.quota import Quota
+from headgate.core.reservation import Settlement
 from headgate.errors import (
     ChangeConflict,
     DatabaseError,
@@ -29,11 +30,13 @@ from headgate.errors import (
     StoreUnavailable,
 )
 from headgate.limiter.aio import AsyncLimiter
+from headgate.limiter.reservation import AsyncReservation, Reservation
 from headgate.limiter.sync import Limiter
 from headgate.rules.rule import Rule
 
 __all__ = [
     "AsyncLimiter",
+    "AsyncReservation",
     "ChangeConflict",
     "DatabaseError",
     "DatabaseUnavailable",
@@ -48,7 +51,9 @@ __all__ = [
     "NotFound",
     "Quota",
     "RateLimited",
+    "Reservation",
     "Rule",
+    "Settlement",
     "StoreError",
     "StoreFull",
     "StoreTimeout",

@@ -7,7 +7,7 @@ import pytest
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
 from headgate.stores.redis.aio import AsyncRedisStore
 from headgate.stores.redis.sync import RedisStore
-from headgate.testing import FakeClock, StoreContract
+from headgate.testing import FakeClock, ReservingContract, StoreContract
 
 
 class TestMemoryStore(StoreContract):
@@ -32,6 +32,38 @@ class TestRedisStore(StoreContract):
 
 
 class TestAsyncRedisStore(StoreContract):
+    """On each kind of server at hand."""
+
+    @pytest.fixture(autouse=True)
+    def _server(self, redis_url: str) -> None:
+        self.url = redis_url
+
+    def make_store(self, clock: FakeClock) -> AsyncRedisStore:
+        return AsyncRedisStore(self.url, clock=clock)
+
+
+class TestReservationsOfMemoryStore(ReservingContract):
+    def make_store(self, clock: FakeClock) -> MemoryStore:
+        return MemoryStore(clock=clock)
+
+
+class TestReservationsOfAsyncMemoryStore(ReservingContract):
+    def make_store(self, clock: FakeClock) -> AsyncMemoryStore:
+        return AsyncMemoryStore(MemoryStore(clock=clock))
+
+
+class TestReservationsOfRedisStore(ReservingContract):
+    """On each kind of server at hand."""
+
+    @pytest.fixture(autouse=True)
+    def _server(self, redis_url: str) -> None:
+        self.url = redis_url
+
+    def make_store(self, clock: FakeClock) -> RedisStore:
+        return RedisStore(self.url, clock=clock)
+
+
+class TestReservationsOfAsyncRedisStore(ReservingContract):
     """On each kind of server at hand."""
 
     @pytest.fixture(autouse=True)

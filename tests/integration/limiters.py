@@ -7,7 +7,7 @@ import time
 from collections.abc import Coroutine, Iterable
 from typing import Any, Protocol, TypeVar
 
-from headgate import AsyncLimiter, Decision, Limiter, Quota
+from headgate import AsyncLimiter, Decision, Limiter, Quota, Settlement
 
 T = TypeVar("T")
 
@@ -48,6 +48,8 @@ class AnyLimiter(Protocol):
 
     def reset(self, subject: str | int | None = None, /, **facts: Any) -> None: ...
 
+    def settle(self, reservation_id: str, cost: int) -> Settlement: ...
+
     def close(self) -> None: ...
 
 
@@ -75,6 +77,9 @@ class Awaited:
 
     def reset(self, subject: str | int | None = None, /, **facts: Any) -> None:
         self._run(self.limiter.reset(subject, **facts))
+
+    def settle(self, reservation_id: str, cost: int) -> Settlement:
+        return self._run(self.limiter.settle(reservation_id, cost))
 
     def close(self) -> None:
         self._run(self.limiter.close())

@@ -169,7 +169,7 @@ class Pair:
         return quota_of(algorithm, quota.limit, quota.window_us, quota.burst)
 
     def _check(self, algorithm: str, subject: str, version: int, cost: int) -> Check:
-        rule = f"run {self.run}"
+        rule = f"twins {self.run}"
         return Check(rule, space("user", rule, algorithm), subject, self._quota(algorithm, version), cost)
 
 
@@ -253,7 +253,7 @@ def test_twins_agree_on_idempotency(
         world.move(us)
         groups = []
         for key, fingerprint, algorithm in asked:
-            place = space("user", f"run {run}", algorithm)
+            place = space("user", f"twins {run}", algorithm)
             check = Check("rule", place, "alice", quota_of(algorithm, 5, 60 * SECOND))
             groups.append(Group((check,), idempotency=Idempotency(f"{run}{key}", fingerprint)))
         answers = [[repr(result) for result in store.check(groups)] for store in (memory, redis_store)]

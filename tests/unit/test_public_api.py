@@ -13,6 +13,7 @@ import headgate
 def test_the_public_names() -> None:
     assert sorted(headgate.__all__) == [
         "AsyncLimiter",
+        "AsyncReservation",
         "ChangeConflict",
         "DatabaseError",
         "DatabaseUnavailable",
@@ -27,7 +28,9 @@ def test_the_public_names() -> None:
         "NotFound",
         "Quota",
         "RateLimited",
+        "Reservation",
         "Rule",
+        "Settlement",
         "StoreError",
         "StoreFull",
         "StoreTimeout",

@@ -1,8 +1,8 @@
--- GCRA. Twin of gcra.py. State: tat, part (in 1/limit). In Redis: a string.
+-- GCRA. Twin of gcra.py. State: tat, part (in 1/limit); of a debt also since when. In Redis: a string.
 do
   -- How far the schedule is ahead of now, and its part. A time and two refills would not stay below 2^53 for ever, so
   -- that refills are only added to one another.
-  local function current(now, quota, tat, part)
+  local function current(now, quota, tat, part, since)
     if not quota.refill then
       quota.refill, quota.refill_part = muldiv(quota.burst, quota.window, quota.limit)
     end
@@ -11,19 +11,21 @@ do
     local ahead, refill = tat - now, quota.refill
     if ahead > refill or (ahead == refill and part > quota.refill_part) then
       -- Full, and no fuller than that: what is beyond comes from the future, or from a larger burst.
-      return refill, quota.refill_part
+      if not since then return refill, quota.refill_part end
+      if since > now then return max(0, tat - since), part end -- a debt stands, also when the clock went back
     end
     return ahead, part
   end
 
-  local function admit(now, quota, cost, tat, tat_part)
+  local function admit(now, quota, cost, tat, tat_part, since)
     local limit = quota.limit
-    local ahead, part = current(now, quota, tat, tat_part)
+    local ahead, part = current(now, quota, tat, tat_part, since)
     local refill, refill_part = quota.refill, quota.refill_part
     if tat and (tat - now > refill or (tat - now == refill and tat_part > refill_part)) then
       tat, tat_part = now + ahead, part
+      if since and since > now then since = now end
     end
-    if cost > quota.burst then return NEVER, tat, tat_part end
+    if cost > quota.burst then return NEVER, tat, tat_part, since end
     if quota.cost ~= cost then
       quota.cost, quota.step, quota.step_part = cost, muldiv(cost, quota.window, limit)
     end
@@ -35,30 +37,31 @@ do
       part = part + step_part
     end
     if ahead < refill or (ahead == refill and part <= refill_part) then
-      if cost == 0 then return 0, tat, tat_part end
+      if cost == 0 then return 0, tat, tat_part, since end
       return 0, now + ahead, part
     end
-    return ahead - refill + (part > refill_part and 1 or 0), tat, tat_part
+    return ahead - refill + (part > refill_part and 1 or 0), tat, tat_part, since
   end
 
-  local function figures(now, quota, tat, part)
+  local function figures(now, quota, tat, part, since)
     local limit, window = quota.limit, quota.window
     local ahead
-    ahead, part = current(now, quota, tat, part)
+    ahead, part = current(now, quota, tat, part, since)
     local gap, gap_part = quota.refill - ahead, quota.refill_part - part
     if gap_part < 0 then gap, gap_part = gap - 1, gap_part + limit end
+    if gap < 0 then return 0, ahead + (part > 0 and 1 or 0) end -- in debt
     local remaining, rest = muldiv(gap, limit, window)
     rest = rest + gap_part % window
     remaining = remaining + (gap_part - gap_part % window) / window + (rest >= window and 1 or 0)
     return remaining, ahead + (part > 0 and 1 or 0)
   end
 
-  local refund = REFUNDS and function(now, quota, cost, charged_at, reset, tat, part)
+  local refund = REFUNDS and function(now, quota, cost, charged_at, reset, tat, part, since)
     local step, step_part = muldiv(cost, quota.window, quota.limit)
     step = step - idle(now, quota, cost, charged_at, reset)
-    if step < 0 then return tat, part end
-    if part < step_part then return tat - step - 1, part + (quota.limit - step_part) end
-    return tat - step, part - step_part
+    if step < 0 then return tat, part, since end
+    if part < step_part then return tat - step - 1, part + (quota.limit - step_part), since end
+    return tat - step, part - step_part, since
   end
 
   algorithms.gcra =

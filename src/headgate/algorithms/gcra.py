@@ -3,16 +3,18 @@
 State: (tat, part): whole microseconds, and the part of the next one in 1/limit; or tat alone, when there is no part,
 as is usual, and where a key is to take little memory. Each unit of cost moves tat by `window / limit`; a check is
 allowed while that leaves tat at most `burst * window / limit` ahead of now: the horizon. A tat beyond that, from the
-future or from a larger burst, is taken to be there: full, and no fuller than that.
+future or from a larger burst, is taken to be there: full, and no fuller than that; unless it is a `Debt`, which `force`
+makes.
 """
 
 from __future__ import annotations
 
+from headgate.algorithms.debt import Debt
 from headgate.algorithms.idle import idle
 from headgate.core.check import NEVER
 from headgate.core.quota import Quota
 
-State = tuple[int, int] | int
+State = tuple[int, int] | Debt | int
 
 
 def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, State | None]:
@@ -27,7 +29,7 @@ def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, 
     if tat < now:
         tat, part = now, 0
     elif tat > horizon or (tat == horizon and part > horizon_part):
-        state = tat, part = horizon, horizon_part
+        state = tat, part = _beyond(state, now, quota)
     elif part >= limit:
         part = limit - 1
     step, step_part = quota.step if cost == 1 else divmod(cost * quota.window_us, limit)
@@ -51,11 +53,24 @@ def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
     if tat < now:
         tat, part = now, 0
     elif tat > horizon or (tat == horizon and part > horizon_part):
-        tat, part = horizon, horizon_part
+        tat, part = _beyond(state, now, quota)
+        if (tat, part) >= (horizon, horizon_part):
+            return 0, tat - now + (part > 0)
     elif part >= quota.limit:
         part = quota.limit - 1
     remaining = ((horizon - tat) * quota.limit + horizon_part - part) // quota.window_us
     return remaining, tat - now + (part > 0)
+
+
+def _beyond(state: State | None, now: int, quota: Quota) -> tuple[int, int] | Debt:
+    """What a tat beyond the horizon means: a debt stands, and anything else is as full as can be."""
+    if not isinstance(state, Debt):
+        horizon, part = quota.refill
+        return now + horizon, part
+    tat, part = state
+    if now < state.since:  # the clock went back
+        return Debt((max(now, tat - (state.since - now)), min(part, quota.limit - 1)), now)
+    return state if part < quota.limit else Debt((tat, quota.limit - 1), state.since)
 
 
 def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> State | None:
@@ -67,4 +82,8 @@ def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: i
         return state
     tat, part = (state, 0) if isinstance(state, int) else state
     tat, part = tat - step, part - step_part
-    return (tat - 1, part + quota.limit) if part < 0 else (tat, part) if part else tat
+    if part < 0:
+        tat, part = tat - 1, part + quota.limit
+    if isinstance(state, Debt):
+        return Debt((tat, part), state.since)
+    return (tat, part) if part else tat

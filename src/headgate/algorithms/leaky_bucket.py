@@ -2,16 +2,18 @@
 
 State: (level, part, last): the whole level, the part above it in 1/window, and when it was so.
 What is in the bucket leaves in order at a constant rate, so the level says how long a request has to wait for
-its turn (`Decision.delay`).
+its turn (`Decision.delay`). A level above `burst` comes from a larger one, and is taken to be full; unless it is a
+`Debt`, which `force` makes.
 """
 
 from __future__ import annotations
 
+from headgate.algorithms.debt import LONGEST, Debt
 from headgate.algorithms.idle import idle
 from headgate.core.check import NEVER
 from headgate.core.quota import Quota
 
-State = tuple[int, int, int]
+State = tuple[int, int, int] | Debt
 
 
 def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, State | None]:
@@ -21,13 +23,14 @@ def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, 
     if charged < burst or (charged == burst and part == 0):
         return 0, (charged, part, now) if cost else state
     if state is not None and (state[2] > now or state[0] >= burst):
-        state = (level, part, now)  # from the future, or from a larger burst
+        state = _like(state, (level, part, now))  # from the future, or from a larger burst
     return NEVER if cost > burst else _until(charged - burst, part, quota), state
 
 
 def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
     level, part = _drained(state, now, quota)
-    return quota.burst - level - (part > 0), _until(level, part, quota)
+    remaining = quota.burst - level - (part > 0)
+    return remaining if remaining > 0 else 0, _until(level, part, quota)
 
 
 def _drained(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
@@ -47,11 +50,13 @@ def _drained(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
                 level += leaked
             if level < 0:
                 return 0, 0
-    return (level, part) if level < quota.burst else (quota.burst, 0)
+    return (level, part) if level < quota.burst or isinstance(state, Debt) else (quota.burst, 0)
 
 
 def _until(level: int, part: int, quota: Quota) -> int:
     """The time until `level` and `part` have drained."""
+    if level > quota.burst and level / quota.limit * quota.window_us >= LONGEST:
+        return LONGEST
     return -((level * quota.window_us + part) // -quota.limit)
 
 
@@ -62,4 +67,9 @@ def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: i
     window = quota.window_us
     back = cost * window - idle(now, quota, cost, charged_at, reset) * quota.limit
     level, part = divmod(level * window + part - max(0, back), window)
-    return (level, part, now) if level >= 0 else (0, 0, now)
+    return _like(state, (level, part, now)) if level >= 0 else (0, 0, now)
+
+
+def _like(state: State, changed: State) -> State:
+    """A debt stays one."""
+    return Debt(changed, state.since) if isinstance(state, Debt) else changed

@@ -12,6 +12,9 @@
 -- Every key remembers when it expires: to tell Redis takes longer than to decide, and is only done when it must live
 -- longer. So each is given some time more than it needs.
 --
+-- What a bucket owes is a state of one value more: gcra has since when, and the leaky bucket 1. A bucket that owes
+-- expires at 0, as far as load tells, so that its key is written as a whole: what it no longer owes is not to stay.
+--
 -- Lua has doubles only: whole numbers are exact below 2^53, and all of ours stay below that. Where a product
 -- might not, muldiv does it in steps.
 --
@@ -22,6 +25,7 @@ local algorithms = {}
 local REFUNDS, idle = false, nil -- see idle.lua
 local NEVER = -1
 local EXACT = 9007199254740992
+local LONGEST = 6307200000000000 -- to wait for a debt; see debt.py
 local KEYS, ARGV = KEYS, ARGV
 local call, try, pack, unpack, format = redis.call, redis.pcall, struct.pack, struct.unpack, string.format
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
@@ -92,13 +96,17 @@ local function load2(key)
     local expires, a, b = unpack('<ddd', value)
     return expires, a, b
   end
+  if value and #value == 32 then -- it owes
+    local _, a, b, c = unpack('<dddd', value)
+    return 0, a, b, c
+  end
 end
 
-local function save2(key, expires, is_new, a, b)
+local function save2(key, expires, is_new, a, b, c)
   if is_new then
-    call('SET', key, pack('<ddd', expires, a, b), 'PX', ttl(expires))
+    call('SET', key, pack(c and '<dddd' or '<ddd', expires, a, b, c), 'PX', ttl(expires))
   else
-    call('SETRANGE', key, '8', pack('<dd', a, b))
+    call('SETRANGE', key, '8', pack(c and '<ddd' or '<dd', a, b, c))
   end
 end
 
@@ -108,12 +116,16 @@ local function load3(key)
     local expires, a, b, c = unpack('<dddd', value)
     return expires, a, b, c
   end
+  if value and #value == 40 then -- it owes
+    local _, a, b, c, d = unpack('<ddddd', value)
+    return 0, a, b, c, d
+  end
 end
 
-local function save3(key, expires, is_new, a, b, c)
+local function save3(key, expires, is_new, a, b, c, d)
   if is_new then
-    call('SET', key, pack('<dddd', expires, a, b, c), 'PX', ttl(expires))
+    call('SET', key, pack(d and '<ddddd' or '<dddd', expires, a, b, c, d), 'PX', ttl(expires))
   else
-    call('SETRANGE', key, '8', pack('<ddd', a, b, c))
+    call('SETRANGE', key, '8', pack(d and '<dddd' or '<ddd', a, b, c, d))
   end
 end

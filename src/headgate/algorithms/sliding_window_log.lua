@@ -168,5 +168,5 @@ do
   end
 
   algorithms.sliding_window_log =
-    { load = load, admit = admit, figures = figures, refund = refund, save = save }
+    { load = load, admit = admit, figures = figures, refund = refund, save = save, stamp = stamp_of }
 end

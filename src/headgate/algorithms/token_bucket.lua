@@ -1,4 +1,5 @@
--- Token bucket. Twin of token_bucket.py. State: tokens, part (in 1/window), last. In Redis: a string.
+-- Token bucket. Twin of token_bucket.py. State: tokens (below 0: a debt), part (in 1/window), last.
+-- In Redis: a string.
 do
   -- Tokens and part, now.
   local function filled(now, quota, tokens, part, last)
@@ -17,6 +18,7 @@ do
   -- The time until missing more tokens are there, of which part is.
   local function until_(missing, part, quota)
     if missing == 0 then return 0 end
+    if missing > quota.burst and missing / quota.limit * quota.window >= LONGEST then return LONGEST end
     local quotient, remainder = muldiv(missing, quota.window, quota.limit)
     return quotient - floor((part - remainder) / quota.limit)
   end
@@ -34,7 +36,7 @@ do
 
   local function figures(now, quota, tokens, part, last)
     tokens, part = filled(now, quota, tokens, part, last)
-    return tokens, until_(quota.burst - tokens, part, quota)
+    return tokens > 0 and tokens or 0, until_(quota.burst - tokens, part, quota)
   end
 
   local refund = REFUNDS and function(now, quota, cost, charged_at, reset, tokens, part, last)

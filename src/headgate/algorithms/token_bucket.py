@@ -1,11 +1,12 @@
 """Token bucket: tokens drip in at `limit` per `window`, up to `burst`; a check takes `cost` of them.
 
 State: (tokens, part, last): whole tokens, the part of the next one in 1/window, and when it was so.
-Nothing of a token in the making is ever thrown away.
+Nothing of a token in the making is ever thrown away. Tokens below 0 are a debt, which `force` makes.
 """
 
 from __future__ import annotations
 
+from headgate.algorithms.debt import LONGEST
 from headgate.algorithms.idle import idle
 from headgate.core.check import NEVER
 from headgate.core.quota import Quota
@@ -24,7 +25,7 @@ def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, 
 
 def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
     tokens, part = _filled(state, now, quota)
-    return tokens, _until(quota.burst - tokens, part, quota)
+    return tokens if tokens > 0 else 0, _until(quota.burst - tokens, part, quota)
 
 
 def _filled(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
@@ -45,6 +46,8 @@ def _filled(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
 
 def _until(missing: int, part: int, quota: Quota) -> int:
     """The time until `missing` more tokens are there, of which `part` is."""
+    if missing > quota.burst and missing / quota.limit * quota.window_us >= LONGEST:
+        return LONGEST
     return -((missing * quota.window_us - part) // -quota.limit) if missing else 0
 
 

@@ -12,16 +12,27 @@ from typing import Any, ParamSpec, Self, TypeVar, cast
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.core.quota import Quota
+from headgate.core.reservation import Settlement, checked_id, given_back, ttl_us, whole_cost
 from headgate.errors import InvalidCheck, RateLimited, StoreError
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
 from headgate.limiter.engine import Asked, Engine, Known, Request, Rules, Subject, Wait, is_plain, not_given_back
+from headgate.limiter.reservation import (
+    AT_MOST,
+    AsyncReservation,
+    Due,
+    no_reservations,
+    record_of,
+    settling,
+    unheld,
+    unsettled,
+)
 from headgate.rules.directory import UNKNOWN
 from headgate.rules.plan import template_of
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
-from headgate.stores.protocol import AsyncSingle, AsyncSingleStore, AsyncStore
+from headgate.stores.protocol import AsyncReservingStore, AsyncSingle, AsyncSingleStore, AsyncStore
 from headgate.stores.urls import open_async_store
 
 P = ParamSpec("P")
@@ -69,6 +80,8 @@ class AsyncLimiter:
         if rule is not None and isinstance(self._store, AsyncSingleStore):
             self._short_way = self._store.single(template_of(rule), self._engine.states)
         self._single = self._short_way
+        self._due: Due | None = None  # there once it has had to do with reservations
+        self._settling: set[asyncio.Task[Settlement]] = set()
 
     async def check(
         self,
@@ -99,6 +112,8 @@ class AsyncLimiter:
         way: AsyncSingle | None = engine.way(planned, cost)
         if way is None:
             return (await self._decide([engine.ask_planned(facts, planned, cost)]))[0]
+        if self._due is not None:
+            await self._attend(self._due)
         try:
             return await way(planned.plan.subject(facts), cost)
         except StoreError as error:
@@ -135,6 +150,46 @@ class AsyncLimiter:
             if seconds is None:
                 return decision
             await self._engine.clock.sleep_async(seconds)
+
+    async def reserve(
+        self, subject: Subject | None = None, /, *, cost: int = 1, ttl: float = 60.0, **facts: Any
+    ) -> AsyncReservation:
+        """See `Limiter.reserve`."""
+        store, lives_us = self._reserving(), ttl_us(ttl)
+        known = None if self._engine.snapshot.directory is None else await self._known(subject, facts)
+        asked = self._engine.ask(subject, facts, cost, known=known)
+        due = await self._look()
+        decision = (await self._decide([asked]))[0]
+        record = record_of(asked, decision)
+        reservation = AsyncReservation(self, decision, cost, recorded=record is not None)
+        if record is not None:
+            try:
+                await store.hold(reservation.id, record.encode(), lives_us)
+            except StoreError as error:
+                unheld(error, reservation.id)
+            due.expires(self._engine.clock.now_us(), lives_us)
+        return reservation
+
+    async def settle(self, reservation_id: str, cost: int) -> Settlement:
+        """See `Limiter.settle`. Goes on to the end even if the caller is cancelled."""
+        name, cost = checked_id(reservation_id), whole_cost(cost)
+        task = asyncio.create_task(self._settle(self._reserving(), name, cost))
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+        return await asyncio.shield(task)
+
+    async def _settle(self, store: AsyncReservingStore, name: str, cost: int) -> Settlement:
+        await self._look()
+        try:
+            settlement, adjustments = settling(await store.claim(name), cost)
+            await store.adjust(*adjustments)
+        except StoreError as error:
+            return unsettled(error, name, cost)
+        return settlement
+
+    async def refund(self, reservation_id: str) -> Settlement:
+        """See `Limiter.refund`."""
+        return await self.settle(reservation_id, 0)
 
     async def reset(self, subject: Subject | None = None, /, **facts: Any) -> None:
         """See `Limiter.reset`."""
@@ -204,6 +259,8 @@ class AsyncLimiter:
         """See `Limiter.close`."""
         if self._engine.owns_source:
             await asyncio.to_thread(self._engine.close)  # it waits for the watcher's thread
+        if self._settling:
+            await asyncio.wait(self._settling)
         if self._owned:
             await self._store.close()
 
@@ -223,7 +280,44 @@ class AsyncLimiter:
             return known._replace(user=await directory.find_async(user_id))
         return known
 
+    def _reserving(self) -> AsyncReservingStore:
+        if not isinstance(self._store, AsyncReservingStore):
+            raise no_reservations(self._store)
+        return self._store
+
+    async def _look(self) -> Due:
+        """Give back reservations that have expired, if it is time to look for them."""
+        due = self._due
+        if due is None:
+            due = self._due = Due()
+        self._single = self._short_way = None  # it would not look; that of check_facts does
+        if due.is_time(self._engine.clock.now_us()):
+            await self._give_back(due)
+        return due
+
+    async def _attend(self, due: Due) -> None:
+        """Before a check: give back what is known to have expired."""
+        if due.is_due(self._engine.clock.now_us()):
+            await self._give_back(due)
+
+    async def _give_back(self, due: Due) -> None:
+        now_us, store = self._engine.clock.now_us(), self._reserving()
+        due.looking(now_us)
+        try:
+            for _ in range(AT_MOST):
+                records, next_us = await store.expire()
+                if records:
+                    await store.adjust(given_back(records))
+                if next_us != 0:
+                    break
+        except StoreError as error:
+            due.failed(now_us, error)
+        else:
+            due.expires(now_us, next_us)
+
     async def _decide(self, asked: list[Asked]) -> list[Decision]:
+        if self._due is not None:
+            await self._attend(self._due)
         groups = [request.group for request in asked if request.sent]
         try:
             results = await self._store.check(groups) if groups else []

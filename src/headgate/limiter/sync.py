@@ -11,15 +11,26 @@ from typing import Any, ParamSpec, Self, TypeVar, cast
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.core.quota import MAX_INT, Quota
+from headgate.core.reservation import Settlement, checked_id, given_back, ttl_us, whole_cost
 from headgate.errors import RateLimited, StoreError
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
 from headgate.limiter.engine import Asked, Engine, Request, Rules, Subject, Wait, not_given_back
+from headgate.limiter.reservation import (
+    AT_MOST,
+    Due,
+    Reservation,
+    no_reservations,
+    record_of,
+    settling,
+    unheld,
+    unsettled,
+)
 from headgate.rules.plan import template_of
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import MemoryStore
-from headgate.stores.protocol import Single, SingleStore, Store
+from headgate.stores.protocol import ReservingStore, Single, SingleStore, Store
 from headgate.stores.urls import open_store
 
 P = ParamSpec("P")
@@ -72,6 +83,7 @@ class Limiter:
         if rule is not None and isinstance(self._store, SingleStore):
             self._short_way = self._store.single(template_of(rule), self._engine.states)
         self._single = self._short_way
+        self._due: Due | None = None  # there once it has had to do with reservations
 
     def check(
         self,
@@ -114,6 +126,8 @@ class Limiter:
         way: Single | None = engine.way(planned, cost)
         if way is None:
             return self._decide([engine.ask_planned(facts, planned, cost)])[0]
+        if self._due is not None:
+            self._attend(self._due)
         try:
             return way(planned.plan.subject(facts), cost)
         except StoreError as error:
@@ -151,6 +165,50 @@ class Limiter:
             if seconds is None:
                 return decision
             self._engine.clock.sleep(seconds)
+
+    def reserve(
+        self, subject: Subject | None = None, /, *, cost: int = 1, ttl: float = 60.0, **facts: Any
+    ) -> Reservation:
+        """Check an estimate, to be settled with what it really cost: LLM tokens, rows, bytes.
+
+        Charges `cost` as `check` does, and keeps a record of it. Settle with `reservation.settle(actual)`, or from
+        another process with `limiter.settle(reservation.id, actual)`. One that is not settled within `ttl` seconds
+        (from 0.001 to 7 days) expires, and its estimate is given back.
+        """
+        store, lives_us = self._reserving(), ttl_us(ttl)
+        asked = self._engine.ask(subject, facts, cost)
+        due = self._look()
+        decision = self._decide([asked])[0]
+        record = record_of(asked, decision)
+        reservation = Reservation(self, decision, cost, recorded=record is not None)
+        if record is not None:
+            try:
+                store.hold(reservation.id, record.encode(), lives_us)
+            except StoreError as error:
+                unheld(error, reservation.id)
+            due.expires(self._engine.clock.now_us(), lives_us)
+        return reservation
+
+    def settle(self, reservation_id: str, cost: int) -> Settlement:
+        """Say what a reservation really cost: what was too much is given back, and what is more is charged.
+
+        What is more is charged whether it fits or not, as it has been used: the next requests wait for it. Only
+        the first call for an id, from whatever process, has an effect; the settlement says whether this one had. A
+        store that is away is logged and told in the settlement, never raised.
+        """
+        name, cost = checked_id(reservation_id), whole_cost(cost)
+        store = self._reserving()
+        self._look()
+        try:
+            settlement, adjustments = settling(store.claim(name), cost)
+            store.adjust(*adjustments)
+        except StoreError as error:
+            return unsettled(error, name, cost)
+        return settlement
+
+    def refund(self, reservation_id: str) -> Settlement:
+        """Give back all of a reservation: `settle(reservation_id, 0)`."""
+        return self.settle(reservation_id, 0)
 
     def reset(self, subject: Subject | None = None, /, **facts: Any) -> None:
         """Forget what was counted for this request's subjects, under every rule that applies to it.
@@ -261,7 +319,44 @@ class Limiter:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    def _reserving(self) -> ReservingStore:
+        if not isinstance(self._store, ReservingStore):
+            raise no_reservations(self._store)
+        return self._store
+
+    def _look(self) -> Due:
+        """Give back reservations that have expired, if it is time to look for them."""
+        due = self._due
+        if due is None:
+            due = self._due = Due()
+        self._single = self._short_way = None  # it would not look; that of check_facts does
+        if due.is_time(self._engine.clock.now_us()):
+            self._give_back(due)
+        return due
+
+    def _attend(self, due: Due) -> None:
+        """Before a check: give back what is known to have expired."""
+        if due.is_due(self._engine.clock.now_us()):
+            self._give_back(due)
+
+    def _give_back(self, due: Due) -> None:
+        now_us, store = self._engine.clock.now_us(), self._reserving()
+        due.looking(now_us)
+        try:
+            for _ in range(AT_MOST):
+                records, next_us = store.expire()
+                if records:
+                    store.adjust(given_back(records))
+                if next_us != 0:
+                    break
+        except StoreError as error:
+            due.failed(now_us, error)
+        else:
+            due.expires(now_us, next_us)
+
     def _decide(self, asked: list[Asked]) -> list[Decision]:
+        if self._due is not None:
+            self._attend(self._due)
         groups = [request.group for request in asked if request.sent]
         try:
             results = self._store.check(groups) if groups else []

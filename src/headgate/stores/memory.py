@@ -15,6 +15,7 @@ from time import time_ns
 from typing import Any, Final
 
 from headgate.algorithms import ALGORITHMS
+from headgate.algorithms.force import FORCES
 from headgate.core.check import (
     IDEMPOTENCY_US,
     Charge,
@@ -29,9 +30,11 @@ from headgate.core.check import (
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States
 from headgate.core.quota import MAX_INT, Quota
+from headgate.core.reservation import Claim, Expired
 from headgate.errors import IdempotencyConflict, StoreFull
 from headgate.stores import penalty
 from headgate.stores.protocol import AsyncSingle, Single
+from headgate.stores.reservations import Refunds, Reservations
 
 SWEEP: Final = 2  # keys looked at for each new one: faster than they come
 SEARCH: Final = 64  # keys looked at, for an expired one, before one that is not is forgotten
@@ -98,6 +101,8 @@ class MemoryStore:
         self._full_until = 0  # no need to look for room before
         self._clients: _Table | None = None  # those who ran into limits
         self._answers: OrderedDict[str, tuple[str, Result]] = OrderedDict()  # by idempotency key
+        self._reservations = Reservations(max_keys)
+        self._refunds = Refunds(max_keys)
 
     def __len__(self) -> int:
         """How many keys are held, expired ones that no sweep has met yet among them."""
@@ -147,15 +152,38 @@ class MemoryStore:
             self._lock.release(None)
 
     def refund(self, charges: Sequence[Charge]) -> None:
-        now = time_ns() // 1_000 if self._clock is None else self._clock.now_us()
+        now = self._now()
         with self._lock:
-            for check, charged_at, reset in charges:
-                table = self._tables.get(check.space)
-                if table is not None and check.subject in table.states:
-                    state = table.states[check.subject]
-                    table.states[check.subject] = table.algorithm.refund(
-                        state, now, check.quota, check.cost, charged_at, reset
-                    )
+            for charge in charges:
+                self._undo(charge, now)
+
+    def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
+        now = self._now()
+        with self._lock:
+            self._reservations.hold(reservation_id, record, now, ttl_us)
+
+    def claim(self, reservation_id: str) -> Claim | None:
+        now = self._now()
+        with self._lock:
+            return self._reservations.claim(reservation_id, now)
+
+    def expire(self) -> Expired:
+        now = self._now()
+        with self._lock:
+            return self._reservations.expire(now)
+
+    def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
+        now = self._now()
+        with self._lock:
+            for charge in refunds:
+                self._undo(charge._replace(reset_us=self._refunds.add(charge, now)), now)
+            for check in surcharges:
+                table = self._table(check.space, check.quota)
+                if check.subject not in table.states:
+                    self._make_room(1, now)
+                    self._place(table, check.subject, None, check.cost)
+                state = table.states[check.subject]
+                table.states[check.subject] = FORCES[check.quota.algorithm](state, now, check.quota, check.cost)
 
     def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
         with self._lock:
@@ -173,10 +201,22 @@ class MemoryStore:
             for table in self._swept:
                 table.clear()
             self._answers.clear()
+            self._reservations.clear()
+            self._refunds.clear()
             self._keys = self._full_until = 0
 
     def close(self) -> None:
         self.clear()
+
+    def _now(self) -> int:
+        return time_ns() // 1_000 if self._clock is None else self._clock.now_us()
+
+    def _undo(self, charge: Charge, now: int) -> None:
+        check, charged_at, reset = charge
+        table = self._tables.get(check.space)
+        if table is not None and check.subject in table.states:
+            state = table.states[check.subject]
+            table.states[check.subject] = table.algorithm.refund(state, now, check.quota, check.cost, charged_at, reset)
 
     def _table(self, space: str, quota: Quota) -> _Table:
         table = self._tables.get(space)
@@ -336,6 +376,18 @@ class AsyncMemoryStore:
 
     async def refund(self, charges: Sequence[Charge]) -> None:
         self._store.refund(charges)
+
+    async def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
+        self._store.hold(reservation_id, record, ttl_us)
+
+    async def claim(self, reservation_id: str) -> Claim | None:
+        return self._store.claim(reservation_id)
+
+    async def expire(self) -> Expired:
+        return self._store.expire()
+
+    async def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
+        self._store.adjust(refunds, surcharges)
 
     async def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
         self._store.reset(checks, clients)

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from headgate.core.check import Charge, Check, Client, Group, Result
 from headgate.core.decision import Decision, States
+from headgate.core.reservation import Claim, Expired
 from headgate.errors import IdempotencyConflict
 
 Single = Callable[[str, int], Decision]  # of subject and cost
@@ -53,6 +54,34 @@ class SingleStore(Store, Protocol):
 
 
 @runtime_checkable
+class ReservingStore(Store, Protocol):
+    """A store that keeps reservations: what `Limiter.reserve` needs. All times are by the store's own clock."""
+
+    def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
+        """Keep the record of a reservation. It expires after `ttl_us`, and is forgotten an hour after that."""
+        ...
+
+    def claim(self, reservation_id: str) -> Claim | None:
+        """Take out a reservation, in one atomic step: of all who try, one gets it, and the others None."""
+        ...
+
+    def expire(self) -> Expired:
+        """Take out reservations that have expired, a hundred or so, for the caller to give back.
+
+        Each is given to one caller. It can still be claimed for an hour: then it is `LATE`.
+        """
+        ...
+
+    def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
+        """Undo charges, as `refund` does, and charge checks whether they fit or not.
+
+        Charges that overlapped in time give back no more together than was lost. A window counts a surcharge above
+        its limit if need be; a bucket goes into debt.
+        """
+        ...
+
+
+@runtime_checkable
 class AsyncStore(Protocol):
     """`Store`, awaited: the same promises, from any number of tasks."""
 
@@ -70,3 +99,16 @@ class AsyncSingleStore(AsyncStore, Protocol):
     """`SingleStore`, awaited."""
 
     def single(self, template: Check, states: States | None = None) -> AsyncSingle: ...
+
+
+@runtime_checkable
+class AsyncReservingStore(AsyncStore, Protocol):
+    """`ReservingStore`, awaited."""
+
+    async def hold(self, reservation_id: str, record: str, ttl_us: int) -> None: ...
+
+    async def claim(self, reservation_id: str) -> Claim | None: ...
+
+    async def expire(self) -> Expired: ...
+
+    async def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None: ...

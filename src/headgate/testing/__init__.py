@@ -1,9 +1,10 @@
-"""For tests, yours and ours: a clock that a test moves by hand, and the contract that every store has to pass.
+"""For tests, yours and ours: a clock that a test moves by hand, and the contracts that stores have to pass.
 
 Nothing in the engine imports this, and nothing in here imports a test framework.
 """
 
 from headgate.testing.clock import FakeClock
 from headgate.testing.contract import StoreContract
+from headgate.testing.reservations import ReservingContract
 
-__all__ = ["FakeClock", "StoreContract"]
+__all__ = ["FakeClock", "ReservingContract", "StoreContract"]

@@ -9,8 +9,9 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar, cast
 
 from headgate.core.check import Charge, Check, Client, Group, Result
+from headgate.core.reservation import Claim, Expired
 from headgate.errors import IdempotencyConflict
-from headgate.stores.protocol import AsyncStore, Store
+from headgate.stores.protocol import AsyncReservingStore, AsyncStore, Store
 
 T = TypeVar("T")
 
@@ -36,6 +37,18 @@ class Blocking:
     def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
         self._run(self._store.reset(checks, clients))
 
+    def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
+        self._run(self._reserving().hold(reservation_id, record, ttl_us))
+
+    def claim(self, reservation_id: str) -> Claim | None:
+        return self._run(self._reserving().claim(reservation_id))
+
+    def expire(self) -> Expired:
+        return self._run(self._reserving().expire())
+
+    def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
+        self._run(self._reserving().adjust(refunds, surcharges))
+
     def close(self) -> None:
         """Close the store and end the loop; the loop ends even if the store fails to close."""
         try:
@@ -44,6 +57,9 @@ class Blocking:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
+
+    def _reserving(self) -> AsyncReservingStore:
+        return cast("AsyncReservingStore", self._store)
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()

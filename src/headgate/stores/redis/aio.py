@@ -19,9 +19,10 @@ from redis.exceptions import NoScriptError
 from headgate.core.check import Charge, Check, Client, Group, Result
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States, single
+from headgate.core.reservation import Claim, Expired
 from headgate.errors import IdempotencyConflict, StoreError, StoreUnavailable
 from headgate.stores.protocol import AsyncSingle
-from headgate.stores.redis import script
+from headgate.stores.redis import reservations, script
 from headgate.stores.redis.options import FAULTS, fault, read_url
 
 Results = list[Result | IdempotencyConflict]
@@ -82,6 +83,21 @@ class AsyncRedisStore:
     async def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
         if checks or clients:
             await self._join((), script.encode_reset(checks, clients))
+
+    async def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
+        await self._join((), reservations.encode_hold(reservation_id, record, ttl_us, self._now_us()))
+
+    async def claim(self, reservation_id: str) -> Claim | None:
+        reply: Any = await self._join((), reservations.encode_claim(reservation_id, self._now_us()))
+        return reservations.decode_claim(reply)
+
+    async def expire(self) -> Expired:
+        reply: Any = await self._join((), reservations.encode_expire(self._now_us()))
+        return reservations.decode_expire(reply)
+
+    async def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
+        if refunds or surcharges:
+            await self._join((), reservations.encode_adjust(refunds, surcharges, self._now_us()))
 
     async def close(self) -> None:
         self._closed = True
@@ -174,8 +190,7 @@ class AsyncRedisStore:
                 reply = await self._run(script.encode(groups, self._now_us()), deadline)
                 results = script.decode(groups, reply)
             else:
-                await self._run(command, deadline)
-                results = []
+                results = await self._run(command, deadline)  # whatever it replies
         except BaseException as error:
             known = error if isinstance(error, StoreError) else StoreUnavailable("the call to Redis broke off")
             for waiting in batch:
@@ -188,7 +203,7 @@ class AsyncRedisStore:
         for waiting in batch:
             count = len(waiting.groups)
             if not waiting.answer.done():
-                waiting.answer.set_result(results[at : at + count])
+                waiting.answer.set_result(results[at : at + count] if command is None else results)
             at += count
 
     def _now_us(self) -> int | None:

@@ -37,7 +37,11 @@ def sha(algorithms: tuple[str, ...], kind: Kind = "groups") -> str:
     shared = ("prelude",) if kind == "plain" else ("prelude", "idle")
     parts = [lua(name) for name in (*shared, *algorithms)]
     parts += (files(__package__).joinpath(f"{name}.lua").read_text(encoding="utf-8") for name in own)
-    text = "\n".join(parts)
+    return known("\n".join(parts))
+
+
+def known(text: str) -> str:
+    """What EVALSHA knows a script by; `whole` finds its text again."""
     digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
     _sources[digest] = text
     return digest

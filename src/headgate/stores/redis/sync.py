@@ -15,9 +15,10 @@ from headgate.core.check import Charge, Check, Client, Group, Outcome, Result
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States, single
 from headgate.core.key import key
+from headgate.core.reservation import Claim, Expired
 from headgate.errors import IdempotencyConflict, StoreUnavailable
 from headgate.stores.protocol import Single
-from headgate.stores.redis import script
+from headgate.stores.redis import reservations, script
 from headgate.stores.redis.options import FAULTS, fault, read_url
 from headgate.stores.redis.wire import Wire
 
@@ -63,6 +64,19 @@ class RedisStore:
     def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
         if checks or clients:
             self._run(script.encode_reset(checks, clients))
+
+    def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
+        self._run(reservations.encode_hold(reservation_id, record, ttl_us, self._now_us()))
+
+    def claim(self, reservation_id: str) -> Claim | None:
+        return reservations.decode_claim(self._run(reservations.encode_claim(reservation_id, self._now_us())))
+
+    def expire(self) -> Expired:
+        return reservations.decode_expire(self._run(reservations.encode_expire(self._now_us())))
+
+    def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
+        if refunds or surcharges:
+            self._run(reservations.encode_adjust(refunds, surcharges, self._now_us()))
 
     def close(self) -> None:
         with suppress(IndexError):  # another thread may empty it at the same time

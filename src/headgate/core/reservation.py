@@ -1,0 +1,156 @@
+"""Reservations: what is recorded of them, and what settling one means for the limits that it charged. Pure; no I/O."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from typing import Final, Literal, NamedTuple
+
+from headgate.core.check import Charge, Check
+from headgate.core.quota import MAX_INT, MICROSECONDS, Quota
+from headgate.errors import InvalidCheck
+
+MIN_TTL_US: Final = 1_000
+MAX_TTL_US: Final = 7 * 86_400 * MICROSECONDS
+LATE_US: Final = 3_600 * MICROSECONDS  # for how long after its expiry a reservation can still be settled
+MAX_ID: Final = 128  # characters
+
+SettlementReason = Literal["settled", "late", "gone", "unrecorded", "store_error"]
+
+
+class Status(Enum):
+    """How a store finds a reservation that is claimed."""
+
+    OPEN = 0
+    OVERDUE = 1  # it has expired, and nobody has given it back yet: whoever claims it has to
+    LATE = 2  # it has expired, and was given back
+
+
+class Claim(NamedTuple):
+    """A reservation that was taken out of a store, which happens once."""
+
+    record: str
+    status: Status
+
+
+class Expired(NamedTuple):
+    """Reservations that expired, taken out of a store to be given back, and the time until the next one does."""
+
+    records: tuple[str, ...]
+    next_us: int | None  # None: there is none
+
+
+class Reserved(NamedTuple):
+    """One limit's part in a reservation."""
+
+    charge: Charge
+    unit: int  # what a request of cost 1 costs by its rule
+
+
+class Adjustments(NamedTuple):
+    """What a store has to do to settle: charges to undo, and checks to charge whether they fit or not."""
+
+    refunds: tuple[Charge, ...] = ()
+    surcharges: tuple[Check, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What became of a reservation. Truthy when this call settled it.
+
+    `reason` is `settled`; `late` when it had expired: then its estimate was given back, and all of the cost charged
+    now; `gone` when it was settled before, or expired more than an hour ago, or never was; `unrecorded` when nothing
+    was charged (refused, no rule applied, or the store was away); `store_error` when the store could not be reached.
+    """
+
+    reason: SettlementReason
+    cost: int  # what it really cost
+    reserved: int = 0  # what had been charged; 0 when that is not known
+
+    def __bool__(self) -> bool:
+        return self.reason in ("settled", "late")
+
+    @property
+    def refunded(self) -> int:
+        """How much less it cost than was reserved."""
+        return max(0, self.reserved - self.cost) if self else 0
+
+    @property
+    def surcharged(self) -> int:
+        """How much more."""
+        return max(0, self.cost - self.reserved) if self else 0
+
+
+class Record(NamedTuple):
+    """What a store keeps of a reservation, as text."""
+
+    cost: int
+    reserved: tuple[Reserved, ...]
+
+    def encode(self) -> str:
+        rows = []
+        for (check, at_us, reset_us), unit in self.reserved:
+            quota = check.quota
+            figures = (quota.limit, quota.window_us, quota.burst, quota.algorithm)
+            rows.append((check.rule, check.space, check.subject, figures, check.enforced, unit, at_us, reset_us))
+        return json.dumps((self.cost, rows), separators=(",", ":"))
+
+    @classmethod
+    def decode(cls, text: str) -> Record:
+        cost, rows = json.loads(text)
+        reserved = []
+        for rule, space, subject, (limit, window_us, burst, algorithm), enforced, unit, at_us, reset_us in rows:
+            quota = Quota(limit, timedelta(microseconds=window_us), burst=burst, algorithm=algorithm)
+            check = Check(rule, space, subject, quota, unit * cost, enforced)
+            reserved.append(Reserved(Charge(check, at_us, reset_us), unit))
+        return cls(cost, tuple(reserved))
+
+    def settled(self, cost: int, status: Status = Status.OPEN) -> Adjustments:
+        """What is to be done when it really cost so much.
+
+        What is too much is given back where it was charged; what is more is charged now. Of one that has expired,
+        the estimate is given back as ever, and all of the cost charged now.
+        """
+        refunds, surcharges = [], []
+        for charge, unit in self.reserved:
+            check = charge.check
+            actual = min(MAX_INT, unit * cost)
+            back, more = max(0, check.cost - actual), max(0, actual - check.cost)
+            if status is not Status.OPEN:
+                back, more = check.cost if status is Status.OVERDUE else 0, actual
+            if back:
+                refunds.append(charge._replace(check=check._replace(cost=back)))
+            if more:
+                surcharges.append(check._replace(cost=more))
+        return Adjustments(tuple(refunds), tuple(surcharges))
+
+
+def given_back(records: Iterable[str]) -> tuple[Charge, ...]:
+    """What to undo of reservations that expired."""
+    return tuple(charge for text in records for charge in Record.decode(text).settled(0).refunds)
+
+
+def ttl_us(seconds: float) -> int:
+    """A time to live, in microseconds. Raises `InvalidCheck`."""
+    if isinstance(seconds, int | float) and not isinstance(seconds, bool):
+        us = seconds * MICROSECONDS
+        if MIN_TTL_US <= us <= MAX_TTL_US:
+            return round(us)
+    raise InvalidCheck(f"ttl: must be from 0.001 to 604800 seconds (7 days), got {seconds!r}")
+
+
+def whole_cost(cost: int) -> int:
+    """What something really cost. Raises `InvalidCheck`."""
+    if isinstance(cost, bool) or not isinstance(cost, int) or not 0 <= cost <= MAX_INT:
+        raise InvalidCheck(f"cost: must be a whole number from 0 to 2^53-1, got {cost!r}")
+    return cost
+
+
+def checked_id(text: str) -> str:
+    """The id of a reservation, as somebody gave it. Raises `InvalidCheck`."""
+    if not isinstance(text, str) or not 0 < len(text) <= MAX_ID or not text.isascii():
+        raise InvalidCheck(f"reservation_id: must be the id of a Reservation, got {text!r}")
+    return text

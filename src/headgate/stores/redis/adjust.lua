@@ -1,0 +1,71 @@
+-- Settles: undoes charges, and makes such as nobody can refuse. Assembled behind the algorithms, with their
+-- refunds, and force.lua.
+--
+-- KEYS, two per change:
+--   state    the key of the check
+--   refunds  a list: time and cost of each refund of late; see Refunds in ../reservations.py
+-- ARGV
+--   now      microseconds, or empty: the server's own time
+--   per change: algorithm (text), limit, window in microseconds, burst, cost, and
+--     of a refund: when it was charged, and the reset that was answered then; of a charge: -1 and 0
+-- Reply: nothing.
+--
+-- Times are in microseconds. Every key that is written gets a time to live.
+local MAX_REFUNDS = 128
+local MAX_INT = EXACT - 1
+local BUCKETS = { token_bucket = true, leaky_bucket = true, gcra = true }
+
+-- What it takes for so many units to flow, rounded up; no more than a century.
+local function time_of(units, quota)
+  if units / quota.limit * quota.window > 3153600000000000 then return 3153600000000001 end
+  local time, rest = muldiv(units, quota.window, quota.limit)
+  return rest > 0 and time + 1 or time
+end
+
+-- Takes note of a refund; the reset to make it with.
+local function noted(key, quota, cost, charged_at, reset)
+  local refill = time_of(quota.burst, quota)
+  local given, gone, old = 0, 0, true
+  local refunds = call('LRANGE', key, 0, -1)
+  for i = 1, #refunds do
+    local time, units = unpack('<dd', refunds[i])
+    old = old and time <= now - refill
+    if old then gone = i end
+    if time > now - refill and time >= charged_at then given = min(MAX_INT, given + units) end
+  end
+  call('LTRIM', key, gone, -1)
+  call('RPUSH', key, pack('<dd', now, cost))
+  if #refunds - gone + 1 > MAX_REFUNDS then
+    local _, first = unpack('<dd', call('LPOP', key))
+    local time, second = unpack('<dd', call('LPOP', key))
+    call('LPUSH', key, pack('<dd', time, min(MAX_INT, first + second)))
+  end
+  call('PEXPIRE', key, ttl(now + refill + slack))
+  return max(0, reset - time_of(given, quota))
+end
+
+local at = 1
+for i = 1, #KEYS, 2 do
+  local key = KEYS[i]
+  local name, cost = ARGV[at + 1], ARGV[at + 5] + 0
+  local charged_at, reset = ARGV[at + 6] + 0, ARGV[at + 7] + 0
+  local quota = { limit = ARGV[at + 2] + 0, window = ARGV[at + 3] + 0, burst = ARGV[at + 4] + 0 }
+  at = at + 7
+  local twin = algorithms[name]
+  local expires, a, b, c, d = twin.load(key)
+  if charged_at < 0 then
+    a, b, c, d = forces[name](now, quota, cost, a, b, c, d)
+    local _, left = twin.figures(now, quota, a, b, c, d)
+    twin.save(key, now + left + slack, true, a, b, c, d) -- as a whole: it may owe now, or no more
+  else
+    if BUCKETS[name] then reset = noted(KEYS[i + 1], quota, cost, charged_at, reset) end
+    if expires then
+      local new_a, new_b, new_c, new_d = twin.refund(now, quota, cost, charged_at, reset, a, b, c, d)
+      if new_a ~= a or new_b ~= b or new_c ~= c or new_d ~= d then
+        twin.save(key, expires, false, new_a, new_b, new_c, new_d)
+      end
+    end
+  end
+end
+
+return {}

@@ -1,0 +1,126 @@
+"""What the memory store keeps of reservations. Twin of redis/reservations.lua and redis/adjust.lua.
+
+Whoever uses these holds a lock. Times are in microseconds.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from headgate.core.check import Charge
+from headgate.core.quota import BUCKETS, MAX_INT, Quota
+from headgate.core.reservation import LATE_US, Claim, Expired, Status
+from headgate.errors import StoreFull
+
+EXPIRED_AT_ONCE: Final = 100
+MAX_REFUNDS: Final = 128  # remembered of one key, at most
+
+
+class Reservations:
+    """Records by id, until they are claimed or too old. At most `size`."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._records: dict[str, str] = {}
+        self._open: dict[str, int] = {}  # when they expire
+        self._order: list[tuple[int, str]] = []  # a heap of the same; what has been claimed may still be in it
+        self._late: OrderedDict[str, int] = OrderedDict()  # when they are forgotten
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def hold(self, name: str, record: str, now: int, ttl: int) -> None:
+        self._forget(now)
+        if len(self._records) >= self._size:
+            raise StoreFull(f"the memory store holds {self._size} reservations, and takes no more; raise max_keys")
+        self._records[name] = record
+        self._open[name] = now + ttl
+        if len(self._order) > 2 * len(self._open) + 64:
+            self._order = [(due, other) for other, due in self._open.items()]
+            heapify(self._order)
+        else:
+            heappush(self._order, (now + ttl, name))
+
+    def claim(self, name: str, now: int) -> Claim | None:
+        self._forget(now)
+        record = self._records.pop(name, None)
+        if record is None:
+            return None
+        due = self._open.pop(name, None)
+        if due is None:
+            del self._late[name]
+            return Claim(record, Status.LATE)
+        return Claim(record, Status.OPEN if now < due else Status.OVERDUE)
+
+    def expire(self, now: int) -> Expired:
+        self._forget(now)
+        records: list[str] = []
+        order, known = self._order, self._open
+        while order:
+            due, name = order[0]
+            if known.get(name) == due:
+                if due > now or len(records) == EXPIRED_AT_ONCE:
+                    return Expired(tuple(records), max(0, due - now))
+                del known[name]
+                self._late[name] = now + LATE_US
+                records.append(self._records[name])
+            heappop(order)
+        return Expired(tuple(records), None)
+
+    def clear(self) -> None:
+        self._records.clear()
+        self._open.clear()
+        self._order.clear()
+        self._late.clear()
+
+    def _forget(self, now: int) -> None:
+        while self._late:
+            name, until = next(iter(self._late.items()))
+            if until > now:
+                return
+            del self._late[name], self._records[name]
+
+
+class Refunds:
+    """What was given back to each bucket of late, so that charges that overlapped do not give it back again.
+
+    A charge's `reset` counts whatever was in the bucket as reason why it would not have stood idle, other charges
+    among them: when one of these is refunded, the reset of those that came after it is that much too long.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._known: OrderedDict[tuple[str, str], tuple[int, list[tuple[int, int]]]] = OrderedDict()
+
+    def add(self, charge: Charge, now: int) -> int:
+        """Take note of a refund; returns the reset to make it with."""
+        check, charged_at, reset = charge
+        quota = check.quota
+        if quota.algorithm not in BUCKETS:
+            return reset
+        known = self._known
+        key = (check.space, check.subject)
+        refill = _time(quota.burst, quota)
+        refunds = [refund for refund in known.pop(key, (0, []))[1] if refund[0] > now - refill]
+        given = min(MAX_INT, sum(units for time, units in refunds if time >= charged_at))
+        refunds.append((now, check.cost))
+        if len(refunds) > MAX_REFUNDS:
+            (_, first), (time, second) = refunds[:2]
+            refunds[:2] = [(time, min(MAX_INT, first + second))]
+        known[key] = (now + refill, refunds)
+        for other in list(zip(range(2), known, strict=False)):  # one more than comes: they get fewer
+            if known[other[1]][0] <= now:
+                del known[other[1]]
+        if len(known) > self._size:
+            known.popitem(last=False)
+        return max(0, reset - _time(given, quota))
+
+    def clear(self) -> None:
+        self._known.clear()
+
+
+def _time(units: int, quota: Quota) -> int:
+    """What it takes for so many units to flow, rounded up."""
+    return -(units * quota.window_us // -quota.limit)
