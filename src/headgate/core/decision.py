@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
-from headgate.core.check import NEVER, REFUSAL, Block, Charge, Check, Outcome, Refusal
+from headgate.core.check import NEVER, REFUSAL, Block, Check, Outcome, Refusal
 from headgate.core.quota import MICROSECONDS, Quota
 
 State = Literal["normal", "warning", "throttled"]
@@ -248,20 +248,6 @@ class Decision:
         basis = self.basis
         pairs = sorted(_pairs(basis), key=restrictiveness)
         return tuple(_status(check, outcome, basis.cost) for check, outcome in pairs)
-
-    @property
-    def charges(self) -> list[Charge]:
-        """What the store charged for it, for whoever has to undo it; empty when nothing was."""
-        if not self.allowed or self.reason not in ("within_limit", "shadow"):
-            return []
-        now_us, checks, outcomes, cost, _, _, subjects = self.basis
-        if isinstance(subjects, str):
-            subjects = tuple(check._replace(subject=subjects, cost=check.cost * cost) for check in checks)
-        return [
-            Charge(check, now_us, outcome.reset_us)
-            for check, outcome in zip(subjects, outcomes, strict=True)
-            if outcome.wait_us == 0 and check.cost > 0  # a shadow that did not fit was not charged
-        ]
 
     def _warns(self, check: Check, outcome: Outcome, place: int) -> bool:
         now_us, states, subjects = self._basis[0], self._basis[5], self._basis[6]

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 from headgate.core.clock import Clock
 from headgate.http.entrance import AsyncEntrance
-from headgate.http.gate import MAX_WAITING, Cost, Identify
+from headgate.http.gate import MAX_WAITING, Cost, Identify, charge_of
 from headgate.http.headers import raw
 from headgate.http.identity import Identity
 from headgate.http.limits import NAME, Limits
@@ -106,7 +106,7 @@ class RateLimitMiddleware:
             send = _telling(limits, send)
         if entering.passes:
             limits.add(entering.decision, entering.cost, entrance.limiter)
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, self._charging(limits, send))
             return
         async with _Held(receive, entrance.limiter.clock) as held:
             decision = await entrance.hold(entering, held)
@@ -114,10 +114,29 @@ class RateLimitMiddleware:
                 return  # the client has gone
             limits.add(decision, entering.cost, entrance.limiter)
             if decision.allowed:
-                await self._app(scope, held.receive, send)
+                await self._app(scope, held.receive, self._charging(limits, send))
             else:
                 await limits.give_back_async()
                 await _refuse(scope, held.receive, send, limits)
+
+    def _charging(self, limits: Limits[AsyncLimiter], send: Send) -> Send:
+        """`send`, that charges what the app says that the request has cost, and keeps that from the client."""
+        wanted = self._entrance.gate.charge_header
+        if wanted is None:
+            return send
+        name, place = wanted.encode(), len(limits.charged) - 1
+
+        async def charging(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [(key, value) for key, value in message.get("headers", ()) if key.lower() != name]
+                told = [value for key, value in message.get("headers", ()) if key.lower() == name]
+                cost = charge_of(told[-1].decode("latin-1")) if told else None
+                if cost is not None:
+                    await limits.correct_async(place, cost)
+                message = {**message, "headers": headers}
+            await send(message)
+
+        return charging
 
 
 def _telling(limits: Limits[AsyncLimiter], send: Send) -> Send:

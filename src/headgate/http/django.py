@@ -28,6 +28,7 @@ from django.utils.module_loading import import_string
 from headgate.core.decision import Decision
 from headgate.core.quota import Quota
 from headgate.http.entrance import AsyncEntrance, Entrance
+from headgate.http.gate import Gate, charge_of
 from headgate.http.limits import NAME, Limits
 from headgate.http.problem import refusal
 from headgate.http.route import TAKEN, Cost, Key, RouteLimit, subject_of
@@ -101,7 +102,14 @@ class RateLimitMiddleware:
             return self._get_response(request)
         request.headgate, allowed = entrance.enter(asked)
         limits: Limits[Limiter] = request.headgate
-        return _telling(limits, self._get_response(request) if allowed else self._setup.refuse(request, limits))
+        if not allowed:
+            return _telling(limits, self._setup.refuse(request, limits))
+        place = len(limits.charged) - 1
+        response = self._get_response(request)
+        cost = _charged(entrance.gate, response)
+        if cost is not None:
+            limits.correct(place, cost)
+        return _telling(limits, response)
 
     async def _call_async(self, request: HttpRequest) -> Any:
         asked = DjangoRequest(request)
@@ -110,9 +118,14 @@ class RateLimitMiddleware:
             return await self._get_response(request)
         request.headgate, allowed = await entrance.enter(asked)
         limits: Limits[AsyncLimiter] = request.headgate
-        if allowed:
-            return _telling(limits, await self._get_response(request))
-        return _telling(limits, await _awaited(self._setup.refuse(request, limits)))
+        if not allowed:
+            return _telling(limits, await _awaited(self._setup.refuse(request, limits)))
+        place = len(limits.charged) - 1
+        response = await self._get_response(request)
+        cost = _charged(entrance.gate, response)
+        if cost is not None:
+            await limits.correct_async(place, cost)
+        return _telling(limits, response)
 
 
 def limit(
@@ -337,6 +350,16 @@ def _changed(*, setting: str, **_: Any) -> None:
 
 
 setting_changed.connect(_changed)
+
+
+def _charged(gate: Gate, response: Any) -> int | None:
+    """What the app says that the request has cost; that is kept from the client."""
+    header = gate.charge_header
+    if header is None or header not in response.headers:
+        return None
+    told = response.headers[header]
+    del response.headers[header]
+    return charge_of(told)
 
 
 def _telling(limits: AnyLimits, response: Any) -> Any:

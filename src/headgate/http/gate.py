@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import logging
+import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
@@ -25,7 +27,10 @@ Stated = Mapping[str, Any] | str | None
 Identify = Callable[[Any], Stated | Awaitable[Stated]]
 Cost = int | Callable[[Any], int | Awaitable[int]]
 
+log = logging.getLogger("headgate")
+
 MAX_WAITING: Final = 1_000
+_TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 REMEMBERED: Final = 4_096  # paths
 
 
@@ -73,6 +78,8 @@ class Gate:
         self.identity = identity or Identity()
         self.identify = identify
         self.cost = cost if callable(cost) else _cost(cost)
+        if charge_header is not None and (not isinstance(charge_header, str) or not _TOKEN.fullmatch(charge_header)):
+            raise InvalidRule(f"charge_header: must be the name of a header, got {charge_header!r}")
         self.charge_header = None if charge_header is None else charge_header.lower()
         self._waits = identify is not None or self.identity.waits
         self._lock = Lock()
@@ -149,11 +156,12 @@ class Patience:
         return None if late else decision.retry_after
 
 
-def charge_of(text: str) -> int:
-    """The cost that a response's header tells. Raises `InvalidCheck`."""
-    if not text.isascii() or not text.isdecimal() or len(text) > 16:
-        raise InvalidCheck(f"cost: must be a whole number from 0 to 2^53-1, got {text!r}")
-    return _cost(int(text))
+def charge_of(text: str) -> int | None:
+    """The cost that a response's header tells; None when it cannot be read, which the app's log is told."""
+    if text.isascii() and text.isdecimal() and len(text) <= 16 and int(text) <= MAX_INT:
+        return int(text)
+    log.error("the charge header of a response must be a whole number from 0 to 2^53-1, got %r: ignored", text[:64])
+    return None
 
 
 def _cost(cost: int) -> int:

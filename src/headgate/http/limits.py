@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from headgate.core.decision import Decision
 from headgate.http.headers import Charged, Fields, binding, fields_of
@@ -41,6 +41,24 @@ class Limits(Generic[L]):
         """The same by `AsyncLimiter`s."""
         for decision, _, limiter in self._undone():
             await limiter.give_back(decision)
+
+    def correct(self, place: int, cost: int) -> None:
+        """Charge `cost` in all for the decision at `place`: what the request cost in the end. By a `Limiter`."""
+        if not self._given_back:
+            decision, _, limiter = self.charged[place]
+            self.charged[place] = Charged(decision, cost, limiter)
+            limiter.correct(decision, cost)
+
+    async def correct_async(self, place: int, cost: int) -> None:
+        """The same by an `AsyncLimiter`."""
+        if not self._given_back:
+            decision, _, limiter = self.charged[place]
+            self.charged[place] = Charged(decision, cost, limiter)
+            await limiter.correct(decision, cost)
+
+    def reserve(self, cost: int, *, ttl: float = 60.0) -> Any:
+        """A reservation of this request's client: see `Limiter.reserve`. Awaited, if that is an `AsyncLimiter`."""
+        return self.limiter.reserve(cost=cost, ttl=ttl, **self.facts)
 
     def _undone(self) -> list[Charged]:
         """What is to be given back: once."""

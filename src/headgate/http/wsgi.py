@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from headgate.http.entrance import Entrance
-from headgate.http.gate import MAX_WAITING, Cost, Identify
+from headgate.http.gate import MAX_WAITING, Cost, Identify, charge_of
 from headgate.http.identity import Identity
 from headgate.http.limits import Limits
 from headgate.http.problem import refusal
@@ -92,7 +92,26 @@ class RateLimitMiddleware:
         limits, allowed = self._entrance.enter(request, outer)
         environ[ENVIRON] = limits
         tell = start_response if outer is not None else _telling(limits, start_response)
-        return self._app(environ, tell) if allowed else self._refuse(limits, environ, tell)
+        return self._app(environ, self._charging(limits, tell)) if allowed else self._refuse(limits, environ, tell)
+
+    def _charging(self, limits: Limits[Limiter], start_response: StartResponse) -> StartResponse:
+        """`start_response`, that charges what the app says that the request cost, and keeps that from the client."""
+        wanted = self._entrance.gate.charge_header
+        if wanted is None:
+            return start_response
+        place, charged = len(limits.charged) - 1, False
+
+        def charging(status: str, headers: list[tuple[str, str]], exc_info: Any = None, /) -> Callable[[bytes], object]:
+            nonlocal charged
+            told = [value for key, value in headers if key.lower() == wanted]
+            cost = charge_of(told[-1]) if told and not charged else None
+            if cost is not None:
+                charged = True  # an app that fails after it has begun may begin again
+                limits.correct(place, cost)
+            headers = [(key, value) for key, value in headers if key.lower() != wanted]
+            return start_response(status, headers) if exc_info is None else start_response(status, headers, exc_info)
+
+        return charging
 
     def _refuse(
         self,

@@ -16,14 +16,16 @@ from headgate.core.reservation import Settlement, checked_id, given_back, ttl_us
 from headgate.errors import InvalidCheck, RateLimited, StoreError
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
-from headgate.limiter.engine import Asked, Engine, Known, Request, Rules, Subject, Wait, is_plain, not_given_back
+from headgate.limiter.engine import Asked, Engine, Known, Request, Rules, Subject, Wait, is_plain
 from headgate.limiter.reservation import (
     AT_MOST,
     AsyncReservation,
     Due,
+    correction,
     no_reservations,
     record_of,
     settling,
+    uncorrected,
     unheld,
     unsettled,
 )
@@ -160,7 +162,7 @@ class AsyncLimiter:
         asked = self._engine.ask(subject, facts, cost, known=known)
         due = await self._look()
         decision = (await self._decide([asked]))[0]
-        record = record_of(asked, decision)
+        record = record_of(decision)
         reservation = AsyncReservation(self, decision, cost, recorded=record is not None)
         if record is not None:
             try:
@@ -229,12 +231,21 @@ class AsyncLimiter:
 
     async def give_back(self, decision: Decision) -> None:
         """See `Limiter.give_back`."""
-        charges = decision.charges
-        if charges:
+        refunds = correction(decision, 0).refunds
+        if refunds:
             try:
-                await self._store.refund(charges)
+                await self._store.refund(refunds)
             except StoreError as error:
-                not_given_back(error)
+                uncorrected(error)
+
+    async def correct(self, decision: Decision, cost: int) -> None:
+        """See `Limiter.correct`."""
+        adjustments = correction(decision, whole_cost(cost))
+        if any(adjustments):
+            try:
+                await self._reserving().adjust(*adjustments)
+            except StoreError as error:
+                uncorrected(error)
 
     @property
     def by_subject(self) -> bool:

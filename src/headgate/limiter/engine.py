@@ -378,11 +378,6 @@ def is_plain(subject: Subject | None, cost: int, idempotency_key: str | None, fa
     )
 
 
-def not_given_back(error: StoreError) -> None:
-    """The store was away: a charge stands that should not."""
-    log.warning("a charge for a request that was refused elsewhere was not given back (%s)", error)
-
-
 def _facts_of(subject: Subject | None, facts: Mapping[str, Any]) -> dict[str, str]:
     """Facts as text. One that is None is unknown. The subject is the user."""
     texts = {name: _text_of(name, value) for name, value in facts.items() if value is not None}

@@ -15,7 +15,6 @@ from headgate.errors import InvalidCheck, StoreError
 
 if TYPE_CHECKING:
     from headgate.limiter.aio import AsyncLimiter
-    from headgate.limiter.engine import Asked
     from headgate.limiter.sync import Limiter
 
 EVERY_US: Final = MICROSECONDS  # how often, at most, a limiter looks for what others have left behind
@@ -164,18 +163,24 @@ class Due:
         self.expires(now_us, EVERY_US)
 
 
-def record_of(asked: Asked, decision: Decision) -> Record | None:
-    """What to record of a reservation; None when nothing was charged."""
-    checks = asked.group.checks
-    if not decision.allowed or not checks or decision.reason not in ("within_limit", "shadow"):
+def record_of(decision: Decision) -> Record | None:
+    """What a decision has charged; None when it is nothing."""
+    now_us, templates, outcomes, cost, _, _, asked = decision.basis
+    if not decision.allowed or not templates or decision.reason not in ("within_limit", "shadow"):
         return None
-    at_us, units = decision.at_us, (template.cost for template in asked.plan.templates)
-    reserved = tuple(
-        Reserved(Charge(check, at_us, outcome.reset_us), unit)
-        for check, outcome, unit in zip(checks, decision.basis.outcomes, units, strict=True)
-        if outcome.wait_us == 0  # a shadow that did not fit was not charged
-    )
-    return Record(asked.cost, reserved)
+    subjects = [asked] if isinstance(asked, str) else [check.subject for check in asked]
+    reserved = []
+    for template, subject, outcome in zip(templates, subjects, outcomes, strict=True):
+        if outcome.wait_us == 0:  # a shadow that did not fit was not charged
+            check = template._replace(subject=subject, cost=template.cost * cost)
+            reserved.append(Reserved(Charge(check, now_us, outcome.reset_us), template.cost))
+    return Record(cost, tuple(reserved))
+
+
+def correction(decision: Decision, cost: int) -> Adjustments:
+    """What the store has to do when a request cost something else in the end than what `decision` charged."""
+    record = record_of(decision)
+    return Adjustments() if record is None else record.settled(cost)
 
 
 def settling(claim: Claim | None, cost: int) -> tuple[Settlement, Adjustments]:
@@ -191,6 +196,11 @@ def unsettled(error: StoreError, reservation_id: str, cost: int) -> Settlement:
     """The store was away: the caller's work is done, and nobody is helped by an exception."""
     log.warning("reservation %s… was not settled with cost %s (%s)", reservation_id[:6], cost, error)
     return Settlement("store_error", cost)
+
+
+def uncorrected(error: StoreError) -> None:
+    """The store was away: a charge stands that should not."""
+    log.warning("what was charged for a request was not corrected (%s)", error)
 
 
 def unheld(error: StoreError, reservation_id: str) -> None:

@@ -15,14 +15,16 @@ from headgate.core.reservation import Settlement, checked_id, given_back, ttl_us
 from headgate.errors import RateLimited, StoreError
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
-from headgate.limiter.engine import Asked, Engine, Request, Rules, Subject, Wait, not_given_back
+from headgate.limiter.engine import Asked, Engine, Request, Rules, Subject, Wait
 from headgate.limiter.reservation import (
     AT_MOST,
     Due,
     Reservation,
+    correction,
     no_reservations,
     record_of,
     settling,
+    uncorrected,
     unheld,
     unsettled,
 )
@@ -179,7 +181,7 @@ class Limiter:
         asked = self._engine.ask(subject, facts, cost)
         due = self._look()
         decision = self._decide([asked])[0]
-        record = record_of(asked, decision)
+        record = record_of(decision)
         reservation = Reservation(self, decision, cost, recorded=record is not None)
         if record is not None:
             try:
@@ -278,12 +280,25 @@ class Limiter:
 
         For a request that something else refuses. If the store cannot be reached, the charge stands.
         """
-        charges = decision.charges
-        if charges:
+        refunds = correction(decision, 0).refunds
+        if refunds:
             try:
-                self._store.refund(charges)
+                self._store.refund(refunds)
             except StoreError as error:
-                not_given_back(error)
+                uncorrected(error)
+
+    def correct(self, decision: Decision, cost: int) -> None:
+        """Charge `cost` in all for a request for which `decision` charged something else: what it cost in the end.
+
+        What is more is charged whether it fits or not, as by `settle`; but there is no record of it: it is for whoever
+        has the decision, and once. If the store cannot be reached, the charge stands.
+        """
+        adjustments = correction(decision, whole_cost(cost))
+        if any(adjustments):
+            try:
+                self._reserving().adjust(*adjustments)
+            except StoreError as error:
+                uncorrected(error)
 
     @property
     def by_subject(self) -> bool:

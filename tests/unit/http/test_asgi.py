@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from headgate import AsyncLimiter, InvalidCheck, InvalidRule, Rule
+from headgate.http.asgi import App as App_
 from headgate.http.asgi import AsgiRequest, Message, RateLimitMiddleware, Receive, Scope, Send
 from headgate.testing import FakeClock
 
@@ -250,10 +251,87 @@ def test_odd_options_are_refused() -> None:
         RateLimitMiddleware(answer, limiter=limiter, skip="/healthz")
     with pytest.raises(InvalidRule, match="healthz"):
         RateLimitMiddleware(answer, limiter=limiter, skip=["healthz"])
+    with pytest.raises(InvalidRule, match="charge_header"):
+        RateLimitMiddleware(answer, limiter=limiter, charge_header="x charge")
     with pytest.raises(InvalidRule, match="max_waiting"):
         RateLimitMiddleware(answer, limiter=limiter, max_waiting=-1)
     with pytest.raises(InvalidCheck, match="cost"):
         RateLimitMiddleware(answer, limiter=limiter, cost=-1)
+
+
+# Charging after the fact.
+
+
+def costly(told: str | None) -> App_:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", b"text/plain")]
+        if told is not None:
+            headers.append((b"X-Charge", told.encode()))
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"hello"})
+
+    return app
+
+
+@pytest.mark.parametrize(
+    ("estimate", "told", "remaining", "cost"),
+    [
+        (1, "30", 70, "30"),
+        (50, "30", 70, "30"),
+        (50, "0", 100, "0"),
+        (50, None, 50, "50"),
+        (50, "1e3", 50, "50"),
+        (50, "-1", 50, "50"),
+        (50, "9" * 20, 50, "50"),
+        (50, "", 50, "50"),
+        (0, "30", 70, "30"),
+        (50, "150", 0, "150"),  # it was used: the next ones wait for it
+    ],
+)
+def test_what_the_app_says_that_it_cost_is_charged(
+    clock: FakeClock, estimate: int, told: str | None, remaining: int, cost: str
+) -> None:
+    async def test() -> None:
+        limiter = AsyncLimiter([Rule(id="tokens", quota="100/minute fixed_window", dimension="ip")], clock=clock)
+        app = RateLimitMiddleware(costly(told), limiter=limiter, cost=estimate, charge_header="X-Charge")
+        client = await get(app)
+        assert (client.headers["x-ratelimit-cost"], "x-charge" in client.headers) == (cost, False)
+        assert (await limiter.peek(ip="192.0.2.7")).remaining == remaining
+        if remaining == 0:
+            assert (await get(app)).status == 429
+
+    run(test)
+
+
+def test_a_rules_own_cost_multiplies_what_is_charged_after_the_fact(clock: FakeClock) -> None:
+    async def test() -> None:
+        rules = [
+            Rule(id="double", quota="100/minute", dimension="ip", cost=2),
+            Rule(id="single", quota="100/minute", dimension="ip"),
+        ]
+        limiter = AsyncLimiter(rules, clock=clock)
+        await get(RateLimitMiddleware(costly("20"), limiter=limiter, charge_header="x-charge"))
+        left = {limit.rule: limit.remaining for limit in (await limiter.peek(ip="192.0.2.7")).limits}
+        assert left == {"double": 60, "single": 80}
+
+    run(test)
+
+
+def test_an_app_reserves_and_settles_for_its_client(clock: FakeClock) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        reservation = await scope["state"]["headgate"].reserve(50)
+        await reservation.settle(12)
+        await answer(scope, receive, send)
+
+    async def test() -> None:
+        by_rule = AsyncLimiter([Rule(id="tokens", quota="100/minute", dimension="ip")], clock=clock)
+        await get(RateLimitMiddleware(app, limiter=by_rule, cost=0))
+        assert (await by_rule.peek(ip="192.0.2.7")).remaining == 88
+        by_client = AsyncLimiter("100/minute", clock=clock)
+        await get(RateLimitMiddleware(app, limiter=by_client, cost=0))
+        assert (await by_client.peek("ip:192.0.2.7")).remaining == 88
+
+    run(test)
 
 
 # Holding back: action throttle.

@@ -344,3 +344,14 @@ def test_refusals_of_throttles_as_problems(site: Site, monkeypatch: pytest.Monke
         assert refused.json()["violated-policies"] == ["throttle:tests.unit.http.test_django.Burst"]
         assert refused.headers["Retry-After"] == str(refused.json()["retry_after"])
         assert site.get("/free", method="POST").json() == {"detail": 'Method "POST" not allowed.'}
+
+
+def test_what_the_app_says_that_it_cost_is_charged(site: Site) -> None:
+    def costly(request: HttpRequest) -> HttpResponse:
+        return HttpResponse("", headers={"x-charge": "30"})
+
+    route("", costly)
+    with site(RULES="100/minute fixed_window", COST=50, CHARGE_HEADER="X-Charge"):
+        response = site.get("/")
+        assert (response.headers["X-RateLimit-Cost"], "X-Charge" in response.headers) == ("30", False)
+        assert site.get("/").headers["X-RateLimit-Remaining"] == "20"  # 100 - 30 - 50

@@ -145,3 +145,31 @@ def test_only_so_many_requests_are_held_back() -> None:
     awake.set()
     waiting.join(10)
     assert [call.status for call in calls] == ["200 OK"]
+
+
+@pytest.mark.parametrize(("told", "remaining", "cost"), [("30", 70, "30"), ("0", 100, "0"), ("x", 50, "50")])
+def test_what_the_app_says_that_it_cost_is_charged_once(told: str, remaining: int, cost: str) -> None:
+    def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        headers = [("Content-Type", "text/plain"), ("x-charge", told)]
+        start_response("200 OK", headers)
+        try:
+            int("it begins again")
+        except ValueError:
+            start_response("500 Oops", headers, sys.exc_info())
+        return [b""]
+
+    limiter = Limiter("100/minute fixed_window", clock=FakeClock(1_700_000_000))
+    call = Call(RateLimitMiddleware(app, limiter=limiter, cost=50, charge_header="X-Charge"))
+    assert (call.headers["X-RateLimit-Cost"], "x-charge" in call.headers) == (cost, False)
+    assert limiter.peek("ip:192.0.2.7").remaining == remaining
+
+
+def test_an_app_reserves_and_settles_for_its_client() -> None:
+    def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        with environ["headgate.limits"].reserve(50) as reservation:
+            reservation.settle(12)
+        return hello(environ, start_response)
+
+    limiter = Limiter("100/minute", clock=FakeClock(1_700_000_000))
+    Call(RateLimitMiddleware(app, limiter=limiter, cost=0))
+    assert limiter.peek("ip:192.0.2.7").remaining == 88
