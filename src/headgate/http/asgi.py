@@ -99,7 +99,7 @@ class RateLimitMiddleware:
         if scope["type"] not in ("http", "websocket") or (entrance.gate.skip and entrance.gate.skips(request.path)):
             await self._app(scope, receive, send)
             return
-        entering = await entrance.check(request)
+        entering = entrance.check_at_once(request) or await entrance.check(request)
         limits: Limits[AsyncLimiter] | None = scope.get(NAME)
         if limits is None:
             limits = scope[NAME] = scope.setdefault("state", {})[NAME] = Limits(entrance.limiter, entering.facts)
@@ -144,7 +144,7 @@ def _telling(limits: Limits[AsyncLimiter], send: Send) -> Send:
 
     def telling(message: Message) -> Awaitable[None]:  # not async itself: that would be a coroutine more per message
         if message["type"] in ("http.response.start", "websocket.accept", "websocket.http.response.start"):
-            message = {**message, "headers": [*message.get("headers", ()), *raw(limits.fields)]}
+            message = {**message, "headers": [*message.get("headers", ()), *limits.raw_fields]}
         return send(message)
 
     return telling

@@ -128,12 +128,23 @@ class AsyncEntrance:
 
     async def check(self, request: Request) -> Entering:
         """See `Entrance.check`."""
+        entering = self.check_at_once(request)
+        if entering is not None:
+            return entering
         gate = self.gate
-        facts = gate.facts_at_once(request, self.limiter.snapshot)
-        if facts is None:
-            facts = await self.facts(request)
-        cost = gate.cost if isinstance(gate.cost, int) else await awaited(gate.cost(request))
+        facts = await self.facts(request)
+        cost = await awaited(gate.cost(request)) if callable(gate.cost) else gate.cost
         return Entering(facts, cost, await self.limiter.check_facts(facts, cost=cost))
+
+    def check_at_once(self, request: Request) -> Entering | None:
+        """`check` without waiting, as is usual in memory; None where it might have to wait."""
+        gate, limiter = self.gate, self.limiter
+        cost = gate.cost
+        if gate.waits or callable(cost) or not limiter.in_memory:
+            return None
+        facts = gate.facts(request, gate.identity.facts(request, limiter.snapshot))
+        decision = limiter.check_at_once(facts, cost=cost)
+        return None if decision is None else Entering(facts, cost, decision)
 
     async def hold(self, entering: Entering, waiter: AsyncWaiter) -> Decision | None:
         """See `Entrance.hold`."""

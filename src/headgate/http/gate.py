@@ -20,7 +20,6 @@ from headgate.limiter.aio import AsyncLimiter
 from headgate.limiter.sync import Limiter
 from headgate.rules.path import Pattern, normal_path, routed_path
 from headgate.rules.recent import Recent
-from headgate.rules.snapshot import Snapshot
 
 Facts = dict[str, str]
 Stated = Mapping[str, Any] | str | None
@@ -81,7 +80,7 @@ class Gate:
         if charge_header is not None and (not isinstance(charge_header, str) or not _TOKEN.fullmatch(charge_header)):
             raise InvalidRule(f"charge_header: must be the name of a header, got {charge_header!r}")
         self.charge_header = None if charge_header is None else charge_header.lower()
-        self._waits = identify is not None or self.identity.waits
+        self.waits = identify is not None or self.identity.waits
         self._lock = Lock()
         self._waiting = 0
         self._by_subject = limiter.by_subject
@@ -106,12 +105,6 @@ class Gate:
     def stated(self, client: object) -> Facts:
         """What the app's own function says of who is asking: facts, or the user's name alone. Raises `InvalidCheck`."""
         return {"user": client} if isinstance(client, str) else checked_facts(client)
-
-    def facts_at_once(self, request: Request, snapshot: Snapshot) -> Facts | None:
-        """What is checked of a request, where nothing has to be waited for; else None."""
-        if self._waits:
-            return None
-        return self.facts(request, self.identity.facts(request, snapshot))
 
     def facts(self, request: Request, client: Facts) -> Facts:
         """What is checked of a request, given who is asking."""

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
-from headgate.core.quota import Quota
+from headgate.core.quota import MAX_INT, Quota
 from headgate.core.reservation import Settlement, checked_id, given_back, ttl_us, whole_cost
 from headgate.errors import InvalidCheck, RateLimited, StoreError
 from headgate.limiter.blocks import Blocks
@@ -34,7 +34,7 @@ from headgate.rules.plan import template_of
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
-from headgate.stores.protocol import AsyncReservingStore, AsyncSingle, AsyncSingleStore, AsyncStore
+from headgate.stores.protocol import AsyncReservingStore, AsyncSingle, AsyncSingleStore, AsyncStore, Single
 from headgate.stores.urls import open_async_store
 
 P = ParamSpec("P")
@@ -66,6 +66,9 @@ class AsyncLimiter:
         if isinstance(store, str):
             store = open_async_store(store, clock)
         self._store: AsyncStore = AsyncMemoryStore(store) if isinstance(store, MemoryStore) else store
+        self._memory: MemoryStore | None = None  # the store, if it need not be awaited
+        if type(self._store) is AsyncMemoryStore:
+            self._memory = self._store.store
         self._engine = Engine(
             rules,
             clock=clock,
@@ -75,12 +78,12 @@ class AsyncLimiter:
             warning_at=warning_at,
             warning_until=warning_until,
             blocks=None if isinstance(self._store, AsyncMemoryStore) else Blocks(),
-            single=self._store.single if isinstance(self._store, AsyncSingleStore) else None,
+            single=self._single_of(),
         )
-        rule = self._engine.only_rule
-        self._short_way: AsyncSingle | None = None
-        if rule is not None and isinstance(self._store, AsyncSingleStore):
-            self._short_way = self._store.single(template_of(rule), self._engine.states)
+        rule, single = self._engine.only_rule, self._single_of()
+        self._short_way: AsyncSingle | Single | None = None
+        if rule is not None and single is not None:
+            self._short_way = single(template_of(rule), self._engine.states)
         self._single = self._short_way
         self._due: Due | None = None  # there once it has had to do with reservations
         self._settling: set[asyncio.Task[Settlement]] = set()
@@ -97,7 +100,8 @@ class AsyncLimiter:
         """See `Limiter.check`. A caller that is cancelled may have been charged."""
         if self._single is not None and is_plain(subject, cost, idempotency_key, facts):
             try:
-                return await self._single(cast("str", subject), cost)
+                decision = self._single(cast("str", subject), cost)
+                return decision if isinstance(decision, Decision) else await decision
             except StoreError as error:
                 self._single = None  # until the long way finds the store well again
                 return self._engine.conclude([self._engine.ask(subject, {}, cost)], error)[0]
@@ -111,15 +115,40 @@ class AsyncLimiter:
         engine = self._engine
         known = None if engine.snapshot.directory is None else await self._known(None, facts)
         planned = engine.planned(facts, known)
-        way: AsyncSingle | None = engine.way(planned, cost)
+        way: AsyncSingle | Single | None = engine.way(planned, cost)
         if way is None:
             return (await self._decide([engine.ask_planned(facts, planned, cost)]))[0]
         if self._due is not None:
             await self._attend(self._due)
         try:
-            return await way(planned.plan.subject(facts), cost)
+            decision = way(planned.plan.subject(facts), cost)
+            return decision if isinstance(decision, Decision) else await decision
         except StoreError as error:
             return engine.conclude([engine.ask_planned(facts, planned, cost)], error)[0]
+
+    def check_at_once(self, facts: dict[str, str], *, cost: int = 1) -> Decision | None:
+        """`check_facts` without waiting, as is possible in memory, and quicker; None where it might have to wait."""
+        engine = self._engine
+        if self._memory is None or self._due is not None or engine.snapshot.directory is not None:
+            return None
+        single: Any = self._single
+        if single is not None and cost.__class__ is int and 0 <= cost <= MAX_INT:
+            user = facts.get("user")
+            if user is not None:
+                try:
+                    decision: Decision = single(user, cost)
+                except StoreError as error:
+                    return engine.conclude([engine.ask(None, facts, cost)], error)[0]
+                return decision
+        planned = engine.planned(facts)
+        way: Any = engine.way(planned, cost)
+        if way is None:
+            return None
+        try:
+            decision = way(planned.plan.subject(facts), cost)
+        except StoreError as error:
+            return engine.conclude([engine.ask_planned(facts, planned, cost)], error)[0]
+        return decision
 
     async def peek(self, subject: Subject | None = None, /, *, cost: int = 1, **facts: Any) -> Decision:
         """See `Limiter.peek`."""
@@ -253,6 +282,11 @@ class AsyncLimiter:
         return self._engine.by_subject
 
     @property
+    def in_memory(self) -> bool:
+        """Whether it counts in this process, and can check at once."""
+        return self._memory is not None
+
+    @property
     def clock(self) -> Clock:
         """The time that it goes by, where that is not the store's."""
         return self._engine.clock
@@ -280,6 +314,12 @@ class AsyncLimiter:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+    def _single_of(self) -> Any:
+        """The store's maker of short ways; in memory, of such as need not be awaited."""
+        if self._memory is not None:
+            return self._memory.single
+        return self._store.single if isinstance(self._store, AsyncSingleStore) else None
 
     async def _known(self, subject: Subject | None, facts: Mapping[str, Any]) -> Known:
         """The user of a request, looked up if need be, without blocking the event loop."""

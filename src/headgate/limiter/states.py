@@ -19,7 +19,7 @@ _percent = fields.optional(fields.whole(1, 100))
 class Warnings:
     """The memory of one limiter. What the snapshot in force does not say, `at` and `until` do."""
 
-    __slots__ = ("_at", "_holder", "_known", "_until")
+    __slots__ = ("_at", "_holder", "_known", "_until", "_warned")
 
     def __init__(self, holder: Holder, at: int | None, until: int | None, size: int = REMEMBERED) -> None:
         problems = []
@@ -35,6 +35,7 @@ class Warnings:
         self._holder = holder
         self._at = WARNING_PERCENT if at is None else at
         self._until = NORMAL_PERCENT if until is None else until
+        self._warned = False  # whether there was ever one to remember
         self._known: Recent[tuple[str, str], int] = Recent(size)  # when the limit is whole again, if nobody comes
 
     def warns(self, key: tuple[str, str], used: int, limit: int, now_us: int, reset_us: int) -> bool:
@@ -42,11 +43,14 @@ class Warnings:
         snapshot = self._holder.current
         at, until = snapshot.warning_at or self._at, snapshot.warning_until or self._until
         if used * 100 < limit * at:
+            if not self._warned:
+                return False
             whole_us = self._known.get(key)
             if whole_us is None:
                 return False
             if used * 100 < limit * until or now_us >= whole_us:
                 self._known.drop(key)
                 return False
+        self._warned = True
         self._known.put(key, now_us + reset_us)
         return True

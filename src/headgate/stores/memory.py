@@ -33,7 +33,7 @@ from headgate.core.quota import MAX_INT, Quota
 from headgate.core.reservation import Claim, Expired
 from headgate.errors import IdempotencyConflict, StoreFull
 from headgate.stores import penalty
-from headgate.stores.protocol import AsyncSingle, Single
+from headgate.stores.protocol import Single
 from headgate.stores.reservations import Refunds, Reservations
 
 SWEEP: Final = 2  # keys looked at for each new one: faster than they come
@@ -361,36 +361,28 @@ class AsyncMemoryStore:
     """The memory store, awaited. It never waits for anything: a decision takes microseconds."""
 
     def __init__(self, store: MemoryStore) -> None:
-        self._store = store
+        self.store = store
 
     async def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
-        return self._store.check(groups)
-
-    def single(self, template: Check, states: States | None = None) -> AsyncSingle:
-        single = self._store.single(template, states)
-
-        async def check(subject: str, cost: int) -> Decision:
-            return single(subject, cost)
-
-        return check
+        return self.store.check(groups)
 
     async def refund(self, charges: Sequence[Charge]) -> None:
-        self._store.refund(charges)
+        self.store.refund(charges)
 
     async def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
-        self._store.hold(reservation_id, record, ttl_us)
+        self.store.hold(reservation_id, record, ttl_us)
 
     async def claim(self, reservation_id: str) -> Claim | None:
-        return self._store.claim(reservation_id)
+        return self.store.claim(reservation_id)
 
     async def expire(self) -> Expired:
-        return self._store.expire()
+        return self.store.expire()
 
     async def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
-        self._store.adjust(refunds, surcharges)
+        self.store.adjust(refunds, surcharges)
 
     async def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
-        self._store.reset(checks, clients)
+        self.store.reset(checks, clients)
 
     async def close(self) -> None:
-        self._store.close()
+        self.store.close()
