@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self, cast
 
 from headgate.core.check import NEVER, REFUSAL, Block, Check, Outcome, Refusal
 from headgate.core.quota import MICROSECONDS, Quota
@@ -80,6 +80,7 @@ class Decision:
     allowed: bool
     _basis: Basis | Late
     _binding: tuple[Check | None, Outcome] | None  # None: nobody has asked for it yet
+    _state: State
 
     @classmethod
     def of(
@@ -132,6 +133,24 @@ class Decision:
             check, outcome = self._binding or self._bind()
             return [(check, outcome)] if check is not None and check.enforced else []
         return sorted((pair for pair in _pairs(self.basis) if pair[0].enforced), key=restrictiveness)
+
+    def usual(self) -> tuple[int, Check, int, int] | None:
+        """Of the usual decision, on one check, enforced, allowed and not in warning: when it was made, the check, what
+        remains and the reset, in microseconds. None for every other. It is all that most responses tell, in one step.
+        """
+        basis = self._basis
+        if basis.__class__ is not tuple or not self.allowed:  # a Basis, or a refusal
+            return None
+        now_us, checks, _, _, state, states, subject, figures = cast("Late", basis)
+        check = checks[0]
+        capacity = check.quota.capacity
+        remaining, reset_us = figures(state, now_us, check.quota)
+        if states is not None:
+            warns = states.warns((check.space, subject), capacity - remaining, capacity, now_us, reset_us)
+        else:
+            warns = (capacity - remaining) * 100 >= capacity * WARNING_PERCENT
+        self._state = "warning" if warns else "normal"
+        return None if warns else (now_us, check, remaining, reset_us)
 
     @property
     def at_us(self) -> int:
@@ -227,7 +246,7 @@ class Decision:
             for place, (check, outcome) in enumerate(_pairs(self.basis)):  # all: every limit is to be remembered
                 if check.enforced and self._warns(check, outcome, place):
                     warning = True
-        self._state: State = "throttled" if not self.allowed else "warning" if warning else "normal"
+        self._state = "throttled" if not self.allowed else "warning" if warning else "normal"
         return self._state
 
     @property

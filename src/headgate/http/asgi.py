@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 from headgate.core.clock import Clock
 from headgate.http.entrance import AsyncEntrance
 from headgate.http.gate import MAX_WAITING, Cost, Identify, charge_of
-from headgate.http.headers import raw
+from headgate.http.headers import Charged, raw, raw_fields_of
 from headgate.http.identity import Identity
 from headgate.http.limits import NAME, Limits
 from headgate.http.problem import refusal
@@ -100,31 +100,33 @@ class RateLimitMiddleware:
             await self._app(scope, receive, send)
             return
         entering = entrance.check_at_once(request) or await entrance.check(request)
+        facts, cost, decision = entering
         limits: Limits[AsyncLimiter] | None = scope.get(NAME)
         if limits is None:
-            limits = scope[NAME] = scope.setdefault("state", {})[NAME] = Limits(entrance.limiter, entering.facts)
+            limits = scope[NAME] = scope.setdefault("state", {})[NAME] = Limits(entrance.limiter, facts)
             send = _telling(limits, send)
-        if entering.passes:
-            limits.add(entering.decision, entering.cost, entrance.limiter)
-            await self._app(scope, receive, self._charging(limits, send))
+        if decision.allowed and not decision.hold:
+            limits.charged.append(Charged(decision, cost, entrance.limiter))
+            if entrance.gate.charge_header is not None:
+                send = self._charging(limits, entrance.gate.charge_header, send)
+            await self._app(scope, receive, send)
             return
         async with _Held(receive, entrance.limiter.clock) as held:
-            decision = await entrance.hold(entering, held)
-            if decision is None:
+            standing = await entrance.hold(entering, held)
+            if standing is None:
                 return  # the client has gone
-            limits.add(decision, entering.cost, entrance.limiter)
-            if decision.allowed:
-                await self._app(scope, held.receive, self._charging(limits, send))
+            limits.add(standing, cost, entrance.limiter)
+            if standing.allowed:
+                if entrance.gate.charge_header is not None:
+                    send = self._charging(limits, entrance.gate.charge_header, send)
+                await self._app(scope, held.receive, send)
             else:
                 await limits.give_back_async()
                 await _refuse(scope, held.receive, send, limits)
 
-    def _charging(self, limits: Limits[AsyncLimiter], send: Send) -> Send:
+    def _charging(self, limits: Limits[AsyncLimiter], header: str, send: Send) -> Send:
         """`send`, that charges what the app says that the request has cost, and keeps that from the client."""
-        wanted = self._entrance.gate.charge_header
-        if wanted is None:
-            return send
-        name, place = wanted.encode(), len(limits.charged) - 1
+        name, place = header.encode(), len(limits.charged) - 1
 
         async def charging(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -144,7 +146,7 @@ def _telling(limits: Limits[AsyncLimiter], send: Send) -> Send:
 
     def telling(message: Message) -> Awaitable[None]:  # not async itself: that would be a coroutine more per message
         if message["type"] in ("http.response.start", "websocket.accept", "websocket.http.response.start"):
-            message = {**message, "headers": [*message.get("headers", ()), *limits.raw_fields]}
+            message = {**message, "headers": [*message.get("headers", ()), *raw_fields_of(limits.charged)]}
         return send(message)
 
     return telling

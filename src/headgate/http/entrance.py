@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable
-from typing import Any, NamedTuple, Protocol, TypeVar, Unpack
+from typing import Any, Protocol, TypeVar, Unpack
 
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, turned_away
@@ -18,17 +18,7 @@ from headgate.limiter.sync import Limiter
 T = TypeVar("T")
 
 
-class Entering(NamedTuple):
-    """A request that was checked."""
-
-    facts: Facts
-    cost: int
-    decision: Decision
-
-    @property
-    def passes(self) -> bool:
-        """Whether it may pass right now; else it is refused, or held back."""
-        return self.decision.allowed and not self.decision.hold
+Entering = tuple[Facts, int, Decision]  # a request that was checked: its facts, its cost, and what was decided
 
 
 class Waiter(Protocol):
@@ -71,7 +61,7 @@ class Entrance:
         """Check a request."""
         facts = self.facts(request)
         cost: Any = self.gate.cost(request) if callable(self.gate.cost) else self.gate.cost
-        return Entering(facts, cost, self.limiter.check_facts(facts, cost=cost))
+        return facts, cost, self.limiter.check_facts(facts, cost=cost)
 
     def hold(self, entering: Entering, waiter: Waiter) -> Decision | None:
         """Hold a request back as its rules want it. What is decided in the end; None: the client has gone."""
@@ -99,12 +89,12 @@ class Entrance:
         `outer` are the limits that a middleware further out has made for it.
         """
         entering = self.check(request)
-        decision = entering.decision
-        if not entering.passes:
+        facts, cost, decision = entering
+        if not decision.allowed or decision.hold:
             standing = self.hold(entering, _Patient(self.limiter.clock))
             decision = decision if standing is None else standing
-        limits = Limits(self.limiter, entering.facts) if outer is None else outer
-        limits.add(decision, entering.cost, self.limiter)
+        limits = Limits(self.limiter, facts) if outer is None else outer
+        limits.add(decision, cost, self.limiter)
         if not decision.allowed:
             limits.give_back()
         return limits, decision.allowed
@@ -134,17 +124,17 @@ class AsyncEntrance:
         gate = self.gate
         facts = await self.facts(request)
         cost = await awaited(gate.cost(request)) if callable(gate.cost) else gate.cost
-        return Entering(facts, cost, await self.limiter.check_facts(facts, cost=cost))
+        return facts, cost, await self.limiter.check_facts(facts, cost=cost)
 
     def check_at_once(self, request: Request) -> Entering | None:
         """`check` without waiting, as is usual in memory; None where it might have to wait."""
         gate, limiter = self.gate, self.limiter
         cost = gate.cost
-        if gate.waits or callable(cost) or not limiter.in_memory:
+        if gate.waits or cost.__class__ is not int or not limiter.in_memory:
             return None
-        facts = gate.facts(request, gate.identity.facts(request, limiter.snapshot))
+        facts = gate.facts(request, gate.identity.facts(request, limiter.holder.current))
         decision = limiter.check_at_once(facts, cost=cost)
-        return None if decision is None else Entering(facts, cost, decision)
+        return None if decision is None else (facts, cost, decision)
 
     async def hold(self, entering: Entering, waiter: AsyncWaiter) -> Decision | None:
         """See `Entrance.hold`."""
@@ -171,12 +161,12 @@ class AsyncEntrance:
     ) -> tuple[Limits[AsyncLimiter], bool]:
         """See `Entrance.enter`."""
         entering = await self.check(request)
-        decision = entering.decision
-        if not entering.passes:
+        facts, cost, decision = entering
+        if not decision.allowed or decision.hold:
             standing = await self.hold(entering, _AsyncPatient(self.limiter.clock))
             decision = decision if standing is None else standing
-        limits = Limits(self.limiter, entering.facts) if outer is None else outer
-        limits.add(decision, entering.cost, self.limiter)
+        limits = Limits(self.limiter, facts) if outer is None else outer
+        limits.add(decision, cost, self.limiter)
         if not decision.allowed:
             await limits.give_back_async()
         return limits, decision.allowed

@@ -78,17 +78,16 @@ def raw_fields_of(charged: Sequence[Charged]) -> RawFields:
     """The same, as ASGI wants them. Written out for the usual case: one limit, far from being reached."""
     if len(charged) != 1 or charged[0].cost != 1:
         return raw(fields_of(charged))
-    decision = charged[0].decision
-    limits = decision.enforced
-    if len(limits) != 1 or decision.state != "normal":
+    usual = charged[0].decision.usual()
+    if usual is None:
         return raw(fields_of(charged))
-    check, (_, remaining, reset_us) = limits[0]
+    now_us, check, remaining, reset_us = usual
     quota = check.quota
     limit, policies, name = _raw_static(check.rule, quota.capacity, quota.limit, quota.window_us)
     return [
         limit,
         (b"x-ratelimit-remaining", b"%d" % remaining),
-        (b"x-ratelimit-reset", b"%d" % -((decision.at_us + reset_us) // -MICROSECONDS)),
+        (b"x-ratelimit-reset", b"%d" % -((now_us + reset_us) // -MICROSECONDS)),
         policies,
         (b"ratelimit", b"%b;r=%d;t=%d" % (name, min(remaining, _LONGEST), -(reset_us // -MICROSECONDS))),
     ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Generic, TypeVar
 
 from headgate.core.decision import Decision
-from headgate.http.headers import Charged, Fields, RawFields, binding, fields_of, raw_fields_of
+from headgate.http.headers import Charged, Fields, binding, fields_of
 from headgate.limiter.aio import AsyncLimiter
 from headgate.limiter.sync import Limiter
 
@@ -71,11 +71,6 @@ class Limits(Generic[L]):
     def decision(self) -> Decision:
         """The decision that binds: of those on this request, that of the most restrictive limit."""
         return binding(self.charged).decision
-
-    @property
-    def raw_fields(self) -> RawFields:
-        """The same as `fields`, as ASGI wants them."""
-        return raw_fields_of(self.charged)
 
     @property
     def fields(self) -> Fields:

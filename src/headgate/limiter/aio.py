@@ -80,6 +80,8 @@ class AsyncLimiter:
             blocks=None if isinstance(self._store, AsyncMemoryStore) else Blocks(),
             single=self._single_of(),
         )
+        self.in_memory = self._memory is not None  # whether it counts in this process, and can check at once
+        self.holder = self._engine.holder  # of the rules in force
         rule, single = self._engine.only_rule, self._single_of()
         self._short_way: AsyncSingle | Single | None = None
         if rule is not None and single is not None:
@@ -129,7 +131,7 @@ class AsyncLimiter:
     def check_at_once(self, facts: dict[str, str], *, cost: int = 1) -> Decision | None:
         """`check_facts` without waiting, as is possible in memory, and quicker; None where it might have to wait."""
         engine = self._engine
-        if self._memory is None or self._due is not None or engine.snapshot.directory is not None:
+        if self._memory is None or self._due is not None or self.holder.current.directory is not None:
             return None
         single: Any = self._single
         if single is not None and cost.__class__ is int and 0 <= cost <= MAX_INT:
@@ -142,13 +144,14 @@ class AsyncLimiter:
                 return decision
         planned = engine.planned(facts)
         way: Any = engine.way(planned, cost)
-        if way is None:
-            return None
+        asked = None
         try:
-            decision = way(planned.plan.subject(facts), cost)
+            if way is not None:
+                return cast("Decision", way(planned.plan.subject(facts), cost))
+            asked = engine.ask_planned(facts, planned, cost)
+            return engine.conclude([asked], self._memory.check([asked.group]) if asked.sent else [])[0]
         except StoreError as error:
-            return engine.conclude([engine.ask_planned(facts, planned, cost)], error)[0]
-        return decision
+            return engine.conclude([asked or engine.ask_planned(facts, planned, cost)], error)[0]
 
     async def peek(self, subject: Subject | None = None, /, *, cost: int = 1, **facts: Any) -> Decision:
         """See `Limiter.peek`."""
@@ -280,11 +283,6 @@ class AsyncLimiter:
     def by_subject(self) -> bool:
         """Whether it counts by subject alone, as one made from a notation does, and not by rules."""
         return self._engine.by_subject
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether it counts in this process, and can check at once."""
-        return self._memory is not None
 
     @property
     def clock(self) -> Clock:

@@ -93,18 +93,18 @@ class Engine:
         elif isinstance(rules, Source):
             self._source = rules
         if self._source is not None:
-            self._holder = self._source.holder
+            self.holder = self._source.holder
         elif isinstance(rules, Snapshot):
-            self._holder = Holder(rules)
+            self.holder = Holder(rules)
         else:
             listed, self.by_subject = _rules_of(rules, name)
-            self._holder = Holder(Snapshot(listed))
+            self.holder = Holder(Snapshot(listed))
         if failure_mode not in get_args(FailureMode):
             modes = ", ".join(get_args(FailureMode))
             raise InvalidRule(f"failure_mode: must be one of {modes}, got {failure_mode!r}")
         self.failure_mode: FailureMode = failure_mode
         self._name = name
-        self.states = Warnings(self._holder, warning_at, warning_until)
+        self.states = Warnings(self.holder, warning_at, warning_until)
         self._single = single  # the store's maker of short ways, if it has any
         self._ways: dict[Plan, Any] = {}
         self._blocks = blocks  # None: the store is in this process, and asking it costs no more than remembering
@@ -114,7 +114,7 @@ class Engine:
     @property
     def snapshot(self) -> Snapshot:
         """The rules that are in force."""
-        return self._holder.current
+        return self.holder.current
 
     def reload(self) -> Snapshot:
         """Have the source read its rules again. Raises `InvalidRule`: then the rules are what they were."""
@@ -158,7 +158,7 @@ class Engine:
 
     def planned(self, texts: dict[str, str], known: Known | None = None) -> Planned:
         """Which rules apply to a request, and the snapshot that says so."""
-        snapshot, user = known or (self._holder.current, UNKNOWN)
+        snapshot, user = known or (self.holder.current, UNKNOWN)
         return Planned(snapshot, snapshot.plan(texts, self.clock, user))
 
     def way(self, planned: Planned, cost: int) -> Any | None:
@@ -213,7 +213,7 @@ class Engine:
     ) -> tuple[tuple[Check, ...], Clients]:
         """The checks and clients that a store has to forget. Raises `InvalidCheck`."""
         texts = self.texts_of(subject, facts)
-        snapshot, user = known or (self._holder.current, UNKNOWN)
+        snapshot, user = known or (self.holder.current, UNKNOWN)
         clients = () if snapshot.terms is None else clients_of(texts)
         return snapshot.plan(texts, self.clock, user).checks(texts, 0), clients
 
@@ -239,7 +239,7 @@ class Engine:
 
     def known(self, subject: Subject | None, facts: Mapping[str, Any]) -> Known:
         """What is known of a request's user without waiting: if it is `UNKNOWN`, they have to be looked up."""
-        snapshot = self._holder.current
+        snapshot = self.holder.current
         user_id = facts.get("user") if subject is None else subject
         known = {"user": str(user_id)} if user_id is not None else {}
         if facts.get("tier") is not None:

@@ -121,13 +121,13 @@ class AsyncCalls:
     async def _admit(self, request: GrpcRequest, outer: Limits[AsyncLimiter] | None) -> Limits[AsyncLimiter]:
         """Decide on a call. The decision is the last of those in what is returned."""
         entering = await self._entrance.check(request)
-        decision = entering.decision
-        if not entering.passes:
+        facts, cost, decision = entering
+        if not decision.allowed or decision.hold:
             held = _Held(request.context, self._entrance.limiter.clock)
             standing = await self._entrance.hold(entering, held)
             decision = decision if standing is None else standing
-        limits = Limits(self._entrance.limiter, entering.facts) if outer is None else outer
-        limits.add(decision, entering.cost, self._entrance.limiter)
+        limits = Limits(self._entrance.limiter, facts) if outer is None else outer
+        limits.add(decision, cost, self._entrance.limiter)
         if not decision.allowed:
             await limits.give_back_async()
         return limits

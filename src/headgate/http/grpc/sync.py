@@ -55,15 +55,15 @@ class SyncCalls:
     def _admit(self, request: GrpcRequest, outer: Limits[Limiter] | None) -> Limits[Limiter]:
         """Decide on a call. The decision is the last of those in what is returned."""
         entering = self._entrance.check(request)
-        decision = entering.decision
-        if not entering.passes:
+        facts, cost, decision = entering
+        if not decision.allowed or decision.hold:
             standing = self._entrance.hold(entering, _Held(request.context, self._entrance.limiter.clock))
             if standing is None:  # nobody gets this, but it ends the call
                 request.context.abort(grpc.StatusCode.CANCELLED, "The client has gone.")
             else:
                 decision = standing
-        limits = Limits(self._entrance.limiter, entering.facts) if outer is None else outer
-        limits.add(decision, entering.cost, self._entrance.limiter)
+        limits = Limits(self._entrance.limiter, facts) if outer is None else outer
+        limits.add(decision, cost, self._entrance.limiter)
         if not decision.allowed:
             limits.give_back()
         return limits

@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 from headgate.http.identity.forwarded import HOPS
 from headgate.http.request import Request
 from headgate.rules.networks import Networks, Proxy, packed
-from headgate.rules.recent import Recent
 from headgate.rules.snapshot import Snapshot
 
 log = logging.getLogger("headgate")
@@ -39,7 +38,7 @@ class Trust:
         self.depth = depth
         self._networks = Networks(proxy for proxy in proxies if proxy != "unix")
         self._prefix = ipv6_prefix
-        self._recent: Recent[str, Seen] = Recent(REMEMBERED)
+        self.recent: dict[str | None, Seen] = {}  # what was seen lately
         self._nowhere = Seen({"ip": NOWHERE}, "unix" in proxies)
         self._warned = False
 
@@ -47,11 +46,13 @@ class Trust:
         """An address as a server or a proxy has written it, with or without port, brackets and zone."""
         if not address:
             return self._see_nowhere()
-        seen = self._recent.get(address)
+        seen = self.recent.get(address)
         if seen is None:
             seen = self._look(address)
             if len(address) <= MAX_HOP:
-                self._recent.put(address, seen)
+                if len(self.recent) >= REMEMBERED:
+                    self.recent = {}
+                self.recent[address] = seen
         return seen
 
     def _see_nowhere(self) -> Seen:
@@ -99,7 +100,8 @@ class Clients:
         followed, trust = self._followed
         if snapshot is not followed:
             trust = self._follow(snapshot, trust)
-        peer = client = trust.see(request.peer)
+        address = request.peer
+        peer = client = trust.recent.get(address) or trust.see(address)
         if not peer.trusted:
             return client.facts.copy(), False
         header = request.header(self._header)
