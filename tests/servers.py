@@ -96,13 +96,13 @@ class Server:
             try:
                 with self.client() as client:
                     client.ping()
+            except redis.exceptions.AuthenticationError:  # which is a ConnectionError, too
+                return
             except redis.exceptions.ConnectionError:
                 if self._process.poll() is not None or time.monotonic() > deadline:
                     text = log.read_text() if log.exists() else "(no log)"
                     raise RuntimeError(f"{self.binary} did not start on port {self.port}:\n{text}") from None
                 time.sleep(0.02)
-            except redis.exceptions.AuthenticationError:
-                return
             else:
                 return
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import grpc
 import grpc.aio
+import jwt
 import pytest
 
 from headgate import AsyncLimiter, Limiter, Quota, Rule
@@ -27,6 +28,7 @@ from headgate.http.grpc import (
     RateLimitInterceptor,
     SyncRateLimitInterceptor,
 )
+from headgate.http.identity import JWT, Identity
 from headgate.testing import FakeClock
 from tests.acceptance.apps.grpc_echo import KINDS, SERVICE, AsyncEcho, Echo, handlers, serving
 from tests.integration.limiters import calm, calm_window
@@ -224,6 +226,18 @@ def test_identity_from_metadata(kind: str) -> None:
             metadata = (("x-user", "carol"), ("x-tenant", "a"), ("x-tenant", "b"))
             facts = json.loads(client("limits", metadata=metadata).responses[0])["facts"]
             assert (facts["user"], facts["tenant"], facts["ip"]) == ("carol", "a, b", "127.0.0.1")
+
+
+def test_who_is_asking_is_read_from_metadata_as_from_headers(kind: str) -> None:
+    key = "a secret of at least thirty-two bytes, for HS256"
+    token = jwt.encode({"sub": "alice", "exp": time.time() + 600}, key, algorithm="HS256")
+    identity = Identity(trusted_proxies=["127.0.0.1"], jwt=JWT(algorithms=["HS256"], key=key))
+    with client_of(kind, [Rule(id="r", quota=calm(100), dimension="ip")], identity=identity) as client:
+        metadata = (("authorization", f"Bearer {token}"), ("x-forwarded-for", "203.0.113.9, 198.51.100.7"))
+        facts = json.loads(client("limits", metadata=metadata).responses[0])["facts"]
+        assert (facts["user"], facts["ip"]) == ("alice", "198.51.100.7")
+        forged = json.loads(client("limits", metadata=(("authorization", f"Bearer {token}x"),)).responses[0])["facts"]
+        assert "user" not in forged
 
 
 def test_cost_is_a_function_of_the_request(kind: str) -> None:

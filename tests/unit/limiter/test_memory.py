@@ -223,3 +223,41 @@ def test_a_thread_and_an_event_loop_share_a_store(store: MemoryStore) -> None:
     with ThreadPoolExecutor(1) as pool:
         threads = pool.submit(lambda: sum(limiter.check("alice").allowed for _ in range(6_000)))
         assert asyncio.run(tasks()) + threads.result() == 10_000
+
+
+def test_at_once_is_as_the_long_way(clock: FakeClock) -> None:
+    several = [Rule(id="a", quota="3/minute", dimension="ip"), Rule(id="b", quota="2/minute", dimension="ip")]
+    for rules, facts in (
+        (several, {"ip": "1"}),
+        (several[:1], {"ip": "1"}),
+        ([], {"ip": "1"}),
+        ("2/minute", {"user": "a"}),
+    ):
+        at_once, long = (AsyncLimiter(rules, clock=clock) for _ in range(2))
+        for cost in (1, 0, 1, 1, 5):
+            decision = at_once.check_at_once(dict(facts), cost=cost)
+            assert decision is not None
+            assert decision == asyncio.run(long.check_facts(dict(facts), cost=cost))
+
+
+def test_at_once_goes_by_the_failure_mode_when_there_is_no_room(clock: FakeClock) -> None:
+    rules = [Rule(id="a", quota="1/minute", dimension="ip")]
+    both = [*rules, Rule(id="b", quota="1/minute", dimension="ip")]
+    for listed in (rules, both):
+        store = MemoryStore(max_keys=len(listed), clock=clock)
+        limiter = AsyncLimiter(listed, store=store, clock=clock, failure_mode="closed")
+        first, second = limiter.check_at_once({"ip": "1"}), limiter.check_at_once({"ip": "2"})
+        assert first is not None
+        assert second is not None
+        assert (first.allowed, second.allowed, second.reason) == (True, False, "fail_closed")
+
+
+def test_nothing_is_at_once_that_may_have_to_wait(clock: FakeClock) -> None:
+    async def main() -> None:
+        limiter = AsyncLimiter("5/minute", clock=clock)
+        await limiter.reserve("alice")
+        assert limiter.check_at_once({"user": "alice"}) is None
+        assert (await limiter.check_facts({"user": "alice"})).remaining == 3
+
+    asyncio.run(main())
+    assert AsyncLimiter("5/minute", store="redis://localhost").check_at_once({"user": "alice"}) is None
