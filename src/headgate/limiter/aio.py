@@ -138,10 +138,10 @@ class AsyncLimiter:
             user = facts.get("user")
             if user is not None:
                 try:
-                    decision: Decision = single(user, cost)
+                    return cast("Decision", single(user, cost))
                 except StoreError as error:
+                    self._single = None  # until the long way finds the store well again
                     return engine.conclude([engine.ask(None, facts, cost)], error)[0]
-                return decision
         planned = engine.planned(facts)
         way: Any = engine.way(planned, cost)
         asked = None
@@ -149,9 +149,12 @@ class AsyncLimiter:
             if way is not None:
                 return cast("Decision", way(planned.plan.subject(facts), cost))
             asked = engine.ask_planned(facts, planned, cost)
-            return engine.conclude([asked], self._memory.check([asked.group]) if asked.sent else [])[0]
+            decision = engine.conclude([asked], self._memory.check([asked.group]) if asked.sent else [])[0]
         except StoreError as error:
             return engine.conclude([asked or engine.ask_planned(facts, planned, cost)], error)[0]
+        if not engine.failing:
+            self._single = self._short_way
+        return decision
 
     async def peek(self, subject: Subject | None = None, /, *, cost: int = 1, **facts: Any) -> Decision:
         """See `Limiter.peek`."""

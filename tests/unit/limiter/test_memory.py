@@ -227,17 +227,13 @@ def test_a_thread_and_an_event_loop_share_a_store(store: MemoryStore) -> None:
 
 def test_at_once_is_as_the_long_way(clock: FakeClock) -> None:
     several = [Rule(id="a", quota="3/minute", dimension="ip"), Rule(id="b", quota="2/minute", dimension="ip")]
-    for rules, facts in (
-        (several, {"ip": "1"}),
-        (several[:1], {"ip": "1"}),
-        ([], {"ip": "1"}),
-        ("2/minute", {"user": "a"}),
-    ):
+    client = {"ip": "1", "user": "a"}
+    for rules in (several, several[:1], [], "2/minute"):
         at_once, long = (AsyncLimiter(rules, clock=clock) for _ in range(2))
         for cost in (1, 0, 1, 1, 5):
-            decision = at_once.check_at_once(dict(facts), cost=cost)
+            decision = at_once.check_at_once(dict(client), cost=cost)
             assert decision is not None
-            assert decision == asyncio.run(long.check_facts(dict(facts), cost=cost))
+            assert decision == asyncio.run(long.check_facts(dict(client), cost=cost))
 
 
 def test_at_once_goes_by_the_failure_mode_when_there_is_no_room(clock: FakeClock) -> None:
@@ -250,6 +246,23 @@ def test_at_once_goes_by_the_failure_mode_when_there_is_no_room(clock: FakeClock
         assert first is not None
         assert second is not None
         assert (first.allowed, second.allowed, second.reason) == (True, False, "fail_closed")
+
+
+def test_at_once_finds_the_store_well_again(clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
+    limiter = AsyncLimiter("1/minute fixed_window", store=MemoryStore(max_keys=1, clock=clock), clock=clock)
+
+    def reason(user: str) -> str:
+        decision = limiter.check_at_once({"user": user})
+        assert decision is not None
+        return decision.reason
+
+    assert [reason("a"), reason("b")] == ["within_limit", "fail_open"]
+    clock.advance(60)
+    assert [reason("b"), reason("b")] == ["within_limit", "over_limit"]
+    assert [record.levelname for record in caplog.records] == [
+        "ERROR",
+        "WARNING",
+    ]  # when, and until when
 
 
 def test_nothing_is_at_once_that_may_have_to_wait(clock: FakeClock) -> None:
