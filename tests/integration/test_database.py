@@ -330,7 +330,7 @@ def test_an_async_limiter_looks_users_up_without_blocking_the_event_loop(plans: 
 
         def slow(ids: Any) -> Any:
             threads.append(1)
-            time.sleep(0.2)
+            time.sleep(1)
             return fetch(ids)
 
         source._directory._fetch = slow
@@ -354,7 +354,7 @@ def test_an_async_limiter_looks_users_up_without_blocking_the_event_loop(plans: 
             await limiter.reset(user="bob")
             ticking = False
             await ticker
-            assert longest < 0.15
+            assert longest < 0.7  # a busy machine may be late, but not by a second
         source.close()
 
     asyncio.run(main())
