@@ -97,7 +97,7 @@ def introduce(facts: dict[str, object], console: Console) -> None:
     console.print(f"Python {facts['python']}, {facts['cpus']} CPUs{server}; {listed}", highlight=False)
     for package in [*contenders.missing(), *web.missing()]:
         console.print(
-            f"{package} is not installed, so it is left out: `make bench` installs it, or pip install '{package}'",
+            f"{package} is not installed, so it is left out; pip install '{package}'",
             style="yellow",
             highlight=False,
         )

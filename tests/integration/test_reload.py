@@ -112,7 +112,7 @@ async def reload_under_tasks(path: Path) -> tuple[list[Decision], list[int]]:
                 checks += 1
                 if not is_whole(decision):
                     wrong.append(decision)
-                await asyncio.sleep(0)
+                await asyncio.sleep(0.001)  # or the thread that reloads would wait for the interpreter most of the time
             return checks
 
         tasks = [asyncio.create_task(check(number)) for number in range(4)]
