@@ -36,7 +36,7 @@ fmt: setup ## Format the code.
 bench: setup ## Measure Headgate beside its peers, in one run (some minutes).
 	$(BIN)/python -m benchmarks
 
-bench-quick: setup ## Most of it, in about a minute.
+bench-quick: setup ## All but the web servers, in under a minute.
 	$(BIN)/python -m benchmarks --quick
 
 clean: ## Remove .venv and all caches.

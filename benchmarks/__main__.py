@@ -1,7 +1,7 @@
 """`python -m benchmarks`: Headgate beside its peers, on this machine, in one run.
 
     python -m benchmarks                      all sections, some ten minutes
-    python -m benchmarks --quick              most of it in about one, less exact
+    python -m benchmarks --quick              all but web, in under one, less exact
     python -m benchmarks --only memory async  some sections
 
 A missed target is reported and fails nothing. docs/benchmarks.md says what is measured and how it is kept
@@ -28,16 +28,17 @@ RESULTS = Path(__file__).parent / "results" / "latest.json"
 def main() -> None:
     arguments = parse()
     plan = QUICK if arguments.quick else FULL
+    chosen = arguments.only or [name for name in SECTIONS if name != "web" or not arguments.quick]
     console = Console(width=None if Console().is_terminal else 120)
-    binary = redis_binary() if {"redis", "async", "web"} & set(arguments.only) else None
-    wrk = web.find_wrk() if "web" in arguments.only else None
+    binary = redis_binary() if {"redis", "async", "web"} & set(chosen) else None
+    wrk = web.find_wrk() if "web" in chosen else None
     facts = report.environment(binary) | {"quick": arguments.quick, "wrk": wrk and web.wrk_version(wrk)}
     introduce(facts, console)
     settle()
     start = monotonic()
     sections = []
     for name in SECTIONS:
-        if name in arguments.only:
+        if name in chosen:
             begun = monotonic()
             section = run(name, plan, binary, wrk)
             section.seconds = round(monotonic() - begun, 1)
@@ -60,10 +61,10 @@ def settle() -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: about a minute")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: under a minute")
     parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE", help="default: %(default)s")
     parser.add_argument(
-        "--only", nargs="+", choices=SECTIONS, default=SECTIONS, metavar="NAME", help=", ".join(SECTIONS)
+        "--only", nargs="+", choices=SECTIONS, metavar="NAME", help=f"{', '.join(SECTIONS)}; quick: all but web"
     )
     return parser.parse_args()
 

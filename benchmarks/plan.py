@@ -1,4 +1,4 @@
-"""How much is measured: the whole of it in some ten minutes, or quickly in about one."""
+"""How much is measured: the whole of it in some ten minutes, or quickly in under one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Plan:
     footprint_rounds: int
     web_seconds: int
     web_rounds: int
-    web_brief: bool  # in memory only, and one way of each
+    brief: bool  # web: in memory only, and one way of each; rules: not from PostgreSQL
 
 
 FULL = Plan(
@@ -33,7 +33,7 @@ FULL = Plan(
     footprint_rounds=9,
     web_seconds=2,
     web_rounds=7,
-    web_brief=False,
+    brief=False,
 )
 QUICK = Plan(
     memory_seconds=0.016,
@@ -46,5 +46,5 @@ QUICK = Plan(
     footprint_rounds=3,
     web_seconds=1,
     web_rounds=2,
-    web_brief=True,
+    brief=True,
 )

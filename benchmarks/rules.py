@@ -48,7 +48,7 @@ def run(plan: Plan) -> Section:
         notes=[
             "two rules apply to each request; hot: nine endpoints, spread: all of them, unseen: a new path each time;",
             "penalties: two rules again; blocked: compared to an allowed check;",
-            f"load: {LOADED:,} rules from a TOML file and from PostgreSQL, in seconds.",
+            f"load: {LOADED:,} rules from a TOML file" + ("." if plan.brief else " and from PostgreSQL, in seconds."),
         ],
     )
     limiters = {number: Limiter(rules(number)) for number in COUNTS}
@@ -73,8 +73,9 @@ def run(plan: Plan) -> Section:
         target = Target(1, at_least=False) if name == "blocked" else None
         section.rows.append(Row("penalties", name, 1_000_000 / one.median, "µs/check", one.spread, times, target))
     rounds = max(2, plan.memory_rounds // 3)
-    for source, seconds in (("TOML", load_seconds(rounds)), ("PostgreSQL", database_seconds(rounds))):
-        loaded = Series(tuple(seconds))
+    loads = {"TOML": load_seconds} if plan.brief else {"TOML": load_seconds, "PostgreSQL": database_seconds}
+    for source, seconds_of in loads.items():
+        loaded = Series(tuple(seconds_of(rounds)))
         target = Target(2, unit="s", at_least=False)
         name = f"{LOADED:,} rules, {source}"
         section.rows.append(Row("load", name, loaded.median, "s", loaded.spread, loaded.median, target))

@@ -144,7 +144,7 @@ class Work:
 def run(plan: Plan, server: Server, wrk: Path) -> Section:
     section = Section(
         "web",
-        f"6. Web servers, {CONNECTIONS} connections" + (" (quick: in memory only)" if plan.web_brief else ""),
+        f"6. Web servers, {CONNECTIONS} connections" + (" (quick: in memory only)" if plan.brief else ""),
         "headgate is",
         notes=[
             "by client IP, in fixed windows, a limit that is not reached, told in headers; one process each;",
@@ -153,9 +153,9 @@ def run(plan: Plan, server: Server, wrk: Path) -> Section:
             "SlowAPIMiddleware, which limits a whole app as our middleware does; its other ways are shown beside it.",
         ],
     )
-    for store in ("memory",) if plan.web_brief else ("memory", "Redis"):
+    for store in ("memory",) if plan.brief else ("memory", "Redis"):
         for framework in APPS:
-            works = chosen(framework, store, brief=plan.web_brief)
+            works = chosen(framework, store, brief=plan.brief)
             with opened(framework, works, server if store == "Redis" else None, wrk, plan.web_seconds) as all_works:
                 compare(section, framework, store, all_works, plan.web_rounds)
     return section
