@@ -30,6 +30,9 @@ App = Callable[[Any, Any, Any], Awaitable[None]]  # frameworks have types of the
 T = TypeVar("T")
 
 
+_charged = tuple.__new__  # what Charged() does, without a call in between
+
+
 class AsgiRequest:
     """A request as identity and cost functions see it, and its whole `scope`."""
 
@@ -106,7 +109,7 @@ class RateLimitMiddleware:
             limits = scope[NAME] = scope.setdefault("state", {})[NAME] = Limits(entrance.limiter, facts)
             send = _telling(limits, send)
         if decision.allowed and not decision.hold:
-            limits.charged.append(Charged(decision, cost, entrance.limiter))
+            limits.charged.append(_charged(Charged, (decision, cost, entrance.limiter)))
             if entrance.gate.charge_header is not None:
                 send = self._charging(limits, entrance.gate.charge_header, send)
             await self._app(scope, receive, send)

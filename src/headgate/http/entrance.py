@@ -132,7 +132,11 @@ class AsyncEntrance:
         cost = gate.cost
         if gate.waits or cost.__class__ is not int or not limiter.in_memory:
             return None
-        facts = gate.facts(request, gate.identity.facts(request, limiter.holder.current))
+        snapshot = limiter.holder.current
+        known_in, known = gate.known
+        client = known.get(request.peer) if known_in is snapshot else None
+        client = gate.learn(request, snapshot) if client is None else client.copy()
+        facts = client if gate.by_subject else gate.located(request, client)
         decision = limiter.check_at_once(facts, cost=cost)
         return None if decision is None else (facts, cost, decision)
 

@@ -20,6 +20,7 @@ from headgate.limiter.aio import AsyncLimiter
 from headgate.limiter.sync import Limiter
 from headgate.rules.path import Pattern, normal_path, routed_path
 from headgate.rules.recent import Recent
+from headgate.rules.snapshot import Snapshot
 
 Facts = dict[str, str]
 Stated = Mapping[str, Any] | str | None
@@ -30,7 +31,7 @@ log = logging.getLogger("headgate")
 
 MAX_WAITING: Final = 1_000
 _TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-REMEMBERED: Final = 4_096  # paths
+REMEMBERED: Final = 4_096  # paths, and clients
 
 
 class Options(TypedDict, total=False):
@@ -83,7 +84,8 @@ class Gate:
         self.waits = identify is not None or self.identity.waits
         self._lock = Lock()
         self._waiting = 0
-        self._by_subject = limiter.by_subject
+        self.by_subject = limiter.by_subject
+        self.known: tuple[Snapshot | None, dict[str | None, Facts]] = (None, {})  # clients by peer, in that snapshot
         self._max_waiting = max_waiting
         try:
             self.skip = [Pattern.parse(pattern) for pattern in skip]
@@ -106,10 +108,26 @@ class Gate:
         """What the app's own function says of who is asking: facts, or the user's name alone. Raises `InvalidCheck`."""
         return {"user": client} if isinstance(client, str) else checked_facts(client)
 
+    def learn(self, request: Request, snapshot: Snapshot) -> Facts:
+        """Who is asking, as it is checked; remembered for as long as nothing but the peer's address says it."""
+        client = self.identity.facts(request, snapshot)
+        if self.by_subject:
+            client = {"user": client_of(client)}
+        peer = request.peer
+        if peer is not None and self.identity.goes_by_peer(snapshot):
+            known_in, known = self.known
+            if known_in is not snapshot or len(known) >= REMEMBERED:
+                known = {}
+                self.known = (snapshot, known)  # in one step: there may be threads
+            known[peer] = client.copy()
+        return client
+
     def facts(self, request: Request, client: Facts) -> Facts:
         """What is checked of a request, given who is asking."""
-        if self._by_subject:
-            return {"user": client_of(client)}
+        return {"user": client_of(client)} if self.by_subject else self.located(request, client)
+
+    def located(self, request: Request, client: Facts) -> Facts:
+        """The same where rules decide: with what is asked for."""
         if "endpoint" not in client:
             client["endpoint"] = routed_path(request.path)
         if "method" not in client:

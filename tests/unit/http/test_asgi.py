@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from headgate import AsyncLimiter, InvalidCheck, InvalidRule, Rule
 from headgate.http.asgi import App as App_
 from headgate.http.asgi import AsgiRequest, Message, RateLimitMiddleware, Receive, Scope, Send
+from headgate.rules import Snapshot
 from headgate.testing import FakeClock
 
 CLIENT = ("192.0.2.7", 4711)
@@ -231,6 +233,23 @@ def test_a_refusal_further_in_gives_back_what_was_charged_further_out(clock: Fak
 )
 def test_a_path_is_that_which_the_app_routes(root: str | None, path: str, routed: str) -> None:
     assert AsgiRequest(scope_of(path, root_path=root)).path == routed
+
+
+def test_clients_that_are_remembered_are_forgotten_when_proxies_are_trusted_later(clock: FakeClock) -> None:
+    async def test() -> None:
+        rules = [Rule(id="r", quota="9/minute", dimension="ip")]
+        limiter = AsyncLimiter(Snapshot(rules), clock=clock)
+        app = RateLimitMiddleware(answer, limiter=limiter)
+        forwarded = [(b"x-forwarded-for", b"198.51.100.1")]
+        for _ in range(2):
+            await get(app, headers=forwarded)
+        limiter.holder.swap(Snapshot(rules, trusted_proxies=[ip_network("192.0.2.0/24")]))
+        for _ in range(2):
+            await get(app, headers=forwarded)
+        left = [(await limiter.peek(ip=ip)).remaining for ip in ("192.0.2.7", "198.51.100.1")]
+        assert left == [7, 7]
+
+    run(test)
 
 
 def test_a_client_without_an_address_is_limited_all_the_same() -> None:

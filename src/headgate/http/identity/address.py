@@ -115,6 +115,10 @@ class Clients:
                     break
         return client.facts.copy(), True
 
+    def trusts(self, snapshot: Snapshot | None) -> bool:
+        """Whether any proxy is trusted."""
+        return bool(self._trust(snapshot).proxies)
+
     def _follow(self, snapshot: Snapshot | None, before: Trust) -> Trust:
         trust = self._trust(snapshot)
         if (trust.proxies, trust.depth) == (before.proxies, before.depth):

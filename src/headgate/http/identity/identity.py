@@ -92,6 +92,10 @@ class Identity:
         """How many credentials were not accepted, by reason; there are a dozen reasons or so, and never more."""
         return self._rejections.counts
 
+    def goes_by_peer(self, snapshot: Snapshot | None) -> bool:
+        """Whether all requests from one peer are of one client: no proxy is trusted, and nothing else asked for."""
+        return self._by_address and not self._clients.trusts(snapshot)
+
     @property
     def waits(self) -> bool:
         """Whether `facts` may have to wait for something. If not, it is fine to call it on an event loop."""
