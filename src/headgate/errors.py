@@ -13,7 +13,10 @@ HeadgateError
 ├── DatabaseError                        the rules' database answered with an error; the driver's is its cause
 │   └── DatabaseUnavailable              it was not reached, or the connection broke
 ├── ChangeConflict                       what was to be changed is no longer what the caller has seen
-└── NotFound              (LookupError)  there is no rule, tier, user … of that name in the database
+├── NotFound              (LookupError)  there is no rule, tier, user … of that name in the database
+└── AccessError                          a caller of the service may not do what they asked for
+    ├── Unauthenticated                  no token, or one that is unknown, expired or revoked
+    └── Forbidden                        the token is good, but not for this
 
 A refusal is a value (`Decision`), not an exception: only faults raise.
 """
@@ -119,3 +122,15 @@ class ChangeConflict(HeadgateError):
 
 class NotFound(HeadgateError, LookupError):
     """There is no rule, tier, user, override or exemption of that name. Nothing was changed."""
+
+
+class AccessError(HeadgateError):
+    """A caller of the service may not do what they asked for. Nothing was done."""
+
+
+class Unauthenticated(AccessError):
+    """The caller has no token, or one that is unknown, expired or revoked."""
+
+
+class Forbidden(AccessError):
+    """The caller's token is good, but its role or its scopes do not cover what they asked for."""
