@@ -68,7 +68,7 @@ class Certificates:
 
         return grpc.dynamic_ssl_server_credentials(
             _configuration(given),
-            changed,  # type: ignore[arg-type] - None: nothing has changed
+            changed,  # type: ignore[arg-type]  # None: nothing has changed
             require_client_authentication=given.client_ca is not None,
         )
 
