@@ -1,10 +1,10 @@
 """ReservingContract: what a store that keeps reservations has to do, besides the `StoreContract`.
 
-    from headgate.testing import FakeClock, ReservingContract
+from headgate.testing import FakeClock, ReservingContract
 
-    class TestReservationsOfMyStore(ReservingContract):
-        def make_store(self, clock: FakeClock) -> MyStore:
-            return MyStore(clock=clock)
+class TestReservationsOfMyStore(ReservingContract):
+    def make_store(self, clock: FakeClock) -> MyStore:
+        return MyStore(clock=clock)
 """
 
 from __future__ import annotations
