@@ -135,7 +135,7 @@ class FileSource:
                 len(error.problems),
                 error,
             )
-        except Exception:
+        except Exception:  # of any kind: the watcher's thread must outlive it, or the file would never be read again
             version = self._holder.current.version
             log.exception("rules: %s could not be loaded: version %s stays in force", self.path, version)
 
