@@ -36,7 +36,7 @@ class Change(NamedTuple):
     at_us: int
     actor: str
     action: str  # "create", "update", "delete"
-    kind: str  # "rule", "tier", "user", "exemption", "settings"
+    kind: str  # "rule", "tier", "user", "exemption", "settings", "token"
     subject: str  # which one
     before: dict[str, Any] | None
     after: dict[str, Any] | None
