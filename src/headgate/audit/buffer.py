@@ -108,12 +108,12 @@ class Buffer:
         elif not subject or "+" in dimension:
             subject = _subject(facts, dimension, subject)
         fact = facts.get
-        minute_us = at_us - at_us % MINUTE_US
+        user, ip, api_key, tenant = fact("user"), fact("ip"), fact("api_key"), fact("tenant")
         client = Client(
-            *(minute_us, check.rule, reason, dimension, subject),
-            *(fact("user"), fact("ip"), fact("api_key"), fact("tenant")),
+            *(at_us - at_us % MINUTE_US, check.rule, reason, dimension, subject),
+            *(user, ip, api_key, tenant),
         )
-        if sum([len(text) for text in client[1:] if text is not None]) > MAX_TEXT:
+        if len(subject) + len(user or "") + len(ip or "") + len(api_key or "") + len(tenant or "") > MAX_TEXT:
             client = _shortened(client)
         options = self._options
         with self._lock:
@@ -134,7 +134,8 @@ class Buffer:
 
     def _new_tally(self, window: Window, client: Client) -> list[int]:
         if len(window.tallies) >= self._options.clients:
-            client = client._replace(subject=OTHER, user=OTHER, ip=OTHER, api_key=OTHER, tenant=OTHER)
+            # What was not there is not among the others either.
+            client = Client(*client[:4], client.subject and OTHER, *[name and OTHER for name in client[5:]])
         return window.tallies.setdefault(client, [0, 0])
 
     def _dimension(self, space: str) -> str:
