@@ -22,7 +22,7 @@ HOW: Final = "How it runs"
 log = logging.getLogger("headgate")
 
 
-def serve(  # noqa: PLR0917 - one argument for each flag
+def serve(
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="A TOML file with settings.")] = None,
     http_address: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="HTTP. [default: 127.0.0.1:8080]", rich_help_panel=WHERE)
@@ -101,9 +101,7 @@ def serve(  # noqa: PLR0917 - one argument for each flag
         str | None,
         typer.Option(metavar="TIME", help="For calls under way when it stops. [default: 15s]", rich_help_panel=HOW),
     ] = None,
-    hints: Annotated[
-        bool, typer.Option("--hints", help="Print commands to try.", rich_help_panel=HOW)
-    ] = False,
+    hints: Annotated[bool, typer.Option("--hints", help="Print commands to try.", rich_help_panel=HOW)] = False,
 ) -> None:
     """Run the service: HTTP and gRPC.
 
@@ -164,7 +162,8 @@ def _hints(url: str, settings: Settings, token_file: Path) -> list[str]:
     if settings.data_token is not None:
         post += " -H 'Authorization: Bearer <data token>'"
     passes = f"""{post} --json '{{"user": "alice", "endpoint": "/search"}}' {url}/v1/check"""
-    login = f"""{post} -o /dev/null -w '%{{http_code}} ' --json '{{"ip": "192.0.2.7", "endpoint": "/login", "method": "POST"}}'"""
+    facts = '{"ip": "192.0.2.7", "endpoint": "/login", "method": "POST"}'
+    login = f"{post} -o /dev/null -w '%{{http_code}} ' --json '{facts}'"
     return [
         "Three commands to try, in another terminal:",
         "",

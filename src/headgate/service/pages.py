@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -29,9 +31,10 @@ class Pages:
     async def start(self) -> None:
         """Answer other workers from now on."""
         if self._sockets:
-            path = Path(self._sockets[self._worker])
-            path.unlink(missing_ok=True)  # of a worker that this one replaces
-            self._server = await asyncio.start_unix_server(self._tell, path)
+            own = self._sockets[self._worker]
+            with suppress(FileNotFoundError):
+                os.unlink(own)  # noqa: PTH108 - of a worker that this one replaces; it does not block
+            self._server = await asyncio.start_unix_server(self._tell, own)
 
     def close(self) -> None:
         if self._server is not None:

@@ -12,17 +12,24 @@ import os
 import signal
 from collections.abc import Callable, Collection
 from contextlib import AsyncExitStack, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import uvloop
 
+from headgate.db import Changes
+from headgate.db.events import Events
+from headgate.http.asgi import App
+from headgate.service.admin import admin_app
+from headgate.service.admin.context import needs
+from headgate.service.admin.events import events_router
 from headgate.service.grpc.credentials import Certificates as GrpcCertificates
 from headgate.service.grpc.server import GrpcServer
 from headgate.service.node import Node
 from headgate.service.pages import Pages
 from headgate.service.rest.app import HttpApp
-from headgate.service.rpc.envoy import EnvoyRateLimits
+from headgate.service.rpc.envoy import RateLimitService
 from headgate.service.rpc.rate_limiter import RateLimiter
 from headgate.service.sockets import CannotListen, allow_many, bound, close
 from headgate.service.tls import Certificates
@@ -116,10 +123,11 @@ class Server:
             pages = Pages(node.metrics, self._worker.index, settings.workers, self._worker.sockets)
         await pages.start()
         stack.callback(pages.close)
-        app = HttpApp(node.plane, node.access, health=node, metrics=pages.page)
-        self._web = WebServer(app, tls=None if self._certificates is None else self._certificates.context)
+        self._web = WebServer(
+            self._http_app(pages), tls=None if self._certificates is None else self._certificates.context
+        )
         self._grpc = GrpcServer(
-            [RateLimiter(node.plane), EnvoyRateLimits(node.plane)],
+            [RateLimiter(node.plane), RateLimitService(node.plane)],
             access=node.access,
             meter=node.meter,
             reflection=settings.reflection,
@@ -137,6 +145,22 @@ class Server:
         return Addresses(
             settings.http_address._replace(port=sockets[0].getsockname()[1]), settings.grpc_address._replace(port=port)
         )
+
+    def _http_app(self, pages: Pages) -> App:
+        node = self._node
+        admin = admin_app(
+            source=node.source,
+            limiter=node.limiter,
+            access=node.access,
+            changes=node.changes,
+            log=node.changes or Changes(node.database),
+            tokens=node.tokens,
+            routers=[events_router(Events(node.database), needs("events"))],
+        )
+        app: App = HttpApp(node.plane, node.access, health=node, metrics=pages.page, admin=admin)
+        if node.tracing is not None:
+            app = import_module("headgate.telemetry.spans").TracedApp(app, node.tracing)
+        return app
 
     async def drain(self) -> None:
         """Stop serving, without anybody noticing who had begun."""
