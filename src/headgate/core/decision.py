@@ -252,14 +252,19 @@ class Decision:
     @property
     def reason(self) -> Reason:
         """Why: `over_limit`, `within_limit`, `shadow` (only a shadow rule would have refused), or a special case."""
-        basis = self.basis
+        basis = self._basis
+        if not isinstance(basis, Basis):  # one check, enforced
+            return "within_limit" if self.allowed else "over_limit"
         if basis.reason is not None:
             return basis.reason
         if not self.allowed:
             return "over_limit"
         if not basis.checks:
             return "no_rule"
-        return "within_limit" if all(outcome.wait_us == 0 for outcome in basis.outcomes) else "shadow"
+        for outcome in basis.outcomes:
+            if outcome.wait_us:
+                return "shadow"
+        return "within_limit"
 
     @property
     def limits(self) -> tuple[LimitStatus, ...]:
@@ -372,7 +377,10 @@ def combine(
     subjects: str | tuple[Check, ...] = "",
 ) -> Decision:
     """The decision on a request whose checks had these outcomes: allowed unless an enforced one must wait."""
-    allowed = all(outcome.wait_us == 0 or not check.enforced for check, outcome in zip(checks, outcomes, strict=True))
+    allowed = True
+    for check, outcome in zip(checks, outcomes, strict=True):
+        if outcome.wait_us and check.enforced:
+            allowed = False
     return Decision.of(allowed, now_us, checks, outcomes, cost, reason, states, subjects)
 
 
