@@ -34,11 +34,13 @@ class GrpcServer:
         reflection: bool = False,
         reuse_port: bool = False,
         max_message: int = MAX_MESSAGE,
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     ) -> None:
         self._services = services
         self._access = access
         self._meter = meter or Meter()
         self._reflection = reflection
+        self._interceptors = interceptors
         self._options = (
             ("grpc.so_reuseport", int(reuse_port)),
             ("grpc.max_receive_message_length", max_message),
@@ -50,7 +52,7 @@ class GrpcServer:
     async def start(self, address: str, credentials: grpc.ServerCredentials | None = None) -> int:
         """Listen at `host:port` or `unix:/path`, with TLS if there are credentials. Returns the port, which is another
         if it was 0. Raises `OSError` if the address is not to be had."""
-        server = self._server = grpc.aio.server(options=self._options)
+        server = self._server = grpc.aio.server(interceptors=self._interceptors, options=self._options)
         handlers: list[Any] = [handler_of(service, self._access, self._meter) for service in self._services]
         if self._reflection:
             handlers += reflection_handlers([service.name for service in self._services], self._access)

@@ -22,6 +22,11 @@ class Method(NamedTuple):
 class Service(Protocol):
     """A service by its full name, and its methods by theirs. `protocol` is what the meter knows it by."""
 
-    name: str
-    protocol: Literal["grpc", "envoy"]
-    methods: Mapping[str, Method]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def protocol(self) -> Literal["grpc", "envoy"]: ...
+
+    @property
+    def methods(self) -> Mapping[str, Method]: ...
