@@ -42,7 +42,7 @@ def ways(engine: Engine, asks: Sequence[Ask], known: Sequence[Known] | None, *, 
 
     Not `short`: all are asked, as they are to travel together.
     """
-    snapshot, clock = engine.snapshot if known is None else known[0].snapshot, engine.clock
+    snapshot, clock = known[0].snapshot if known else engine.snapshot, engine.clock
     plan_of, plainly = snapshot.plan, snapshot.terms is None
     quick = engine.quick(snapshot) if short else {}
     found: list[Way] = []

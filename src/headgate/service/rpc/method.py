@@ -20,13 +20,19 @@ class Method(NamedTuple):
 
 
 class Service(Protocol):
-    """A service by its full name, and its methods by theirs. `protocol` is what the meter knows it by."""
+    """A service of some methods."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Its full name."""
+        ...
 
     @property
-    def protocol(self) -> Literal["grpc", "envoy"]: ...
+    def protocol(self) -> Literal["grpc", "envoy"]:
+        """What the meter knows it by."""
+        ...
 
     @property
-    def methods(self) -> Mapping[str, Method]: ...
+    def methods(self) -> Mapping[str, Method]:
+        """Its methods by name."""
+        ...
