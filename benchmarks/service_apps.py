@@ -1,7 +1,7 @@
 """The servers that the section `service` puts under load: `python -m benchmarks.service_apps NAME PORT`.
 
-HEADGATE_BENCH_STORE says where it counts, and HEADGATE_BENCH_LOOP=asyncio has it run without uvloop. All share the rules
-below, whose limits nobody reaches.
+HEADGATE_BENCH_STORE says where it counts, and HEADGATE_BENCH_LOOP=asyncio has it run without uvloop. All share the
+rules below, whose limits nobody reaches.
 """
 
 from __future__ import annotations
