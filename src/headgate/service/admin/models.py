@@ -11,6 +11,16 @@ from headgate.service.access import Role, Scope
 
 Duration = float | str
 Action = Literal["create", "update", "delete"]
+Algorithm = Literal[
+    "fixed_window",
+    "sliding_window",
+    "sliding_window_counter",
+    "sliding_window_log",
+    "token_bucket",
+    "leaky_bucket",
+    "gcra",
+]
+FailureMode = Literal["open", "closed", "local", "fail_open", "fail_closed"]
 
 RULE: Final[dict[str, Any]] = {
     "id": "search-free",
@@ -65,14 +75,14 @@ class Rule(_Model):
     methods: list[str] | None = None
     tiers: list[str] | None = None
     match: dict[str, str | int] | None = Field(None, description="Other facts that a request must have.")
-    algorithm: str | None = Field(None, description="`sliding_window_counter` unless there is a burst.")
+    algorithm: Algorithm | None = Field(None, description="`sliding_window_counter`; with a burst, `token_bucket`.")
     burst: int | None = None
     action: Literal["reject", "throttle", "log_only"] | None = None
     max_delay: Duration | None = None
     priority: int | None = None
     group: str | None = None
     sync: Literal["exact", "leased"] | None = None
-    failure_mode: str | None = None
+    failure_mode: FailureMode | None = None
     cost: int | None = None
     status: int | None = Field(None, ge=400, le=599)
     message: str | None = None
