@@ -138,7 +138,7 @@ def has_example(media: dict[str, Any], document: dict[str, Any]) -> bool:
 
 def test_examples_are_what_they_are_examples_of() -> None:
     schemas = description()["components"]["schemas"]
-    shown = (*models.SHOWN, models.Rule, models.Override, models.TierChoice, models.TokenRequest)
+    shown: models.Models = (*models.SHOWN, *models.BODIES[:-1])  # a problem has none
     for model in shown:
         model.model_validate(schemas[model.__name__]["example"], strict=False)
 
