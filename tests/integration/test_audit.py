@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import time
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, insert, select
 
-from headgate import Limiter, Rule
+from headgate import AsyncLimiter, Limiter, Rule
 from headgate.audit.auditor import Auditor
 from headgate.audit.options import AuditOptions
 from headgate.audit.spool import Spool
@@ -22,6 +23,8 @@ from headgate.core.decision import Decision
 from headgate.db import Changes, Database, migrate, schema
 from headgate.db.events import Cursor, EventFilter, Events, Top
 from headgate.errors import DatabaseError, DatabaseUnavailable
+from headgate.http.identity import hashed_api_key
+from headgate.service.data import Ask, DataPlane
 from headgate.testing import FakeClock
 from tests.integration import nodes, recording
 from tests.postgres import Postgres
@@ -131,6 +134,27 @@ def test_every_column_comes_back_as_it_was(world: World) -> None:
     assert (event.at_us, event.node, event.rule, event.reason) == (START_US, "node-1", "all", "over_limit")
     assert (event.allowed, event.cost, event.limit, event.remaining, event.weight) == (False, 7, 1, 0, 1)
     assert event.retry_after_us is not None
+
+
+def test_what_the_data_plane_refuses_becomes_an_event_without_secrets(world: World) -> None:
+    auditor = world.auditor()
+
+    async def checks() -> None:
+        async with AsyncLimiter([Rule(id="key", quota="1/day", dimension="api_key")], clock=world.clock) as limiter:
+            plane = DataPlane(limiter, recorder=auditor)
+            await plane.check_many([Ask({"api_key": "secret"}), Ask({"api_key": "secret"}, 2)])
+            assert not await plane.check({"api_key": "secret"}, idempotency_key="once")
+            assert not await plane.peek({"api_key": "secret"})  # leaves no trace
+
+    asyncio.run(checks())
+    auditor.flush()
+    auditor.write()
+    events = world.events.page(EVERYTHING)
+    assert [(event.api_key, event.subject, event.cost) for event in events] == [
+        (hashed_api_key("secret"), hashed_api_key("secret"), 1),
+        (hashed_api_key("secret"), hashed_api_key("secret"), 2),
+    ]
+    assert "secret" not in str(events)
 
 
 def test_closing_writes_what_there_is(world: World) -> None:
