@@ -29,6 +29,7 @@ from headgate.stores.urls import SCHEMES
 PREFIX: Final = "HEADGATE_"
 FROM_FILES: Final = ("store", "database_url", "admin_token", "data_token")  # also by the name with _file
 OF_CLIENTS: Final = ("HEADGATE_URL", "HEADGATE_TOKEN", "HEADGATE_TOKEN_FILE")  # of the other commands
+TOKEN_FILE: Final = "admin-token"  # in data_dir: of an admin token that was made
 SHORT_TOKEN: Final = 16  # characters; a token below this can be guessed
 # What Kubernetes sets for a service called headgate, and what our tests go by.
 _OF_OTHERS: Final = re.compile(r"HEADGATE_(SERVICE_(HOST|PORT)|PORT(_\d+_|$)|TEST_)")

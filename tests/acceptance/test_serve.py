@@ -10,6 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headgate._version import __version__
 from headgate.service.protos import rate_limiter_pb2 as messages
+from headgate.service.sockets import allow_many
 from tests.postgres import Postgres
 from tests.service import COMMAND, Service, environment, running_service
 
@@ -111,6 +113,7 @@ def test_the_admin_token_is_made_and_told_to_nobody(service: Service) -> None:
     assert file.read_text().strip() == service.admin_token
     assert len(service.admin_token) > 40
     assert service.admin_token not in service.log
+    assert f"the admin token is in {file}" in service.log
     assert httpx.get(f"{service.url}/api/v1/rules").status_code == 401
 
 
@@ -286,6 +289,23 @@ def test_with_a_rules_file_it_starts_without_any_database(tmp_path: Path) -> Non
     file.write_text(RULES.format(name="r", limit=5))
     with running_service(tmp_path, rules=file, database_url=Postgres().url) as service:
         assert httpx.post(f"{service.url}/v1/check", json=ALICE).json()["limit"] == 5
+
+
+# Its clients
+
+
+def test_two_thousand_idle_and_slow_connections_are_nobodys_problem(tmp_path: Path) -> None:
+    allow_many()
+    with running_service(tmp_path) as service, ExitStack() as stack:
+        host, port = service.url.removeprefix("http://").split(":")
+        for number in range(2_000):
+            slow = stack.enter_context(socket.create_connection((host, int(port)), timeout=LATEST))
+            if number % 2:
+                slow.sendall(b"POST /v1/check HTTP/1.1\r\nHost: h\r\nX-Slow: ")
+        with httpx.Client(timeout=LATEST) as client:
+            statuses = {client.post(f"{service.url}/v1/peek", json=ALICE).status_code for _ in range(200)}
+        assert statuses == {200}
+        assert httpx.get(f"{service.url}/readyz").json()["status"] == "ready"
 
 
 # It stops

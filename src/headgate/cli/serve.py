@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from headgate._version import __version__
-from headgate.settings import Address, Settings, load
+from headgate.settings import TOKEN_FILE, Address, Settings, load
 from headgate.telemetry.logs import configure_logging
 
 WHERE: Final = "Where it listens"
@@ -123,6 +123,8 @@ def _run(settings: Settings, *, hints: bool) -> None:
         if hints or sys.stdout.isatty():
             print(_banner(settings, addresses, hints=hints), flush=True)
         else:
+            if settings.admin_token is None:
+                log.info("the admin token is in %s", _token_file(settings))
             log.info("serving: HTTP on %s, gRPC on %s", addresses.http, addresses.grpc)
 
     if settings.workers == 1:
@@ -141,7 +143,7 @@ def _banner(settings: Settings, addresses: Any, *, hints: bool) -> str:
     url = f"{'https' if settings.tls else 'http'}://{_reachable(addresses.http)}"
     rules = f"the file {settings.rules}" if settings.rules else f"the database, by {url}/api/v1/rules"
     counters = "of this process alone" if settings.workers == 1 else "of each worker alone"
-    token_file = settings.data_dir.absolute() / "admin-token"
+    token_file = _token_file(settings)
     lines = [
         f"Headgate {__version__} is serving.",
         "",
@@ -176,6 +178,10 @@ def _hints(url: str, settings: Settings, token_file: Path) -> list[str]:
         f"  # what happens now, live; and the API's documentation is at {url}/docs",
         f"  {_command()} top --url {url} --token-file {shlex.quote(str(token_file))}",
     ]
+
+
+def _token_file(settings: Settings) -> Path:
+    return settings.data_dir.absolute() / TOKEN_FILE
 
 
 def _command() -> str:
