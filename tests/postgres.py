@@ -21,7 +21,7 @@ from typing import Any, Self
 
 import psycopg
 
-from tests.servers import free_port
+from tests.servers import free_port, gone
 
 OVERRIDE = "HEADGATE_TEST_POSTGRES_BIN"
 START_SECONDS = 30.0
@@ -112,11 +112,7 @@ class Postgres:
     def stop(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(2)  # SIGINT: disconnect everybody, and end
-            try:
-                self._process.wait(10)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            gone(self._process, 10)
         self._process = None
 
     def __enter__(self) -> Self:

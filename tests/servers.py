@@ -57,6 +57,15 @@ def free_port() -> int:
         return port
 
 
+def gone(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Wait for a process that was told to end; kill it if it does not."""
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 @dataclass
 class Server:
     """A server of our own. Use as a context manager."""
@@ -109,11 +118,7 @@ class Server:
     def stop(self) -> None:
         if self._process is not None:
             self._process.terminate()
-            try:
-                self._process.wait(5)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            gone(self._process, 5)
             self._process = None
 
     def __enter__(self) -> Self:

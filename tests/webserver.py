@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.servers import free_port
+from tests.servers import free_port, gone
 
 ROOT = Path(__file__).parent.parent
 START_SECONDS = 30.0
@@ -67,11 +67,7 @@ def running(
             yield process
         finally:
             process.terminate()
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            gone(process, STOP_SECONDS)
 
 
 def _listens(port: int) -> bool:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +11,7 @@ import pytest
 from headgate import Decision, Limiter
 from tests.integration.hammer import rules_of
 from tests.integration.limiters import ALGORITHMS, calm_window
+from tests.integration.workers import Workers
 
 PROCESSES = 8
 TASKS = 64
@@ -22,50 +19,9 @@ LIMIT = 10_000
 CHECKS_PER_TASK = 30  # 15,360 checks in total: half as many again as the limit
 
 
-class Workers:
-    """Eight processes that wait for jobs: started once, as starting them takes longer than what they do."""
-
-    def __init__(self) -> None:
-        root = Path(__file__).parents[2]
-        self._processes = [
-            subprocess.Popen(
-                [sys.executable, "-m", "tests.integration.hammer"],
-                cwd=root,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for _ in range(PROCESSES)
-        ]
-
-    def run(self, jobs: list[dict[str, Any]]) -> list[Counter[str]]:
-        """Give each process its job, start them together, and return what each counted."""
-        self._tell([json.dumps(job) for job in jobs])
-        assert self._hear() == ["ready"] * PROCESSES
-        self._tell(["start"] * PROCESSES)
-        return [Counter(answer) for answer in self._hear()]
-
-    def _tell(self, lines: list[str]) -> None:
-        for process, line in zip(self._processes, lines, strict=True):
-            assert process.stdin is not None
-            process.stdin.write(line + "\n")
-            process.stdin.flush()
-
-    def _hear(self) -> list[Any]:
-        answers = []
-        for process in self._processes:
-            assert process.stdout is not None
-            answers.append(json.loads(process.stdout.readline()))
-        return answers
-
-    def close(self) -> None:
-        for process in self._processes:
-            process.communicate()  # the end of its input ends it
-
-
 @pytest.fixture(scope="session")
 def workers() -> Iterator[Workers]:
-    workers = Workers()
+    workers = Workers("tests.integration.hammer", PROCESSES)
     yield workers
     workers.close()
 
@@ -89,7 +45,7 @@ def job(
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_eight_processes_admit_exactly_the_limit(workers: Workers, redis_url: str, algorithm: str) -> None:
     shared = job(redis_url, [rule("one", algorithm)], user="alice")
-    counted = sum(workers.run([shared] * PROCESSES), Counter[str]())
+    counted = sum(map(Counter, workers.run([shared] * PROCESSES)), Counter[str]())
     offered = PROCESSES * TASKS * CHECKS_PER_TASK
     assert counted == {"within_limit": LIMIT, "over_limit": offered - LIMIT}
     with Limiter(rules_of(shared), store=redis_url) as limiter:
@@ -120,7 +76,7 @@ def test_a_refused_group_charges_none_of_its_limits(
     with Limiter(rules_of(jobs[0]), store=redis_url) as limiter:
         assert limiter.check(tenant="acme", cost=LIMIT - left)
 
-        counted = workers.run(jobs)
+        counted = [Counter(answer) for answer in workers.run(jobs)]
 
         assert all(sum(each.values()) == TASKS * 6 for each in counted)
         assert set().union(*counted) == {"within_limit", "over_limit"}
@@ -141,7 +97,7 @@ def remaining(decision: Decision) -> dict[str, int]:
 
 def test_of_costs_of_seven_the_most_that_fit_are_admitted(workers: Workers, redis_url: str) -> None:
     shared = job(redis_url, [rule("heavy", "gcra")], checks_per_task=6, user="alice", cost=7)
-    counted = sum(workers.run([shared] * PROCESSES), Counter[str]())
+    counted = sum(map(Counter, workers.run([shared] * PROCESSES)), Counter[str]())
     assert counted["within_limit"] == LIMIT // 7
     with Limiter(rules_of(shared), store=redis_url) as limiter:
         assert limiter.peek(user="alice").remaining == LIMIT % 7

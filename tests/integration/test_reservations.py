@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,51 +15,16 @@ from headgate import AsyncLimiter, Limiter, Rule
 from headgate.core.quota import BUCKETS
 from tests.integration.hammer import rules_of
 from tests.integration.limiters import ALGORITHMS, Open, calm, calm_window
+from tests.integration.workers import Workers
 from tests.servers import Server
 
 PROCESSES = 4
 LIMIT = 1_000_000
 
 
-class Settlers:
-    """Processes that wait for jobs."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, "-m", "tests.integration.settler"]
-        root = Path(__file__).parents[2]
-        self._processes = [
-            subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            for _ in range(PROCESSES)
-        ]
-
-    def run(self, jobs: list[dict[str, Any]]) -> list[int]:
-        """Give each process its job, start them together, and return how many each has settled."""
-        self._tell([json.dumps(job) for job in jobs])
-        assert self._hear() == ["ready"] * PROCESSES
-        self._tell(["start"] * PROCESSES)
-        return self._hear()
-
-    def _tell(self, lines: list[str]) -> None:
-        for process, line in zip(self._processes, lines, strict=True):
-            assert process.stdin is not None
-            process.stdin.write(line + "\n")
-            process.stdin.flush()
-
-    def _hear(self) -> list[Any]:
-        answers = []
-        for process in self._processes:
-            assert process.stdout is not None
-            answers.append(json.loads(process.stdout.readline()))
-        return answers
-
-    def close(self) -> None:
-        for process in self._processes:
-            process.communicate()  # the end of its input ends it
-
-
 @pytest.fixture(scope="module")
-def settlers() -> Iterator[Settlers]:
-    settlers = Settlers()
+def settlers() -> Iterator[Workers]:
+    settlers = Workers("tests.integration.settler", PROCESSES)
     yield settlers
     settlers.close()
 
@@ -74,7 +35,7 @@ def expect(algorithm: str, remaining: int, ideal: int) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_of_several_processes_that_settle_the_same_one_wins(settlers: Settlers, redis_url: str, algorithm: str) -> None:
+def test_of_several_processes_that_settle_the_same_one_wins(settlers: Workers, redis_url: str, algorithm: str) -> None:
     rule = {"id": "tokens", "dimension": "user", "limit": LIMIT, "window": calm_window(), "algorithm": algorithm}
     shared: dict[str, Any] = {"url": redis_url, "rules": [rule]}
     with Limiter(rules_of(shared), store=redis_url) as limiter:

@@ -46,3 +46,16 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     store = RedisStore(f"{server.url}?{TIMEOUT}", clock=clock)
     yield World(store, clock)
     store.close()
+
+
+@pytest.fixture(scope="module")
+def clock() -> FakeClock:
+    """That of `redis_store`, and of what it is compared with."""
+    return FakeClock()
+
+
+@pytest.fixture(scope="module")
+def redis_store(one_server: Server, clock: FakeClock) -> Iterator[RedisStore]:
+    store = RedisStore(f"{one_server.url}?{TIMEOUT}", clock=clock)
+    yield store
+    store.close()

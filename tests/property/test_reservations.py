@@ -5,7 +5,6 @@ Compared with the oracle, which knows the whole history and can change it afterw
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 import pytest
@@ -18,7 +17,6 @@ from headgate.core.reservation import LATE_US, Record, Reserved, Status
 from headgate.stores.memory import MemoryStore
 from headgate.stores.redis.sync import RedisStore
 from headgate.testing import FakeClock
-from tests.conftest import TIMEOUT
 from tests.oracle import Answer
 from tests.property.strategies import (
     BACK,
@@ -39,7 +37,6 @@ from tests.property.test_oracle import oracle_of
 from tests.property.world import Key, World
 from tests.servers import Server
 
-CLOCK = FakeClock()
 SMALL = st.integers(1, 20)
 SHORT = st.one_of(st.sampled_from([SECOND, 60 * SECOND]), st.integers(1_000, 100 * SECOND))
 
@@ -199,20 +196,12 @@ def test_what_fits_within_a_microsecond_is_not_owed_when_the_clock_goes_back(wor
     assert key.peek(1) == Outcome(0, 1, 1)
 
 
-@pytest.fixture(scope="module")
-def redis(one_server: Server) -> Iterator[RedisStore]:
-    store = RedisStore(f"{one_server.url}?{TIMEOUT}", clock=CLOCK)
-    yield store
-    store.close()
-
-
 @examples(60)
 @given(start=starts(), data=st.data())
-def test_twins_agree_on_settling(redis: RedisStore, start: int, data: st.DataObject) -> None:
+def test_twins_agree_on_settling(redis_store: RedisStore, clock: FakeClock, start: int, data: st.DataObject) -> None:
     """Whatever is settled, with a clock that goes back and quotas that change."""
-    clock = CLOCK
     memory = MemoryStore(clock=clock)
-    worlds = [World(store, clock) for store in (memory, redis)]
+    worlds = [World(store, clock) for store in (memory, redis_store)]
     worlds[0].begin(start)
     shapes = data.draw(st.lists(moderate(), min_size=1, max_size=2), label="quotas")
     keys = {name: Key(worlds[1], quota_of(name, 1, SECOND)) for name in SIX}
@@ -229,10 +218,10 @@ def test_twins_agree_on_settling(redis: RedisStore, start: int, data: st.DataObj
                 charges.append(Charge(check, clock.now_us(), charged.reset_us))
             if kind == "force" and check.cost:
                 memory.adjust((), [check])
-                redis.adjust((), [check])
+                redis_store.adjust((), [check])
         if kind == "settle" and charges:
             charge = charges.pop(which % len(charges))
-            for store in (memory, redis):
+            for store in (memory, redis_store):
                 adjust(store, charge, charge.check.cost * share // 4)
         for name in SIX:
             quota = quota_of(name, shape.limit, shape.window_us, shape.burst)
@@ -261,9 +250,9 @@ def _both(worlds: list[World], key: Key, quota: Quota, cost: int, *, peek: bool 
     ),
 )
 def test_twins_agree_on_what_is_open(
-    one_server: Server, redis: RedisStore, start: int, done: list[tuple[int, str, int, int]]
+    one_server: Server, redis_store: RedisStore, clock: FakeClock, start: int, done: list[tuple[int, str, int, int]]
 ) -> None:
-    clock, memory = CLOCK, MemoryStore(clock=CLOCK)
+    memory = MemoryStore(clock=clock)
     with one_server.client() as client:
         client.flushall()
     World(memory, clock).begin(start)
@@ -272,14 +261,14 @@ def test_twins_agree_on_what_is_open(
         clock.advance(us / SECOND)
         if verb == "hold":
             held.append(f"{len(held)}")
-            for store in (memory, redis):
+            for store in (memory, redis_store):
                 store.hold(held[-1], f"record {held[-1]}", ttl)
         elif verb == "expire":
-            one, other = memory.expire(), redis.expire()
+            one, other = memory.expire(), redis_store.expire()
             assert (sorted(one.records), one.next_us) == (sorted(other.records), other.next_us)
         elif held:
             name = held[-1 - which % len(held)]
-            claims = [store.claim(name) for store in (memory, redis)]
+            claims = [store.claim(name) for store in (memory, redis_store)]
             assert claims[0] == claims[1]
             assert claims[0] is None or claims[0].record == f"record {name}"
 

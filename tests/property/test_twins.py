@@ -174,18 +174,6 @@ class Pair:
 
 
 @pytest.fixture(scope="module")
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture(scope="module")
-def redis_store(one_server: Server, clock: FakeClock) -> Iterator[RedisStore]:
-    store = RedisStore(f"{one_server.url}?{TIMEOUT}", clock=clock)
-    yield store
-    store.close()
-
-
-@pytest.fixture(scope="module")
 def any_redis_store(redis_server: Server, clock: FakeClock) -> Iterator[RedisStore]:
     store = RedisStore(f"{redis_server.url}?{TIMEOUT}", clock=clock)
     yield store

@@ -10,14 +10,13 @@ call that `request.state.headgate`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any, Self, TypeVar
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Self, TypeVar, Unpack
 
 from headgate.core.clock import Clock
 from headgate.http.entrance import AsyncEntrance
-from headgate.http.gate import MAX_WAITING, Cost, Identify, charge_of
+from headgate.http.gate import Options, charge_of
 from headgate.http.headers import Charged, raw, raw_fields_of
-from headgate.http.identity import Identity
 from headgate.http.limits import NAME, Limits
 from headgate.http.problem import refusal
 from headgate.limiter.aio import AsyncLimiter
@@ -74,28 +73,9 @@ class RateLimitMiddleware:
     and are given an `AsgiRequest`.
     """
 
-    def __init__(
-        self,
-        app: App,
-        *,
-        limiter: AsyncLimiter,
-        identity: Identity | None = None,
-        identify: Identify | None = None,
-        cost: Cost = 1,
-        skip: Iterable[str] = (),
-        charge_header: str | None = None,
-        max_waiting: int = MAX_WAITING,
-    ) -> None:
+    def __init__(self, app: App, *, limiter: AsyncLimiter, **options: Unpack[Options]) -> None:
         self._app = app
-        self._entrance = AsyncEntrance(
-            limiter,
-            identity=identity,
-            identify=identify,
-            cost=cost,
-            skip=skip,
-            charge_header=charge_header,
-            max_waiting=max_waiting,
-        )
+        self._entrance = AsyncEntrance(limiter, **options)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         entrance, request = self._entrance, AsgiRequest(scope)

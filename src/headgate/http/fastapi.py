@@ -10,7 +10,7 @@ shows the refusals.
 # them as text.
 import inspect
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, Unpack
 from weakref import WeakKeyDictionary
 
 from fastapi import FastAPI, Response, WebSocket
@@ -23,6 +23,7 @@ from headgate.core.decision import Decision
 from headgate.core.quota import Quota
 from headgate.errors import InvalidCheck, InvalidRule
 from headgate.http.asgi import App, AsgiRequest, RateLimitMiddleware, Scope
+from headgate.http.gate import Options
 from headgate.http.identity import Identity, client_of
 from headgate.http.limits import NAME, Limits
 from headgate.http.openapi import REFUSED, can_refuse
@@ -215,7 +216,7 @@ def limit(
     return RouteLimit(quota, key=key, cost=cost, name=name, limiter=limiter, message=message, failure_mode=failure_mode)
 
 
-def install(app: FastAPI, *, limiter: AsyncLimiter, **options: Any) -> None:
+def install(app: FastAPI, *, limiter: AsyncLimiter, **options: Unpack[Options]) -> None:
     """Put the middleware around the whole of an app, outside its error handling and of all other middleware.
 
     `limiter` becomes that of the app's limits too (`app.state.headgate`); one without rules, `AsyncLimiter([],

@@ -10,7 +10,7 @@ from headgate.http.headers import Charged, Fields, binding, fields_of
 from headgate.limiter.aio import AsyncLimiter
 from headgate.limiter.sync import Limiter
 
-NAME: Final = "headgate"  # in request.state, scope["state"], flask.g, and the environ of WSGI
+NAME: Final = "headgate"  # in request.state, scope["state"], flask.g, and of Django's request
 L = TypeVar("L", Limiter, AsyncLimiter)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, cast
 from headgate.http.gate import Options
 
 LIMITER: Final = ("RULES", "STORE", "NAME", "FAILURE_MODE", "WATCH", "WARNING_AT", "WARNING_UNTIL", "CLOCK")
-MIDDLEWARE: Final = ("IDENTITY", "IDENTIFY", "COST", "SKIP", "CHARGE_HEADER", "MAX_WAITING")
+MIDDLEWARE: Final = tuple(name.upper() for name in Options.__annotations__)
 FAULTS: Final = (ValueError, TypeError, ImportError, OSError)  # of a limiter, a store or a gate that cannot be made
 
 

@@ -9,11 +9,10 @@ Bodies pass as they are, in both directions. What was decided is at `environ["he
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from headgate.http.entrance import Entrance
-from headgate.http.gate import MAX_WAITING, Cost, Identify, charge_of
-from headgate.http.identity import Identity
+from headgate.http.gate import Options, charge_of
 from headgate.http.limits import Limits
 from headgate.http.problem import refusal
 from headgate.limiter.sync import Limiter
@@ -61,28 +60,9 @@ class RateLimitMiddleware:
     `WsgiRequest`. A request that is held back occupies its thread, also when its client has gone: WSGI cannot tell.
     """
 
-    def __init__(
-        self,
-        app: WSGIApplication,
-        *,
-        limiter: Limiter,
-        identity: Identity | None = None,
-        identify: Identify | None = None,
-        cost: Cost = 1,
-        skip: Iterable[str] = (),
-        charge_header: str | None = None,
-        max_waiting: int = MAX_WAITING,
-    ) -> None:
+    def __init__(self, app: WSGIApplication, *, limiter: Limiter, **options: Unpack[Options]) -> None:
         self._app = app
-        self._entrance = Entrance(
-            limiter,
-            identity=identity,
-            identify=identify,
-            cost=cost,
-            skip=skip,
-            charge_header=charge_header,
-            max_waiting=max_waiting,
-        )
+        self._entrance = Entrance(limiter, **options)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         request = WsgiRequest(environ)

@@ -233,13 +233,7 @@ class Limiter:
         quota = quota_of(quota)
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            limiter = Limiter(
-                quota,
-                store=self._store,
-                clock=self._engine.clock,
-                name=name or rule_name(function),
-                failure_mode=self._engine.failure_mode,
-            )
+            limiter = self.sibling(quota, name=name or rule_name(function))
 
             def enter(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
                 decision = limiter.check(subject_of(key, args, kwargs), cost=cost)

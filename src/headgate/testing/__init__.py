@@ -4,7 +4,7 @@ Nothing in the engine imports this, and nothing in here imports a test framework
 """
 
 from headgate.testing.clock import FakeClock
-from headgate.testing.contract import StoreContract
 from headgate.testing.reservations import ReservingContract
+from headgate.testing.store import StoreContract
 
 __all__ = ["FakeClock", "ReservingContract", "StoreContract"]

@@ -11,38 +11,18 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import Any
 from uuid import uuid4
 
-from headgate.core.check import Charge, Check, Group, Outcome, Result
-from headgate.core.key import space
-from headgate.core.quota import BUCKETS, WINDOWS, Quota
+from headgate.core.check import Outcome
+from headgate.core.quota import BUCKETS
 from headgate.core.reservation import LATE_US, Claim, Status
 from headgate.stores.protocol import AsyncReservingStore, ReservingStore
 from headgate.testing.blocking import blocking
-from headgate.testing.clock import FakeClock
-from headgate.testing.contract import HOSTILE, LIMIT, SECOND, START, THREADS, WINDOW, _same
+from headgate.testing.contract import HOSTILE, LIMIT, SECOND, THREADS, WINDOW, Contract, same
 
 
-class ReservingContract:
+class ReservingContract(Contract):
     """Inherit, and override `make_store`. The store is emptied of expired reservations by each test that needs it."""
-
-    def make_store(self, clock: FakeClock) -> ReservingStore | AsyncReservingStore:
-        """A store that reads `clock`. Called once per test; the store is closed at the test's end."""
-        raise NotImplementedError("override make_store(clock) and return the store to be proved")
-
-    def pytest_generate_tests(self, metafunc: Any) -> None:
-        """A test that takes an `algorithm` runs once for each of the six."""
-        if "algorithm" in metafunc.fixturenames:
-            metafunc.parametrize("algorithm", WINDOWS + BUCKETS)
-
-    def teardown_method(self) -> None:
-        if "store" in self.__dict__:
-            self.store.close()
-
-    @cached_property
-    def clock(self) -> FakeClock:
-        return FakeClock(START)
 
     @cached_property
     def store(self) -> ReservingStore:
@@ -56,10 +36,10 @@ class ReservingContract:
 
     def test_a_reservation_is_claimed_once(self) -> None:
         name = self._name()
-        _same(self.store.claim(name), None, "a claim of what was never held")
+        same(self.store.claim(name), None, "a claim of what was never held")
         self.store.hold(name, "what was charged", SECOND)
-        _same(self.store.claim(name), Claim("what was charged", Status.OPEN), "the first claim")
-        _same(self.store.claim(name), None, "the second claim")
+        same(self.store.claim(name), Claim("what was charged", Status.OPEN), "the first claim")
+        same(self.store.claim(name), None, "the second claim")
 
     def test_of_many_who_claim_one_gets_it(self) -> None:
         for _ in range(20):
@@ -67,31 +47,31 @@ class ReservingContract:
             self.store.hold(name, "record", SECOND)
             with ThreadPoolExecutor(THREADS) as threads:
                 claims = list(threads.map(self.store.claim, [name] * THREADS))
-            _same(sum(claim is not None for claim in claims), 1, f"claims that succeeded, of {THREADS} threads")
+            same(sum(claim is not None for claim in claims), 1, f"claims that succeeded, of {THREADS} threads")
 
     def test_a_record_is_given_back_as_it_was(self) -> None:
         for text in HOSTILE:
             record = text.encode("utf-8", "replace").decode()
             name = self._name()
             self.store.hold(name, record, SECOND)
-            _same(self.store.claim(name), Claim(record, Status.OPEN), f"the record of {record[:40]!r}")
+            same(self.store.claim(name), Claim(record, Status.OPEN), f"the record of {record[:40]!r}")
 
     def test_a_reservation_expires_at_its_time_and_not_before(self) -> None:
         self._empty()
         name = self._name()
         self.store.hold(name, "record", 10 * SECOND)
         self._advance(10 * SECOND - 1)
-        _same(self.store.expire(), ((), 1), "what expired, 1 µs before its time")
+        same(self.store.expire(), ((), 1), "what expired, 1 µs before its time")
         self._advance(1)
-        _same(self.store.expire(), (("record",), None), "what expired at its time")
-        _same(self.store.expire(), ((), None), "what expired afterwards")
+        same(self.store.expire(), (("record",), None), "what expired at its time")
+        same(self.store.expire(), ((), None), "what expired afterwards")
 
     def test_reservations_expire_in_order(self) -> None:
         self._empty()
         for seconds in (3, 1, 2, 9):
             self.store.hold(self._name(), f"after {seconds}", seconds * SECOND)
         self._advance(3 * SECOND)
-        _same(self.store.expire(), (("after 1", "after 2", "after 3"), 6 * SECOND), "what expired, and when the next")
+        same(self.store.expire(), (("after 1", "after 2", "after 3"), 6 * SECOND), "what expired, and when the next")
 
     def test_many_that_have_expired_are_all_handed_out_once(self) -> None:
         self._empty()
@@ -105,7 +85,7 @@ class ReservingContract:
             found += records
             if next_us != 0:
                 break
-        _same(sorted(found), sorted(map(str, range(count))), "what was handed out")
+        same(sorted(found), sorted(map(str, range(count))), "what was handed out")
 
     def test_what_was_claimed_does_not_expire(self) -> None:
         self._empty()
@@ -113,7 +93,7 @@ class ReservingContract:
         self.store.hold(name, "record", SECOND)
         self.store.claim(name)
         self._advance(SECOND)
-        _same(self.store.expire(), ((), None), "what expired")
+        same(self.store.expire(), ((), None), "what expired")
 
     def test_a_claim_tells_whether_it_is_in_time(self) -> None:
         self._empty()
@@ -123,10 +103,10 @@ class ReservingContract:
         self.store.expire()
         self.store.hold(overdue, "overdue", SECOND)
         self._advance(SECOND)
-        _same(self.store.claim(overdue), Claim("overdue", Status.OVERDUE), "expired, and not handed out")
-        _same(self.store.expire().records, (), "what is handed out after that claim")
-        _same(self.store.claim(late), Claim("late", Status.LATE), "expired, and handed out")
-        _same([self.store.claim(name) for name in (late, overdue)], [None, None], "second claims")
+        same(self.store.claim(overdue), Claim("overdue", Status.OVERDUE), "expired, and not handed out")
+        same(self.store.expire().records, (), "what is handed out after that claim")
+        same(self.store.claim(late), Claim("late", Status.LATE), "expired, and handed out")
+        same([self.store.claim(name) for name in (late, overdue)], [None, None], "second claims")
 
     def test_what_has_expired_can_be_claimed_for_an_hour(self) -> None:
         self._empty()
@@ -136,9 +116,9 @@ class ReservingContract:
         self._advance(SECOND)
         self.store.expire()
         self._advance(LATE_US - 1)
-        _same(self.store.claim(names[0]), Claim("record", Status.LATE), "a claim 1 µs before an hour is over")
+        same(self.store.claim(names[0]), Claim("record", Status.LATE), "a claim 1 µs before an hour is over")
         self._advance(1)
-        _same(self.store.claim(names[1]), None, "a claim after an hour")
+        same(self.store.claim(names[1]), None, "a claim after an hour")
 
     # Adjusting
 
@@ -147,24 +127,24 @@ class ReservingContract:
         for cost in (2, 1):
             self.store.adjust((), [one._replace(cost=cost)])
             self._ask(other._replace(cost=cost))
-            _same(self._look(one), self._look(other), f"after a surcharge and a check of {cost}")
+            same(self._look(one), self._look(other), f"after a surcharge and a check of {cost}")
             self._advance(1_234_567)
-        _same(self._look(one), self._look(other), "some time later")
+        same(self._look(one), self._look(other), "some time later")
 
     def test_a_surcharge_beyond_the_limit_has_to_be_waited_for(self, algorithm: str) -> None:
         check = self._check(algorithm)
         self._ask(check)
         self.store.adjust((), [check._replace(cost=2 * LIMIT)])
         refused = self._ask(check)
-        _same(refused.remaining, 0, "remaining")
+        same(refused.remaining, 0, "remaining")
         if algorithm in BUCKETS:
-            _same(refused.wait_us, (LIMIT + 2) * WINDOW * SECOND // LIMIT, "wait, of a debt above a whole limit")
+            same(refused.wait_us, (LIMIT + 2) * WINDOW * SECOND // LIMIT, "wait, of a debt above a whole limit")
         for early_us in (1_000, 1):
             self._advance(refused.wait_us - early_us)
             refused = self._ask(check)
-            _same(refused.wait_us, early_us, f"wait, {early_us} µs before its end")
+            same(refused.wait_us, early_us, f"wait, {early_us} µs before its end")
         self._advance(1)
-        _same(self._ask(check).wait_us, 0, "wait, at its end")
+        same(self._ask(check).wait_us, 0, "wait, at its end")
 
     def test_an_adjustment_undoes_a_charge(self, algorithm: str) -> None:
         check = self._check(algorithm)
@@ -173,9 +153,9 @@ class ReservingContract:
         self.store.adjust([charge._replace(check=check._replace(cost=2))])
         if algorithm in BUCKETS:
             self._advance(12 * SECOND + 2)  # by itself, a unit has come back
-            _same(self._look(check), Outcome(0, LIMIT, 0), "after an adjustment and what came back")
+            same(self._look(check), Outcome(0, LIMIT, 0), "after an adjustment and what came back")
         else:
-            _same(self._look(check).remaining, LIMIT - 1, "after an adjustment of 2 of 3")
+            same(self._look(check).remaining, LIMIT - 1, "after an adjustment of 2 of 3")
 
     def test_adjustments_of_charges_that_overlapped_give_back_no_more_than_was_lost(self, algorithm: str) -> None:
         check = self._check(algorithm, limit=100)
@@ -184,41 +164,13 @@ class ReservingContract:
         self._advance(WINDOW * SECOND // 2)
         self._ask(check._replace(cost=30))
         self.store.adjust([second])
-        _same(self._look(check).remaining, 70, "remaining when only 30 are left")
+        same(self._look(check).remaining, 70, "remaining when only 30 are left")
 
     def test_no_adjustments_are_nothing_to_do(self) -> None:
         self.store.adjust([], [])
 
-    # How the tests ask
-
-    @cached_property
-    def _run(self) -> str:
-        return uuid4().hex
-
     def _name(self) -> str:
         return uuid4().hex
-
-    def _check(self, algorithm: str, *, subject: str = "alice", limit: int = LIMIT) -> Check:
-        return Check("rule", space("user", self._run, algorithm), subject, Quota(limit, WINDOW, algorithm=algorithm))
-
-    def _decide(self, group: Group) -> Outcome:
-        (result,) = self.store.check([group])
-        assert isinstance(result, Result), f"expected a Result, got {result!r}"
-        return result.outcomes[0]
-
-    def _ask(self, check: Check) -> Outcome:
-        return self._decide(Group((check,)))
-
-    def _look(self, check: Check) -> Outcome:
-        return self._decide(Group((check,), peek=True))
-
-    def _charge(self, check: Check) -> Charge:
-        outcome = self._ask(check)
-        _same(outcome.wait_us, 0, f"wait of a check of cost {check.cost}")
-        return Charge(check, self.clock.now_us(), outcome.reset_us)
-
-    def _advance(self, us: int) -> None:
-        self.clock.advance(us / SECOND)
 
     def _empty(self) -> None:
         """Of what other tests have left: a store may outlive them."""

@@ -276,6 +276,8 @@ def test_odd_options_are_refused() -> None:
         RateLimitMiddleware(answer, limiter=limiter, max_waiting=-1)
     with pytest.raises(InvalidCheck, match="cost"):
         RateLimitMiddleware(answer, limiter=limiter, cost=-1)
+    with pytest.raises(TypeError, match="'max_wait'"):
+        RateLimitMiddleware(answer, limiter=limiter, max_wait=1)  # type: ignore[call-arg]
 
 
 # Charging after the fact.

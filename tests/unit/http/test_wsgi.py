@@ -147,6 +147,11 @@ def test_only_so_many_requests_are_held_back() -> None:
     assert [call.status for call in calls] == ["200 OK"]
 
 
+def test_an_unknown_option_is_named() -> None:
+    with pytest.raises(TypeError, match="'max_wait'"):
+        RateLimitMiddleware(hello, limiter=Limiter("1/minute"), max_wait=1)  # type: ignore[call-arg]
+
+
 @pytest.mark.parametrize(("told", "remaining", "cost"), [("30", 70, "30"), ("0", 100, "0"), ("x", 50, "50")])
 def test_what_the_app_says_that_it_cost_is_charged_once(told: str, remaining: int, cost: str) -> None:
     def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:

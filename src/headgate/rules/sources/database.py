@@ -131,7 +131,7 @@ class DatabaseSource:
                 len(error.problems),
                 error,
             )
-        except Exception:
+        except Exception:  # of any kind: the thread that follows the rules must outlive it, or they would never change
             log.exception("rules: %s could not be followed", self._database.name)
 
     def changes(self) -> Changes:

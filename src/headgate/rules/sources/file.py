@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
@@ -32,6 +33,15 @@ TICK_NS: Final = 1_000_000_000  # a file changed less than this before it was re
 Mark = tuple[int, ...]
 
 log = logging.getLogger("headgate")
+
+
+@dataclass(frozen=True, slots=True)
+class FileStatus:
+    """How a source is doing."""
+
+    version: str  # of the snapshot in force
+    loads: int  # how often rules were read and put in force
+    rejected: int  # how often the file was not good
 
 
 class FileSource:
@@ -57,7 +67,7 @@ class FileSource:
         self.path = Path(path)
         self._clock: Clock = clock or SystemClock()
         self._lock = Lock()  # of what follows: one load at a time, so that an older never replaces a newer
-        self._loads = 0
+        self._loads = self._rejected = 0
         self._digest = ""  # of the content in force
         self._seen = ""  # of the content last read, good or not
         self._mark: Mark | None = ()  # of the file when it was last read
@@ -75,7 +85,11 @@ class FileSource:
         Raises `InvalidRule`: then what was in force still is.
         """
         with self._lock:
-            snapshot = self._load()
+            try:
+                snapshot = self._load()
+            except InvalidRule:
+                self._rejected += 1
+                raise
             if snapshot is not self._holder.current:
                 self._holder.swap(snapshot)
                 log.info("rules: version %s of %s is in force", snapshot.version, self.path)
@@ -98,6 +112,10 @@ class FileSource:
         if not self._is_known():
             self._reload_and_log()
 
+    def status(self) -> FileStatus:
+        """How it is doing."""
+        return FileStatus(self._holder.current.version, self._loads, self._rejected)
+
     def close(self) -> None:
         """Stop following the file."""
         if self._watcher is not None:
@@ -116,7 +134,7 @@ class FileSource:
                 len(error.problems),
                 error,
             )
-        except Exception:
+        except Exception:  # of any kind: the watcher's thread must outlive it, or the file would never be read again
             version = self._holder.current.version
             log.exception("rules: %s could not be loaded: version %s stays in force", self.path, version)
 

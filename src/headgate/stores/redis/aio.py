@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextvars import Context
 from typing import Any, NamedTuple, cast
 
 from redis.asyncio.connection import Connection, parse_url
@@ -21,6 +22,7 @@ from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States, single
 from headgate.core.reservation import Claim, Expired
 from headgate.errors import IdempotencyConflict, StoreError, StoreUnavailable
+from headgate.stores.observer import StoreObserver
 from headgate.stores.protocol import AsyncSingle
 from headgate.stores.redis import reservations, script
 from headgate.stores.redis.options import FAULTS, fault, read_url
@@ -40,18 +42,21 @@ class _Waiting(NamedTuple):
 class AsyncRedisStore:
     """Keeps state in Redis or Valkey, for the tasks of one event loop.
 
-    `clock` is for tests: given one, its time is sent along instead of using the server's.
+    `clock` is for tests: given one, its time is sent along instead of using the server's. `observer` is told of
+    every call.
     """
 
-    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+    def __init__(self, url: str, *, clock: Clock | None = None, observer: StoreObserver | None = None) -> None:
         self._options, kind, self._arguments = read_url(url)
         self._connection_class: Any = parse_url(url).get("connection_class", Connection) if kind else Connection
         self._clock = clock
+        self._observer = observer
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: deque[_Waiting] = deque()
         self._woken = False  # whether _depart is about to run
         self._deadline = 0.0
         self._calls: set[asyncio.Task[None]] = set()
+        self._nobody = Context()  # of calls that leave when another has returned: it is not that one's callers'
         self._idle: list[Any] = []
         self._closed = False
 
@@ -146,7 +151,7 @@ class AsyncRedisStore:
                 assert self._loop is not None
                 call = self._loop.create_task(self._call(batch))
                 self._calls.add(call)
-                call.add_done_callback(self._returned)
+                call.add_done_callback(self._returned, context=self._nobody)
 
     def _batch(self) -> list[_Waiting]:
         """Those who go with the next call; not those who were cancelled meanwhile, or whose time is up."""
@@ -170,7 +175,10 @@ class AsyncRedisStore:
 
     def _expire(self, answer: asyncio.Future[Results]) -> None:
         if not answer.done():
-            answer.set_exception(fault(TimeoutError(), self._options.timeout))
+            known = fault(TimeoutError(), self._options.timeout)
+            answer.set_exception(known)
+            if self._observer is not None:
+                self._observer.failed(known, self._options.timeout, 1)
 
     def _returned(self, call: asyncio.Task[None]) -> None:
         self._calls.discard(call)
@@ -181,7 +189,9 @@ class AsyncRedisStore:
         """One call, and its answers to those who wait for them."""
         groups = [group for waiting in batch for group in waiting.groups]
         command, deadline = batch[0].command, batch[-1].deadline
+        observer = self._observer
         assert self._loop is not None
+        began = 0.0 if observer is None else self._loop.time()
         for waiting in batch:
             if waiting.deadline < deadline:  # it joined in an earlier tick, while all calls were under way
                 self._loop.call_at(waiting.deadline, self._expire, waiting.answer)
@@ -196,9 +206,13 @@ class AsyncRedisStore:
             for waiting in batch:
                 if not waiting.answer.done():
                     waiting.answer.set_exception(known)
+            if observer is not None:
+                observer.failed(known, self._loop.time() - began, len(groups))
             if known is not error:
                 raise
             return
+        if observer is not None:
+            observer.called(self._loop.time() - began, len(groups))
         at = 0
         for waiting in batch:
             count = len(waiting.groups)
