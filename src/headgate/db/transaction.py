@@ -94,6 +94,7 @@ class Transaction:
         if tier.name in self._content.tiers:
             raise ChangeConflict(f"tier {tier.name!r} exists already")
         _storable(f"tier {tier.name!r}", tier.name)
+        _short(f"tier {tier.name!r}", "name", tier.name)
         position = 1 + max(
             self._connection.scalars(schema.tiers.select().with_only_columns(schema.tiers.c.position)), default=0
         )
@@ -118,6 +119,7 @@ class Transaction:
             return
         table = exemption_table(exemption)
         _storable(f"exemption of {exemption.type} {exemption.value!r}", exemption.value)
+        _short(f"exemption of {exemption.type} {exemption.value!r}", "value", exemption.value)
         self._content.exemptions.append(exemption)
         self._connection.execute(insert(schema.exemptions), table)
         self._note("create", "exemption", f"{exemption.type} {exemption.value}", None, table)
@@ -150,6 +152,8 @@ class Transaction:
         if tier is not None and tiers and tier not in tiers:
             message = f"{tier!r} is not one of the tiers ({', '.join(sorted(tiers))})"
             raise InvalidRule(Problem(f"user {user_id!r}", "tier", message))
+        if tier is not None:
+            _short(f"user {user_id!r}", "tier", tier)
         self._put_user(user, User(id=user_id, tier=tier, overrides=user.overrides if user else ()))
 
     def put_override(self, user_id: str, override: Override) -> None:
@@ -207,6 +211,26 @@ class Transaction:
         self._put_settings("headgate", settings_table(snapshot))
         self.update_penalties(snapshot.penalties)
 
+    # What there is, as changed so far
+
+    @property
+    def rules_version(self) -> int:
+        """The version in which anything but users had last changed, before this transaction."""
+        return self._versions.rules_version
+
+    def entry(self, rule_id: str) -> Entry | None:
+        """A rule, and its version."""
+        return self._content.rules.get(rule_id)
+
+    def user(self, user_id: str) -> User | None:
+        """A user's tier and overrides. Raises `InvalidRule` for what can be no user's id."""
+        return self._user(user_id)
+
+    @property
+    def differences(self) -> list[Table]:
+        """What has been changed so far, in order: `action`, `kind`, `subject`, `before` and `after` of the log."""
+        return [{name: row[name] for name in ("action", "kind", "subject", "before", "after")} for row in self._log]
+
     def finish(self, *, notify: bool) -> bool:
         """Validate, and write what is not written yet; whether there was anything. The caller commits."""
         if not self._log:
@@ -246,6 +270,7 @@ class Transaction:
     def _put_rule(self, rule: Rule, before: Rule | None) -> None:
         row = rule_row(rule)
         _storable(f"rule {rule.id!r}", row)
+        _short(f"rule {rule.id!r}", "id", rule.id)
         self._content.rules[rule.id] = Entry(rule, self.version)
         action = "create" if before is None else "update"
         self._note(action, "rule", rule.id, None if before is None else rule_table(before), rule_table(rule))
@@ -272,8 +297,7 @@ class Transaction:
     def _user(self, user_id: str) -> User | None:
         self._flush()
         _storable(f"user {user_id!r}", user_id)
-        if not 1 <= len(user_id) <= MAX_ID:
-            raise InvalidRule(Problem(f"user {user_id!r}", "id", f"must have from 1 to {MAX_ID} characters"))
+        _short(f"user {user_id!r}", "id", user_id)
         return queries.user(self._connection, user_id)
 
     def _put_user(self, before: User | None, user: User | None) -> None:
@@ -331,6 +355,12 @@ class Transaction:
             ]
             self._connection.execute(insert(table), rows)
         self._stored = dict(now)
+
+
+def _short(where: str, field: str, value: str) -> None:
+    """Raises `InvalidRule` when a text is longer than PostgreSQL can have in an index."""
+    if not 1 <= len(value) <= MAX_ID:
+        raise InvalidRule(Problem(where, field, f"must have from 1 to {MAX_ID} characters"))
 
 
 def _storable(where: str, value: Any) -> None:

@@ -11,12 +11,11 @@ from __future__ import annotations
 import logging
 import os
 import time
-import tomllib
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final
+from typing import Final
 
 from headgate.core.clock import Clock, SystemClock
 from headgate.errors import InvalidRule, Problem
@@ -24,7 +23,7 @@ from headgate.rules.holder import Holder
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.sources import sighup as hangup
 from headgate.rules.sources.collection import collection_paused
-from headgate.rules.sources.document import snapshot_of
+from headgate.rules.sources.document import parsed, snapshot_of
 from headgate.rules.sources.watcher import Watcher
 
 SETTLED: Final = 0.05  # seconds without change after which a file counts as written
@@ -162,7 +161,7 @@ class FileSource:
         if digest == self._digest:
             return self._holder.current
         with collection_paused():
-            snapshot = snapshot_of(_parse(content, file), version=f"{self._loads + 1}-{digest}", file=file)
+            snapshot = snapshot_of(parsed(content, file), version=f"{self._loads + 1}-{digest}", file=file)
         self._loads += 1
         self._digest = digest
         self._remark(snapshot)
@@ -196,20 +195,6 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise InvalidRule(Problem("", "", f"cannot be read: {error.strerror}", str(path))) from error
-
-
-def _parse(content: bytes, file: str) -> dict[str, Any]:
-    try:
-        data = tomllib.loads(content.decode())
-    except UnicodeDecodeError as error:
-        raise InvalidRule(Problem("", "", f"is not UTF-8 at byte {error.start}", file)) from None
-    except (ValueError, RecursionError) as error:  # also of a number of 5,000 digits, or a list in a list in a list …
-        raise InvalidRule(Problem("", "", f"is not TOML: {error}", file)) from None
-    if not data:
-        raise InvalidRule(
-            Problem("", "", "is empty, or only half written; without any rule, it needs a [headgate] table", file)
-        )
-    return data
 
 
 def _mark(path: Path) -> Mark | None:
