@@ -1,0 +1,80 @@
+"""Makes batches of what was recorded: gives events their ids, and counts by subject."""
+
+from __future__ import annotations
+
+from headgate.audit.buffer import CLIENT, OTHER, Window
+from headgate.db.events import Batch, Count, Event, kept_text
+
+Subject = tuple[int, str, str, str, str]  # the fields of a Count that tell it from others
+
+
+class Digest:
+    """Numbers the batches of one run, and their events. For one thread at a time.
+
+    A run has at most so many `subjects` in a minute, so that a flood of ever new ones does not fill the database; the
+    rest of each rule and dimension is counted together.
+    """
+
+    def __init__(self, run: str, subjects: int) -> None:
+        self._run = run
+        self._subjects = subjects
+        self._batches = 0
+        self._events = 0
+        self._minute_us = 0
+        self._seen: set[Subject] = set()  # in this minute
+
+    def batch(self, window: Window) -> Batch:
+        """The next batch."""
+        self._batches += 1
+        return Batch(self._batches, [self._numbered(event) for event in window.rows], self._counts(window))
+
+    def _numbered(self, event: Event) -> Event:
+        self._events += 1
+        return event._replace(id=f"{self._run}{self._events:010x}")
+
+    def _counts(self, window: Window) -> list[Count]:
+        counts: dict[Subject, list[int]] = {}
+        own: set[tuple[str, str]] = set()  # rules and their dimensions
+        for client, (events, cost) in window.tallies.items():
+            minute_us, rule, reason, dimension, subject, *names = client
+            self._begin(minute_us)
+            own.add((rule, dimension))
+            keys = [(minute_us, rule, reason, "", ""), self._admitted((minute_us, rule, reason, dimension, subject))]
+            keys += [
+                self._admitted((minute_us, rule, reason, fact, name))
+                for fact, name in zip(CLIENT, names, strict=True)
+                if name is not None and fact != dimension
+            ]
+            for key in keys:
+                tally = counts.get(key)
+                if tally is None:
+                    tally = counts[key] = [0, 0]
+                tally[0] += events
+                tally[1] += cost
+        return [
+            Count(
+                minute_us=minute_us,
+                rule=kept_text(rule),
+                reason=reason,
+                dimension=kept_text(dimension),
+                subject=kept_text(subject),
+                own=(rule, dimension) in own,
+                events=events,
+                cost=cost,
+            )
+            for (minute_us, rule, reason, dimension, subject), (events, cost) in counts.items()
+        ]
+
+    def _begin(self, minute_us: int) -> None:
+        if minute_us != self._minute_us:
+            self._minute_us = minute_us
+            self._seen.clear()
+
+    def _admitted(self, key: Subject) -> Subject:
+        """As whom to count a subject: as itself, unless there are too many."""
+        if key in self._seen or key[4] in ("", OTHER):
+            return key
+        if len(self._seen) >= self._subjects:
+            return (*key[:4], OTHER)
+        self._seen.add(key)
+        return key
