@@ -1,8 +1,31 @@
-"""The command line: `headgate --help`."""
+"""The command line: `headgate --help`. One file per command or group of commands, registered in `app`.
+
+Exit codes: 0 fine, 1 refused or invalid, 2 wrong usage or a fault. What is wrong is said in one line for each thing,
+on stderr; a traceback is a bug of ours.
+"""
 
 from __future__ import annotations
 
+import sys
+from typing import Final
+
+REFUSED: Final = 1
+FAULT: Final = 2
+
 
 def main() -> None:
-    """Run it."""
-    raise SystemExit("headgate: not here yet")
+    """Run it, and exit."""
+    try:
+        from headgate.cli.app import app  # noqa: PLC0415 - what it needs may not be installed
+    except ImportError as error:
+        if error.name is None or error.name.startswith("headgate"):
+            raise
+        complain(f"the command line needs {error.name}: pip install 'headgate[service]'")
+        sys.exit(FAULT)
+    app()
+
+
+def complain(text: str) -> None:
+    """Say what is wrong, on stderr."""
+    for line in text.splitlines():
+        print(f"headgate: {line}", file=sys.stderr)

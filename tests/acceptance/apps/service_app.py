@@ -38,7 +38,7 @@ class Well:
         return {}
 
 
-def metrics() -> tuple[bytes, str]:
+async def metrics(accept: str) -> tuple[bytes, str]:
     return b"headgate_up 1\n", "text/plain; version=0.0.4; charset=utf-8"
 
 

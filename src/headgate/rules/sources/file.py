@@ -73,7 +73,7 @@ class FileSource:
         self._mark: Mark | None = ()  # of the file when it was last read
         self._holder = Holder(self._load())
         self._watcher = Watcher(self.path, self.refresh) if watch else None
-        self._unsubscribe = hangup.subscribe(self._reload_and_log) if sighup else None
+        self._unsubscribe = hangup.subscribe(self.reload_and_log) if sighup else None
 
     @property
     def holder(self) -> Holder:
@@ -110,7 +110,7 @@ class FileSource:
             if mark == before:
                 break
         if not self._is_known():
-            self._reload_and_log()
+            self.reload_and_log()
 
     def status(self) -> FileStatus:
         """How it is doing."""
@@ -123,7 +123,8 @@ class FileSource:
         if self._unsubscribe is not None:
             self._unsubscribe()
 
-    def _reload_and_log(self) -> None:
+    def reload_and_log(self) -> None:
+        """`reload`, with what is wrong in the log instead of raised."""
         try:
             self.reload()
         except InvalidRule as error:

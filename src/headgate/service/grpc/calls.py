@@ -14,6 +14,7 @@ import grpc
 import grpc.aio
 
 from headgate.service.access import Access, Role
+from headgate.service.grpc.gate import Gate
 from headgate.service.grpc.status import status_of
 from headgate.service.rpc.method import Method, Service
 from headgate.telemetry.meter import Meter
@@ -23,17 +24,17 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 _BEARER: Final = "bearer "
 
 
-def handler_of(service: Service, access: Access, meter: Meter) -> grpc.GenericRpcHandler:
-    """All methods of a service."""
+def handler_of(service: Service, access: Access, meter: Meter, gate: Gate) -> grpc.GenericRpcHandler:
+    """All methods of a service. Their answers pass the gate."""
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        name: grpc.unary_unary_rpc_method_handler(_unary(name, method, service.protocol, access, meter))
+        name: grpc.unary_unary_rpc_method_handler(_unary(name, method, service.protocol, access, meter, gate))
         for name, method in service.methods.items()
     }
     return grpc.method_handlers_generic_handler(service.name, handlers)
 
 
 def _unary(
-    name: str, method: Method, protocol: str, access: Access, meter: Meter
+    name: str, method: Method, protocol: str, access: Access, meter: Meter, gate: Gate
 ) -> Callable[[bytes, Context], Awaitable[bytes]]:
     read, answer, role = method.request.FromString, method.answer, method.role
 
@@ -48,6 +49,8 @@ def _unary(
             meter.took(protocol, perf_counter() - start)
             await context.abort(*status_of(error, name))
         meter.took(protocol, perf_counter() - start)
+        if gate.closed is not None:
+            await gate.pass_through()
         return sent
 
     return call

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -11,11 +12,14 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from headgate.service.access import Access
 from headgate.service.grpc.calls import handler_of
+from headgate.service.grpc.gate import Gate
 from headgate.service.grpc.reflection import reflection_handlers
 from headgate.service.rpc.method import Service
 from headgate.telemetry.meter import Meter
 
 MAX_MESSAGE: Final = 4 * 1024 * 1024  # bytes; larger ones are RESOURCE_EXHAUSTED
+
+GOODBYE: Final = 0.02  # seconds in which clients are told that it stops, before they get their last answers
 
 
 class GrpcServer:
@@ -34,24 +38,27 @@ class GrpcServer:
         reflection: bool = False,
         reuse_port: bool = False,
         max_message: int = MAX_MESSAGE,
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     ) -> None:
         self._services = services
         self._access = access
         self._meter = meter or Meter()
         self._reflection = reflection
+        self._interceptors = interceptors
         self._options = (
             ("grpc.so_reuseport", int(reuse_port)),
             ("grpc.max_receive_message_length", max_message),
             ("grpc.max_send_message_length", -1),
         )
+        self._gate = Gate()
         self._server: grpc.aio.Server | None = None
         self._health: Any = health.aio.HealthServicer()
 
     async def start(self, address: str, credentials: grpc.ServerCredentials | None = None) -> int:
         """Listen at `host:port` or `unix:/path`, with TLS if there are credentials. Returns the port, which is another
         if it was 0. Raises `OSError` if the address is not to be had."""
-        server = self._server = grpc.aio.server(options=self._options)
-        handlers: list[Any] = [handler_of(service, self._access, self._meter) for service in self._services]
+        server = self._server = grpc.aio.server(interceptors=self._interceptors, options=self._options)
+        handlers: list[Any] = [handler_of(service, self._access, self._meter, self._gate) for service in self._services]
         if self._reflection:
             handlers += reflection_handlers([service.name for service in self._services], self._access)
         server.add_generic_rpc_handlers(handlers)
@@ -76,4 +83,9 @@ class GrpcServer:
         """Take no new calls, and wait so many seconds for those under way; None: do not wait."""
         if self._server is not None:
             await self.drain()
-            await self._server.stop(grace)
+            if grace:
+                await self._gate.close()
+            stopping = asyncio.create_task(self._server.stop(grace))
+            await asyncio.sleep(GOODBYE)
+            self._gate.open()
+            await stopping

@@ -62,6 +62,10 @@ class Counting(Meter):
         self.told.append((protocol, checks))
 
 
+async def page(accept: str) -> tuple[bytes, str]:
+    return b"up 1\n", accept or "text/plain; version=0.0.4"
+
+
 def made(
     *, access: Access | None = None, state: State | None = None, meter: Meter | None = None, **more: Any
 ) -> HttpApp:
@@ -70,7 +74,7 @@ def made(
         DataPlane(limiter, meter=meter),
         access or Access(),
         health=state or State(),
-        metrics=lambda: (b"up 1\n", "text/plain; version=0.0.4"),
+        metrics=page,
         **more,
     )
 
@@ -308,6 +312,7 @@ def test_readiness(state: State, status: int, said: dict[str, Any]) -> None:
 
 def test_health_and_metrics_are_open_and_have_heads() -> None:
     app = made(access=Access(data_token=OPERATOR))
+    assert call(app, "GET", "/metrics", headers=[("accept", "text/x")]).headers["content-type"] == "text/x"
     got = call(app, "GET", "/metrics")
     assert (got.status, got.body, got.headers["content-type"]) == (200, b"up 1\n", "text/plain; version=0.0.4")
     head = call(app, "HEAD", "/metrics")

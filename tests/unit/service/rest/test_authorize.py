@@ -18,7 +18,7 @@ from headgate.service.rest.app import HttpApp
 from headgate.service.rest.authorize import Options, endpoint_of, options_of
 from headgate.testing import FakeClock
 from tests.unit.service.rest.call import Got, Lines, call
-from tests.unit.service.rest.test_app import Counting, State
+from tests.unit.service.rest.test_app import Counting, State, page
 
 KEY = "open sesame"
 
@@ -49,7 +49,7 @@ class World:
         self.kept, self.meter = Kept(), Counting()
         limiter = AsyncLimiter(snapshot, clock=FakeClock(start=1_000_000))
         data = DataPlane(limiter, meter=self.meter, recorder=self.kept)
-        self.app = HttpApp(data, access or Access(), health=State(), metrics=lambda: (b"", ""), identity=identity)
+        self.app = HttpApp(data, access or Access(), health=State(), metrics=page, identity=identity)
 
     def ask(self, headers: Lines = (), query: str = "", method: str = "GET", peer: str = "127.0.0.1") -> Got:
         return call(self.app, method, "/v1/authorize" + query, headers=headers, peer=peer)
