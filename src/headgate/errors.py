@@ -3,6 +3,7 @@
 HeadgateError
 ├── InvalidQuota          (ValueError)   a notation or a figure that makes no quota
 ├── InvalidRule           (ValueError)   rules that cannot be applied; lists every problem with them
+├── InvalidSettings       (ValueError)   settings that the service cannot run with; lists every problem
 ├── InvalidCheck          (ValueError)   a check whose subject, cost or key makes no sense
 │   └── IdempotencyConflict              one idempotency key, two different requests
 ├── RateLimited                          a decorated function was refused; carries the decision
@@ -58,6 +59,14 @@ class InvalidRule(HeadgateError, ValueError):
     def __init__(self, *problems: Problem | str) -> None:
         self.problems = tuple(Problem("", "", problem) if isinstance(problem, str) else problem for problem in problems)
         super().__init__("\n".join(map(str, self.problems)))
+
+
+class InvalidSettings(HeadgateError, ValueError):
+    """Settings that the service cannot run with. `problems` lists them all; as text, one line for each."""
+
+    def __init__(self, *problems: str) -> None:
+        self.problems = problems
+        super().__init__("\n".join(problems))
 
 
 class InvalidCheck(HeadgateError, ValueError):

@@ -16,6 +16,7 @@ from headgate.rules.users import Override, User
 
 CHANNEL: Final = "headgate"  # of PostgreSQL's NOTIFY
 
+FIRST_VERSION: Final = 1  # of a database in which nothing was ever changed
 MOST_CHANGED: Final = 500  # rules that are read one by one; when more have changed, all are
 
 log = logging.getLogger("headgate")

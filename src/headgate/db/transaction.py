@@ -53,6 +53,11 @@ class Transaction:
         self._stored: dict[str, Entry] = {}  # the rules as they are in the database, when they are loaded
         self._last_position = 0
 
+    @property
+    def is_first(self) -> bool:
+        """Whether nothing was ever changed in this database before."""
+        return self._versions.version == queries.FIRST_VERSION
+
     # Rules
 
     def create_rule(self, rule: Rule) -> None:

@@ -11,6 +11,7 @@ from headgate.stores.memory import AsyncMemoryStore, MemoryStore
 from headgate.stores.protocol import AsyncStore, Store
 
 REDIS = ("redis", "rediss", "unix")
+SCHEMES = ("memory", *REDIS)
 
 
 def open_store(url: str, clock: Clock | None) -> Store:
@@ -31,7 +32,7 @@ def open_async_store(url: str, clock: Clock | None) -> AsyncStore:
 
 def _scheme(url: str) -> str:
     scheme = urlsplit(url).scheme
-    if scheme != "memory" and scheme not in REDIS:
+    if scheme not in SCHEMES:
         raise ValueError(
             f"store: {url!r} is not a URL of a store; use memory://, redis://host:6379/0, rediss:// or unix://path"
         )

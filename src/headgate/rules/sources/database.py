@@ -37,6 +37,7 @@ POLL_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = (0.1, 0.2, 0.3, 0.5)  # before the next try to listen again; the last one repeats
 MAX_FORGOTTEN: Final = 1_000  # users that changed at once; when more did, all are looked up again
 CHANNEL: Final = "headgate:rules"  # of Redis
+SEEDED_BY: Final = "headgate"  # in the change log
 
 log = logging.getLogger("headgate")
 
@@ -65,23 +66,32 @@ class DatabaseSource:
     Users' tiers and overrides are not loaded but looked up when they come: `users_cached` and `users_seconds` say
     how many are remembered for how long, `users_deadline` how long a check waits for one.
 
-    `migrated` first brings the database's tables up to date. Raises `DatabaseError` when the database cannot be
-    reached to begin with, `InvalidRule` when its rules are not good. Safe to use from any thread.
+    `migrated` first brings the database's tables up to date; `seed` is put into one that has never held anything.
+    Raises `DatabaseError` when the database cannot be reached to begin with, `InvalidRule` when its rules are not
+    good; with a `fallback`, that is in force instead until the database is there with good rules.
+
+    A `Database` that it is given stays its caller's to close. Safe to use from any thread.
     """
 
     def __init__(
         self,
-        url: str,
+        database: str | Database,
         *,
         redis: str | None = None,
         poll: float = POLL_SECONDS,
         migrated: bool = True,
+        seed: Snapshot | None = None,
+        fallback: Snapshot | None = None,
         users_cached: int = 100_000,
         users_seconds: float = 300.0,
         users_deadline: float = 0.25,
     ) -> None:
-        self._database = Database(url)
+        self._owned = isinstance(database, str)
+        self._database = Database(database) if isinstance(database, str) else database
         self._poll = poll
+        self._migrated = migrated
+        self._seed = seed
+        self._ready = False  # whether the database has its tables, and its seed
         self._lock = Lock()  # of what follows: one load at a time, so that an older never replaces a newer
         self._versions = Versions(0, 0)
         self._error: DatabaseError | None = None
@@ -92,13 +102,15 @@ class DatabaseSource:
         self._directory = CachedDirectory(
             self._users, size=users_cached, seconds=users_seconds, deadline=users_deadline
         )
-        self._holder: Holder | None = None
+        self._holder: Holder | None = None if fallback is None else Holder(fallback)
         try:
-            if migrated:
-                migrate(self._database)
-            self.reload()
+            if fallback is None:
+                self.reload()
+            else:
+                self.refresh()
         except BaseException:
-            self._database.close()
+            if self._owned:
+                self._database.close()
             raise
         self._redis = redis
         self._start()
@@ -162,7 +174,8 @@ class DatabaseSource:
         if self._thread is not current_thread():
             self._thread.join()
         self._directory.close()
-        self._database.close()
+        if self._owned:
+            self._database.close()
 
     def _start(self) -> None:
         self._stop = Event()
@@ -182,6 +195,7 @@ class DatabaseSource:
     def _catch_up(self, *, anyway: bool = False) -> Snapshot:
         """Put in force what has changed since the last time; with `anyway`, everything."""
         with self._lock:
+            self._make_ready()
             seen = self._versions
             problem: InvalidRule | None = None
             with self._database.read() as connection:
@@ -216,6 +230,19 @@ class DatabaseSource:
             self._versions = Versions(now.version, in_force)
             self._swap(snapshot, loaded=in_force != seen.rules_version)
             return snapshot
+
+    def _make_ready(self) -> None:
+        """What is to be done once, as soon as the database can be reached."""
+        if self._ready:
+            return
+        if self._migrated:
+            migrate(self._database)
+        if self._seed is not None:
+            with Changes(self._database).begin(SEEDED_BY) as change:
+                if change.is_first:
+                    change.apply(self._seed)
+                    log.info("rules: %s was empty, and has sample rules now", self._database.name)
+        self._ready = True
 
     def _swap(self, snapshot: Snapshot, *, loaded: bool) -> None:
         if self._holder is None:

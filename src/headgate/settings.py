@@ -1,0 +1,307 @@
+"""Settings of the service. The environment is read here and nowhere else.
+
+Defaults < a TOML file < the environment (`HEADGATE_HTTP_ADDRESS`) < flags (`--http-address`), all under one name: in
+the file it is `http_address`. What is a secret can also be read from a file of its own: `HEADGATE_ADMIN_TOKEN_FILE`.
+
+Every value is remembered with where it came from, so that messages can say which one to change.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from difflib import get_close_matches
+from ipaddress import ip_address
+from os import environ as process_environment
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_core import ErrorDetails
+
+from headgate.errors import InvalidSettings
+from headgate.rules import fields
+from headgate.stores.urls import SCHEMES
+
+PREFIX: Final = "HEADGATE_"
+FROM_FILES: Final = ("store", "database_url", "admin_token", "data_token")  # also by the name with _file
+OF_CLIENTS: Final = ("HEADGATE_URL", "HEADGATE_TOKEN", "HEADGATE_TOKEN_FILE")  # of the other commands
+SHORT_TOKEN: Final = 16  # characters; a token below this can be guessed
+# What Kubernetes sets for a service called headgate, and what our tests go by.
+_OF_OTHERS: Final = re.compile(r"HEADGATE_(SERVICE_(HOST|PORT)|PORT(_\d+_|$)|TEST_)")
+
+
+class Address(NamedTuple):
+    """Where to listen. Port 0 means any free one."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: Any) -> Address:
+        """Of `127.0.0.1:8080`, `[::1]:8080` or `:8080`, which is every interface. Raises `ValueError`."""
+        if isinstance(text, Address):
+            return text
+        host, colon, port = text.rpartition(":") if isinstance(text, str) else ("", "", "")
+        bracketed = host.startswith("[") and host.endswith("]")
+        number = int(port) if colon and port.isascii() and port.isdecimal() else -1
+        if not 0 <= number <= 65_535 or (":" in host and not bracketed):
+            raise ValueError(f"must be host:port, as in 127.0.0.1:8080 or [::1]:8080, got {text!r}")
+        return cls((host[1:-1] if bracketed else host) or "::", number)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _seconds(value: Any) -> float:
+    """Seconds, of a number or of a text such as `90d`."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = float(value)
+    return fields.seconds(value)
+
+
+def _file(value: Any) -> Path:
+    path = Path(value).expanduser()
+    if not path.is_file():
+        raise ValueError(f"{str(path)!r} is not a file that is there")
+    return path
+
+
+def _store(value: Any) -> Any:
+    if isinstance(value, str) and urlsplit(value).scheme not in SCHEMES:
+        raise ValueError(f"must be a URL with {'://, '.join(SCHEMES)}://")
+    return value
+
+
+def _database(value: Any) -> Any:
+    if isinstance(value, str) and urlsplit(value).scheme not in ("sqlite", "postgresql", "postgres"):
+        raise ValueError("must be a URL, as in sqlite:////var/lib/headgate/headgate.db or postgresql://user@host/name")
+    return value
+
+
+def _token(value: Any) -> Any:
+    if isinstance(value, str) and not re.fullmatch(r"[!-~]+", value):
+        raise ValueError("must be of printable ASCII characters without spaces: clients send it in a header")
+    return value
+
+
+Listen = Annotated[Address, BeforeValidator(Address.parse)]
+Duration = Annotated[float, BeforeValidator(_seconds)]
+ExistingFile = Annotated[Path, BeforeValidator(_file)]
+Token = Annotated[SecretStr, BeforeValidator(_token)]
+
+
+class Settings(BaseModel):
+    """What `headgate serve` goes by. Durations are in seconds. Secrets are masked when it is shown."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    store: Annotated[SecretStr, BeforeValidator(_store)] = SecretStr("memory://")
+    database_url: Annotated[SecretStr, BeforeValidator(_database)] | None = None  # None: SQLite in data_dir
+    rules: ExistingFile | None = None  # then the only source of rules
+    http_address: Listen = Address("127.0.0.1", 8080)
+    grpc_address: Listen = Address("127.0.0.1", 8081)
+    admin_token: Token | None = None  # None: one is made when first needed, and kept in data_dir
+    data_token: Token | None = None  # None: anybody may check
+    workers: int = Field(1, ge=1, le=256)
+    data_dir: Annotated[Path, AfterValidator(Path.expanduser)]
+    tls_certificate: ExistingFile | None = None
+    tls_key: ExistingFile | None = None
+    tls_client_ca: ExistingFile | None = None  # then clients need a certificate of it
+    insecure: bool = False  # serve others than this machine without TLS
+    reflection: bool = False  # of gRPC
+    log_format: Literal["auto", "console", "json"] = "auto"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    audit_retention: Duration = 90 * 86_400.0
+    otlp_endpoint: str | None = None  # where spans go
+    drain_delay: Duration = 0.5  # between saying that it stops and stopping, so that balancers notice
+    drain_timeout: Duration = 15.0  # for calls that are under way
+
+    @property
+    def database(self) -> str:
+        """The URL of the database. It may hold a password."""
+        if self.database_url is not None:
+            return self.database_url.get_secret_value()
+        return f"sqlite:///{self.data_dir.absolute() / 'headgate.db'}"
+
+    @property
+    def tls(self) -> bool:
+        return self.tls_certificate is not None
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether counters are in this process alone."""
+        return self.store.get_secret_value().startswith("memory:")
+
+
+class Loaded(NamedTuple):
+    """Settings, and what may be a mistake in where they came from."""
+
+    settings: Settings
+    warnings: list[str]
+
+
+class _Value(NamedTuple):
+    given: Any
+    origin: str  # what to call it: "HEADGATE_STORE", "--store", "headgate.toml: store"
+
+
+def load(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    config: Path | None = None,
+    environ: Mapping[str, str] = process_environment,
+) -> Loaded:
+    """The settings of all places together; flags that are None are not given.
+
+    Raises `InvalidSettings` with every problem.
+    """
+    problems: list[str] = []
+    warnings: list[str] = []
+    values: dict[str, _Value] = {"data_dir": _Value(_data_home(environ), "data_dir")}
+    for layer in (
+        _of_file(config, problems),
+        _of_environment(environ, warnings),
+        {name: _Value(given, flag(name)) for name, given in (flags or {}).items() if given is not None},
+    ):
+        values |= _with_secrets(layer, problems)
+    try:
+        settings = Settings(**{name: value.given for name, value in values.items()})
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        raise InvalidSettings(*problems, *(_problem(detail, values) for detail in details)) from None
+    problems += _contradictions(settings)
+    if problems:
+        raise InvalidSettings(*problems)
+    for name in ("admin_token", "data_token"):
+        token = getattr(settings, name)
+        if token is not None and len(token.get_secret_value()) < SHORT_TOKEN:
+            warnings.append(
+                f"{values[name].origin}: is so short that it can be guessed; `openssl rand -hex 32` makes one"
+            )
+    return Loaded(settings, warnings)
+
+
+def variable(name: str) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + name.upper()
+
+
+def flag(name: str) -> str:
+    """The command line's flag of a setting."""
+    return f"--{name.replace('_', '-')}"
+
+
+def _names() -> list[str]:
+    return [*Settings.model_fields, *(f"{name}_file" for name in FROM_FILES)]
+
+
+def _of_file(path: Path | None, problems: list[str]) -> dict[str, _Value]:
+    if path is None:
+        return {}
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        problems.append(f"--config: {path}: cannot be read: {error.strerror}")
+    except ValueError as error:  # also of what is not UTF-8
+        problems.append(f"--config: {path}: is not TOML: {error}")
+    else:
+        unknown = [name for name in data if name not in _names()]
+        problems += [f"{path}: {name}: unknown key{_meant(name, _names())}" for name in unknown]
+        return {name: _Value(given, f"{path}: {name}") for name, given in data.items() if name not in unknown}
+    return {}
+
+
+def _of_environment(environ: Mapping[str, str], warnings: list[str]) -> dict[str, _Value]:
+    """An empty variable is as good as none: that is how compose files and charts leave one out."""
+    known = {variable(name): name for name in _names()}
+    for name in sorted(environ):
+        if name.startswith(PREFIX) and name not in known and name not in OF_CLIENTS and not _OF_OTHERS.match(name):
+            meant = _meant(name.removeprefix(PREFIX).lower(), _names(), variable)
+            warnings.append(f"{name}: there is no such setting, and it is ignored{meant}")
+    return {name: _Value(environ[key], key) for key, name in known.items() if environ.get(key)}
+
+
+def _with_secrets(layer: dict[str, _Value], problems: list[str]) -> dict[str, _Value]:
+    """The same with what is in files read from them."""
+    for name in FROM_FILES:
+        kept = layer.pop(f"{name}_file", None)
+        if kept is None:
+            continue
+        if name in layer:
+            problems.append(f"{layer[name].origin} and {kept.origin}: only one of them can be given")
+            continue
+        try:
+            given = Path(kept.given).read_text(encoding="utf-8").strip()
+        except (OSError, ValueError, TypeError) as error:
+            why = getattr(error, "strerror", None) or "is not a text in UTF-8"
+            problems.append(f"{kept.origin}: {kept.given}: cannot be read: {why}")
+            continue
+        if given:
+            layer[name] = _Value(given, kept.origin)
+        else:
+            problems.append(f"{kept.origin}: {kept.given}: is empty")
+    return layer
+
+
+def _contradictions(settings: Settings) -> Iterator[str]:
+    """What single values do not show."""
+    if (settings.tls_certificate is None) != (settings.tls_key is None):
+        given, missing = ("tls_certificate", "tls_key") if settings.tls_certificate else ("tls_key", "tls_certificate")
+        yield f"{_both(given)} is set without {_both(missing)}: TLS needs both"
+    if settings.tls_client_ca is not None and not settings.tls:
+        yield f"{_both('tls_client_ca')} is set without {_both('tls_certificate')} and {_both('tls_key')}"
+    open_ones = [
+        f"{_both(name)} is {address}"
+        for name, address in (("http_address", settings.http_address), ("grpc_address", settings.grpc_address))
+        if not address.is_loopback
+    ]
+    if not open_ones:
+        return
+    others = f"{' and '.join(open_ones)}, which others than this machine can reach"
+    missing_tokens = [variable(name) for name in ("admin_token", "data_token") if getattr(settings, name) is None]
+    if missing_tokens and settings.tls_client_ca is None:
+        yield f"{others}: set {' and '.join(missing_tokens)}, or {_both('tls_client_ca')} to ask for certificates"
+    if not settings.tls and not settings.insecure:
+        yield (
+            f"{others}: set {_both('tls_certificate')} and {_both('tls_key')}, "
+            f"or {_both('insecure')} if something in front does TLS"
+        )
+
+
+def _both(name: str) -> str:
+    return f"{variable(name)} ({flag(name)})"
+
+
+def _problem(detail: ErrorDetails, values: Mapping[str, _Value]) -> str:
+    name = str(detail["loc"][0])
+    given, origin = values[name]
+    message = detail["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    secret = name in FROM_FILES
+    shown = "" if secret or detail["type"] == "value_error" else f", got {given!r}"
+    return f"{origin}: {message}{shown}"
+
+
+def _meant(name: str, known: list[str], shown: Callable[[str], str] = str) -> str:
+    close = get_close_matches(name, known, n=1)
+    return f"; did you mean {shown(close[0])}?" if close else ""
+
+
+def _data_home(environ: Mapping[str, str]) -> Path:
+    home = environ.get("XDG_DATA_HOME", "")
+    return (Path(home) if Path(home).is_absolute() else Path("~/.local/share").expanduser()) / "headgate"
