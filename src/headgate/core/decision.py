@@ -252,14 +252,34 @@ class Decision:
     @property
     def reason(self) -> Reason:
         """Why: `over_limit`, `within_limit`, `shadow` (only a shadow rule would have refused), or a special case."""
-        basis = self.basis
+        basis = self._basis
+        if not isinstance(basis, Basis):  # one check, enforced
+            return "within_limit" if self.allowed else "over_limit"
         if basis.reason is not None:
             return basis.reason
         if not self.allowed:
             return "over_limit"
         if not basis.checks:
             return "no_rule"
-        return "within_limit" if all(outcome.wait_us == 0 for outcome in basis.outcomes) else "shadow"
+        for outcome in basis.outcomes:
+            if outcome[0] != 0:
+                return "shadow"
+        return "within_limit"
+
+    def cause(self) -> tuple[str | None, Reason]:
+        """The rule that decided and the `reason`, for those who count: works out no figures where it can do without.
+
+        The rule is the binding one; of reason `shadow`, the shadow that would have refused.
+        """
+        basis = self._basis
+        if basis.__class__ is tuple:
+            return basis[1][0].rule, "within_limit" if self.allowed else "over_limit"
+        checks, reason = basis[1], self.reason
+        if len(checks) == 1:
+            return checks[0].rule, reason
+        if reason == "shadow":  # the enforced come first, and none of them refuses
+            return next(status.rule for status in self.limits if not status.allowed), reason
+        return self.rule, reason
 
     @property
     def limits(self) -> tuple[LimitStatus, ...]:

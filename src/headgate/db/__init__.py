@@ -7,5 +7,6 @@
 from headgate.db.changes import Change, Changes, Entry, Transaction
 from headgate.db.connection import Database
 from headgate.db.migrations import migrate
+from headgate.db.tokens import Token, Tokens
 
-__all__ = ["Change", "Changes", "Database", "Entry", "Transaction", "migrate"]
+__all__ = ["Change", "Changes", "Database", "Entry", "Token", "Tokens", "Transaction", "migrate"]

@@ -12,7 +12,7 @@ of it is there, or nothing. It is committed when the `with` ends without an exce
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,7 +20,7 @@ from headgate.core.clock import Clock, SystemClock
 from headgate.db import queries
 from headgate.db.connection import Database
 from headgate.db.queries import Change
-from headgate.db.records import Content, Entry
+from headgate.db.records import Content, Entry, unstorable
 from headgate.db.transaction import Transaction
 from headgate.rules.exemptions import Exemption
 from headgate.rules.users import User
@@ -48,8 +48,10 @@ class Changes:
         self._clock: Clock = clock or SystemClock()
 
     @contextmanager
-    def begin(self, actor: str) -> Iterator[Transaction]:
+    def begin(self, actor: str, *, dry_run: bool = False) -> Iterator[Transaction]:
         """A transaction of changes that `actor` makes. Others that change something wait until it ends.
+
+        With `dry_run`, everything is done and checked, and then undone.
 
         Raises what its methods raise; `InvalidRule`, with every problem, when the rules as a whole would not be
         good; and `DatabaseError`. Then nothing has changed, but for one case: a connection that broke while
@@ -58,7 +60,10 @@ class Changes:
         with self._database.write() as connection:
             transaction = Transaction(connection, actor, self._clock.now_us())
             yield transaction
-            changed = transaction.finish(notify=self._database.kind == "postgresql")
+            changed = transaction.finish(notify=self._database.kind == "postgresql" and not dry_run)
+            if dry_run:
+                connection.rollback()
+                return
         if changed and self._announce is not None:
             self._announce(transaction.version)
 
@@ -69,16 +74,29 @@ class Changes:
 
     def content(self) -> Content:
         """All rules, tiers, exemptions and settings. Raises `InvalidRule` when somebody wrote nonsense there."""
+        return self.versioned()[0]
+
+    def versioned(self) -> tuple[Content, int]:
+        """The same, and the version in which any of it last changed."""
         with self._database.read() as connection:
-            return queries.content(connection)
+            return queries.content(connection), queries.versions(connection).rules_version
+
+    def rules(self, *, after: str | None = None, most: int = 100) -> list[Entry]:
+        """Rules by id, and their versions; for the next page, give the last one's id as `after`."""
+        with self._database.read() as connection:
+            return queries.rules(connection, after=after, most=most)
 
     def rule(self, rule_id: str) -> Entry | None:
         """One rule, and its version."""
+        if unstorable(rule_id):
+            return None
         with self._database.read() as connection:
             return queries.rule(connection, rule_id)
 
     def user(self, user_id: str) -> User | None:
         """A user's tier and overrides."""
+        if unstorable(user_id):
+            return None
         with self._database.read() as connection:
             return queries.user(connection, user_id)
 
@@ -87,14 +105,20 @@ class Changes:
         return self.content().exemptions
 
     def log(
-        self, *, kind: str | None = None, subject: str | None = None, before: int | None = None, most: int = 100
+        self,
+        *,
+        kind: str | Collection[str] | None = None,
+        subject: str | None = None,
+        before: int | None = None,
+        most: int = 100,
     ) -> list[Change]:
-        """The change log, the latest first: all of it, or of one `kind`, or of one `subject` of that kind.
+        """The change log, the latest first: all of it, or of one `kind` or several, or of one `subject` of them.
 
         For the next page, give the last one's `id` as `before`.
         """
+        kinds = [kind] if isinstance(kind, str) else kind
         with self._database.read() as connection:
-            return queries.changes(connection, kind=kind, subject=subject, before=before, most=most)
+            return queries.changes(connection, kinds=kinds, subject=subject, before=before, most=most)
 
     def close(self) -> None:
         """Give back the connections, if it was made from a URL."""

@@ -37,7 +37,7 @@ class Change(NamedTuple):
     at_us: int
     actor: str
     action: str  # "create", "update", "delete"
-    kind: str  # "rule", "tier", "user", "exemption", "settings"
+    kind: str  # "rule", "tier", "user", "exemption", "settings", "token"
     subject: str  # which one
     before: dict[str, Any] | None
     after: dict[str, Any] | None
@@ -100,6 +100,15 @@ def rule(connection: Connection, rule_id: str) -> Entry | None:
     return None if row is None else Entry(rule_of(*_rows([row])), row["version"])
 
 
+def rules(connection: Connection, *, after: str | None, most: int) -> list[Entry]:
+    """Some rules, by id; `after` is the id at which to go on. Raises `InvalidRule`."""
+    table = schema.rules
+    query = select(table).order_by(table.c.id).limit(most)
+    if after is not None:
+        query = query.where(table.c.id > after)
+    return list(entries_of(_rows(connection.execute(query).mappings().all())).values())
+
+
 def users(connection: Connection, ids: Collection[str]) -> dict[str, User]:
     """Those of some users who have a tier or overrides, with both; expired overrides too.
 
@@ -148,7 +157,7 @@ def users_changed(connection: Connection, after: int, *, most: int) -> Collectio
 def changes(
     connection: Connection,
     *,
-    kind: str | None,
+    kinds: Collection[str] | None,
     subject: str | None,
     before: int | None,
     most: int,
@@ -156,8 +165,8 @@ def changes(
     """The change log, the latest first; `before` is the id of the change at which to go on."""
     table = schema.changes
     query = select(*(table.c[name] for name in Change._fields)).order_by(table.c.id.desc()).limit(most)
-    if kind is not None:
-        query = query.where(table.c.kind == kind)
+    if kinds is not None:
+        query = query.where(table.c.kind.in_(kinds))
     if subject is not None:
         query = query.where(table.c.subject == subject)
     if before is not None:

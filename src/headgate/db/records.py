@@ -159,7 +159,7 @@ def override_of(row: Row) -> Override:
         limit=row["limit"],
         window=None if window_us is None else timedelta(microseconds=window_us),
         burst=row["burst"],
-        expires=None if expires_us is None else _EPOCH + timedelta(microseconds=expires_us),
+        expires=None if expires_us is None else time_of(expires_us),
     )
 
 
@@ -218,6 +218,16 @@ def plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [plain(member) for member in value]
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def time_of(us: int) -> datetime:
+    """A time of the database."""
+    return _EPOCH + timedelta(microseconds=us)
+
+
+def time_text(us: int) -> str:
+    """The same as text: `2027-01-01T00:00:00+00:00`."""
+    return time_of(us).isoformat()
 
 
 def unstorable(value: str) -> str | None:

@@ -212,6 +212,16 @@ class Transaction:
         self._put_settings("headgate", settings_table(snapshot))
         self.update_penalties(snapshot.penalties)
 
+    def expect(self, rules_version: int) -> None:
+        """Raises `ChangeConflict` unless anything but users last changed in this version."""
+        if rules_version != self._versions.rules_version:
+            raise ChangeConflict(f"the rules have changed: in version {self._versions.rules_version}")
+
+    @property
+    def differences(self) -> list[Table]:
+        """What has been changed so far, in order: `action`, `kind`, `subject`, `before` and `after` of the log."""
+        return [{name: row[name] for name in ("action", "kind", "subject", "before", "after")} for row in self._log]
+
     def finish(self, *, notify: bool) -> bool:
         """Validate, and write what is not written yet; whether there was anything. The caller commits."""
         if not self._log:

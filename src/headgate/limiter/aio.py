@@ -288,6 +288,11 @@ class AsyncLimiter:
         return self._engine.by_subject
 
     @property
+    def failing(self) -> bool:
+        """Whether the store could not decide when it was last asked."""
+        return self._engine.failing
+
+    @property
     def clock(self) -> Clock:
         """The time that it goes by, where that is not the store's."""
         return self._engine.clock

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import Protocol, runtime_checkable
 
 from headgate.rules.snapshot import Snapshot
@@ -10,14 +11,16 @@ from headgate.rules.snapshot import Snapshot
 class Holder:
     """The snapshot in force. It is replaced in one step: who has read `current` has all of it, or all of the next."""
 
-    __slots__ = ("current",)
+    __slots__ = ("current", "since")
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.current = snapshot
+        self.since = monotonic()  # when it was put in force, in seconds
 
     def swap(self, snapshot: Snapshot) -> None:
         """Put another snapshot in force, for every check that begins from now on."""
         self.current = snapshot
+        self.since = monotonic()
 
 
 @runtime_checkable

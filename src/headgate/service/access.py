@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from hmac import compare_digest
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
-from headgate.errors import Forbidden, Unauthenticated
+from headgate.core.clock import Clock, SystemClock
+from headgate.db.tokens import PREFIX, Token, hash_of
+from headgate.errors import DatabaseError, DatabaseUnavailable, Forbidden, Unauthenticated
 
 Role = Literal["viewer", "operator", "admin"]
 Scope = Literal["check", "rules", "users", "events", "tokens"]
 
-ROLES: Final[tuple[Role, ...]] = ("viewer", "operator", "admin")  # each may do what those before it may
-SCOPES: Final[tuple[Scope, ...]] = ("check", "rules", "users", "events", "tokens")
+ROLES: Final[tuple[Role, ...]] = get_args(Role)  # each may do what those before it may
+SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
+
+FRESH_SECONDS: Final = 2.0  # how long an answer of the database counts
+MOST_REMEMBERED: Final = 4_096  # tokens that are good; and as many that are not
+MOST_WAITED_FOR: Final = 4_096  # tokens that are being looked up
+MAX_BATCH: Final = 500  # of them in one query
+LONGEST: Final = 512  # characters of a token
+
+log = logging.getLogger("headgate")
 
 
 class Caller(NamedTuple):
@@ -31,30 +44,57 @@ class Caller(NamedTuple):
 
 
 ANYBODY: Final = Caller("anybody", "operator", frozenset({"check"}))  # on a data plane that asks for no token
+BOOTSTRAP: Final = Caller("bootstrap", "admin", frozenset(SCOPES))
+DATA: Final = Caller("data", "operator", frozenset({"check"}))
+OWN_NAMES: Final = frozenset({ANYBODY.name, BOOTSTRAP.name, DATA.name})  # which no token in the database may have
+
+
+class Finder(Protocol):
+    """What finds tokens by their hashes: `headgate.db.Tokens`."""
+
+    def find(self, hashes: Collection[str]) -> Mapping[str, Token]: ...
 
 
 class Access:
-    """Tells callers by their tokens.
+    """Tells callers by their tokens. Belongs to one event loop.
 
-    `admin_token` may do everything. The data plane is open to anybody unless `data_token` is set.
+    `admin_token` may do everything. The data plane is open to anybody unless `data_token` is set. Both are good
+    without a database. Other tokens are found in `tokens`, and what was found, or that nothing was, counts for two
+    seconds: a token that is revoked elsewhere is no longer good after that.
     """
 
-    def __init__(self, *, admin_token: str | None = None, data_token: str | None = None) -> None:
-        self._known: list[tuple[str, Caller]] = []
-        if admin_token is not None:
-            self._known.append((admin_token, Caller("bootstrap", "admin", frozenset(SCOPES))))
-        if data_token is not None:
-            self._known.append((data_token, Caller("data", "operator", frozenset({"check"}))))
+    def __init__(
+        self,
+        *,
+        admin_token: str | None = None,
+        data_token: str | None = None,
+        tokens: Finder | None = None,
+        clock: Clock | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._own: list[tuple[str, Caller]] = []
+        for name, token, caller in (("admin_token", admin_token, BOOTSTRAP), ("data_token", data_token, DATA)):
+            if token == "":
+                raise ValueError(f"{name}: must not be empty; leave it out to have none")
+            if token is not None:
+                self._own.append((hash_of(token), caller))
         self.open = data_token is None  # whether the data plane is
+        self._lookup = None if tokens is None else _Lookup(tokens.find, now)
+        self._clock: Clock = clock or SystemClock()
 
     async def caller(self, token: str | None) -> Caller:
         """Who has this token. Raises `Unauthenticated`; `DatabaseError` when that cannot be found out."""
         if token is None:
             raise Unauthenticated("a bearer token is needed: send the header `Authorization: Bearer …`")
-        found = _equal(token, self._known)
-        if found is None:
+        if len(token) > LONGEST:
             raise Unauthenticated("this token is not known")
-        return found
+        digest = hash_of(token)
+        found = _equal(digest, self._own)
+        if found is not None:
+            return found
+        if self._lookup is None or not token.startswith(PREFIX):
+            raise Unauthenticated("this token is not known")
+        return _caller(await self._lookup.token(digest), self._clock.now_us())
 
     async def require_data(self, token: str | None, role: Role = "viewer") -> Caller:
         """The same for the data plane, which may be open. Raises `Forbidden`, too."""
@@ -64,11 +104,114 @@ class Access:
         caller.require("check", role)
         return caller
 
+    def forget(self) -> None:
+        """Look every token up again when it comes next: for when one was made or revoked here."""
+        if self._lookup is not None:
+            self._lookup.forget()
 
-def _equal(token: str, known: Iterable[tuple[str, Caller]]) -> Caller | None:
+
+class _Found(NamedTuple):
+    token: Token | None  # None: there is no such token
+    until: float
+
+
+class _Lookup:
+    """Tokens in the database, by hash. Remembers answers for a while, and asks for those that it lacks together.
+
+    One query is under way at a time, for all who wait: a flood of made-up tokens becomes a few large queries, and
+    cannot push out those that are good, which are remembered apart.
+    """
+
+    def __init__(self, find: Callable[[Collection[str]], Mapping[str, Token]], now: Callable[[], float]) -> None:
+        self._find = find
+        self._now = now
+        self._good: dict[str, _Found] = {}
+        self._bad: dict[str, _Found] = {}
+        self._waiting: dict[str, asyncio.Future[Token | None]] = {}
+        self._asking: asyncio.Task[None] | None = None
+        self._generation = 0
+
+    async def token(self, digest: str) -> Token | None:
+        """Raises `DatabaseError`."""
+        found = self._good.get(digest) or self._bad.get(digest)
+        if found is not None and self._now() < found.until:
+            return found.token
+        answer = self._waiting.get(digest)
+        if answer is None:
+            if len(self._waiting) >= MOST_WAITED_FOR:
+                raise DatabaseUnavailable("too many tokens are being looked up; try again")
+            answer = self._waiting[digest] = asyncio.get_running_loop().create_future()
+            if self._asking is None:
+                self._asking = asyncio.create_task(self._ask())
+        return await asyncio.shield(answer)  # others may wait for it too
+
+    def forget(self) -> None:
+        self._generation += 1  # what is under way may be of before
+        self._good.clear()
+        self._bad.clear()
+
+    async def _ask(self) -> None:
+        try:
+            while self._waiting:
+                batch = {digest: self._waiting[digest] for digest in list(self._waiting)[:MAX_BATCH]}
+                generation, until = self._generation, self._now() + FRESH_SECONDS
+                try:
+                    found = await asyncio.to_thread(self._find, list(batch))
+                except DatabaseError as error:
+                    self._answer(batch, error)
+                except Exception as error:
+                    log.exception("tokens could not be looked up")
+                    self._answer(batch, DatabaseError(f"tokens could not be looked up: {type(error).__name__}"))
+                else:
+                    self._answer(batch, found, until if generation == self._generation else None)
+        finally:
+            self._asking = None
+            for answer in self._waiting.values():  # only when it was cancelled: the loop is being closed
+                answer.cancel()
+            self._waiting.clear()
+
+    def _answer(
+        self,
+        batch: Mapping[str, asyncio.Future[Token | None]],
+        found: Mapping[str, Token] | DatabaseError,
+        until: float | None = None,
+    ) -> None:
+        """Tell all who wait; with `until`, remember it too."""
+        for digest, answer in batch.items():
+            del self._waiting[digest]
+            if isinstance(found, DatabaseError):
+                answer.set_exception(found)
+                answer.exception()  # seen, even if all who waited have gone
+                continue
+            token = found.get(digest)
+            if until is not None:
+                _remember(self._bad if token is None else self._good, digest, _Found(token, until))
+                (self._good if token is None else self._bad).pop(digest, None)
+            answer.set_result(token)
+
+
+def _remember(kept: dict[str, _Found], digest: str, found: _Found) -> None:
+    kept.pop(digest, None)  # the newest is last
+    if len(kept) >= MOST_REMEMBERED:
+        del kept[next(iter(kept))]
+    kept[digest] = found
+
+
+def _caller(token: Token | None, now_us: int) -> Caller:
+    role: Any = None if token is None else token.role
+    if token is None or role not in ROLES:
+        raise Unauthenticated("this token is not known")
+    if token.revoked_us is not None:
+        raise Unauthenticated("this token was revoked")
+    if token.expires_us <= now_us:
+        raise Unauthenticated("this token has expired")
+    return Caller(token.name, role, frozenset(scope for scope in SCOPES if scope in token.scopes))
+
+
+def _equal(digest: str, own: Iterable[tuple[str, Caller]]) -> Caller | None:
     """Takes as long whichever it is."""
     found = None
-    for one, caller in known:
-        if compare_digest(one.encode(), token.encode("utf-8", "surrogatepass")):
+    for one, caller in own:
+        if compare_digest(one, digest):
             found = caller
     return found

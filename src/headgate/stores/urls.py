@@ -8,25 +8,29 @@ from urllib.parse import parse_qsl, urlsplit
 
 from headgate.core.clock import Clock
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
+from headgate.stores.observer import StoreObserver
 from headgate.stores.protocol import AsyncStore, Store
 
 REDIS = ("redis", "rediss", "unix")
 SCHEMES = ("memory", *REDIS)
 
 
-def open_store(url: str, clock: Clock | None) -> Store:
-    """The store that a URL names, for threads. Raises `ValueError` on a URL that names none."""
+def open_store(url: str, clock: Clock | None, *, observer: StoreObserver | None = None) -> Store:
+    """The store that a URL names, for threads. Raises `ValueError` on a URL that names none.
+
+    `observer` is told of its calls to a server; memory has none.
+    """
     if _scheme(url) == "memory":
         return _open_memory(url, clock)
-    store: Store = _module("sync", url).RedisStore(url, clock=clock)
+    store: Store = _module("sync", url).RedisStore(url, clock=clock, observer=observer)
     return store
 
 
-def open_async_store(url: str, clock: Clock | None) -> AsyncStore:
-    """The store that a URL names, for asyncio. Raises `ValueError` on a URL that names none."""
+def open_async_store(url: str, clock: Clock | None, *, observer: StoreObserver | None = None) -> AsyncStore:
+    """The store that a URL names, for asyncio. The same otherwise."""
     if _scheme(url) == "memory":
         return AsyncMemoryStore(_open_memory(url, clock))
-    store: AsyncStore = _module("aio", url).AsyncRedisStore(url, clock=clock)
+    store: AsyncStore = _module("aio", url).AsyncRedisStore(url, clock=clock, observer=observer)
     return store
 
 

@@ -1,18 +1,122 @@
-"""Counts what the service does, cheaply enough to be told of every check."""
+"""Counts what the service does, cheaply enough to be told of every check. What it counted, `metrics` exports."""
 
 from __future__ import annotations
 
-from headgate.core.decision import Decision
+from collections.abc import Iterator
+from math import isfinite
+from typing import Final
+
+from headgate.core.decision import Decision, Reason
+from headgate.errors import StoreError, StoreFull, StoreTimeout, StoreUnavailable
+from headgate.rules.holder import Holder
+from headgate.rules.snapshot import Snapshot
+from headgate.telemetry.histogram import Histogram
+
+MAX_RULES: Final = 1_000  # that are counted by name
+OTHER: Final = "other"  # stands for all further ones, as it does for whatever else has no name of its own
+PROTOCOLS: Final = ("http", "grpc", "envoy", "authorize", OTHER)
+KINDS: Final = {StoreTimeout: "timeout", StoreUnavailable: "unavailable", StoreFull: "full"}
+SKEW_SECONDS: Final = 5.0  # a clock that is further off is counted
+
+REQUEST_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+CHECKS_BOUNDS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000)
+STORE_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25)
+BATCH_BOUNDS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+SKEW_BOUNDS: Final = (0.5, 1.0, SKEW_SECONDS, 30.0, 300.0, 3_600.0)
+
+Cause = tuple[str | None, Reason]  # the rule, and why
 
 
 class Meter:
-    """Told by the service's planes; read by `/metrics`. Its methods never block and never raise."""
+    """Told by the service's planes and by its store; read by `/metrics`. Its methods never block and never raise.
+
+    Rules are counted by name as long as they are in force in `holder`, and at most `max_rules` of them. Belongs to the
+    thread of one event loop; any thread may read.
+    """
+
+    def __init__(self, *, holder: Holder | None = None, max_rules: int = MAX_RULES) -> None:
+        self._holder = holder
+        self._max_rules = max_rules
+        self._rules: set[str | None] = {None, OTHER}  # that are counted by name
+        self._swept: Snapshot | None = None  # those that are not in force there are no longer counted
+        self._allowed: dict[Cause, int] = {}
+        self._refused: dict[Cause, int] = {}
+        self.requests = {protocol: Histogram(REQUEST_BOUNDS) for protocol in PROTOCOLS}
+        self.checks = {protocol: Histogram(CHECKS_BOUNDS) for protocol in PROTOCOLS}
+        self.store_calls = Histogram(STORE_BOUNDS)
+        self.store_batches = Histogram(BATCH_BOUNDS)
+        self.store_errors = dict.fromkeys((*KINDS.values(), OTHER), 0)
+        self.skews = Histogram(SKEW_BOUNDS)
+        self.skewed_total = 0
 
     def decided(self, decision: Decision) -> None:
         """A request was decided."""
+        tallies = self._allowed if decision.allowed else self._refused
+        cause = decision.cause()
+        try:
+            tallies[cause] += 1
+        except KeyError:
+            cause = self._begun(cause)
+            tallies[cause] = tallies.get(cause, 0) + 1
 
     def took(self, protocol: str, seconds: float, checks: int = 1) -> None:
         """A call to the data plane was answered: by `http`, `grpc`, `envoy` or `authorize`."""
+        if protocol not in self.requests:
+            protocol = OTHER
+        self.requests[protocol].add(seconds)
+        self.checks[protocol].add(checks)
 
     def skewed(self, seconds: float) -> None:
         """A caller's clock was so much ahead of the store's (negative: behind)."""
+        seconds = abs(seconds)
+        if isfinite(seconds):
+            self.skews.add(seconds)
+            self.skewed_total += seconds > SKEW_SECONDS
+
+    def called(self, seconds: float, groups: int) -> None:
+        """The store was called: see `headgate.stores.observer`."""
+        self.store_calls.add(seconds)
+        if groups:
+            self.store_batches.add(groups)
+
+    def failed(self, error: StoreError, seconds: float, groups: int) -> None:
+        """A call to the store failed."""
+        self.store_errors[KINDS.get(type(error), OTHER)] += 1
+        if groups:  # one of a reset is nobody's check
+            self.store_calls.add(seconds)
+
+    def tallies(self) -> Iterator[tuple[str, str, str, int]]:
+        """Of every rule, decision (`allowed`, `refused`, `shadow`) and reason: how many."""
+        for (rule, reason), count in self._allowed.copy().items():
+            yield rule or "", "shadow" if reason == "shadow" else "allowed", reason, count
+        for (rule, reason), count in self._refused.copy().items():
+            yield rule or "", "refused", reason, count
+
+    def _begun(self, cause: Cause) -> Cause:
+        """What to count a cause under that has not been met before, or that has no tally of its own."""
+        rule, reason = cause
+        if rule not in self._rules:
+            if not self._has_room(rule):
+                return OTHER, reason
+            self._rules.add(rule)
+            # From the first check on, there is a refusal count of 0 for the first refusal to rise from.
+            self._allowed.setdefault((rule, "within_limit"), 0)
+            self._refused.setdefault((rule, "over_limit"), 0)
+        return cause
+
+    def _has_room(self, rule: str | None) -> bool:
+        if self._holder is not None:
+            snapshot = self._holder.current
+            if rule is None or snapshot.template(rule) is None:
+                return False
+            if len(self._rules) >= self._max_rules + 2 and snapshot is not self._swept:
+                self._sweep(snapshot)
+        return len(self._rules) < self._max_rules + 2  # but for the two that are always there
+
+    def _sweep(self, snapshot: Snapshot) -> None:
+        """Make room: forget rules that are no longer in force."""
+        self._swept = snapshot
+        gone = {rule for rule in self._rules - {None, OTHER} if rule and snapshot.template(rule) is None}
+        self._rules -= gone
+        self._allowed = {cause: count for cause, count in self._allowed.items() if cause[0] not in gone}
+        self._refused = {cause: count for cause, count in self._refused.items() if cause[0] not in gone}

@@ -91,8 +91,12 @@ class Clients:
         self._prefix = ipv6_prefix
         self._followed: tuple[Snapshot | None, Trust] = (None, self._trust(None))  # replaced in one step
 
-    def find(self, request: Request, snapshot: Snapshot | None) -> tuple[dict[str, str], bool]:
+    def find(
+        self, request: Request, snapshot: Snapshot | None, *, vouched: bool = False
+    ) -> tuple[dict[str, str], bool]:
         """The facts `ip` and, if that is a group, `address`; and whether the peer is a proxy that is trusted.
+
+        One that is `vouched` for is, wherever it is.
 
         From the peer, walks through the hops from the last to the first, while the one that wrote the hop is trusted,
         through as many as there are proxies at most. A hop that is no address ends the walk where it is.
@@ -102,7 +106,7 @@ class Clients:
             trust = self._follow(snapshot, trust)
         address = request.peer
         peer = client = trust.recent.get(address) or trust.see(address)
-        if not peer.trusted:
+        if not peer.trusted and not vouched:
             return client.facts.copy(), False
         header = request.header(self._header)
         if header is not None:

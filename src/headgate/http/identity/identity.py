@@ -111,14 +111,19 @@ class Identity:
             return self._clients.find(request, snapshot)[0]
         return run(self._steps(request, snapshot))
 
-    async def facts_async(self, request: Request, snapshot: Snapshot | None = None) -> dict[str, str]:
-        """The same, without blocking the event loop."""
-        if self._by_address:
-            return self._clients.find(request, snapshot)[0]
-        return await run_async(self._steps(request, snapshot))
+    async def facts_async(
+        self, request: Request, snapshot: Snapshot | None = None, *, vouched: bool = False
+    ) -> dict[str, str]:
+        """The same, without blocking the event loop.
 
-    def _steps(self, request: Request, snapshot: Snapshot | None) -> Steps[dict[str, str]]:
-        facts, trusted = self._clients.find(request, snapshot)
+        A peer that is `vouched` for is a trusted proxy, listed or not: the caller knows that from elsewhere.
+        """
+        if self._by_address:
+            return self._clients.find(request, snapshot, vouched=vouched)[0]
+        return await run_async(self._steps(request, snapshot, vouched=vouched))
+
+    def _steps(self, request: Request, snapshot: Snapshot | None, *, vouched: bool = False) -> Steps[dict[str, str]]:
+        facts, trusted = self._clients.find(request, snapshot, vouched=vouched)
         if trusted:
             for fact, header in self._headers:
                 said = text_of(request.header(header) or "")

@@ -6,6 +6,7 @@ needed, and the rest is looked at as if it were right.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -26,19 +27,46 @@ _LAST: Final = 2**31  # after all entries of a section
 _QUOTA: Final[Table] = {"algorithm": DEFAULT_ALGORITHM, "limit": 1, "window": 1, "burst": None}
 
 
+def parsed(content: bytes, file: str = "") -> Table:
+    """A file's data. Raises `InvalidRule`."""
+    try:
+        data = tomllib.loads(content.decode())
+    except UnicodeDecodeError as error:
+        raise InvalidRule(Problem("", "", f"is not UTF-8 at byte {error.start}", file)) from None
+    except (ValueError, RecursionError) as error:  # also of a number of 5,000 digits, or a list in a list in a list …
+        raise InvalidRule(Problem("", "", f"is not TOML: {error}", file)) from None
+    if not data:
+        raise InvalidRule(
+            Problem("", "", "is empty, or only half written; without any rule, it needs a [headgate] table", file)
+        )
+    return data
+
+
 def snapshot_of(data: Table, *, version: str, file: str = "") -> Snapshot:
     """The snapshot that a file's data means; `data` is used up. Raises `InvalidRule` with all problems at once."""
     reader = _Reader()
-    found = mistakes(data)
-    for location, problem in found:
-        reader.note(location, problem)
-        _leave_out(data, location)
-    for location, _ in found:
-        _close_up(data, location)
+    reader.leave_out_mistakes(data)
     snapshot = reader.snapshot(data, version)
     if snapshot is None:
         raise InvalidRule(*(problem._replace(file=file) for problem in reader.sorted()))
     return snapshot
+
+
+def rule_from(entry: Table) -> Rule:
+    """The rule that one table of `[[rules]]` means; `entry` is used up. Raises `InvalidRule` with all problems."""
+    return snapshot_of({"rules": [entry]}, version="").rules[0]
+
+
+def override_from(user_id: str, entry: Table) -> Override:
+    """The same for one of a user's overrides. Whether there is such a rule is for others to say."""
+    data = {"users": [{"id": user_id, "overrides": [entry]}]}
+    reader = _Reader()
+    reader.leave_out_mistakes(data)
+    users = reader.users(data, set())
+    problems = reader.sorted()
+    if problems:
+        raise InvalidRule(*problems)
+    return users[0].overrides[0]
 
 
 def _leave_out(data: Table, location: Location) -> None:
@@ -76,6 +104,15 @@ class _Reader:
         self._quotas: dict[tuple[tuple[str, Any], ...], tuple[Quota, list[tuple[str, str]]]] = {}
         self._nameless: dict[str, str] = {}  # rules without a good id: what the stand-in makes them, and should
 
+    def leave_out_mistakes(self, data: Table) -> None:
+        """Note what is wrong with keys and types, and remove it."""
+        found = mistakes(data)
+        for location, problem in found:
+            self.note(location, problem)
+            _leave_out(data, location)
+        for location, _ in found:
+            _close_up(data, location)
+
     def note(self, location: Location, problem: Problem) -> None:
         section, place = location[0], location[1] if len(location) > 1 else 0
         order = SECTIONS.index(str(section)) if section in SECTIONS else -1
@@ -90,7 +127,7 @@ class _Reader:
         rules = [self._rule(entry, place) for place, entry in _entries(data, "rules")]
         tiers = [self._tier(entry, place) for place, entry in _entries(data, "tiers")]
         ids = {rule.id for rule in rules}
-        users = [self._user(entry, place, ids) for place, entry in _entries(data, "users")]
+        users = self.users(data, ids)
         exemptions = [self._exemption(entry, place) for place, entry in _entries(data, "exemptions")]
         penalties = self._made(Penalties, data.get("penalties", {}), ("penalties",))
         try:
@@ -109,6 +146,9 @@ class _Reader:
                 self.note(_section_of(problem), problem._replace(where=where))
             return None
         return None if self._problems else snapshot
+
+    def users(self, data: Table, rules: set[str]) -> list[User]:
+        return [self._user(entry, place, rules) for place, entry in _entries(data, "users")]
 
     def _rule(self, entry: Table, place: int) -> Rule:
         where = entry_name("rules", place, entry)

@@ -11,11 +11,11 @@ from __future__ import annotations
 import logging
 import os
 import time
-import tomllib
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final
+from typing import Final
 
 from headgate.core.clock import Clock, SystemClock
 from headgate.errors import InvalidRule, Problem
@@ -23,7 +23,7 @@ from headgate.rules.holder import Holder
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.sources import sighup as hangup
 from headgate.rules.sources.collection import collection_paused
-from headgate.rules.sources.document import snapshot_of
+from headgate.rules.sources.document import parsed, snapshot_of
 from headgate.rules.sources.watcher import Watcher
 
 SETTLED: Final = 0.05  # seconds without change after which a file counts as written
@@ -33,6 +33,15 @@ TICK_NS: Final = 1_000_000_000  # a file changed less than this before it was re
 Mark = tuple[int, ...]
 
 log = logging.getLogger("headgate")
+
+
+@dataclass(frozen=True, slots=True)
+class FileStatus:
+    """How a source is doing."""
+
+    version: str  # of the snapshot in force
+    loads: int  # how often rules were read and put in force
+    rejected: int  # how often the file was not good
 
 
 class FileSource:
@@ -58,13 +67,13 @@ class FileSource:
         self.path = Path(path)
         self._clock: Clock = clock or SystemClock()
         self._lock = Lock()  # of what follows: one load at a time, so that an older never replaces a newer
-        self._loads = 0
+        self._loads = self._rejected = 0
         self._digest = ""  # of the content in force
         self._seen = ""  # of the content last read, good or not
         self._mark: Mark | None = ()  # of the file when it was last read
         self._holder = Holder(self._load())
         self._watcher = Watcher(self.path, self.refresh) if watch else None
-        self._unsubscribe = hangup.subscribe(self._reload_and_log) if sighup else None
+        self._unsubscribe = hangup.subscribe(self.reload_and_log) if sighup else None
 
     @property
     def holder(self) -> Holder:
@@ -76,7 +85,11 @@ class FileSource:
         Raises `InvalidRule`: then what was in force still is.
         """
         with self._lock:
-            snapshot = self._load()
+            try:
+                snapshot = self._load()
+            except InvalidRule:
+                self._rejected += 1
+                raise
             if snapshot is not self._holder.current:
                 self._holder.swap(snapshot)
                 log.info("rules: version %s of %s is in force", snapshot.version, self.path)
@@ -97,7 +110,11 @@ class FileSource:
             if mark == before:
                 break
         if not self._is_known():
-            self._reload_and_log()
+            self.reload_and_log()
+
+    def status(self) -> FileStatus:
+        """How it is doing."""
+        return FileStatus(self._holder.current.version, self._loads, self._rejected)
 
     def close(self) -> None:
         """Stop following the file."""
@@ -106,7 +123,8 @@ class FileSource:
         if self._unsubscribe is not None:
             self._unsubscribe()
 
-    def _reload_and_log(self) -> None:
+    def reload_and_log(self) -> None:
+        """`reload`, with what is wrong in the log instead of raised."""
         try:
             self.reload()
         except InvalidRule as error:
@@ -144,7 +162,7 @@ class FileSource:
         if digest == self._digest:
             return self._holder.current
         with collection_paused():
-            snapshot = snapshot_of(_parse(content, file), version=f"{self._loads + 1}-{digest}", file=file)
+            snapshot = snapshot_of(parsed(content, file), version=f"{self._loads + 1}-{digest}", file=file)
         self._loads += 1
         self._digest = digest
         self._remark(snapshot)
@@ -178,20 +196,6 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise InvalidRule(Problem("", "", f"cannot be read: {error.strerror}", str(path))) from error
-
-
-def _parse(content: bytes, file: str) -> dict[str, Any]:
-    try:
-        data = tomllib.loads(content.decode())
-    except UnicodeDecodeError as error:
-        raise InvalidRule(Problem("", "", f"is not UTF-8 at byte {error.start}", file)) from None
-    except (ValueError, RecursionError) as error:  # also of a number of 5,000 digits, or a list in a list in a list …
-        raise InvalidRule(Problem("", "", f"is not TOML: {error}", file)) from None
-    if not data:
-        raise InvalidRule(
-            Problem("", "", "is empty, or only half written; without any rule, it needs a [headgate] table", file)
-        )
-    return data
 
 
 def _mark(path: Path) -> Mark | None:

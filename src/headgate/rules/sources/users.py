@@ -31,6 +31,8 @@ class UsersStatus:
     failures: int  # queries that failed
     unanswered: int  # requests that went on without knowing their user: on the default tier, or by what was known last
     failing: bool  # whether the last query failed, or takes too long
+    hits: int = 0  # requests whose user was at hand
+    misses: int = 0  # requests whose user had to be looked up
 
 
 _Answer = Future[User | Unknown | None]
@@ -78,16 +80,21 @@ class CachedDirectory:
         self._closed = False
         self._failing = False
         self._queries = self._looked_up = self._failures = self._unanswered = 0
+        self._hits = self._misses = 0  # counted without the lock: threads may lose one now and then
 
     def recall(self, user_id: str) -> User | Unknown | None:
         entry = self._young.get(user_id) or self._promoted(user_id)
         if entry is None:
             return UNKNOWN if len(user_id) <= MAX_ID else None
-        return entry.user if self._now() < entry.until else UNKNOWN
+        if self._now() >= entry.until:
+            return UNKNOWN
+        self._hits += 1
+        return entry.user
 
     def find(self, user_id: str) -> User | None:
         known = self.recall(user_id)
         if known is UNKNOWN:
+            self._misses += 1
             answer = self._asked(user_id)
             if answer is not None:
                 try:
@@ -99,6 +106,7 @@ class CachedDirectory:
     async def find_async(self, user_id: str) -> User | None:
         known = self.recall(user_id)
         if known is UNKNOWN:
+            self._misses += 1
             answer = self._asked(user_id)
             if answer is not None:
                 try:
@@ -122,7 +130,16 @@ class CachedDirectory:
     def status(self) -> UsersStatus:
         with self._changed:
             cached = len(self._young.keys() | self._old.keys())
-            return UsersStatus(cached, self._queries, self._looked_up, self._failures, self._unanswered, self._failing)
+            return UsersStatus(
+                cached=cached,
+                queries=self._queries,
+                looked_up=self._looked_up,
+                failures=self._failures,
+                unanswered=self._unanswered,
+                failing=self._failing,
+                hits=self._hits,
+                misses=self._misses,
+            )
 
     def close(self) -> None:
         """Stop looking users up. Those at hand still are."""

@@ -21,6 +21,7 @@ from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States, single
 from headgate.core.reservation import Claim, Expired
 from headgate.errors import IdempotencyConflict, StoreError, StoreUnavailable
+from headgate.stores.observer import StoreObserver
 from headgate.stores.protocol import AsyncSingle
 from headgate.stores.redis import reservations, script
 from headgate.stores.redis.options import FAULTS, fault, read_url
@@ -40,13 +41,15 @@ class _Waiting(NamedTuple):
 class AsyncRedisStore:
     """Keeps state in Redis or Valkey, for the tasks of one event loop.
 
-    `clock` is for tests: given one, its time is sent along instead of using the server's.
+    `clock` is for tests: given one, its time is sent along instead of using the server's. `observer` is told of
+    every call.
     """
 
-    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+    def __init__(self, url: str, *, clock: Clock | None = None, observer: StoreObserver | None = None) -> None:
         self._options, kind, self._arguments = read_url(url)
         self._connection_class: Any = parse_url(url).get("connection_class", Connection) if kind else Connection
         self._clock = clock
+        self._observer = observer
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: deque[_Waiting] = deque()
         self._woken = False  # whether _depart is about to run
@@ -170,7 +173,10 @@ class AsyncRedisStore:
 
     def _expire(self, answer: asyncio.Future[Results]) -> None:
         if not answer.done():
-            answer.set_exception(fault(TimeoutError(), self._options.timeout))
+            known = fault(TimeoutError(), self._options.timeout)
+            answer.set_exception(known)
+            if self._observer is not None:
+                self._observer.failed(known, self._options.timeout, 1)
 
     def _returned(self, call: asyncio.Task[None]) -> None:
         self._calls.discard(call)
@@ -181,7 +187,9 @@ class AsyncRedisStore:
         """One call, and its answers to those who wait for them."""
         groups = [group for waiting in batch for group in waiting.groups]
         command, deadline = batch[0].command, batch[-1].deadline
+        observer = self._observer
         assert self._loop is not None
+        began = 0.0 if observer is None else self._loop.time()
         for waiting in batch:
             if waiting.deadline < deadline:  # it joined in an earlier tick, while all calls were under way
                 self._loop.call_at(waiting.deadline, self._expire, waiting.answer)
@@ -196,9 +204,13 @@ class AsyncRedisStore:
             for waiting in batch:
                 if not waiting.answer.done():
                     waiting.answer.set_exception(known)
+            if observer is not None:
+                observer.failed(known, self._loop.time() - began, len(groups))
             if known is not error:
                 raise
             return
+        if observer is not None:
+            observer.called(self._loop.time() - began, len(groups))
         at = 0
         for waiting in batch:
             count = len(waiting.groups)

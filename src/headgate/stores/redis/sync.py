@@ -17,6 +17,7 @@ from headgate.core.decision import Decision, States, single
 from headgate.core.key import key
 from headgate.core.reservation import Claim, Expired
 from headgate.errors import IdempotencyConflict, StoreUnavailable
+from headgate.stores.observer import StoreObserver
 from headgate.stores.protocol import Single
 from headgate.stores.redis import reservations, script
 from headgate.stores.redis.options import FAULTS, fault, read_url
@@ -26,12 +27,14 @@ from headgate.stores.redis.wire import Wire
 class RedisStore:
     """Keeps state in Redis or Valkey. Threads never wait for one another's replies: each call has a connection.
 
-    `clock` is for tests: given one, its time is sent along instead of using the server's.
+    `clock` is for tests: given one, its time is sent along instead of using the server's. `observer` is told of
+    every call.
     """
 
-    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+    def __init__(self, url: str, *, clock: Clock | None = None, observer: StoreObserver | None = None) -> None:
         self._options, self._kind, self._arguments = read_url(url)
         self._clock = clock
+        self._observer = observer
         self._idle: list[Wire] = []
         _stores.add(self)
 
@@ -40,7 +43,7 @@ class RedisStore:
         size = self._options.max_batch
         for start in range(0, len(groups), size):
             batch = groups[start : start + size]
-            results += script.decode(batch, self._run(script.encode(batch, self._now_us())))
+            results += script.decode(batch, self._run(script.encode(batch, self._now_us()), groups=len(batch)))
         return results
 
     def single(self, template: Check, states: States | None = None) -> Single:
@@ -51,7 +54,7 @@ class RedisStore:
         def check(subject: str, cost: int) -> Decision:
             name = key(space, subject)
             sent_us: script.Argument = "" if self._clock is None else self._clock.now_us()
-            reply = run((*head, name, sent_us, *tail, cost), pack(name, sent_us, cost))
+            reply = run((*head, name, sent_us, *tail, cost), pack(name, sent_us, cost), 1)
             now_us, wait_us, remaining, reset_us = reply
             return single(templates, Outcome(wait_us, remaining, reset_us), now_us, cost, states, subject)
 
@@ -86,9 +89,10 @@ class RedisStore:
     def _now_us(self) -> int | None:
         return None if self._clock is None else self._clock.now_us()
 
-    def _run(self, command: script.Command, packed: bytes | None = None) -> Any:
+    def _run(self, command: script.Command, packed: bytes | None = None, groups: int = 0) -> Any:
         timeout = self._options.timeout
         deadline = monotonic() + timeout
+        observer = self._observer
         wire: Wire | None = None
         try:
             wire = self._take() or Wire(self._options, self._kind, self._arguments, deadline)
@@ -102,12 +106,16 @@ class RedisStore:
             known = fault(error, timeout)
             if isinstance(known, StoreUnavailable):
                 self.close()  # the idle connections may well be as dead as this one was
+            if observer is not None:
+                observer.failed(known, monotonic() - deadline + timeout, groups)
             raise known from error
         except BaseException:
             if wire is not None:
                 wire.close()
             raise
         self._idle.append(wire)
+        if observer is not None:
+            observer.called(monotonic() - deadline + timeout, groups)
         return reply
 
     def _take(self) -> Wire | None:

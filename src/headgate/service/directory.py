@@ -1,0 +1,90 @@
+"""The data directory: what a service keeps on its own disk. Several services may share one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import tomli_w
+
+from headgate.errors import InvalidRule, InvalidSettings
+from headgate.rules.snapshot import Snapshot
+from headgate.rules.sources.export import document_of
+from headgate.rules.sources.file import load
+from headgate.settings import variable
+
+PRIVATE: Final = 0o700
+HEAD: Final = """\
+# The rules of {name} as they were last in force here: version {version}. Written by Headgate, and read by it alone:
+# when it starts and cannot reach the database. Users' tiers and overrides are not in it.
+
+"""
+
+log = logging.getLogger("headgate")
+
+
+class DataDirectory:
+    """A directory that is there, and that we may write to. Raises `InvalidSettings` when it cannot be."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.token_file = self.path / "admin-token"
+        self.last_good_file = self.path / "rules-last-good.toml"
+        self.events = self.path / "events"  # that are yet to be written to the database
+        probe = self.path / f".{uuid4().hex}"
+        try:
+            self.path.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            name = variable("data_dir")
+            raise InvalidSettings(f"{name} (--data-dir): {self.path}: cannot be used: {error.strerror}") from error
+
+    def admin_token(self) -> str:
+        """The token that opens everything: made when it is first asked for, and kept where only we can read it."""
+        fresh = self.token_file.with_suffix(f".{uuid4().hex}")
+        try:
+            if not self.token_file.exists():
+                fresh.touch(mode=0o600)
+                fresh.write_text(f"hg_{secrets.token_urlsafe(32)}\n")
+                try:
+                    os.link(fresh, self.token_file)  # which fails if another was faster
+                except FileExistsError:
+                    pass
+                finally:
+                    fresh.unlink()
+            token = self.token_file.read_text().strip()
+        except (OSError, ValueError) as error:
+            what = getattr(error, "strerror", None) or "it is not a text"
+            raise InvalidSettings(f"the admin token in {self.token_file} cannot be read: {what}") from error
+        if not token:
+            raise InvalidSettings(f"{self.token_file} is empty: delete it to get a new token")
+        return token
+
+    def keep(self, snapshot: Snapshot, name: str) -> None:
+        """Write down the rules in force, for a start without the database. What goes wrong is logged."""
+        fresh = self.last_good_file.with_suffix(f".{uuid4().hex}")
+        text = HEAD.format(name=name, version=snapshot.version) + tomli_w.dumps(document_of(snapshot))
+        try:
+            with fresh.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(self.last_good_file)
+        except OSError as error:
+            fresh.unlink(missing_ok=True)
+            log.warning("%s cannot be written (%s): a start without the database would fail", fresh, error.strerror)
+
+    def last_good(self) -> Snapshot | None:
+        """The rules that were last in force; None: there are none that can be read."""
+        if not self.last_good_file.exists():
+            return None
+        try:
+            return load(self.last_good_file)
+        except InvalidRule as error:
+            log.warning("the last good rules are no good any more: %s", error)
+            return None

@@ -1,0 +1,174 @@
+"""Node: everything that one process serves, behind the protocols. Knows settings; of HTTP and gRPC, nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from headgate.db import Changes, Database, Tokens, migrate
+from headgate.errors import DatabaseError, InvalidSettings
+from headgate.limiter.aio import AsyncLimiter
+from headgate.rules.snapshot import Snapshot
+from headgate.rules.sources import sighup
+from headgate.rules.sources.database import DatabaseSource
+from headgate.rules.sources.file import FileSource, load
+from headgate.service.access import Access
+from headgate.service.data import DataPlane
+from headgate.service.directory import DataDirectory
+from headgate.settings import Settings, variable
+from headgate.stores.protocol import AsyncStore
+from headgate.stores.urls import open_async_store
+from headgate.telemetry.meter import Meter
+from headgate.telemetry.metrics import Metrics
+
+SAMPLES: Final = Path(__file__).with_name("samples") / "rules.toml"
+LOOK_SECONDS: Final = 1.0  # between looks whether there are new rules to write down, or a database to prepare
+
+log = logging.getLogger("headgate")
+
+
+class Node:
+    """One process' share of the service: its rules, its store, its data plane, and who may use it.
+
+    `open` and `close` belong to one event loop, in the main thread. `worker` is which of the processes it is that
+    serve together. Raises `InvalidSettings` when it cannot be made of these settings.
+    """
+
+    source: FileSource | DatabaseSource
+    meter: Meter
+    limiter: AsyncLimiter
+    plane: DataPlane
+    metrics: Metrics
+
+    def __init__(self, settings: Settings, *, worker: int = 0) -> None:
+        self.settings = settings
+        self.worker = worker
+        self.draining = False
+        self.directory = DataDirectory(settings.data_dir)
+        self.database = _database(settings)
+        self.tokens = Tokens(self.database)
+        self.access = Access(
+            admin_token=admin_token(settings, self.directory),
+            data_token=None if settings.data_token is None else settings.data_token.get_secret_value(),
+            tokens=self.tokens,
+        )
+        self._kept: Snapshot | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Read the rules and get ready to decide. Raises `InvalidRule`, and `DatabaseError` if there are none."""
+        if self.settings.rules is not None:
+            self.source = FileSource(self.settings.rules, watch=True)
+            self._unsubscribe = sighup.subscribe(self.source.reload_and_log)
+            self._looking = asyncio.create_task(self._prepare_database())
+        else:
+            self.source = await asyncio.to_thread(self._database_source)
+            self._unsubscribe = sighup.subscribe(self.source.refresh)
+            if self.worker == 0:
+                self._looking = asyncio.create_task(self._keep_last_good())
+        self.meter = Meter(holder=self.source.holder)
+        self._store = _store(self.settings, self.meter)
+        self.limiter = AsyncLimiter(self.source, store=self._store)
+        self.plane = DataPlane(self.limiter, meter=self.meter)
+        self.metrics = Metrics(
+            self.meter,
+            holder=self.source.holder,
+            failing=lambda: self.limiter.failing,
+            rules=self.source.status,
+            database=self.source.status if isinstance(self.source, DatabaseSource) else None,
+        )
+
+    async def close(self) -> None:
+        """Keep what is to be kept, and let go of everything. Nobody may be using it any more."""
+        self._unsubscribe()
+        await self.limiter.close()
+        await self._store.close()
+        if self._looking is not None:
+            self._looking.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._looking
+        if isinstance(self.source, DatabaseSource) and self.worker == 0:
+            await asyncio.to_thread(self._keep)
+        await asyncio.to_thread(self.source.close)
+        await asyncio.to_thread(self.database.close)
+
+    @property
+    def changes(self) -> Changes | None:
+        """What changes the rules; None where they are in a file."""
+        return self.source.changes() if isinstance(self.source, DatabaseSource) else None
+
+    # How it is doing: what `/readyz` asks
+
+    def rules_version(self) -> str | None:
+        return self.source.holder.current.version
+
+    def is_draining(self) -> bool:
+        return self.draining
+
+    def faults(self) -> Mapping[str, str]:
+        faults = {}
+        if self.limiter.failing:
+            faults["store"] = "does not decide: the rules' failure modes do"
+        if isinstance(self.source, DatabaseSource) and self.source.status().failing:
+            faults["database"] = "does not answer: the last good rules are in force"
+        return faults
+
+    def _database_source(self) -> DatabaseSource:
+        try:
+            return DatabaseSource(self.database, seed=load(SAMPLES), fallback=self.directory.last_good())
+        except DatabaseError as error:
+            raise type(error)(
+                f"{error}; and there are no rules of an earlier run in {self.directory.path} to go by meanwhile: "
+                f"start the database, or name another by {variable('database_url')} (--database-url)"
+            ) from error
+
+    async def _prepare_database(self) -> None:
+        """Tokens and events need its tables; with rules in a file, nothing else does, and it may be away for now."""
+        said = False
+        while True:
+            try:
+                await asyncio.to_thread(migrate, self.database)
+            except DatabaseError as error:
+                if not said:
+                    log.error("tokens and events have to wait for the database: %s", error)  # noqa: TRY400
+                said = True
+            else:
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _keep_last_good(self) -> None:
+        while True:
+            await asyncio.to_thread(self._keep)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _keep(self) -> None:
+        """Write the database's rules down, if they are others than the last time."""
+        snapshot, kept = self.source.holder.current, self._kept
+        if snapshot.directory is None or (kept is not None and kept.rules is snapshot.rules):
+            return  # the fallback itself; or the same rules, and users who have changed
+        self.directory.keep(snapshot, self.database.name)
+        self._kept = snapshot
+
+
+def admin_token(settings: Settings, directory: DataDirectory) -> str:
+    """The one of the settings, else the data directory's. Raises `InvalidSettings`."""
+    return directory.admin_token() if settings.admin_token is None else settings.admin_token.get_secret_value()
+
+
+def _database(settings: Settings) -> Database:
+    try:
+        return Database(settings.database)
+    except ValueError as error:
+        raise InvalidSettings(f"{variable('database_url')}: {error}") from error
+
+
+def _store(settings: Settings, meter: Meter) -> AsyncStore:
+    url = settings.store.get_secret_value()
+    try:
+        return open_async_store(url, None, observer=meter)
+    except (ValueError, ImportError) as error:
+        raise InvalidSettings(f"{variable('store')}: {str(error).replace(repr(url), 'this')}") from error

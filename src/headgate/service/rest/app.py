@@ -1,0 +1,119 @@
+"""HttpApp: everything that the service answers over HTTP, by path.
+
+    HttpApp(data, access, health=node, metrics=meter.exposed, admin=fastapi_app)
+
+The data plane is answered here and now. What is not known here is the admin app's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from headgate.http.asgi import App, Receive, Scope, Send
+from headgate.http.identity import Identity
+from headgate.service.access import Access
+from headgate.service.data import DataPlane
+from headgate.service.rest.authorize import AuthorizeHandler
+from headgate.service.rest.data import DataHandlers
+from headgate.service.rest.deprecation import Deprecated, announcing
+from headgate.service.rest.exchange import ClientGone, Handler, error_answer, send_answer
+from headgate.service.rest.health import Health, HealthHandlers, Metrics
+from headgate.service.rest.problems import HttpError
+
+_POST: Final = frozenset({"POST"})
+_GET: Final = frozenset({"GET", "HEAD"})
+
+
+class Route(NamedTuple):
+    """A path's handler, and the methods that it is for; None: all."""
+
+    handler: Handler
+    methods: frozenset[str] | None
+
+
+class HttpApp:
+    """An ASGI app. `admin` has all paths but those of the data plane and of health; without it, they are not found.
+
+    `identity` says who a request is from that a proxy asks about. `deprecated` are paths, or with `*` at their end all
+    that begin like them, whose answers are to say so.
+    """
+
+    def __init__(
+        self,
+        data: DataPlane,
+        access: Access,
+        *,
+        health: Health,
+        metrics: Metrics,
+        admin: App | None = None,
+        identity: Identity | None = None,
+        deprecated: Mapping[str, Deprecated] | None = None,
+    ) -> None:
+        checks, states = DataHandlers(data, access), HealthHandlers(health, metrics)
+        self._routes = {
+            "/v1/check": Route(checks.check, _POST),
+            "/v1/check/batch": Route(checks.check_many, _POST),
+            "/v1/peek": Route(checks.peek, _POST),
+            "/v1/reset": Route(checks.reset, _POST),
+            "/v1/authorize": Route(AuthorizeHandler(data, access, identity=identity), None),
+            "/healthz": Route(states.alive, _GET),
+            "/readyz": Route(states.ready, _GET),
+            "/metrics": Route(states.metrics, _GET),
+        }
+        self._admin = admin
+        self._announced = {path: announcing(self._answer, one) for path, one in (deprecated or {}).items()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._other(scope, receive, send)
+        elif self._announced:
+            await self._of(scope["path"])(scope, receive, send)
+        else:
+            await self._answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        route = self._routes.get(path)
+        if route is None and self._admin is not None and not path.startswith("/v1/"):
+            await self._admin(scope, receive, send)
+            return
+        try:
+            answer = await _asked(route, scope)(scope, receive)
+        except ClientGone:
+            return
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer and the log the rest
+            answer = error_answer(error)
+        await send_answer(scope, send, answer)
+
+    def _of(self, path: str) -> App:
+        """The app for a path, where some are deprecated."""
+        for announced, app in self._announced.items():
+            if path == announced or (announced.endswith("*") and path.startswith(announced[:-1])):
+                return app
+        return self._answer
+
+    async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The start and the end of the server; and WebSockets, of which we have none."""
+        if self._admin is not None:
+            await self._admin(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1000})
+        elif scope["type"] == "lifespan":
+            await receive()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            await send({"type": "lifespan.shutdown.complete"})
+
+
+def _asked(route: Route | None, scope: Scope) -> Handler:
+    """The handler of a request. Raises `HttpError`."""
+    if route is None:
+        raise HttpError(404, f"there is nothing at {scope['path'][:200]!r}")
+    handler, methods = route
+    method = scope["method"]
+    if methods is not None and method not in methods:
+        allowed = ", ".join(sorted(methods))
+        raise HttpError(405, f"{scope['path']} is for {allowed}, got {method[:40]!r}", {"Allow": allowed})
+    return handler

@@ -1,0 +1,63 @@
+"""Whether the service is alive and ready, and its metrics: `/healthz`, `/readyz`, `/metrics`. Open to anybody."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from headgate.http.asgi import Receive, Scope
+from headgate.service.rest.exchange import Answer, json_answer
+
+Metrics = Callable[[], tuple[bytes, str]]  # what Prometheus reads, and its content type
+
+_NO_STORE = (b"cache-control", b"no-store")
+
+
+class Health(Protocol):
+    """What the service knows of itself. Asked often, and on the event loop: nothing here may wait."""
+
+    def rules_version(self) -> str | None:
+        """The version of the rules in force; None while there are none."""
+        ...
+
+    def is_draining(self) -> bool:
+        """Whether it is about to stop: no new callers, please."""
+        ...
+
+    def faults(self) -> Mapping[str, str]:
+        """What does not work now, by part (`store`, `database` …), in words that anybody may read.
+
+        The service works all the same: by the failure modes of the rules, and by the rules that it knows.
+        """
+        ...
+
+
+class HealthHandlers:
+    """Handlers of the three."""
+
+    def __init__(self, health: Health, metrics: Metrics) -> None:
+        self._health = health
+        self._metrics = metrics
+
+    async def alive(self, scope: Scope, receive: Receive) -> Answer:  # noqa: ARG002
+        """200 for as long as the process can answer at all."""
+        return json_answer(200, b'{"status":"alive"}', _NO_STORE)
+
+    async def ready(self, scope: Scope, receive: Receive) -> Answer:  # noqa: ARG002
+        """200 when checks can be decided. Without a store they still can be: that is `degraded`, and no reason to send
+        callers elsewhere, where the store is as far away."""
+        version, faults = self._health.rules_version(), dict(self._health.faults())
+        if self._health.is_draining():
+            status = "draining"
+        elif version is None:
+            status = "no_rules"
+        else:
+            status = "degraded" if faults else "ready"
+        said: dict[str, Any] = {"status": status, "rules": version, "faults": faults}
+        return json_answer(200 if status in ("ready", "degraded") else 503, json.dumps(said).encode(), _NO_STORE)
+
+    async def metrics(self, scope: Scope, receive: Receive) -> Answer:  # noqa: ARG002
+        """What Prometheus reads."""
+        body, kind = self._metrics()
+        return Answer(200, [(b"content-type", kind.encode()), (b"content-length", b"%d" % len(body))], body)

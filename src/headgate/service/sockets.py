@@ -1,0 +1,99 @@
+"""Sockets to listen on, and what is said when one cannot be had."""
+
+from __future__ import annotations
+
+import errno
+import resource
+import socket
+from contextlib import suppress
+from typing import Final
+
+from headgate.errors import HeadgateError
+from headgate.settings import Address, flag, variable
+
+ANY: Final = "::"
+
+
+class CannotListen(HeadgateError):
+    """An address to listen on cannot be had: it is taken, or not this machine's."""
+
+
+def bound(address: Address, setting: str, *, shared: bool = False) -> list[socket.socket]:
+    """Sockets that are bound to an address: several where a name means several. Raises `CannotListen`.
+
+    `shared` lets other sockets that are shared as well have the same address, in this process or another.
+    """
+    try:
+        places = _places(address)
+    except OSError as error:
+        raise CannotListen(f"{variable(setting)}: {address.host!r} is not known: {error.strerror}") from error
+    sockets: list[socket.socket] = []
+    port = address.port
+    try:
+        for family, host in places:
+            sockets.append(_bound(family, host, port, shared=shared))
+            port = sockets[0].getsockname()[1]  # the same for all, where any will do
+    except OSError as error:
+        close(sockets)
+        raise _refusal(error, address, setting) from error
+    return sockets
+
+
+def reserved(address: Address, setting: str) -> tuple[list[socket.socket], Address]:
+    """Sockets that keep an address for those of our own who share it, and the address with its port.
+
+    Nothing else has it when this returns: sharing alone would let it join whoever has it already.
+    """
+    alone = bound(address, setting)
+    actual = Address(address.host, alone[0].getsockname()[1])
+    close(alone)
+    return bound(actual, setting, shared=True), actual
+
+
+def close(sockets: list[socket.socket]) -> None:
+    for one in sockets:
+        one.close()
+
+
+def allow_many() -> None:
+    """Let this process have as many connections as the machine lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):  # some systems name a limit that they do not grant
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _places(address: Address) -> list[tuple[int, str]]:
+    if address.host == ANY:
+        return [(socket.AF_INET6, ANY)] if socket.has_dualstack_ipv6() else [(socket.AF_INET, "0.0.0.0")]
+    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return list(dict.fromkeys((int(family), str(place[0])) for family, _, _, _, place in found))
+
+
+def _bound(family: int, host: str, port: int, *, shared: bool) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != ANY))
+        made.bind((host, port))
+        if not shared:
+            made.listen(1)  # two can be bound to one address, until one of them listens
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def _refusal(error: OSError, address: Address, setting: str) -> CannotListen:
+    other = Address(address.host, address.port + 1000 if address.port < 64_000 else 0)
+    choose = f"choose another with {flag(setting)} {other} (or {variable(setting)})"
+    if error.errno == errno.EADDRINUSE:
+        return CannotListen(f"port {address.port} is taken: another program listens on {address}; {choose}")
+    if error.errno == errno.EACCES:
+        return CannotListen(f"port {address.port} is not for ordinary users; {choose}")
+    if error.errno == errno.EADDRNOTAVAIL:
+        return CannotListen(f"{address.host} is not an address of this machine; {choose}")
+    return CannotListen(f"cannot listen on {address}: {error.strerror}; {choose}")

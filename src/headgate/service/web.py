@@ -1,0 +1,265 @@
+"""HTTP: an ASGI app on sockets, by uvicorn's parser and connections, with what a server in the open needs besides.
+
+Clients that are slow, idle, or never finish what they begin lose their connections, and when there are too many
+connections those that wait are the first to go. When it stops, every request that has begun is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from email.utils import formatdate
+from math import inf
+from socket import socket
+from ssl import SSLContext
+from typing import Any, Final
+
+from uvicorn import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+HEAD_SECONDS: Final = 10.0  # in which a request's head has to be here, from its first byte
+BODY_SECONDS: Final = 30.0  # … and its body, from its head
+IDLE_SECONDS: Final = 75  # between two requests: longer than proxies keep a connection that they may use again
+UNREAD_SECONDS: Final = 30.0  # in which a client has to take something of its answer
+MAX_HEAD: Final = 64 * 1024  # bytes
+MOST_CONNECTIONS: Final = 20_000
+ROOM: Final = 0.1  # of the waiting connections that go when there are too many
+BACKLOG: Final = 2_048
+TICK: Final = 1.0  # seconds between looks at all connections
+POLL: Final = 0.02  # seconds between looks at what is left when it stops
+
+log = logging.getLogger("headgate")
+
+
+class WebServer:
+    """Serves an ASGI app. Belongs to one event loop: `start`, then `drain`, then `stop`."""
+
+    def __init__(self, app: Any, *, tls: SSLContext | None = None, most_connections: int = MOST_CONNECTIONS) -> None:
+        self._config = Config(
+            app,
+            http=_Connection,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=IDLE_SECONDS,
+        )
+        self._config.load()
+        self._tls = tls
+        self.state = _State(most_connections)
+        self._sockets: list[socket] = []
+        self._servers: list[asyncio.Server] = []
+        self._ticking: asyncio.Task[None] | None = None
+
+    async def start(self, sockets: Sequence[socket]) -> None:
+        """Serve on sockets that are bound; they are its own from now on."""
+        self._sockets = list(sockets)
+        self.state.tick(asyncio.get_running_loop().time())
+        self._ticking = asyncio.create_task(self._tick())
+        self._servers = await self._listen()
+
+    async def replace_tls(self, tls: SSLContext) -> None:
+        """Greet new clients with another certificate. Connections that there are go on."""
+        before, self._tls = self._servers, tls
+        self._servers = await self._listen()
+        for server in before:
+            server.close()
+
+    def drain(self) -> None:
+        """Go on serving, and have every client close its connection with its next answer."""
+        self.state.draining = True
+
+    async def stop(self, seconds: float) -> int:
+        """Take no more connections, and close those that there are as soon as what has begun on them is answered.
+
+        Those that take longer than `seconds` are cut off; returns how many.
+        """
+        self.drain()
+        for server in self._servers:
+            server.close()
+        for bound in self._sockets:
+            bound.close()
+        connections = self.state.connections
+        for connection in list(connections):
+            connection.shutdown()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while connections and loop.time() < deadline:  # noqa: ASYNC110 - what may last, or end at once
+            await asyncio.sleep(POLL)
+        left = list(connections)
+        for connection in left:
+            connection.transport.abort()
+        if self._ticking is not None:
+            self._ticking.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._ticking
+        return len(left)
+
+    async def _listen(self) -> list[asyncio.Server]:
+        """On copies of the sockets, so that what waits to be accepted survives a server that is closed."""
+        loop = asyncio.get_running_loop()
+        options: dict[str, Any] = {}
+        if self._tls is not None:
+            options = {"ssl": self._tls, "ssl_handshake_timeout": HEAD_SECONDS}
+        return [
+            await loop.create_server(self._connection, sock=bound.dup(), backlog=BACKLOG, **options)
+            for bound in self._sockets
+        ]
+
+    def _connection(self) -> _Connection:
+        return _Connection(self._config, self.state)
+
+    async def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(TICK)
+            self.state.tick(loop.time())
+
+
+class _State(ServerState):
+    """What all connections share."""
+
+    connections: set[_Connection]  # type: ignore[assignment]
+
+    def __init__(self, most_connections: int) -> None:
+        super().__init__()
+        self.most_connections = most_connections
+        self.draining = False
+
+    def tick(self, now: float) -> None:
+        """Once a second: the time that answers tell, and an end to connections on which nothing moves."""
+        self.default_headers = [(b"date", formatdate(usegmt=True).encode())]
+        for connection in list(self.connections):
+            connection.look(now)
+
+    def make_room(self) -> bool:
+        """End some of the connections that wait for a request, those first that have waited longest."""
+        waiting = sorted((one for one in self.connections if one.due < inf and not one.busy), key=_due)
+        for connection in waiting[: max(1, int(len(waiting) * ROOM))]:
+            connection.transport.abort()
+        return bool(waiting)
+
+
+def _due(connection: _Connection) -> float:
+    return connection.due
+
+
+class _Connection(HttpToolsProtocol):
+    """uvicorn's, with deadlines and limits."""
+
+    server_state: _State
+
+    def __init__(self, config: Config, state: _State) -> None:
+        super().__init__(config, state, {})
+        self.due = inf  # when what the client is to send has to be here
+        self._begun = False  # whether some of a request is here, and not all of it
+        self._in_head = False
+        self._head = 0  # bytes
+        self._unread_since = inf
+        self._refusal = 400
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is being answered."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    # What asyncio calls
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.due = self.loop.time() + HEAD_SECONDS
+        state = self.server_state
+        if len(state.connections) > state.most_connections and not state.make_room():
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.due = inf
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.due == inf:
+            self.due = self.loop.time() + HEAD_SECONDS
+        if not self.busy:
+            self._begun = True
+        before = self._head
+        super().data_received(data)
+        if self._in_head and before + len(data) > MAX_HEAD and not self.transport.is_closing():
+            self._too_large()
+        elif self._in_head:
+            self._head = before + len(data)
+
+    # What the parser calls
+
+    def on_message_begin(self) -> None:
+        self._begun = self._in_head = True
+        self._head = 0
+        self.due = self.loop.time() + HEAD_SECONDS
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head += len(name) + len(value)
+        if self._head > MAX_HEAD:
+            self._refusal = 431
+            raise ValueError("the head of the request is too large")
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self.due = self.loop.time() + BODY_SECONDS
+        super().on_headers_complete()
+        if self.server_state.draining and self.cycle is not None:
+            self.cycle.keep_alive = False
+
+    def on_message_complete(self) -> None:
+        self._begun = False
+        self.due = inf
+        super().on_message_complete()
+
+    # What the server calls
+
+    def look(self, now: float) -> None:
+        """End it if the client keeps us waiting."""
+        if now > self.due:
+            if self._begun and not self.busy:
+                self._refusal = 408
+                self.send_400_response("The request took too long.")
+            else:
+                self.transport.abort()
+        elif not self.flow.write_paused:
+            self._unread_since = inf
+        elif self._unread_since == inf:
+            self._unread_since = now
+        elif now - self._unread_since > UNREAD_SECONDS:
+            self.transport.abort()
+
+    def shutdown(self) -> None:
+        """Close it, at once or when what has begun is answered."""
+        if self.busy:
+            self.cycle.keep_alive = False
+        elif not self._begun:
+            self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        """Also for the two other statuses that are ours to give, not the app's."""
+        if self._refusal == 400:
+            super().send_400_response(msg)
+            return
+        text = b'{"type":"about:blank","title":"%s","status":%d}' % (
+            STATUS_LINE[self._refusal][13:-2],
+            self._refusal,
+        )
+        self.transport.write(
+            STATUS_LINE[self._refusal]
+            + b"content-type: application/problem+json\r\nconnection: close\r\n"
+            + b"content-length: %d\r\n\r\n%s" % (len(text), text)
+        )
+        self.transport.close()
+
+    def _too_large(self) -> None:
+        self._refusal = 431
+        self.send_400_response("")

@@ -1,0 +1,17 @@
+"""How a store tells of its calls to a server, to whoever counts or traces them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from headgate.errors import StoreError
+
+
+class StoreObserver(Protocol):
+    """Told when a call has ended. Its methods never block and never raise; of a store for threads, any may call."""
+
+    def called(self, seconds: float, groups: int) -> None:
+        """A call was answered. It carried so many groups of checks; 0: it was a reset, a refund or the like."""
+
+    def failed(self, error: StoreError, seconds: float, groups: int) -> None:
+        """A call failed, or a group waited for one until its time was up."""

@@ -1,0 +1,46 @@
+"""Pages of metrics: those of several workers made into one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+EOF: Final = "# EOF"  # ends a page in OpenMetrics
+_SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(\})?)?")
+
+
+def merged(pages: Mapping[str, bytes]) -> bytes:
+    """One page of the pages of several workers, by their names: every sample gets the label `worker`.
+
+    All pages are of the same format: either Prometheus' text or OpenMetrics. Raises `ValueError` on what is neither.
+    """
+    families: dict[str, tuple[dict[str, None], list[str]]] = {}  # the lines that describe it, and its samples
+    ends = False
+    for worker, page in pages.items():
+        label = 'worker="{}"'.format(worker.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n"))
+        family: tuple[dict[str, None], list[str]] | None = None
+        for line in page.decode().split("\n"):
+            if line == EOF:
+                ends = True
+            elif line.startswith(("# HELP ", "# TYPE ", "# UNIT ")):
+                family = families.setdefault(line.split(" ", 3)[2], ({}, []))
+                family[0].setdefault(line)
+            elif line and not line.startswith("#"):
+                if family is None:
+                    raise ValueError(f"metrics of worker {worker}: a sample before any # TYPE: {line!r}")
+                family[1].append(_labelled(line, label, worker))
+    lines = [line for described, samples in families.values() for line in (*described, *samples)]
+    if ends:
+        lines.append(EOF)
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _labelled(line: str, label: str, worker: str) -> str:
+    found = _SAMPLE.match(line)
+    if found is None:
+        raise ValueError(f"metrics of worker {worker}: not a sample: {line!r}")
+    rest = line[found.end() :]
+    if found.group().endswith("{"):
+        return f"{found[1]}{{{label},{rest}"
+    return f"{found[1]}{{{label}}}{rest}"
