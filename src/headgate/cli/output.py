@@ -137,13 +137,12 @@ def duration(seconds: float | None) -> str:
     if seconds < 10:
         return f"{round(seconds, 2):g} s"
     left = round(seconds)
+    place = next(place for place, (size, _) in enumerate(_UNITS) if left >= size)
     parts: list[str] = []
-    for size, unit in _UNITS:
+    for size, unit in _UNITS[place : place + 2]:
         count, left = divmod(left, size)
         if count:
             parts.append(f"{count:,} {unit}")
-        if len(parts) == 2 or (parts and not left):
-            break
     return " ".join(parts)
 
 
