@@ -17,7 +17,7 @@ from ipaddress import ip_address
 from os import environ as process_environment
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
@@ -139,6 +139,13 @@ class Settings(BaseModel):
         if self.database_url is not None:
             return self.database_url.get_secret_value()
         return f"sqlite:///{self.data_dir.absolute() / 'headgate.db'}"
+
+    @property
+    def secrets(self) -> list[str]:
+        """What no log may show."""
+        tokens = [one.get_secret_value() for one in (self.admin_token, self.data_token) if one is not None]
+        passwords = [urlsplit(url).password for url in (self.store.get_secret_value(), self.database)]
+        return [*tokens, *(form for one in passwords if one for form in (one, unquote(one)))]
 
     @property
     def tls(self) -> bool:

@@ -206,6 +206,12 @@ def test_a_token_that_can_be_guessed_is_told_of() -> None:
     ]
 
 
+def test_what_no_log_may_show() -> None:
+    assert settings().secrets == []
+    got = settings(admin_token=SECRET, database_url="postgresql://headgate:p%40ss@localhost/headgate")
+    assert got.secrets == [SECRET, "p%40ss", "p@ss"]
+
+
 # Who may be served
 
 

@@ -1,22 +1,31 @@
-"""The command line: `headgate --help`."""
+"""The command line: `headgate --help`. One file per command or group of commands, registered in `app`.
+
+Exit codes: 0 fine, 1 refused or invalid, 2 wrong usage or a fault. What is wrong is said in one line for each thing,
+on stderr; a traceback is a bug of ours.
+"""
 
 from __future__ import annotations
 
-import typer
+import sys
+from typing import Final
 
-from headgate.cli import check, events, rules, tokens, top, version
-
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="Headgate, a distributed rate limiter.")
-app.command()(check.check)
-app.command()(check.peek)
-app.command()(check.reset)
-app.add_typer(rules.app, name="rules")
-app.add_typer(tokens.app, name="token")
-app.command()(events.events)
-app.command()(top.top)
-app.command()(version.version)
+REFUSED: Final = 1
+FAULT: Final = 2
 
 
 def main() -> None:
-    """Run it."""
+    """Run it, and exit."""
+    try:
+        from headgate.cli.app import app  # noqa: PLC0415 - what it needs may not be installed
+    except ImportError as error:
+        if error.name is None or error.name.startswith("headgate"):
+            raise
+        complain(f"the command line needs {error.name}: pip install 'headgate[service]'")
+        sys.exit(FAULT)
     app()
+
+
+def complain(text: str) -> None:
+    """Say what is wrong, on stderr."""
+    for line in text.splitlines():
+        print(f"headgate: {line}", file=sys.stderr)

@@ -9,9 +9,10 @@ from typing import Annotated, Any, Concatenate, Final
 
 import typer
 
+from headgate.cli import REFUSED
 from headgate.cli.client import Client, Json
 from headgate.cli.options import DATA, AsJson, calls_service
-from headgate.cli.output import REFUSED, STYLES, Cell, duration, emit, say, show_table
+from headgate.cli.output import STYLES, Cell, duration, emit, say, show_table
 
 _PANEL: Final = "Request"
 _FACTS: Final[dict[str, Any]] = {

@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 import httpx
 
 from headgate._version import __version__
-from headgate.cli.output import REFUSED, Fault
+from headgate.cli import REFUSED
+from headgate.cli.output import Fault
 from headgate.errors import Problem
 from headgate.settings import Address, ClientSettings
 
@@ -73,13 +74,13 @@ class Client:
             raise self._fault(response)
         return response.text
 
-    def lines(self, path: str, params: Params | None = None) -> Iterator[str]:
-        """The same line by line, as it comes."""
+    def chunks(self, path: str, params: Params | None = None) -> Iterator[str]:
+        """The same piece by piece, as it comes."""
         with self._faults(), self._http.stream("GET", path, params=_given(params)) as response:
             if not response.is_success:
                 response.read()
                 raise self._fault(response)
-            yield from response.iter_lines()
+            yield from response.iter_text()
 
     def post(self, path: str, data: Json) -> Json:
         """What was made of the data; empty if nothing is told."""

@@ -20,10 +20,9 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from headgate.cli import FAULT, complain
 from headgate.errors import HeadgateError
 
-REFUSED: Final = 1  # exit codes
-FAULT: Final = 2
 STYLES: Final = {"allowed": "green", "refused": "bold red", "shadow": "yellow", "warning": "yellow"}
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
@@ -47,9 +46,7 @@ def reported() -> Iterator[None]:
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except HeadgateError as error:
-        first, *others = str(error).splitlines() or [""]
-        for line in (f"headgate: {first}", *others):
-            typer.echo(printable(line), err=True)
+        complain("\n".join(printable(line) for line in str(error).split("\n")))
         raise typer.Exit(error.code if isinstance(error, Fault) else FAULT) from None
 
 
@@ -128,6 +125,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def printable_lines(text: str) -> str:
+    """The same, with the ends of lines left as they are."""
+    return "\n".join(printable(line.removesuffix("\r")) for line in text.split("\n"))
 
 
 def duration(seconds: float | None) -> str:

@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
+from headgate.cli import REFUSED
 from headgate.cli.changes import lines_of, quota_of
 from headgate.cli.client import TOML, Client, InvalidRules, Json
 from headgate.cli.options import ADMIN, AsJson, calls_service
-from headgate.cli.output import REFUSED, Cell, Fault, emit, on_terminal, say, show_table
+from headgate.cli.output import Cell, Fault, emit, on_terminal, say, show_table
 from headgate.errors import InvalidRule, Problem
 from headgate.rules.sources.file import load
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from hashlib import blake2b
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 MAX_ESCAPED: Final = 128
 _SAFE: Final = re.compile(r"[A-Za-z0-9_.\-~@]{1,128}").fullmatch
@@ -30,6 +30,11 @@ def space(dimension: str, rule: str, algorithm: str) -> str:
 def key(space: str, subject: str) -> str:
     """The key of one subject in a space."""
     return space.replace("*", escape(subject), 1)
+
+
+def dimension_of(space: str) -> str:
+    """The dimension whose subjects have their keys in a space; its hash, when it is very long."""
+    return unquote(space.split(":", 2)[1], errors="surrogatepass")
 
 
 def penalty_keys(fact: str, name: str) -> tuple[str, str]:
@@ -57,3 +62,13 @@ def escape(text: str) -> str:
 def joined(parts: tuple[str, ...]) -> str:
     """One subject out of several facts (`user+endpoint`), injectively: lengths first, so nothing can blur."""
     return "".join(f"{len(part)}:{part}" for part in parts)
+
+
+def split(subject: str) -> tuple[str, ...]:
+    """The facts that `joined` made one subject of."""
+    parts = []
+    while subject:
+        length, _, rest = subject.partition(":")
+        parts.append(rest[: int(length)])
+        subject = rest[int(length) :]
+    return tuple(parts)

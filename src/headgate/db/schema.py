@@ -125,3 +125,63 @@ tokens = Table(  # of callers of the service; never the tokens themselves
     Index("headgate_tokens_hash", "hash", unique=True),
     Index("headgate_tokens_name", "name"),
 )
+
+events = Table(  # what was refused, or would have been by a shadow
+    "headgate_events",
+    metadata,
+    Column("id", Text, primary_key=True),  # grows with time, on one node
+    Column("at_us", BigInteger, nullable=False),  # the store's time
+    Column("node", Text, nullable=False),
+    Column("rule", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("allowed", Boolean, nullable=False),  # true: by a shadow
+    Column("dimension", Text, nullable=False),  # the rule's
+    Column("subject", Text, nullable=False),  # whose limit it was
+    Column("user", Text),
+    Column("ip", Text),
+    Column("api_key", Text),  # hashed
+    Column("tenant", Text),
+    Column("endpoint", Text),
+    Column("method", Text),
+    Column("tier", Text),
+    Column("facts", Json, nullable=False),  # all others
+    Column("cost", BigInteger, nullable=False),
+    Column("limit", BigInteger, nullable=False),
+    Column("remaining", BigInteger, nullable=False),
+    Column("retry_after_us", BigInteger),  # null: never
+    Column("weight", BigInteger, nullable=False),  # how many events it stands for: more than one in a flood
+    Index("headgate_events_at", "at_us", "id"),
+    Index("headgate_events_rule", "rule", "at_us", "id"),
+)
+for _name in ("user", "ip", "api_key", "tenant"):
+    _known = events.c[_name].is_not(None)
+    Index(
+        f"headgate_events_{_name}",
+        *(events.c[_name], events.c.at_us, events.c.id),
+        sqlite_where=_known,
+        postgresql_where=_known,
+    )
+
+event_counts = Table(  # how many events there were in each minute, of whom, by which rule: all of them, in floods too
+    "headgate_event_counts",
+    metadata,
+    Column("id", Text, primary_key=True),  # a hash of those that follow, up to the subject
+    Column("minute_us", BigInteger, nullable=False),  # when the minute began
+    Column("rule", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("dimension", Text, nullable=False),  # what the subject is: "user", "ip" …; empty: everybody
+    Column("subject", Text, nullable=False),
+    Column("own", Boolean, nullable=False),  # whether that is the rule's dimension
+    Column("events", BigInteger, nullable=False),
+    Column("cost", BigInteger, nullable=False),
+    Index("headgate_event_counts_minute", "minute_us"),
+    Index("headgate_event_counts_dimension", "dimension", "minute_us"),
+)
+
+event_runs = Table(  # how far those who write events have come: what they write twice counts once
+    "headgate_event_runs",
+    metadata,
+    Column("id", Text, primary_key=True),  # of one start of one process
+    Column("batch", BigInteger, nullable=False),  # the last one that is here
+    Column("at_us", BigInteger, nullable=False),  # when it was written
+)

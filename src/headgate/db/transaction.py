@@ -99,6 +99,7 @@ class Transaction:
         if tier.name in self._content.tiers:
             raise ChangeConflict(f"tier {tier.name!r} exists already")
         _storable(f"tier {tier.name!r}", tier.name)
+        _short(f"tier {tier.name!r}", "name", tier.name)
         position = 1 + max(
             self._connection.scalars(schema.tiers.select().with_only_columns(schema.tiers.c.position)), default=0
         )
@@ -123,6 +124,7 @@ class Transaction:
             return
         table = exemption_table(exemption)
         _storable(f"exemption of {exemption.type} {exemption.value!r}", exemption.value)
+        _short(f"exemption of {exemption.type} {exemption.value!r}", "value", exemption.value)
         self._content.exemptions.append(exemption)
         self._connection.execute(insert(schema.exemptions), table)
         self._note("create", "exemption", f"{exemption.type} {exemption.value}", None, table)
@@ -212,10 +214,20 @@ class Transaction:
         self._put_settings("headgate", settings_table(snapshot))
         self.update_penalties(snapshot.penalties)
 
-    def expect(self, rules_version: int) -> None:
-        """Raises `ChangeConflict` unless anything but users last changed in this version."""
-        if rules_version != self._versions.rules_version:
-            raise ChangeConflict(f"the rules have changed: in version {self._versions.rules_version}")
+    # What there is, as changed so far
+
+    @property
+    def rules_version(self) -> int:
+        """The version in which anything but users had last changed, before this transaction."""
+        return self._versions.rules_version
+
+    def entry(self, rule_id: str) -> Entry | None:
+        """A rule, and its version."""
+        return self._content.rules.get(rule_id)
+
+    def user(self, user_id: str) -> User | None:
+        """A user's tier and overrides. Raises `InvalidRule` for what can be no user's id."""
+        return self._user(user_id)
 
     @property
     def differences(self) -> list[Table]:
@@ -261,6 +273,7 @@ class Transaction:
     def _put_rule(self, rule: Rule, before: Rule | None) -> None:
         row = rule_row(rule)
         _storable(f"rule {rule.id!r}", row)
+        _short(f"rule {rule.id!r}", "id", rule.id)
         self._content.rules[rule.id] = Entry(rule, self.version)
         action = "create" if before is None else "update"
         self._note(action, "rule", rule.id, None if before is None else rule_table(before), rule_table(rule))
@@ -287,8 +300,7 @@ class Transaction:
     def _user(self, user_id: str) -> User | None:
         self._flush()
         _storable(f"user {user_id!r}", user_id)
-        if not 1 <= len(user_id) <= MAX_ID:
-            raise InvalidRule(Problem(f"user {user_id!r}", "id", f"must have from 1 to {MAX_ID} characters"))
+        _short(f"user {user_id!r}", "id", user_id)
         return queries.user(self._connection, user_id)
 
     def _put_user(self, before: User | None, user: User | None) -> None:
@@ -346,6 +358,12 @@ class Transaction:
             ]
             self._connection.execute(insert(table), rows)
         self._stored = dict(now)
+
+
+def _short(where: str, field: str, value: str) -> None:
+    """Raises `InvalidRule` when a text is longer than PostgreSQL can have in an index."""
+    if not 1 <= len(value) <= MAX_ID:
+        raise InvalidRule(Problem(where, field, f"must have from 1 to {MAX_ID} characters"))
 
 
 def _storable(where: str, value: Any) -> None:

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-import tomli_w
-
 from headgate.errors import InvalidRule, InvalidSettings
 from headgate.rules.snapshot import Snapshot
-from headgate.rules.sources.export import document_of
+from headgate.rules.sources.export import text_of
 from headgate.rules.sources.file import load
 from headgate.settings import variable
 
@@ -68,7 +66,7 @@ class DataDirectory:
     def keep(self, snapshot: Snapshot, name: str) -> None:
         """Write down the rules in force, for a start without the database. What goes wrong is logged."""
         fresh = self.last_good_file.with_suffix(f".{uuid4().hex}")
-        text = HEAD.format(name=name, version=snapshot.version) + tomli_w.dumps(document_of(snapshot))
+        text = HEAD.format(name=name, version=snapshot.version) + text_of(snapshot)
         try:
             with fresh.open("w", encoding="utf-8") as file:
                 file.write(text)

@@ -6,9 +6,13 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from headgate.audit.auditor import Auditor
+from headgate.audit.options import AuditOptions
 from headgate.db import Changes, Database, Tokens, migrate
 from headgate.errors import DatabaseError, InvalidSettings
 from headgate.limiter.aio import AsyncLimiter
@@ -24,6 +28,11 @@ from headgate.stores.protocol import AsyncStore
 from headgate.stores.urls import open_async_store
 from headgate.telemetry.meter import Meter
 from headgate.telemetry.metrics import Metrics
+from headgate.telemetry.traces import configure_tracing
+
+if TYPE_CHECKING:
+    from headgate.rules.holder import Holder
+    from headgate.telemetry.spans import Tracing
 
 SAMPLES: Final = Path(__file__).with_name("samples") / "rules.toml"
 LOOK_SECONDS: Final = 1.0  # between looks whether there are new rules to write down, or a database to prepare
@@ -56,6 +65,8 @@ class Node:
             data_token=None if settings.data_token is None else settings.data_token.get_secret_value(),
             tokens=self.tokens,
         )
+        self.auditor = _auditor(settings, self.database, self.directory)
+        self.tracing = None if settings.otlp_endpoint is None else _tracing(settings.otlp_endpoint)
         self._kept: Snapshot | None = None
         self._looking: asyncio.Task[None] | None = None
 
@@ -71,20 +82,25 @@ class Node:
             if self.worker == 0:
                 self._looking = asyncio.create_task(self._keep_last_good())
         self.meter = Meter(holder=self.source.holder)
+        if self.tracing is not None:
+            self.meter = _traced_meter(self.tracing, self.source.holder)
         self._store = _store(self.settings, self.meter)
         self.limiter = AsyncLimiter(self.source, store=self._store)
-        self.plane = DataPlane(self.limiter, meter=self.meter)
+        self.plane = DataPlane(self.limiter, meter=self.meter, recorder=self.auditor)
+        self.auditor.start()
         self.metrics = Metrics(
             self.meter,
             holder=self.source.holder,
             failing=lambda: self.limiter.failing,
             rules=self.source.status,
             database=self.source.status if isinstance(self.source, DatabaseSource) else None,
+            audit=lambda: asdict(self.auditor.status()),
         )
 
     async def close(self) -> None:
         """Keep what is to be kept, and let go of everything. Nobody may be using it any more."""
         self._unsubscribe()
+        await asyncio.to_thread(self.auditor.close)
         await self.limiter.close()
         await self._store.close()
         if self._looking is not None:
@@ -95,6 +111,8 @@ class Node:
             await asyncio.to_thread(self._keep)
         await asyncio.to_thread(self.source.close)
         await asyncio.to_thread(self.database.close)
+        if self.tracing is not None:
+            await self.tracing.close()
 
     @property
     def changes(self) -> Changes | None:
@@ -115,6 +133,8 @@ class Node:
             faults["store"] = "does not decide: the rules' failure modes do"
         if isinstance(self.source, DatabaseSource) and self.source.status().failing:
             faults["database"] = "does not answer: the last good rules are in force"
+        if self.auditor.status().error is not None:
+            faults["audit"] = "events wait to be written"
         return faults
 
     def _database_source(self) -> DatabaseSource:
@@ -164,6 +184,27 @@ def _database(settings: Settings) -> Database:
         return Database(settings.database)
     except ValueError as error:
         raise InvalidSettings(f"{variable('database_url')}: {error}") from error
+
+
+def _auditor(settings: Settings, database: Database, directory: DataDirectory) -> Auditor:
+    try:
+        return Auditor(database, directory.events, options=AuditOptions(retention=settings.audit_retention))
+    except ValueError as error:
+        raise InvalidSettings(f"{variable('audit_retention')}: {error}") from error
+    except OSError as error:
+        raise InvalidSettings(f"{variable('data_dir')}: {directory.events}: cannot be used: {error}") from error
+
+
+def _tracing(endpoint: str) -> Tracing:
+    try:
+        return configure_tracing(endpoint)
+    except (ValueError, ImportError) as error:
+        raise InvalidSettings(f"{variable('otlp_endpoint')}: {error}") from error
+
+
+def _traced_meter(tracing: Tracing, holder: Holder) -> Meter:
+    meter: Meter = import_module("headgate.telemetry.spans").TracedMeter(tracing, holder=holder)
+    return meter
 
 
 def _store(settings: Settings, meter: Meter) -> AsyncStore:

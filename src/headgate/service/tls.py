@@ -1,26 +1,15 @@
-"""TLS: certificates of both ports, read from files and read again when those change."""
+"""TLS of the HTTP port: certificates from files, read again when those change."""
 
 from __future__ import annotations
 
 import logging
 import ssl
 from pathlib import Path
-from typing import NamedTuple
-
-import grpc
 
 from headgate.errors import InvalidSettings
 from headgate.settings import variable
 
 log = logging.getLogger("headgate")
-
-
-class _Files(NamedTuple):
-    """What is in the files."""
-
-    certificate: bytes
-    key: bytes
-    client_ca: bytes | None
 
 
 class Certificates:
@@ -33,44 +22,23 @@ class Certificates:
         self._paths = (certificate, key, client_ca)
         self._mark = self._look()
         try:
-            self._files = self._read()
             self.context = self._context()
         except (OSError, ValueError) as error:
             raise InvalidSettings(f"{variable('tls_certificate')}: {self._what(error)}") from error
 
     def refresh(self) -> bool:
-        """Whether the files have changed and what they hold is in use now. What is no good is logged, once."""
+        """Whether the files have changed, and `context` with them. What is no good is logged, once."""
         mark = self._look()
         if mark == self._mark:
             return False
         self._mark = mark
         try:
-            files, context = self._read(), self._context()
+            self.context = self._context()
         except (OSError, ValueError) as error:  # half of them are replaced, maybe: another look will follow that
             log.warning("TLS: the certificate stays as it was: %s", self._what(error))
             return False
-        if files == self._files:
-            return False
-        self._files, self.context = files, context
         log.info("TLS: there is a new certificate in %s", self._paths[0])
         return True
-
-    def for_grpc(self) -> grpc.ServerCredentials:
-        """The same for gRPC, which asks again for every connection."""
-        given = self._files
-
-        def changed() -> grpc.ServerCertificateConfiguration | None:
-            nonlocal given
-            if given is self._files:
-                return None
-            given = self._files
-            return _configuration(given)
-
-        return grpc.dynamic_ssl_server_credentials(
-            _configuration(given),
-            changed,  # type: ignore[arg-type]  # None: nothing has changed
-            require_client_authentication=given.client_ca is not None,
-        )
 
     def _context(self) -> ssl.SSLContext:
         certificate, key, client_ca = self._paths
@@ -82,10 +50,6 @@ class Certificates:
             context.load_verify_locations(client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
         return context
-
-    def _read(self) -> _Files:
-        certificate, key, client_ca = self._paths
-        return _Files(certificate.read_bytes(), key.read_bytes(), None if client_ca is None else client_ca.read_bytes())
 
     def _look(self) -> list[tuple[int, ...]]:
         """What differs when a file was changed or replaced."""
@@ -102,9 +66,3 @@ class Certificates:
         paths = ", ".join(str(path) for path in self._paths if path is not None)
         what = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
         return f"{paths}: no good as certificate and key: {what}"
-
-
-def _configuration(files: _Files) -> grpc.ServerCertificateConfiguration:
-    return grpc.ssl_server_certificate_configuration(
-        [(files.key, files.certificate)], root_certificates=files.client_ca
-    )

@@ -118,5 +118,6 @@ class Meter:
         self._swept = snapshot
         gone = {rule for rule in self._rules - {None, OTHER} if rule and snapshot.template(rule) is None}
         self._rules -= gone
-        self._allowed = {cause: count for cause, count in self._allowed.items() if cause[0] not in gone}
-        self._refused = {cause: count for cause, count in self._refused.items() if cause[0] not in gone}
+        for tallies in (self._allowed, self._refused):
+            for cause in [cause for cause in tallies if cause[0] in gone]:
+                del tallies[cause]

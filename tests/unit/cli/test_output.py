@@ -68,7 +68,7 @@ def test_faults_are_lines_on_stderr_and_an_exit_code(capsys: pytest.CaptureFixtu
     assert ended.value.exit_code == 1
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err == "headgate: the \\x1b[31mfirst\nand the second\n"
+    assert printed.err == "headgate: the \\x1b[31mfirst\nheadgate: and the second\n"
 
 
 def test_what_headgate_raises_is_a_fault_too(capsys: pytest.CaptureFixture[str]) -> None:

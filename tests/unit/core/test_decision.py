@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headgate.core.check import NEVER, Check, Outcome
-from headgate.core.decision import Decision, combine
+from headgate.core.decision import Decision, combine, single
 from headgate.core.key import space
 from headgate.core.quota import Quota
 
@@ -100,3 +100,27 @@ def test_as_plain_data_and_as_a_value() -> None:
     assert decision != 1
     assert len({decision, combine((check("rule"),), (Outcome(0, 9, SECOND),), NOW_US)}) == 1
     assert repr(decision).startswith("Decision(allowed=True, limit=10, remaining=9,")
+
+
+def test_the_cause_is_the_binding_rule_and_the_reason() -> None:
+    allowed = combine((check("wide", limit=100), check("tight")), (Outcome(0, 70, 1), Outcome(0, 4, 1)), NOW_US)
+    assert allowed.cause() == ("tight", "within_limit")
+    refused = combine((check("a"), check("b")), (Outcome(0, 1, 1), Outcome(SECOND, 0, 1)), NOW_US)
+    assert refused.cause() == ("b", "over_limit")
+    assert Decision.of(True, NOW_US, reason="exempt").cause() == (None, "exempt")
+    assert Decision.of(True, NOW_US).cause() == (None, "no_rule")
+
+
+def test_the_cause_of_a_shadow_is_the_shadow_that_would_have_refused() -> None:
+    rules = (check("real"), check("fits", enforced=False), check("shadow", enforced=False))
+    outcomes = (Outcome(0, 0, 1), Outcome(0, 9, 1), Outcome(SECOND, 0, SECOND))
+    assert combine(rules, outcomes, NOW_US).cause() == ("shadow", "shadow")
+    assert combine(rules[2:], outcomes[2:], NOW_US).cause() == ("shadow", "shadow")
+
+
+@pytest.mark.parametrize("wait_us", [0, SECOND])
+def test_reason_and_cause_of_the_short_way_are_those_of_the_long_one(wait_us: int) -> None:
+    rules, outcome = (check("rule"),), Outcome(wait_us, 0, SECOND)
+    short, long = single(rules, outcome, NOW_US, 1, None, "alice"), combine(rules, (outcome,), NOW_US)
+    assert (short.cause(), short.reason) == (long.cause(), long.reason)
+    assert short.basis.outcomes == long.basis.outcomes  # which are still told afterwards

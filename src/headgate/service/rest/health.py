@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from headgate.http.asgi import Receive, Scope
 from headgate.service.rest.exchange import Answer, json_answer
 
-Metrics = Callable[[], tuple[bytes, str]]  # what Prometheus reads, and its content type
+Metrics = Callable[[str], Awaitable[tuple[bytes, str]]]  # of a header Accept: what Prometheus reads, and its type
 
 _NO_STORE = (b"cache-control", b"no-store")
 
@@ -59,5 +59,6 @@ class HealthHandlers:
 
     async def metrics(self, scope: Scope, receive: Receive) -> Answer:  # noqa: ARG002
         """What Prometheus reads."""
-        body, kind = self._metrics()
+        accept = next((value for name, value in scope["headers"] if name == b"accept"), b"")
+        body, kind = await self._metrics(accept.decode("latin-1"))
         return Answer(200, [(b"content-type", kind.encode()), (b"content-length", b"%d" % len(body))], body)

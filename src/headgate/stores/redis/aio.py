@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextvars import Context
 from typing import Any, NamedTuple, cast
 
 from redis.asyncio.connection import Connection, parse_url
@@ -55,6 +56,7 @@ class AsyncRedisStore:
         self._woken = False  # whether _depart is about to run
         self._deadline = 0.0
         self._calls: set[asyncio.Task[None]] = set()
+        self._nobody = Context()  # of calls that leave when another has returned: it is not that one's callers'
         self._idle: list[Any] = []
         self._closed = False
 
@@ -149,7 +151,7 @@ class AsyncRedisStore:
                 assert self._loop is not None
                 call = self._loop.create_task(self._call(batch))
                 self._calls.add(call)
-                call.add_done_callback(self._returned)
+                call.add_done_callback(self._returned, context=self._nobody)
 
     def _batch(self) -> list[_Waiting]:
         """Those who go with the next call; not those who were cancelled meanwhile, or whose time is up."""

@@ -251,3 +251,14 @@ def test_a_mistake_of_ours_is_logged_and_ends_nothing(
     clock.advance(RETRY_SECONDS)
     assert directory.find("alice") == ALICE
     directory.close()
+
+
+def test_hits_and_misses_are_counted(directory: CachedDirectory, clock: FakeClock) -> None:
+    directory.find("alice")
+    directory.find("alice")
+    directory.recall("alice")
+    directory.recall("bob")  # whoever does not ask on has missed nothing
+    assert (directory.status().hits, directory.status().misses) == (2, 1)
+    clock.advance(300)
+    directory.find("alice")
+    assert (directory.status().hits, directory.status().misses) == (2, 2)

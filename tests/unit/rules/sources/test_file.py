@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -223,3 +224,13 @@ def test_the_garbage_collector_is_left_as_it_was(path: Path) -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_its_status_counts_loads_and_files_that_were_not_good(path: Path) -> None:
+    source = FileSource(path)
+    for content in (text(2), "rubbish", "more rubbish", text(3)):
+        path.write_text(content)
+        with contextlib.suppress(InvalidRule):
+            source.reload()
+    status = source.status()
+    assert (status.version, status.loads, status.rejected) == (source.holder.current.version, 3, 2)

@@ -1,0 +1,245 @@
+"""The auditor: keeps what was refused, off the path of the checks.
+
+An event goes from memory to the spool on disk, and from there to the database, by a thread each: neither a slow disk
+nor a database that is away holds up the other, or a check. What is in the spool survives the process; what is written
+from there twice, because nobody knows how the first time ended, is in the database once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event as Signal
+from threading import Lock, Thread
+from typing import Final, Self
+
+from headgate.audit.buffer import Buffer
+from headgate.audit.digest import Digest
+from headgate.audit.options import AuditOptions
+from headgate.audit.spool import Record, Spool
+from headgate.core.clock import Clock, SystemClock
+from headgate.core.decision import Decision
+from headgate.core.quota import MICROSECONDS
+from headgate.db.connection import Database
+from headgate.db.events import Batch, Count, Event, Events
+from headgate.errors import DatabaseError
+
+RETRY_SECONDS: Final = (0.5, 1.0, 2.0)  # before the next try to write to a database that is away; the last one repeats
+ADOPT_SECONDS: Final = 60.0  # between looks for what processes that are gone have left
+RETAIN_SECONDS: Final = 600.0  # between looks for old events, once there are none
+STEP: Final = 1_000  # old rows that are deleted at once
+PAUSE_SECONDS: Final = 0.05  # after that
+MAX_UNSPOOLED: Final = 600  # windows that are kept in memory while the spool cannot be written: a minute's
+
+log = logging.getLogger("headgate")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditStatus:
+    """How an auditor is doing. All figures but the last three count events, since it was made."""
+
+    recorded: int
+    spooled: int  # that are, or were, on disk
+    written: int  # to the database; of earlier processes too
+    dropped: int  # that are lost: the spool was full or broken, or could not be written for long
+    backlog: int  # that are not yet known to be in the database
+    failed: int  # that could not be recorded: an error of ours
+    deleted: int  # old rows
+    spool_bytes: int
+    error: str | None  # why the database or the spool cannot be written right now
+
+
+class Auditor:
+    """A `Recorder` that keeps events in a database, by way of a spool in `directory`.
+
+    `directory` may be shared by processes of one machine. `node` names this process in events. Call `start` in the
+    process that records, and `close` at its end. Without `start`, nothing happens but by `flush`, `write` and `retain`.
+    Raises `OSError` when the directory cannot be used; the database may be away. Safe to share between threads.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        directory: str | Path,
+        *,
+        node: str | None = None,
+        options: AuditOptions | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.options = options or AuditOptions()
+        self._events = Events(database)
+        self._clock: Clock = clock or SystemClock()
+        self._spool = Spool(Path(directory), max_bytes=self.options.spool_bytes)
+        self._digest = Digest(self._spool.run, self.options.subjects)
+        self._buffer = Buffer(node or f"{socket.gethostname()}:{os.getpid()}", self.options)
+        self._flushing = Lock()
+        self._unspooled: deque[tuple[Batch, int]] = deque()  # and how many events each has
+        self._writing = Lock()
+        self._stop_flushing, self._stop_writing = Signal(), Signal()
+        self._threads: list[Thread] = []
+        self._spooled = self._written = self._dropped = self._failed = self._deleted = 0
+        self._errors: dict[str, str] = {}  # by what fails
+
+    def record(self, facts: Mapping[str, str], cost: int, decision: Decision) -> None:
+        """Keep a refusal, or what shadows would have refused. Never blocks, never raises."""
+        try:
+            self._buffer.add(facts, cost, decision)
+        except Exception:
+            self._failed += 1
+            if self._failed == 1:
+                log.exception("audit: a decision could not be recorded; further ones are counted")
+
+    def start(self) -> None:
+        """Have threads of its own flush, write and retain from now on."""
+        for name, work in (("spool", self._keep_flushing), ("write", self._keep_writing)):
+            thread = Thread(target=work, name=f"headgate-audit-{name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def flush(self) -> None:
+        """Put all that was recorded into the spool. When this returns, it is safe from a crash.
+
+        Raises `OSError` when the spool cannot be written: then it is tried again with the next flush.
+        """
+        with self._flushing:
+            window = self._buffer.take()
+            if window is not None:
+                self._unspooled.append((self._digest.batch(window), window.recorded))
+                if len(self._unspooled) > MAX_UNSPOOLED:
+                    self._dropped += self._unspooled.popleft()[1]
+            while self._unspooled:
+                batch, events = self._unspooled[0]
+                self._spool.append(batch.number, events, _encoded(batch))
+                self._unspooled.popleft()
+                self._spooled += events
+
+    def write(self) -> None:
+        """Write all that is in the spool to the database. Raises `DatabaseError`; then it stays there."""
+        with self._writing:
+            while True:
+                run, records = self._spool.read()
+                if not records:
+                    return
+                batches = [(record, batch) for record in records if (batch := _decoded(record)) is not None]
+                new = self._events.write(run, [batch for _, batch in batches], self._clock.now_us())
+                self._spool.done(records)
+                self._written += sum(record.events for record, _ in batches[len(batches) - new :])
+                self._dropped += sum(record.events for record in records) - sum(one.events for one, _ in batches)
+
+    def adopt(self) -> None:
+        """Take over what processes that are gone have left in the directory."""
+        found = self._spool.adopt()
+        if found:
+            log.warning("audit: found up to %d events that another process has left: they are written now", found)
+
+    def retain(self) -> int:
+        """Delete some of what is older than `retention`, in one short step. Returns how many rows; 0: none are left.
+
+        Raises `DatabaseError`.
+        """
+        if self.options.retention is None:
+            return 0
+        before_us = self._clock.now_us() - round(self.options.retention * MICROSECONDS)
+        gone = self._events.forget(before_us, most=STEP)
+        self._deleted += gone
+        return gone
+
+    def status(self) -> AuditStatus:
+        """How it is doing."""
+        spool, errors = self._spool, list(self._errors.values())
+        return AuditStatus(
+            recorded=self._buffer.recorded,
+            spooled=self._spooled,
+            written=self._written,
+            dropped=self._dropped + spool.dropped,
+            backlog=self._buffer.waiting + sum(events for _, events in list(self._unspooled)) + spool.backlog,
+            failed=self._failed,
+            deleted=self._deleted,
+            spool_bytes=spool.size,
+            error="; ".join(errors) or None,
+        )
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Write what there is, for at most so many seconds. What is left stays in the spool for the next process."""
+        deadline = time.monotonic() + timeout
+        self._stop_flushing.set()
+        self._attempt("spool", self.flush)
+        self._stop_writing.set()
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._spool.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _keep_flushing(self) -> None:
+        while not self._stop_flushing.wait(self.options.flush_seconds):
+            self._attempt("spool", self.flush)
+
+    def _keep_writing(self) -> None:
+        tries = 0
+        adopt_at = retain_at = 0.0  # on the monotonic clock
+        while True:
+            last = self._stop_writing.is_set()
+            now = time.monotonic()
+            if now >= adopt_at:
+                adopt_at = now + ADOPT_SECONDS
+                self._attempt("spools of others", self.adopt)
+            fine = self._attempt("database", self.write)
+            if last:
+                return
+            pause = self.options.write_seconds
+            if not fine:
+                pause = RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)]
+            elif now >= retain_at:
+                deleted = self._deleted
+                self._attempt("retention", self.retain)
+                if self._deleted > deleted:  # there may be more
+                    pause = PAUSE_SECONDS
+                else:
+                    retain_at = now + RETAIN_SECONDS
+            tries = 0 if fine else tries + 1
+            self._stop_writing.wait(pause)
+
+    def _attempt(self, what: str, work: Callable[[], object]) -> bool:
+        """Whether it went well. That something fails is logged once, and that it does no longer."""
+        try:
+            work()
+        except (DatabaseError, OSError) as error:
+            if what not in self._errors:
+                log.error("audit: %s: events wait until this is over: %s", what, error)  # noqa: TRY400
+            self._errors[what] = f"{what}: {error}"
+            return False
+        except Exception as error:  # a thread that has ended would be missed by nobody
+            if what not in self._errors:
+                log.exception("audit: %s: events wait", what)
+            self._errors[what] = f"{what}: {error!r}"
+            return False
+        if self._errors.pop(what, None) is not None:
+            log.warning("audit: %s: fine again", what)
+        return True
+
+
+def _encoded(batch: Batch) -> bytes:
+    return json.dumps([batch.events, batch.counts], ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _decoded(record: Record) -> Batch | None:
+    """The batch of a record; None: another version of Headgate wrote it, and we cannot read it."""
+    try:
+        events, counts = json.loads(record.payload)
+        return Batch(record.number, [Event(*event) for event in events], [Count(*count) for count in counts])
+    except (ValueError, TypeError):
+        log.exception("audit: %s: batch %d cannot be read: skipped", record.segment.path, record.number)
+        return None

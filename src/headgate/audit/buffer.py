@@ -1,0 +1,192 @@
+"""What was recorded and is not yet on disk: counted at once, and kept as rows as long as there are few.
+
+Whatever comes, its size is bounded: that is why counting and sampling happen here, in the caller's thread. The rest of
+the work is left to whoever takes the window.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import islice
+from threading import Lock
+from typing import Final, NamedTuple
+
+from headgate.audit.options import AuditOptions
+from headgate.core.check import NEVER, Check, Outcome
+from headgate.core.decision import Decision, restrictiveness
+from headgate.core.key import dimension_of, split
+from headgate.db.events import MAX_TEXT, MINUTE_US, Event, kept_text
+from headgate.rules.rule import GLOBAL
+
+CLIENT: Final = ("user", "ip", "api_key", "tenant")  # the facts by which events are counted, whatever the rule
+COLUMNS: Final = (*CLIENT, "endpoint", "method", "tier")  # the facts that have columns of their own
+OTHER: Final = "(other)"  # stands for all subjects for which there was no room
+MAX_FACTS: Final = 16  # of those without a column
+MAX_DIMENSIONS: Final = 10_000  # that are remembered; there are as many as rules
+
+
+class Client(NamedTuple):
+    """Whose events are counted together: what one client did at one rule in one minute."""
+
+    minute_us: int
+    rule: str
+    reason: str
+    dimension: str
+    subject: str
+    user: str | None
+    ip: str | None
+    api_key: str | None
+    tenant: str | None
+
+
+class Window:
+    """What was recorded between two flushes."""
+
+    __slots__ = ("candidates", "recorded", "rows", "tallies")
+
+    def __init__(self) -> None:
+        self.recorded = 0
+        self.tallies: dict[Client, list[int]] = {}  # count and cost
+        self.rows: list[Event] = []  # that have no id yet
+        self.candidates = 0  # for a row: what the sampling of single clients has left
+
+
+class Buffer:
+    """Takes events in. Safe to share between threads."""
+
+    def __init__(self, node: str, options: AuditOptions) -> None:
+        self._node = node
+        self._options = options
+        self._lock = Lock()
+        self._window = Window()
+        self._dimensions: dict[str, str] = {}  # by space
+        self.recorded = 0  # since it was made
+
+    def add(self, facts: Mapping[str, str], cost: int, decision: Decision) -> None:
+        """Count a decision, and keep it if it is to be kept.
+
+        A refusal is an event of the rule that binds. A request that only shadows would have refused is an event of
+        each of them.
+        """
+        basis = decision.basis
+        checks, outcomes, subjects = basis.checks, basis.outcomes, basis.subjects
+        if decision.allowed:
+            places = [
+                place
+                for place, (check, outcome) in enumerate(zip(checks, outcomes, strict=True))
+                if outcome.wait_us and not check.enforced
+            ]
+        elif len(checks) == 1:
+            places = [0]
+        else:
+            places = [min(range(len(checks)), key=lambda one: restrictiveness((checks[one], outcomes[one])))]
+        for place in places:
+            subject = subjects if isinstance(subjects, str) else subjects[place].subject
+            self._add(facts, cost, decision, checks[place], outcomes[place], subject)
+
+    def take(self) -> Window | None:
+        """What has been recorded since the last time; None: nothing."""
+        if not self._window.recorded:
+            return None
+        with self._lock:
+            window, self._window = self._window, Window()
+        return window
+
+    @property
+    def waiting(self) -> int:
+        """How many events have not been taken yet."""
+        return self._window.recorded
+
+    def _add(
+        self, facts: Mapping[str, str], cost: int, decision: Decision, check: Check, outcome: Outcome, subject: str
+    ) -> None:
+        at_us, reason, space = decision.at_us, decision.reason, check.space
+        dimension = self._dimensions.get(space) or self._dimension(space)
+        if dimension == GLOBAL:
+            subject = ""
+        elif not subject or "+" in dimension:
+            subject = _subject(facts, dimension, subject)
+        fact = facts.get
+        user, ip, api_key, tenant = fact("user"), fact("ip"), fact("api_key"), fact("tenant")
+        client = Client(
+            *(at_us - at_us % MINUTE_US, check.rule, reason, dimension, subject),
+            *(user, ip, api_key, tenant),
+        )
+        if len(subject) + len(user or "") + len(ip or "") + len(api_key or "") + len(tenant or "") > MAX_TEXT:
+            client = _shortened(client)
+        options = self._options
+        with self._lock:
+            window = self._window
+            self.recorded += 1
+            window.recorded += 1
+            tally = window.tallies.get(client)
+            if tally is None:
+                tally = self._new_tally(window, client)
+            tally[0] += 1
+            tally[1] += cost
+            weight = _weight(tally[0], options.rows_per_client, options.one_in)
+            if weight:
+                window.candidates += 1
+                weight *= _weight(window.candidates, options.rows, options.one_in)
+            if weight:
+                window.rows.append(_event(self._node, facts, cost, client, at_us, check, outcome, weight))
+
+    def _new_tally(self, window: Window, client: Client) -> list[int]:
+        if len(window.tallies) >= self._options.clients:
+            # What was not there is not among the others either.
+            client = Client(*client[:4], client.subject and OTHER, *[name and OTHER for name in client[5:]])
+        return window.tallies.setdefault(client, [0, 0])
+
+    def _dimension(self, space: str) -> str:
+        if len(self._dimensions) >= MAX_DIMENSIONS:
+            self._dimensions.clear()
+        return self._dimensions.setdefault(space, dimension_of(space))
+
+
+def _weight(number: int, full: int, one_in: int) -> int:
+    """How many events the one of this number stands for: the first ones for themselves; 0: it is left out."""
+    if number <= full:
+        return 1
+    return 0 if (number - full) % one_in else one_in
+
+
+def _shortened(client: Client) -> Client:
+    """The same client with texts of bounded length."""
+    return Client._make(kept_text(value) if isinstance(value, str) else value for value in client)
+
+
+def _subject(facts: Mapping[str, str], dimension: str, subject: str) -> str:
+    """The subject as people read it. Decisions that no store made, of a blocked client say, do not have it."""
+    parts = split(subject) if subject else tuple(facts.get(name, "") for name in dimension.split("+"))
+    return parts[0] if len(parts) == 1 else json.dumps(parts, ensure_ascii=False)
+
+
+def _event(
+    node: str,
+    facts: Mapping[str, str],
+    cost: int,
+    client: Client,
+    at_us: int,
+    check: Check,
+    outcome: Outcome,
+    weight: int,
+) -> Event:
+    others = ((name, value) for name, value in facts.items() if name not in COLUMNS)
+    return Event(
+        id="",
+        at_us=at_us,
+        node=node,
+        rule=kept_text(client.rule),
+        reason=client.reason,
+        allowed=not check.enforced,
+        dimension=kept_text(client.dimension),
+        subject=kept_text(client.subject),
+        **{name: kept_text(facts[name]) if name in facts else None for name in COLUMNS},
+        facts={kept_text(name): kept_text(value) for name, value in islice(others, MAX_FACTS)},
+        cost=cost,
+        limit=check.quota.capacity,
+        remaining=outcome.remaining,
+        retry_after_us=None if outcome.wait_us == NEVER else outcome.wait_us,
+        weight=weight,
+    )

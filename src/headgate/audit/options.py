@@ -1,0 +1,47 @@
+"""What can be set of the audit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditOptions:
+    """How events are kept. All times are seconds. Raises `ValueError` that names the field and its value.
+
+    What is not yet in the spool when a process is killed is lost: `flush_seconds` is the bound. Sampling works on the
+    events between two flushes: of one client at one rule, the first `rows_per_client` are kept as rows, and of those
+    after them one in `one_in`; when there would be more than `rows` in all, one in `one_in` of the rest. Counts are
+    never sampled, but for more clients between two flushes than `clients`, or more subjects in a minute than
+    `subjects`, the rest is counted together.
+    """
+
+    retention: float | None = 90 * 86_400.0  # how long events are kept; None: for ever
+    flush_seconds: float = 0.1  # from memory to the spool
+    write_seconds: float = 0.5  # from the spool to the database
+    spool_bytes: int = 64 * 1024 * 1024  # when there is more, the oldest are dropped
+    rows_per_client: int = 5
+    rows: int = 100
+    one_in: int = 100
+    clients: int = 2_000
+    subjects: int = 10_000
+
+    def __post_init__(self) -> None:
+        if self.retention is not None:
+            self._number("retention", 1)
+        for name in ("flush_seconds", "write_seconds"):
+            self._number(name, 0.001)
+        self._whole("spool_bytes", 65_536)
+        for name in ("rows_per_client", "rows", "one_in", "clients", "subjects"):
+            self._whole(name, 1)
+
+    def _number(self, name: str, least: float) -> None:
+        value: Any = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
+            raise ValueError(f"{name}: must be a number of seconds, at least {least}, got {value!r}")
+
+    def _whole(self, name: str, least: int) -> None:
+        value: Any = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"{name}: must be a whole number, at least {least}, got {value!r}")

@@ -1,0 +1,54 @@
+"""All commands of `headgate`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from headgate.cli import FAULT, REFUSED, complain, rules, tokens
+from headgate.cli.check import check, peek, reset
+from headgate.cli.events import events
+from headgate.cli.serve import serve
+from headgate.cli.top import top
+from headgate.cli.version import version
+from headgate.errors import HeadgateError, InvalidRule
+
+
+class _Commands(TyperGroup):
+    """Says what went wrong as one line, wherever it did."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except InvalidRule as error:
+            complain(str(error))
+            sys.exit(REFUSED)
+        except (HeadgateError, OSError) as error:
+            complain(str(error))
+            sys.exit(FAULT)
+        except ImportError as error:
+            if error.name is None or error.name.startswith("headgate"):
+                raise
+            complain(f"this needs {error.name}: pip install 'headgate[service]'")
+            sys.exit(FAULT)
+
+
+app = typer.Typer(
+    name="headgate",
+    cls=_Commands,
+    help="Headgate decides how many requests get in: a distributed rate limiter.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+for command in (serve, check, peek, reset):
+    app.command()(command)
+app.add_typer(rules.app, name="rules")
+app.add_typer(tokens.app, name="token")
+for command in (events, top, version):
+    app.command()(command)

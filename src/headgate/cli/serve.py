@@ -1,0 +1,193 @@
+"""`headgate serve`: the service."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from headgate._version import __version__
+from headgate.settings import Address, Settings, load
+from headgate.telemetry.logs import configure_logging
+
+WHERE: Final = "Where it listens"
+WHAT: Final = "What it goes by"
+WHO: Final = "Who may call"
+HOW: Final = "How it runs"
+
+log = logging.getLogger("headgate")
+
+
+def serve(
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="A TOML file with settings.")] = None,
+    http_address: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="HTTP. [default: 127.0.0.1:8080]", rich_help_panel=WHERE)
+    ] = None,
+    grpc_address: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="gRPC. [default: 127.0.0.1:8081]", rich_help_panel=WHERE)
+    ] = None,
+    rules: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A rules file, in place of rules in the database.", rich_help_panel=WHAT),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Where counters are: redis://… [default: memory://]", rich_help_panel=WHAT),
+    ] = None,
+    database_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="postgresql://… [default: SQLite in the data directory]", rich_help_panel=WHAT
+        ),
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIRECTORY", help="What it keeps on disk. [default: ~/.local/share/headgate]", rich_help_panel=WHAT
+        ),
+    ] = None,
+    admin_token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The token of the admin API. [default: one is made]", rich_help_panel=WHO),
+    ] = None,
+    data_token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The token that checks need. [default: none]", rich_help_panel=WHO),
+    ] = None,
+    tls_certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="PEM, with its chain.", rich_help_panel=WHO)
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="PEM.", rich_help_panel=WHO)] = None,
+    tls_client_ca: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="PEM: clients need a certificate of this authority.", rich_help_panel=WHO),
+    ] = None,
+    insecure: Annotated[
+        bool | None,
+        typer.Option("--insecure", help="Serve others than this machine without TLS.", rich_help_panel=WHO),
+    ] = None,
+    reflection: Annotated[
+        bool | None,
+        typer.Option("--reflection", help="Tell gRPC clients which services there are.", rich_help_panel=WHO),
+    ] = None,
+    workers: Annotated[
+        str | None, typer.Option(metavar="NUMBER", help="Processes. [default: 1]", rich_help_panel=HOW)
+    ] = None,
+    log_format: Annotated[
+        str | None,
+        typer.Option(metavar="FORMAT", help="console, json, or auto, by the terminal.", rich_help_panel=HOW),
+    ] = None,
+    log_level: Annotated[
+        str | None,
+        typer.Option(metavar="LEVEL", help="debug, info, warning, error. [default: info]", rich_help_panel=HOW),
+    ] = None,
+    audit_retention: Annotated[
+        str | None, typer.Option(metavar="TIME", help="How long events are kept. [default: 90d]", rich_help_panel=HOW)
+    ] = None,
+    otlp_endpoint: Annotated[
+        str | None, typer.Option(metavar="URL", help="Where OpenTelemetry spans go.", rich_help_panel=HOW)
+    ] = None,
+    drain_delay: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="From saying that it stops to stopping. [default: 500ms]", rich_help_panel=HOW
+        ),
+    ] = None,
+    drain_timeout: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="For calls under way when it stops. [default: 15s]", rich_help_panel=HOW),
+    ] = None,
+    hints: Annotated[bool, typer.Option("--hints", help="Print commands to try.", rich_help_panel=HOW)] = False,
+) -> None:
+    """Run the service: HTTP and gRPC.
+
+    Each flag is also an environment variable: HEADGATE_HTTP_ADDRESS, and a key of the settings file: http_address.
+    Tokens and URLs can be in files: HEADGATE_ADMIN_TOKEN_FILE. Ctrl-C stops it gracefully, a second one at once.
+    """
+    flags = {name: value for name, value in locals().items() if name not in ("config", "hints")}
+    settings, warnings = load(flags, config=config)
+    configure_logging(settings.log_format, settings.log_level, secrets=settings.secrets)
+    for warning in warnings:
+        log.warning("settings: %s", warning)
+    _run(settings, hints=hints)
+
+
+def _run(settings: Settings, *, hints: bool) -> None:
+    from headgate.service import server, supervisor  # noqa: PLC0415 - the other commands need none of it
+
+    def started(addresses: server.Addresses) -> None:
+        if hints or sys.stdout.isatty():
+            print(_banner(settings, addresses, hints=hints), flush=True)
+        else:
+            log.info("serving: HTTP on %s, gRPC on %s", addresses.http, addresses.grpc)
+
+    if settings.workers == 1:
+        server.run(settings, started)
+        return
+    if settings.in_memory:
+        log.warning(
+            "%d workers with counters in memory: each counts for itself, so that a client may get up to %d times a "
+            "limit; for one count, set HEADGATE_STORE to a Redis or Valkey",
+            *(settings.workers, settings.workers),
+        )
+    supervisor.run(settings, started)
+
+
+def _banner(settings: Settings, addresses: Any, *, hints: bool) -> str:
+    url = f"{'https' if settings.tls else 'http'}://{_reachable(addresses.http)}"
+    rules = f"the file {settings.rules}" if settings.rules else f"the database, by {url}/api/v1/rules"
+    counters = "of this process alone" if settings.workers == 1 else "of each worker alone"
+    token_file = settings.data_dir.absolute() / "admin-token"
+    lines = [
+        f"Headgate {__version__} is serving.",
+        "",
+        f"  HTTP          {url}",
+        f"  gRPC          {_reachable(addresses.grpc)}",
+        f"  rules         in {rules}",
+        f"  counters      {f'in memory, {counters}' if settings.in_memory else 'in Redis'}",
+        f"  admin token   {f'in {token_file}' if settings.admin_token is None else 'the one that you set'}",
+    ]
+    if hints:
+        lines += ["", *_hints(url, settings, token_file)]
+    lines += ["", "Ctrl-C stops it."]
+    return "\n".join(lines)
+
+
+def _hints(url: str, settings: Settings, token_file: Path) -> list[str]:
+    post = f"curl -s{'k' if settings.tls else ''}"
+    if settings.data_token is not None:
+        post += " -H 'Authorization: Bearer <data token>'"
+    passes = f"""{post} --json '{{"user": "alice", "endpoint": "/search"}}' {url}/v1/check"""
+    facts = '{"ip": "192.0.2.7", "endpoint": "/login", "method": "POST"}'
+    login = f"{post} -o /dev/null -w '%{{http_code}} ' --json '{facts}'"
+    return [
+        "Three commands to try, in another terminal:",
+        "",
+        "  # a check that passes",
+        f"  {passes}",
+        "",
+        "  # tries to log in, of which the sixth is refused",
+        f"  for i in 1 2 3 4 5 6; do {login} {url}/v1/check; done; echo",
+        "",
+        f"  # what happens now, live; and the API's documentation is at {url}/docs",
+        f"  {_command()} top --url {url} --token-file {shlex.quote(str(token_file))}",
+    ]
+
+
+def _command() -> str:
+    """How this command was called."""
+    path = Path(sys.argv[0])
+    try:
+        path = path.absolute().relative_to(Path.cwd())
+    except ValueError:
+        return path.name
+    return str(path)
+
+
+def _reachable(address: Address) -> str:
+    """An address that a client on this machine can use."""
+    return str(address._replace(host={"0.0.0.0": "127.0.0.1", "::": "localhost"}.get(address.host, address.host)))

@@ -1,0 +1,64 @@
+"""Bodies of requests: read by us, not by FastAPI, so that nobody's body is read before their token is looked at, and so
+that what is wrong with a rule is said in the words that a rules file gets."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any, Final
+
+from fastapi import Request
+
+from headgate.service.rest.problems import HttpError
+
+MAX_JSON: Final = 1 << 20  # bytes
+MAX_TOML: Final = 32 << 20
+
+Table = dict[str, Any]
+
+
+async def json_object(request: Request) -> Table:
+    """A body that is a JSON object. Members that are null are left out: as in TOML, what is not said is not there.
+
+    Raises `HttpError`: 400, 413, 415.
+    """
+    content = await _content(request, MAX_JSON, "application/json")
+    try:
+        body = json.loads(content, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise HttpError(400, f"The body is not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise HttpError(400, "The body must be a JSON object.")
+    return {name: value for name, value in body.items() if value is not None}
+
+
+async def toml_document(request: Request) -> bytes:
+    """A body that is to be TOML. Raises `HttpError`: 413, 415."""
+    return await _content(request, MAX_TOML, "application/toml", "text/plain")
+
+
+def with_time(table: Table, field: str) -> Table:
+    """JSON has no times: a text that is one becomes it."""
+    value = table.get(field)
+    if isinstance(value, str):
+        try:
+            return {**table, field: datetime.fromisoformat(value)}
+        except ValueError:
+            pass  # for those to complain who know what the field is for
+    return table
+
+
+async def _content(request: Request, most: int, *types: str) -> bytes:
+    given = request.headers.get("content-type", types[0]).partition(";")[0].strip().lower()
+    if given not in types:
+        raise HttpError(415, f"The body must be {types[0]}, got {given!r}.")
+    content = bytearray()
+    async for part in request.stream():
+        content += part
+        if len(content) > most:
+            raise HttpError(413, f"The body must have at most {most} bytes.")
+    return bytes(content)
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")

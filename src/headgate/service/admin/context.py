@@ -1,0 +1,123 @@
+"""What the routes work with, and who may use them."""
+
+# No `from __future__ import annotations`: FastAPI reads the annotations of dependencies.
+
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from fastapi import Depends, Request
+from fastapi.params import Depends as Dependency
+
+from headgate.core.decision import Decision
+from headgate.db import Changes, Tokens
+from headgate.errors import ChangeConflict, RateLimited, Unauthenticated
+from headgate.http.identity.address import Trust
+from headgate.limiter.aio import AsyncLimiter
+from headgate.rules.holder import Source
+from headgate.rules.rule import Rule
+from headgate.service.access import Access, Caller, Role, Scope
+
+TOKEN_FACT: Final = "headgate_token"  # no fact of anybody's requests: the counts lie beside those of the users' rules
+ADDRESS_FACT: Final = "headgate_address"
+OWN_RULES: Final = (
+    Rule(id="admin-reads", quota="1000/minute", dimension=TOKEN_FACT, methods=["GET"]),
+    Rule(id="admin-writes", quota="100/minute", dimension=TOKEN_FACT, methods=["POST", "PUT", "PATCH", "DELETE"]),
+)
+FAILURES: Final = (Rule(id="admin-failures", quota="30/minute", dimension=ADDRESS_FACT),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What the routes work with. `changes` is None where rules are in a file, `log` and `tokens` without a database."""
+
+    source: Source
+    limiter: AsyncLimiter  # of the data plane: for what users have left
+    access: Access
+    changes: Changes | None
+    log: Changes | None
+    tokens: Tokens | None
+    limits: AsyncLimiter  # of callers, by token
+    failures: AsyncLimiter  # of those whose token is not good, by address
+
+    @property
+    def writable(self) -> Changes:
+        """What changes rules and users. Raises `ChangeConflict` where they are in a file."""
+        if self.changes is None:
+            raise ChangeConflict(f"{self.place}: change them there; this API can only read them")
+        return self.changes
+
+    @property
+    def place(self) -> str:
+        """Where rules are if not in a database, for messages."""
+        path = getattr(self.source, "path", None)
+        return "the rules are not in a database" if path is None else f"the rules are in the file {path}"
+
+    @property
+    def kept_log(self) -> Changes:
+        if self.log is None:
+            raise ChangeConflict("this service has no database, which would keep a change log")
+        return self.log
+
+    @property
+    def kept_tokens(self) -> Tokens:
+        if self.tokens is None:
+            raise ChangeConflict("this service has no database, which would keep tokens; only its own ones are good")
+        return self.tokens
+
+
+def context_of(request: Request) -> Context:
+    context: Context = request.app.state.headgate
+    return context
+
+
+async def caller_of(request: Request) -> Caller:
+    """Whose request it is. Raises `Unauthenticated`, `RateLimited` and `DatabaseError`.
+
+    Too many bad tokens from an address, and none is looked at any more, not even a good one: else somebody who
+    guesses would only have to go on.
+    """
+    context = context_of(request)
+    address = {ADDRESS_FACT: _ADDRESSES.see(None if request.client is None else request.client.host).facts["ip"]}
+    _pass(request, await context.failures.peek(None, cost=1, **address))
+    try:
+        caller = await context.access.caller(bearer(request.headers.get("authorization")))
+    except Unauthenticated:
+        await context.failures.check_facts(address)
+        raise
+    _pass(request, await context.limits.check_facts({TOKEN_FACT: caller.name, "method": request.method}))
+    return caller
+
+
+def bearer(field: str | None) -> str | None:
+    """The token of a field `Authorization`; None: there is none."""
+    scheme, _, token = (field or "").strip().partition(" ")
+    return token.strip() or None if scheme.lower() == "bearer" else None
+
+
+class Needs:
+    """A dependency that only lets pass whose token has a scope and a role."""
+
+    def __init__(self, scope: Scope, role: Role) -> None:
+        self.scope: Scope = scope
+        self.role: Role = role
+
+    async def __call__(self, caller: Annotated[Caller, Depends(caller_of)]) -> None:
+        caller.require(self.scope, self.role)
+
+
+def needs(scope: Scope, role: Role = "viewer") -> Dependency:
+    """What a route asks of its callers: for its `dependencies`."""
+    dependency: Dependency = Depends(Needs(scope, role))
+    return dependency
+
+
+Here = Annotated[Context, Depends(context_of)]
+Who = Annotated[Caller, Depends(caller_of)]
+
+_ADDRESSES: Final = Trust((), 1, 64)  # the peer's alone: whoever is behind a proxy counts as the proxy
+
+
+def _pass(request: Request, decision: Decision) -> None:
+    request.state.decision = decision  # told in the response's header
+    if not decision.allowed:
+        raise RateLimited(decision)

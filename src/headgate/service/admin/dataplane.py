@@ -1,0 +1,237 @@
+"""The data plane as OpenAPI describes it. It is served by `headgate.service.rest`, without FastAPI."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from headgate.http.openapi import REFUSED
+from headgate.http.problem import MEDIA_TYPE
+from headgate.service.admin.models import problems
+
+_TEXT: Final = {"type": "string"}
+_WHOLE: Final = {"type": "integer"}
+_NUMBER: Final = {"type": "number"}
+_FACTS: Final = {"user": "alice", "ip": "192.0.2.7", "endpoint": "/api/search", "method": "GET"}
+_DECIDED: Final = {
+    "allowed": True,
+    "limit": 100,
+    "remaining": 99,
+    "reset_at": 1798761600.0,
+    "reset_after": 3600.0,
+    "retry_after": 0.0,
+    "delay": 0.0,
+    "rule": "search-free",
+    "state": "normal",
+    "reason": "within_limit",
+    "limits": [],
+}
+_FIGURES: Final[dict[str, Any]] = {
+    "allowed": {"type": "boolean"},
+    "limit": _WHOLE,
+    "remaining": _WHOLE,
+    "reset_after": {**_NUMBER, "description": "Seconds until all of the limit is available again."},
+    "retry_after": {**_NUMBER, "nullable": True, "description": "Seconds; 0 when allowed, null for never."},
+    "delay": _NUMBER,
+}
+_REASONS: Final = (
+    *("within_limit", "over_limit", "shadow", "exempt", "no_rule", "penalty"),
+    *("fail_open", "fail_closed", "local_fallback"),
+)
+
+SCHEMAS: Final[dict[str, Any]] = {
+    "Facts": {
+        "type": "object",
+        "description": "What is known of a request. Any other fact may be added, for rules' `match` and `dimension`.",
+        "properties": {
+            **dict.fromkeys(("user", "ip", "api_key", "tenant", "endpoint", "method", "tier"), _TEXT),
+            "cost": {**_WHOLE, "minimum": 0, "default": 1},
+            "idempotency_key": {**_TEXT, "description": "The same check twice within five minutes is charged once."},
+        },
+        "additionalProperties": {"anyOf": [_TEXT, _WHOLE]},
+        "example": _FACTS,
+    },
+    "Decision": {
+        "type": "object",
+        "required": list(_DECIDED),
+        "properties": {
+            **_FIGURES,
+            "reset_at": {**_NUMBER, "description": "The same as a Unix time."},
+            "rule": {**_TEXT, "nullable": True, "description": "The binding rule."},
+            "state": {**_TEXT, "enum": ["normal", "warning", "throttled"]},
+            "reason": {**_TEXT, "enum": list(_REASONS)},
+            "limits": {"type": "array", "items": {"$ref": "#/components/schemas/LimitStatus"}},
+        },
+        "example": _DECIDED,
+    },
+    "LimitStatus": {
+        "type": "object",
+        "description": "One rule's part in a decision.",
+        "properties": {"rule": _TEXT, "quota": _TEXT, "enforced": {"type": "boolean"}, **_FIGURES},
+    },
+}
+
+
+def _json(schema: dict[str, Any], example: Any) -> dict[str, Any]:
+    return {"application/json": {"schema": schema, "example": example}}
+
+
+def _named(name: str, example: Any) -> dict[str, Any]:
+    return _json({"$ref": f"#/components/schemas/{name}"}, example)
+
+
+def _checking(name: str, summary: str, told: str, responses: dict[Any, Any]) -> dict[str, Any]:
+    """An operation that takes facts."""
+    return {
+        "operationId": name,
+        "tags": ["Checks"],
+        "summary": summary,
+        "description": told,
+        "security": [{}, {"bearer": []}],
+        "requestBody": {"required": True, "content": _named("Facts", _FACTS)},
+        "responses": {str(status): response for status, response in responses.items()},
+    }
+
+
+def _open(name: str, summary: str, responses: dict[str, Any]) -> dict[str, Any]:
+    return {"operationId": name, "tags": ["Health"], "summary": summary, "security": [], "responses": responses}
+
+
+def _health(*, example: Any) -> dict[str, Any]:
+    return _json({"type": "object", "additionalProperties": True}, example)
+
+
+_FIELDS: Final = {name: field for name, field in REFUSED["headers"].items() if name != "Retry-After"}
+_ALLOWED: Final = {"description": "Decided", "content": _named("Decision", _DECIDED)}
+_BAD: Final = problems(400, 401, 403, 413, 415)
+_DOWN: Final = {"description": "The store is away, and a rule's failure mode is `closed`; or the database is."}
+_UNAVAILABLE: Final = {503: {**_DOWN, "content": _named("Decision", {**_DECIDED, "allowed": False})}}
+_BATCH: Final = {
+    "type": "object",
+    "required": ["checks"],
+    "properties": {"checks": {"type": "array", "maxItems": 1000, "items": {"$ref": "#/components/schemas/Facts"}}},
+}
+_DECISIONS: Final = {
+    "type": "object",
+    "required": ["decisions"],
+    "properties": {"decisions": {"type": "array", "items": {"$ref": "#/components/schemas/Decision"}}},
+}
+_REFUSED: Final = {**_DECIDED, "allowed": False, "remaining": 0, "retry_after": 17.2, "reason": "over_limit"}
+
+PATHS: Final[dict[str, Any]] = {
+    "/v1/check": {
+        "post": _checking(
+            "check",
+            "Check a request, and charge it",
+            "200 when it is allowed; else the status of the rule that refuses it, 429 unless the rule says otherwise.",
+            {
+                200: {**_ALLOWED, "headers": _FIELDS},
+                429: {
+                    "description": "Refused",
+                    "headers": REFUSED["headers"],
+                    "content": _named("Decision", _REFUSED),
+                },
+                **_BAD,
+                **problems(422),
+                **_UNAVAILABLE,
+            },
+        )
+    },
+    "/v1/check/batch": {
+        "post": {
+            **_checking(
+                "check_batch",
+                "Check many requests",
+                "Each is decided by itself, in order; at most 1,000. 200 whatever they say.",
+                {
+                    200: {
+                        "description": "Decided",
+                        "content": _json(_DECISIONS, {"decisions": [_DECIDED, _REFUSED]}),
+                    },
+                    **_BAD,
+                    **problems(422, 503),
+                },
+            ),
+            "requestBody": {
+                "required": True,
+                "content": _json(_BATCH, {"checks": [_FACTS, {"user": "bob", "cost": 5}]}),
+            },
+        }
+    },
+    "/v1/peek": {
+        "post": _checking(
+            "peek",
+            "What a check would say",
+            "Charges nothing. 200 whether it would be allowed or not.",
+            {200: _ALLOWED, **_BAD, **problems(503)},
+        )
+    },
+    "/v1/reset": {
+        "post": _checking(
+            "reset",
+            "Forget what was used",
+            "Under every rule that applies to these facts. Where a token is asked for, its role must be `operator`.",
+            {204: {"description": "Forgotten"}, **_BAD, **problems(503)},
+        )
+    },
+    "/v1/authorize": {
+        method: {
+            "operationId": f"authorize_{method}",
+            "tags": ["Checks"],
+            "summary": "Check the request that a proxy asks about",
+            "description": "For nginx `auth_request`, Traefik ForwardAuth and Caddy `forward_auth`, with any method: "
+            "facts are read from the original request's headers.",
+            "security": [{}, {"bearer": []}],
+            "parameters": [
+                {
+                    "name": "deny_status",
+                    "in": "query",
+                    "required": False,
+                    "description": "The status of refusals, in place of the rule's: nginx passes on 401 and 403 only.",
+                    "schema": {**_WHOLE, "minimum": 400, "maximum": 599},
+                    "example": 403,
+                }
+            ],
+            "responses": {
+                "200": {"description": "Allowed", "headers": _FIELDS},
+                "429": {**REFUSED, "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}},
+                **{str(status): told for status, told in problems(400, 401, 403, 503).items()},
+            },
+        }
+        for method in ("get", "post")
+    },
+    "/healthz": {
+        "get": _open(
+            "alive",
+            "Whether the process is alive",
+            {"200": {"description": "It is", "content": _health(example={"status": "alive"})}},
+        )
+    },
+    "/readyz": {
+        "get": _open(
+            "ready",
+            "Whether it is ready for checks",
+            {
+                "200": {
+                    "description": "It is; `degraded` when the store or the database is away",
+                    "content": _health(example={"status": "ready", "rules": "7", "faults": {}}),
+                },
+                "503": {
+                    "description": "There are no rules yet, or it is about to stop",
+                    "content": _health(example={"status": "draining", "rules": "7", "faults": {}}),
+                },
+            },
+        )
+    },
+    "/metrics": {
+        "get": _open(
+            "metrics",
+            "Metrics for Prometheus",
+            {
+                "200": {
+                    "description": "In the text format",
+                    "content": {"text/plain": {"schema": _TEXT, "example": "headgate_checks_total 1\n"}},
+                }
+            },
+        )
+    },
+}

@@ -1,0 +1,333 @@
+"""Events over HTTP: what was refused, by whom most, as JSON and as CSV."""
+
+# No `from __future__ import annotations`: FastAPI reads the annotations of routes.
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from math import isfinite
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.params import Depends as Dependency
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+from headgate.core.quota import MICROSECONDS
+from headgate.db.events import Cursor, Event, EventFilter, Events, Top
+
+PAGE: Final = 100
+MAX_PAGE: Final = 1_000
+CSV: Final = "text/csv"
+LAST_SECOND: Final = 253_402_300_799  # of time, as far as we can write it: of the year 9999
+SUBJECT: Final = "subject"  # by the rules' own dimensions
+RULE: Final = "rule"  # all subjects together
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
+_LATEST: Final = datetime.max.replace(tzinfo=UTC)
+_AFTER: Final = r"^[0-9]{1,16}-[0-9a-f]{1,40}$"
+_FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")  # what makes spreadsheets calculate
+
+EVENT: Final[dict[str, Any]] = {
+    "id": "019a3f0c2b17e4d2000000002a",
+    "at": "2026-11-01T09:00:00.123456+00:00",
+    "node": "gate-1:4711",
+    "rule": "search-free",
+    "reason": "over_limit",
+    "allowed": False,
+    "dimension": "user",
+    "subject": "alice",
+    "user": "alice",
+    "ip": "192.0.2.7",
+    "api_key": None,
+    "tenant": None,
+    "endpoint": "/api/search",
+    "method": "GET",
+    "tier": "free",
+    "facts": {"country": "DE"},
+    "cost": 1,
+    "limit": 100,
+    "remaining": 0,
+    "retry_after": 31.5,
+    "weight": 1,
+}
+TOP: Final[dict[str, Any]] = {
+    "rule": "search-free",
+    "dimension": "user",
+    "subject": "alice",
+    "events": 812,
+    "refused": 812,
+    "shadow": 0,
+    "cost": 812,
+    "first": "2026-11-01T09:00:00+00:00",
+    "last": "2026-11-01T09:14:00+00:00",
+}
+COLUMNS: Final = tuple(EVENT)  # of CSV
+
+
+class EventShown(BaseModel):
+    """A request that was refused, or that a shadow rule would have refused."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": EVENT})
+
+    id: str
+    at: str = Field(description="By the store's clock.")
+    node: str = Field(description="Which process decided.")
+    rule: str
+    reason: str = Field(description="`over_limit`, `penalty`, `fail_closed`, `local_fallback` or `shadow`.")
+    allowed: bool = Field(description="True: only a shadow rule would have refused it.")
+    dimension: str = Field(description="The rule's.")
+    subject: str = Field(description="Whose limit it was; a list as JSON where the dimension has several facts.")
+    user: str | None
+    ip: str | None
+    api_key: str | None = Field(description="Its hash.")
+    tenant: str | None
+    endpoint: str | None
+    method: str | None
+    tier: str | None
+    facts: dict[str, str] = Field(description="What else was known of the request.")
+    cost: int
+    limit: int
+    remaining: int
+    retry_after: float | None = Field(description="Seconds; null: never.")
+    weight: int = Field(description="How many events this one stands for: more than 1 in a flood.")
+
+
+class EventPage(BaseModel):
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"events": [EVENT], "next": None}})
+
+    events: list[EventShown]
+    next: str | None = Field(description="`after` of the next page; null on the last one.")
+
+
+class TopShown(BaseModel):
+    """How often a subject has hit a rule. Exact, in floods too."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": TOP})
+
+    rule: str
+    dimension: str = Field(description="What the subject is; empty: everybody.")
+    subject: str = Field(description="`(other)`: all for whom there was no room in a flood.")
+    events: int
+    refused: int
+    shadow: int = Field(description="How many of the events only a shadow rule would have refused.")
+    cost: int
+    first: str = Field(description="The minute of the first event in the period.")
+    last: str = Field(description="The minute of the last one.")
+
+
+class TopPage(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"example": {"by": "subject", "since": None, "until": None, "top": [TOP]}},
+    )
+
+    by: str
+    since: str | None
+    until: str | None
+    top: list[TopShown]
+
+
+def moment(value: Any) -> Any:
+    """Microseconds of a time as text: ISO 8601, of UTC unless it says otherwise, or seconds since the epoch."""
+    if not isinstance(value, str):
+        return value
+    # An offset's plus that was not escaped has become a space.
+    text = f"{value[:-6]}+{value[-5:]}" if value[-6:-5] == " " and value[-3:-2] == ":" and "T" in value else value
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            when = datetime.fromisoformat(text)
+            when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+            return min(max(_us(when), _us(_EARLIEST)), _us(_LATEST))  # a time zone may lead beyond
+        except ValueError:
+            seconds = -1
+    if not isfinite(seconds) or not 0 <= seconds <= LAST_SECOND:
+        raise ValueError(f"must be a time like 2026-11-01T09:00:00Z, or seconds since the epoch, got {value!r}")
+    return round(seconds * MICROSECONDS)
+
+
+def _us(when: datetime) -> int:
+    return (when - _EPOCH) // timedelta(microseconds=1)
+
+
+Moment = Annotated[
+    int | None,
+    BeforeValidator(moment),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "format": "date-time"},
+                {"type": "number", "minimum": 0, "maximum": LAST_SECOND},
+            ]
+        }
+    ),
+]
+Text = Annotated[str | None, Query(max_length=1024)]
+Since = Annotated[Moment, Query(description="From when on: ISO 8601, or seconds since the epoch.")]
+Until = Annotated[Moment, Query(description="Until when: the time itself is not included.")]
+
+
+def events_router(events: Events, require: Dependency) -> APIRouter:
+    """The routes, relative to /api/v1. `require` lets those pass who have the scope `events`."""
+    router = APIRouter(tags=["Events"], dependencies=[require])
+
+    @router.get(
+        "/events",
+        summary="What was refused",
+        operation_id="list_events",
+        response_model=None,
+        responses={200: {"model": EventPage, "content": {CSV: {"schema": {"type": "string"}}}}},
+    )
+    def list_events(
+        request: Request,
+        rule: Annotated[Text, Query(description="Only events of this rule.")] = None,
+        user: Text = None,
+        ip: Text = None,
+        api_key: Annotated[Text, Query(description="The hash, as events show it.")] = None,
+        tenant: Text = None,
+        endpoint: Annotated[Text, Query(description="As the request named it: no pattern.")] = None,
+        reason: Text = None,
+        shadow: Annotated[
+            bool | None, Query(description="Only shadow rules' (true), or only refusals (false).")
+        ] = None,
+        since: Since = None,
+        until: Until = None,
+        limit: Annotated[
+            int | None, Query(ge=1, le=MAX_PAGE, description="How many at most: 100 unless told; of CSV, all.")
+        ] = None,
+        after: Annotated[
+            str | None, Query(pattern=_AFTER, description="Where to go on: the `next` of the page before.")
+        ] = None,
+        format: Annotated[  # noqa: A002 - the name that callers write
+            Literal["json", "csv"] | None, Query(description="Instead of the header `Accept`.")
+        ] = None,
+        accept: Annotated[str, Header(include_in_schema=False)] = "",
+    ) -> Response:
+        """Requests that were refused, or that a shadow rule would have refused: the latest first.
+
+        As CSV (`Accept: text/csv`, or `?format=csv`), all that match in one answer.
+        """
+        wanted = EventFilter(
+            rule=rule,
+            user=user,
+            ip=ip,
+            api_key=api_key,
+            tenant=tenant,
+            endpoint=endpoint,
+            reason=reason,
+            shadow=shadow,
+            since_us=since,
+            until_us=until,
+        )
+        begin = _cursor(after)
+        if format == "csv" or (format is None and _prefers_csv(accept)):
+            first = events.page(wanted, after=begin, most=limit or MAX_PAGE)  # now: what fails, fails with a status
+            named = {"Content-Disposition": 'attachment; filename="events.csv"', "Vary": "Accept"}
+            lines = _csv_lines(events, wanted, first, whole=limit is None)
+            return StreamingResponse(lines, media_type=f"{CSV}; charset=utf-8", headers=named)
+        most = limit or PAGE
+        found = events.page(wanted, after=begin, most=most + 1)
+        following = None if len(found) <= most else f"{found[most - 1].at_us}-{found[most - 1].id}"
+        headers = {"Vary": "Accept"}
+        if following is not None:
+            url = request.url.include_query_params(after=following)
+            headers["Link"] = f'<{url.path}?{url.query}>; rel="next"'
+        return JSONResponse({"events": [_shown(one) for one in found[:most]], "next": following}, headers=headers)
+
+    @router.get(
+        "/events/top",
+        summary="Who hit which rule most",
+        operation_id="top_events",
+        response_model=None,
+        responses={200: {"model": TopPage}},
+    )
+    def top_events(
+        since: Since = None,
+        until: Until = None,
+        by: Annotated[
+            str,
+            Query(
+                min_length=1,
+                max_length=1024,
+                description="Who: `user`, `ip`, `api_key`, `tenant`; `subject`: those that each rule counts by itself; "
+                "`rule`: everybody together; or the dimension of a rule.",
+            ),
+        ] = SUBJECT,
+        rule: Annotated[Text, Query(description="Only of this rule.")] = None,
+        limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="How many at most.")] = 20,
+    ) -> Response:
+        """Who hit which rule most often, in the minutes that have a part in the period. Exact, in floods too."""
+        who = {SUBJECT: None, RULE: ""}.get(by, by)
+        found = events.top(by=who, rule=rule, since_us=since, until_us=until, most=limit)
+        period = {"since": _time_text(since), "until": _time_text(until)}
+        return JSONResponse({"by": by, **period, "top": [_top_shown(one) for one in found]})
+
+    return router
+
+
+def _cursor(after: str | None) -> Cursor | None:
+    if after is None:
+        return None
+    at_us, _, name = after.partition("-")
+    return Cursor(int(at_us), name)
+
+
+def _prefers_csv(accept: str) -> bool:
+    """Whether a header `Accept` names CSV, and nothing that it likes better and we have too."""
+    liked = {"text/csv": 0.0, "application/json": 0.0}
+    for part in accept.lower().split(","):
+        kind, *parameters = (piece.strip() for piece in part.split(";"))
+        quality = 1.0
+        for parameter in parameters:
+            if parameter.startswith("q="):
+                try:
+                    quality = float(parameter[2:])
+                except ValueError:
+                    quality = 0.0
+        if kind in liked:
+            liked[kind] = quality
+    return liked["text/csv"] > liked["application/json"]
+
+
+def _csv_lines(events: Events, wanted: EventFilter, page: list[Event], *, whole: bool) -> Iterator[str]:
+    """A header, the events of a page, and if it is to be the whole, those of all that follow."""
+    yield _csv([COLUMNS])
+    while page:
+        yield _csv([tuple(map(_cell, _shown(event).values())) for event in page])
+        last = page[-1]
+        page = events.page(wanted, after=Cursor(last.at_us, last.id), most=MAX_PAGE) if whole else []
+
+
+def _csv(rows: list[tuple[Any, ...]]) -> str:
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """A value that no spreadsheet takes for a formula."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        value = json.dumps(value, ensure_ascii=False)
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULAS) else value
+
+
+def _shown(event: Event) -> dict[str, Any]:
+    table = event._asdict()
+    after_us = event.retry_after_us
+    table |= {"at": _time_text(event.at_us), "retry_after": None if after_us is None else after_us / MICROSECONDS}
+    return {name: table[name] for name in COLUMNS}
+
+
+def _top_shown(top: Top) -> dict[str, Any]:
+    table = top._asdict() | {"events": top.events, "first": _time_text(top.first_us), "last": _time_text(top.last_us)}
+    return {name: table[name] for name in TOP}
+
+
+def _time_text(at_us: int | None) -> str | None:
+    return None if at_us is None else (_EPOCH + timedelta(microseconds=at_us)).isoformat()

@@ -1,0 +1,59 @@
+"""What goes with every answer: the caller's limits, and how to treat it. Also the last to catch what went wrong."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headgate.http.headers import Charged, raw_fields_of
+from headgate.service.rest.problems import MEDIA_TYPE, problem_of
+
+API: Final = "/api/"
+
+
+class Headers:
+    """ASGI middleware of the admin's app."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        state = scope["state"] = dict(scope.get("state") or {})  # of this request alone
+        started = False
+
+        async def told(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                message["headers"] = _fields(scope["path"], state, message["headers"])
+            await send(message)
+
+        try:
+            await self._app(scope, receive, told)
+        except ClientDisconnect:
+            return  # nobody is there to be told
+        except Exception as error:
+            if started:
+                raise
+            problem = problem_of(error)
+            fields = [(name.lower().encode(), value.encode()) for name, value in problem.headers.items()]
+            fields.append((b"content-type", MEDIA_TYPE.encode()))
+            await told({"type": "http.response.start", "status": problem.status, "headers": fields})
+            await send({"type": "http.response.body", "body": problem.encoded()})
+
+
+def _fields(path: str, state: dict[str, Any], given: Any) -> list[tuple[bytes, bytes]]:
+    fields = [(bytes(name).lower(), bytes(value)) for name, value in given]
+    there = {name for name, _ in fields}
+    more = [(b"x-content-type-options", b"nosniff")]
+    if path.startswith(API):
+        more.append((b"cache-control", b"private, no-cache" if b"etag" in there else b"no-store"))
+        decision = state.get("decision")
+        if decision is not None:
+            more += raw_fields_of([Charged(decision)])
+    return fields + [field for field in more if field[0] not in there]

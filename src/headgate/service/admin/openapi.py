@@ -1,0 +1,142 @@
+"""The API's description: what FastAPI knows of the admin's routes, and the data plane, which it does not serve.
+
+OpenAPI 3.0, which more tools read than 3.1, the page at /docs among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from fastapi import APIRouter, FastAPI
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+
+from headgate.service.admin import models
+from headgate.service.admin.context import Needs
+from headgate.service.admin.dataplane import PATHS, SCHEMAS
+
+TAGS: Final = [
+    {"name": "Checks", "description": "The data plane: is this request allowed?"},
+    {"name": "Rules", "description": "What is limited, and how much."},
+    {"name": "Users", "description": "Tiers, overrides, and what single users have left."},
+    {"name": "Tokens", "description": "Who may call this API."},
+    {"name": "Changes", "description": "Who changed what."},
+    {"name": "Events", "description": "Who was refused."},
+    {"name": "Health", "description": "How the service is doing."},
+]
+INTRODUCTION: Final = """
+Send a token as `Authorization: Bearer …`. Each operation says which scope and which role it needs; roles are
+`viewer`, `operator` and `admin`, each of which may do what those before it may. Whether the data plane wants a token
+at all is the operator's choice.
+
+Errors are problem details (RFC 9457) as `application/problem+json`. Each token may read 1,000 times and write 100 times
+a minute; the `RateLimit` fields tell how much is left.
+"""
+SECURITY: Final = {"bearer": {"type": "http", "scheme": "bearer", "description": "A token of the service."}}
+_ONLY_IF: Final = ("If-Match", "Only if it has this version: its `ETag`.")
+_ONLY_NEW: Final = ("If-None-Match", "`*`: only if there is none yet.")
+_ONLY_CHANGED: Final = ("If-None-Match", "An `ETag`: 304 if it still is that.")
+_TAGGED: Final = ("get_rule", "put_rule", "create_rule", "get_ruleset", "put_ruleset")
+_CONDITIONAL: Final = {
+    "get_rule": (_ONLY_CHANGED,),
+    "put_rule": (_ONLY_IF, _ONLY_NEW),
+    "delete_rule": (_ONLY_IF,),
+    "get_ruleset": (_ONLY_CHANGED,),
+    "put_ruleset": (_ONLY_IF,),
+}
+
+
+def description_of(app: FastAPI, routers: Sequence[APIRouter]) -> dict[str, Any]:
+    """The description of an app that has these routers, and of the data plane; worked out once."""
+    if app.openapi_schema is None:
+        document = get_openapi(
+            title=app.title,
+            summary=app.summary,
+            description=app.description,
+            version=app.version,
+            tags=app.openapi_tags,
+            routes=app.routes,
+        )
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        for model in models.BODIES:
+            schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+            schemas.update(schema.pop("$defs", {}))
+            schemas.setdefault(model.__name__, schema)
+        routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
+        needed = {route.operation_id or route.unique_id: _needs(route) for route in routes}
+        for operations in document["paths"].values():
+            for operation in operations.values():
+                _complete(operation, needed.get(operation["operationId"]))
+        document["paths"].update(PATHS)
+        schemas.update(SCHEMAS)
+        document["components"]["securitySchemes"] = SECURITY
+        document["openapi"] = "3.0.3"
+        document["info"].pop("summary", None)
+        app.openapi_schema = _older(document)
+    return app.openapi_schema
+
+
+def _needs(route: APIRoute) -> Needs | None:
+    found = [one.dependency for one in route.dependencies if isinstance(one.dependency, Needs)]
+    return found[0] if found else None
+
+
+def _complete(operation: dict[str, Any], needed: Needs | None) -> None:
+    """Add to an operation of the admin's what its route does not say."""
+    name = operation["operationId"]
+    operation["security"] = [{"bearer": []}]
+    if needed is not None:
+        needs = f"Needs the scope `{needed.scope}` and the role `{needed.role}`."
+        operation["description"] = f"{operation.get('description', '')}\n\n{needs}".strip()
+    parameters = operation.setdefault("parameters", [])
+    for field, told in _CONDITIONAL.get(name, ()):
+        text = {"type": "string"}
+        parameters.append({"name": field, "in": "header", "required": False, "description": told, "schema": text})
+    for parameter in parameters:
+        if parameter["name"] in _EXAMPLES:
+            parameter["example"] = _EXAMPLES[parameter["name"]]
+    if name in _TAGGED:
+        for status in ("200", "201"):
+            if status in operation["responses"]:
+                tag = {"description": "The version.", "schema": {"type": "string"}, "example": '"7"'}
+                operation["responses"][status]["headers"] = {"ETag": tag}
+
+
+_EXAMPLES: Final = {
+    "rule_id": "search-free",
+    "user_id": "alice",
+    "token_id": "019a3f0c2b17e4d201",
+    "rule": "search-free",
+    "kind": "rule",
+    "limit": 100,
+    "with_overrides": False,
+    "dry_run": True,
+    "If-Match": '"7"',
+    "If-None-Match": '"7"',
+}
+
+
+def _older(value: Any) -> Any:
+    """A schema of OpenAPI 3.1 as 3.0 has it."""
+    if isinstance(value, list):
+        return [_older(member) for member in value]
+    if not isinstance(value, dict):
+        return value
+    table = {name: _older(member) for name, member in value.items()}
+    options = table.get("anyOf")
+    if isinstance(options, list) and {"type": "null"} in options:
+        kept = [option for option in options if option != {"type": "null"}]
+        del table["anyOf"]
+        table["nullable"] = True
+        if len(kept) > 1:
+            table["anyOf"] = kept
+        elif kept and "$ref" in kept[0]:
+            table["allOf"] = kept  # beside a $ref, nothing else counts
+        elif kept:
+            table.update(kept[0])
+    if table.get("default", 0) is None:
+        del table["default"]
+    if "const" in table and "type" in table:
+        table["enum"] = [table.pop("const")]
+    return table

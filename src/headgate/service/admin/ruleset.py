@@ -1,0 +1,90 @@
+"""All rules at once, as a rules file; and tiers."""
+
+# No `from __future__ import annotations`: FastAPI reads the annotations of routes.
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Depends, Query, Response
+from fastapi.responses import JSONResponse
+
+from headgate.rules.sources.collection import collection_paused
+from headgate.rules.sources.document import parsed, snapshot_of
+from headgate.rules.sources.export import text_of
+from headgate.service.admin import models
+from headgate.service.admin.bodies import toml_document
+from headgate.service.admin.context import Here, Who, needs
+from headgate.service.admin.etags import If, etag
+from headgate.service.admin.models import TOML, problems, toml_body
+
+router: Final = APIRouter(tags=["Rules"])
+
+
+@router.get(
+    "/ruleset",
+    dependencies=[needs("rules")],
+    summary="Get all rules as a rules file",
+    operation_id="get_ruleset",
+    response_class=Response,
+    responses={200: TOML, 304: {"description": "Not modified"}},
+)
+def get_ruleset(here: Here, conditions: If) -> Response:
+    """Rules, tiers, exemptions, penalties and settings as a rules.toml. Users of a database are not in it."""
+    if here.changes is None:
+        snapshot, version = here.source.holder.current, here.source.holder.current.version
+    else:
+        content, number = here.changes.versioned()
+        version = str(number)
+        with collection_paused():
+            snapshot = content.snapshot(number)
+    headers = {"ETag": etag(version)}
+    if conditions.known(version):
+        return Response(status_code=304, headers=headers)
+    return Response(text_of(snapshot), media_type="application/toml", headers=headers)
+
+
+@router.put(
+    "/ruleset",
+    dependencies=[needs("rules", "admin")],
+    summary="Make all rules those of a rules file",
+    operation_id="put_ruleset",
+    openapi_extra=toml_body(),
+    responses={200: {"model": models.Applied}, **problems(409, 412, 413, 415)},
+)
+def put_ruleset(
+    here: Here,
+    who: Who,
+    content: Annotated[bytes, Depends(toml_document)],
+    conditions: If,
+    dry_run: Annotated[bool, Query(description="Only tell what would change.")] = False,
+) -> Response:
+    """Apply a whole rules.toml, all or nothing: rules, tiers and exemptions that it does not have are deleted.
+
+    Users that it lists become what it says; others stay, but for overrides of rules that go. With `If-Match`, only if
+    the rules are still those of that `ETag`.
+    """
+    changes = here.writable
+    with collection_paused():
+        snapshot = snapshot_of(parsed(content), version="")
+    with changes.begin(who.name, dry_run=dry_run) as change:
+        conditions.require(change.rules_version)
+        change.apply(snapshot)
+        differences = change.differences
+    version = change.version if differences and not dry_run else change.rules_version
+    return JSONResponse(
+        {"dry_run": dry_run, "version": version, "changes": differences}, headers={"ETag": etag(version)}
+    )
+
+
+@router.get(
+    "/tiers",
+    dependencies=[needs("rules")],
+    summary="List tiers",
+    operation_id="list_tiers",
+    responses={200: {"model": models.Tiers}},
+)
+def list_tiers(here: Here) -> Response:
+    """The tiers that are in force, in order, and which one users have who have none of their own."""
+    snapshot = here.source.holder.current
+    return JSONResponse(
+        {"tiers": [{"name": tier.name} for tier in snapshot.tiers], "default_tier": snapshot.default_tier}
+    )

@@ -1,0 +1,266 @@
+"""Several processes that serve on the same ports: started, watched, started again, and stopped together.
+
+Each is a whole service. The kernel shares connections between them; the supervisor keeps the ports, and serves nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any, Final
+
+from headgate.errors import HeadgateError
+from headgate.service import server
+from headgate.service.directory import DataDirectory
+from headgate.service.node import admin_token
+from headgate.service.server import Addresses
+from headgate.service.sockets import close, reserved
+from headgate.settings import Settings
+from headgate.telemetry.logs import configure_logging
+
+BACKOFF: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # seconds before a worker that died is started again
+STEADY_SECONDS: Final = 10.0  # after which one that dies is started again at once
+LATEST: Final = 10.0  # seconds that workers have to end in, besides those for draining
+
+log = logging.getLogger("headgate")
+
+
+class WorkerFailed(HeadgateError):
+    """A worker could not begin, and says why."""
+
+
+def run(settings: Settings, started: Callable[[Addresses], None]) -> None:
+    """Serve with `settings.workers` processes until a signal; `started` is told when all of them do.
+
+    Raises what `server.run` raises; what keeps a worker from beginning, as `WorkerFailed`.
+    """
+    with ExitStack() as stack:
+        http_sockets, http = reserved(settings.http_address, "http_address")
+        stack.callback(close, http_sockets)
+        grpc_sockets, grpc = reserved(settings.grpc_address, "grpc_address")
+        stack.callback(close, grpc_sockets)
+        admin_token(settings, DataDirectory(settings.data_dir))  # made here, once, and not by all of them
+        settings = settings.model_copy(update={"http_address": http, "grpc_address": grpc})
+        # Not in the data directory: its path may be longer than that of a socket can be.
+        sockets = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headgate-")))
+        signals = stack.enter_context(_signals())
+        _Supervisor(settings, sockets, signals, lambda: started(Addresses(http, grpc))).run()
+
+
+class _Signals:
+    """Signals that have come, and something that can be waited for until one does."""
+
+    def __init__(self) -> None:
+        self.come: list[int] = []
+        self.wake, self.woken = socket.socketpair()
+        for end in (self.wake, self.woken):
+            end.setblocking(False)
+
+    def handle(self, number: int, _frame: object) -> None:
+        self.come.append(number)
+
+    def taken(self) -> list[int]:
+        with suppress(BlockingIOError):
+            self.woken.recv(4096)
+        come, self.come = self.come, []
+        return come
+
+
+@contextmanager
+def _signals() -> Iterator[_Signals]:
+    signals = _Signals()
+    previous = signal.set_wakeup_fd(signals.wake.fileno(), warn_on_full_buffer=False)
+    handlers = {
+        number: signal.signal(number, signals.handle) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    }
+    try:
+        yield signals
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(previous)
+        signals.wake.close()
+        signals.woken.close()
+
+
+class _Worker:
+    """One place among the workers, and the process that has it now."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.process: SpawnProcess | None = None
+        self.pipe: Connection | None = None
+        self.serves = False
+        self.started_at = 0.0
+        self.start_at = 0.0  # when to start it again
+        self.deaths = 0  # in a row
+
+    def start(self, settings: Settings, sockets: Path) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(
+            target=_work, args=(settings, self.index, sockets, theirs), name=f"headgate-{self.index}"
+        )
+        # Ctrl-C and hang-ups reach all of a terminal's processes; ours are told by us.
+        ignored = [(number, signal.signal(number, signal.SIG_IGN)) for number in (signal.SIGINT, signal.SIGHUP)]
+        try:
+            self.process.start()
+        finally:
+            for number, handler in ignored:
+                signal.signal(number, handler)
+        theirs.close()
+        self.started_at = time.monotonic()
+
+    def send(self, number: int) -> None:
+        if self.process is not None and self.process.pid is not None and self.process.is_alive():
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)
+
+    def said(self) -> Any:
+        """What it has to say; None: nothing."""
+        try:
+            return self.pipe.recv() if self.pipe is not None and self.pipe.poll() else None
+        except (EOFError, OSError):
+            return None
+
+    def died(self) -> int | None:
+        """Put away a process that has ended; returns its exit code."""
+        assert self.process is not None
+        self.process.join()
+        code = self.process.exitcode
+        self.process.close()
+        self.process = None
+        if self.pipe is not None:
+            self.pipe.close()
+            self.pipe = None
+        self.serves = False
+        self.deaths = 0 if time.monotonic() - self.started_at > STEADY_SECONDS else self.deaths + 1
+        return code
+
+
+class _Supervisor:
+    def __init__(self, settings: Settings, sockets: Path, signals: _Signals, started: Callable[[], None]) -> None:
+        self._settings = settings
+        self._sockets = sockets
+        self._signals = signals
+        self._started: Callable[[], None] | None = started  # None: was told
+        self._workers = [_Worker(index) for index in range(settings.workers)]
+        self._stopping = False
+        self._kill_at = float("inf")
+
+    def run(self) -> None:
+        try:
+            while self._alive() or not self._stopping:
+                self._start_due()
+                self._wait()
+                for number in self._signals.taken():
+                    self._signalled(number)
+                for worker in self._workers:
+                    self._look(worker)
+                if time.monotonic() > self._kill_at:
+                    self._send(signal.SIGKILL)
+        finally:
+            self._send(signal.SIGKILL)
+            for worker in self._alive():
+                worker.died()
+
+    def _alive(self) -> list[_Worker]:
+        return [worker for worker in self._workers if worker.process is not None]
+
+    def _start_due(self) -> None:
+        now = time.monotonic()
+        for worker in self._workers:
+            if worker.process is None and not self._stopping and worker.start_at <= now:
+                worker.start(self._settings, self._sockets)
+
+    def _wait(self) -> None:
+        now = time.monotonic()
+        times = [worker.start_at for worker in self._workers if worker.process is None and not self._stopping]
+        times.append(self._kill_at)
+        things: list[Any] = [self._signals.woken]
+        for worker in self._alive():
+            assert worker.process is not None
+            things.append(worker.process.sentinel)
+            if worker.pipe is not None and not worker.serves:
+                things.append(worker.pipe)
+        next_at = min(times)
+        wait(things, None if next_at == float("inf") else max(0.0, next_at - now))
+
+    def _signalled(self, number: int) -> None:
+        if number == signal.SIGHUP:
+            self._send(number)
+        elif self._stopping:
+            self._send(signal.SIGTERM)  # their second, too
+            sys.exit(server.AT_ONCE)
+        else:
+            self._stop()
+
+    def _stop(self) -> None:
+        self._stopping = True
+        self._kill_at = time.monotonic() + self._settings.drain_delay + self._settings.drain_timeout + LATEST
+        self._send(signal.SIGTERM)
+
+    def _send(self, number: int) -> None:
+        for worker in self._workers:
+            worker.send(number)
+
+    def _look(self, worker: _Worker) -> None:
+        """Hear what a worker says, and see whether it is still there."""
+        if worker.process is None:
+            return
+        problem = None
+        if not worker.serves:
+            match worker.said():
+                case ("serves",):
+                    worker.serves = True
+                case ("failed", str(message)):
+                    problem = message
+        if self._started is not None and all(one.serves for one in self._workers):
+            self._started()
+            self._started = None
+        if problem is not None and self._started is not None:
+            raise WorkerFailed(problem)
+        if worker.process.is_alive() and problem is None:
+            return
+        code = worker.died()
+        if not self._stopping:
+            if self._started is not None and worker.deaths >= len(BACKOFF):
+                raise WorkerFailed(f"worker {worker.index} ends again and again, with exit code {code}")
+            pause = BACKOFF[min(worker.deaths, len(BACKOFF)) - 1] if worker.deaths else 0.0
+            worker.start_at = time.monotonic() + pause
+            log.error(
+                "worker %d ended%s: it is started again%s",
+                worker.index,
+                f": {problem}" if problem else f" with exit code {code}",
+                f" in {pause:g} s" if pause else "",
+            )
+
+
+def _work(settings: Settings, index: int, sockets: Path, pipe: Connection) -> None:
+    """What a worker's process does."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    configure_logging(settings.log_format, settings.log_level, secrets=settings.secrets)
+    try:
+        server.run(
+            settings,
+            lambda _: pipe.send(("serves",)),
+            worker=server.Worker(index, sockets),
+            signals=(signal.SIGTERM,),
+            stop_on=parent.sentinel,
+        )
+    except (HeadgateError, OSError) as error:
+        with suppress(OSError):  # the supervisor is gone
+            pipe.send(("failed", str(error)))
+        sys.exit(2)

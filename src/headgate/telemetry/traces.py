@@ -1,0 +1,50 @@
+"""Whether there are traces, and where they go. What is traced, and how, is in `spans`, which is imported only then."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from headgate.telemetry.spans import Tracing
+
+EXPORT_SECONDS: Final = 5  # that a collector has to take what it is sent
+
+
+def configure_tracing(endpoint: str, service_name: str = "headgate") -> Tracing:
+    """Have spans sent to the OpenTelemetry collector at `endpoint`, by gRPC: `http://localhost:4317`, or `https://`.
+
+    Raises `ValueError` for what is no such address, and `ImportError` without `headgate[otel]`.
+    """
+    parts = urlsplit(endpoint)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"otlp endpoint: must be like http://localhost:4317 or https://…, got {endpoint!r}")
+    try:
+        trace = import_module("opentelemetry.sdk.trace")
+        export = import_module("opentelemetry.sdk.trace.export")
+        resources = import_module("opentelemetry.sdk.resources")
+        otlp = import_module("opentelemetry.exporter.otlp.proto.grpc.trace_exporter")
+    except ImportError as error:
+        raise ImportError("sending traces needs OpenTelemetry: pip install 'headgate[otel]'") from error
+    exporter = otlp.OTLPSpanExporter(endpoint=endpoint, insecure=parts.scheme == "http", timeout=EXPORT_SECONDS)
+    provider = trace.TracerProvider(resource=resources.Resource.create({"service.name": service_name}))
+    provider.add_span_processor(export.BatchSpanProcessor(exporter))
+    return _tracing(provider, owned=True)
+
+
+def found_tracing() -> Tracing | None:
+    """By the tracer provider that this process has been given by others, such as `opentelemetry-instrument`, if any."""
+    try:
+        trace = import_module("opentelemetry.trace")
+    except ImportError:
+        return None
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
+        return None
+    return _tracing(provider, owned=False)
+
+
+def _tracing(provider: object, *, owned: bool) -> Tracing:
+    tracing: Tracing = import_module("headgate.telemetry.spans").Tracing(provider, owned=owned)
+    return tracing

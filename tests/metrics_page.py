@@ -1,0 +1,47 @@
+"""The metrics of a service that has everything that metrics are about, and to which a bit has happened."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from headgate import AsyncLimiter, Decision, Quota, Rule
+from headgate.errors import StoreTimeout
+from headgate.rules.sources.database import DatabaseSource
+from headgate.telemetry.meter import Meter
+from headgate.telemetry.metrics import Metrics
+
+AUDIT = {"backlog": 3, "recorded": 10, "written": 5, "spooled": 2, "dropped": 0}
+
+
+@contextmanager
+def service_metrics(directory: Path) -> Iterator[Metrics]:
+    source = DatabaseSource(f"sqlite:///{directory}/rules.db")
+    try:
+        with source.changes().begin("tester") as changes:
+            changes.create_rule(Rule(id="search", quota=Quota.parse("2/minute")))
+        meter = Meter(holder=source.holder)
+        for decision in asyncio.run(_decisions(source)):
+            meter.decided(decision)
+        meter.called(0.001, 2)
+        meter.failed(StoreTimeout("late"), 0.05, 1)
+        meter.took("http", 0.0004)
+        meter.skewed(7)
+        yield Metrics(
+            meter,
+            holder=source.holder,
+            failing=lambda: False,
+            rules=source.status,
+            database=source.status,
+            audit=lambda: AUDIT,
+            rejections=lambda: {"token_expired": 1},
+        )
+    finally:
+        source.close()
+
+
+async def _decisions(source: DatabaseSource) -> list[Decision]:
+    async with AsyncLimiter(source) as limiter:
+        return [await limiter.check(user="alice") for _ in range(3)]
