@@ -53,7 +53,7 @@ class Addresses(NamedTuple):
 class Worker(NamedTuple):
     """Which of several processes this is that share their ports."""
 
-    index: int
+    number: int
     sockets: Path  # the directory of those by which they tell one another their metrics
 
 
@@ -107,7 +107,7 @@ class Server:
             self._certificates = Certificates(*files)
             grpc_certificates = GrpcCertificates(*files)
         self._credentials = None if grpc_certificates is None else grpc_certificates.credentials()
-        self._node = Node(settings, worker=0 if worker is None else worker.index)
+        self._node = Node(settings, worker=0 if worker is None else worker.number)
 
     async def start(self, stack: AsyncExitStack) -> Addresses:
         """Listen. `stack` gets what is to be undone at the end, in the order in which it has to be."""
@@ -120,7 +120,7 @@ class Server:
         stack.push_async_callback(node.close)
         pages = Pages(node.metrics)
         if self._worker is not None:
-            pages = Pages(node.metrics, self._worker.index, settings.workers, self._worker.sockets)
+            pages = Pages(node.metrics, self._worker.number, settings.workers, self._worker.sockets)
         await pages.start()
         stack.callback(pages.close)
         self._web = WebServer(

@@ -1,0 +1,105 @@
+"""The real service for tests and benchmarks: `headgate serve` as a process, on free ports of loopback.
+
+    with running_service(tmp_path) as service:
+        httpx.post(f"{service.url}/v1/check", json={"user": "alice"})
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+START_SECONDS = 60.0  # on a busy machine
+STOP_SECONDS = 40.0
+COMMAND = (sys.executable, "-m", "headgate")
+ROOT = Path(__file__).parent.parent
+_SERVING = re.compile(r"serving: HTTP on (\S+), gRPC on ([^\s\"]+)")
+
+
+@dataclass
+class Service:
+    """One that is serving. What it was not told, it has in `data_dir`."""
+
+    url: str  # without a slash at its end
+    grpc_address: str
+    admin_token: str
+    process: subprocess.Popen[bytes]
+    data_dir: Path
+    log_file: Path
+
+    @property
+    def log(self) -> str:
+        """What it has logged so far, one JSON object in each line."""
+        return self.log_file.read_text()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Those of requests to the admin API."""
+        return {"Authorization": f"Bearer {self.admin_token}"}
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal, and wait for the end. Returns the exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(STOP_SECONDS)
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self.process.kill()
+        self.process.wait()
+
+
+def environment(settings: Mapping[str, Any], base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of this process, without settings of its own, and with these."""
+    kept = {name: value for name, value in (base or os.environ).items() if not name.startswith("HEADGATE_")}
+    return kept | {f"HEADGATE_{name.upper()}": str(value) for name, value in settings.items()}
+
+
+@contextmanager
+def running_service(tmp_path: Path, *flags: str, **settings: Any) -> Iterator[Service]:
+    """A service with these settings: `running_service(tmp_path, store=url, workers=2)`.
+
+    In memory, on SQLite in `tmp_path/data`, with the sample rules, on any free ports, unless told. Another one on the
+    same `tmp_path` finds what the first has left. What it logged is shown if it does not start. Stopped at the end, if
+    it has not been.
+    """
+    data_dir = Path(settings.setdefault("data_dir", tmp_path / "data"))
+    settings = {"http_address": "127.0.0.1:0", "grpc_address": "127.0.0.1:0", "drain_delay": 0, **settings}
+    log_file = tmp_path / "service.log"
+    with log_file.open("wb") as log:
+        process = subprocess.Popen(
+            [*COMMAND, "serve", *flags], cwd=tmp_path, env=environment(settings), stdout=log, stderr=subprocess.STDOUT
+        )
+    try:
+        http, grpc = _addresses(process, log_file)
+        scheme = "https" if "tls_certificate" in settings else "http"
+        token = settings.get("admin_token") or (data_dir / "admin-token").read_text().strip()
+        yield Service(f"{scheme}://{http}", grpc, token, process, data_dir, log_file)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _addresses(process: subprocess.Popen[bytes], log_file: Path) -> tuple[str, str]:
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        log = log_file.read_text()
+        found = _SERVING.search(log)
+        if found is not None:
+            return found[1], found[2]
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"the service did not start (exit code {process.poll()}):\n{log}")
+        time.sleep(0.02)
