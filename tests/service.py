@@ -1,7 +1,7 @@
 """The real service for tests and benchmarks: `headgate serve` as a process, on free ports of loopback.
 
-    with running_service(tmp_path) as service:
-        httpx.post(f"{service.url}/v1/check", json={"user": "alice"})
+with running_service(tmp_path) as service:
+    httpx.post(f"{service.url}/v1/check", json={"user": "alice"})
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from headgate._version import __version__
 from headgate.cli import REFUSED
 from headgate.cli.output import Fault
 from headgate.errors import Problem
-from headgate.settings import Address, ClientSettings
+from headgate.settings import Address, ClientSettings, variable
 
 TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)  # seconds
 PAGE: Final = 500  # entries asked for at once
@@ -30,7 +30,7 @@ class Client:
     """Calls one service. Every method raises `Fault`.
 
     `token` is sent if there is one; `ca` is a file of certificates to trust in place of the system's, `certificate`
-    and `key` are the client's own.
+    and `key` are the client's own. `variables` names those that could have had a token, for who needs one.
     """
 
     def __init__(
@@ -41,7 +41,9 @@ class Client:
         ca: Path | None = None,
         certificate: Path | None = None,
         key: Path | None = None,
+        variables: str = variable("admin_token"),
     ) -> None:
+        self._variables = variables
         self.server = server_url(server)
         headers = {"User-Agent": f"headgate/{__version__}"}
         if token is not None:
@@ -51,7 +53,7 @@ class Client:
             base_url=self.server,
             headers=headers,
             timeout=TIMEOUT,
-            verify=_trust(ca, certificate, key),
+            verify=_trust(ca, certificate, key, needed=self.server.startswith("https:")),
             trust_env=not is_loopback(self.server),  # a proxy cannot reach this machine for us
         )
 
@@ -144,8 +146,8 @@ class Client:
         if not isinstance(data, dict) or not isinstance(data.get("detail"), str):
             return Fault(f"{self.server} answers {status} to {response.request.url.path}: is it a Headgate service?")
         if status == 401:
-            hint = "give another" if self._has_token else "give one"
-            return Fault(f"{data['detail']}; {hint} with --token, HEADGATE_ADMIN_TOKEN or HEADGATE_ADMIN_TOKEN_FILE")
+            why = f"{data['detail']}: give another" if self._has_token else f"{self.server} asks for a token: give one"
+            return Fault(f"{why} with --token, or by {self._variables}")
         problems = problems_of(data)
         if problems:
             return InvalidRules(*problems)
@@ -208,9 +210,11 @@ def _sendable(token: str) -> str:
     return token
 
 
-def _trust(ca: Path | None, certificate: Path | None, key: Path | None) -> ssl.SSLContext | bool:
+def _trust(ca: Path | None, certificate: Path | None, key: Path | None, *, needed: bool) -> ssl.SSLContext | bool:
     if key is not None and certificate is None:
         raise Fault("--key: is of no use without --certificate")
+    if not needed:
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts nobody, and need not: to read whom to takes a while
     if ca is None and certificate is None:
         return True
     try:

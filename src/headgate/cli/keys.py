@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import sys
 import time
@@ -43,8 +44,6 @@ class Keys:
             if self._before is None:
                 time.sleep(left)
             elif select.select([sys.stdin], [], [], left)[0]:
-                key = sys.stdin.read(1)
-                if not key:  # the terminal is gone
-                    return True
-                if key in wanted:
+                keys = os.read(sys.stdin.fileno(), 1024)  # past Python's buffer, of which `select` knows nothing
+                if not keys or any(key in wanted for key in keys.decode(errors="replace")):  # none: nobody is there
                     return True

@@ -12,7 +12,7 @@ import typer
 
 from headgate.cli.client import Client, find_token
 from headgate.cli.output import reported
-from headgate.settings import DEFAULT_SERVER, ClientSettings
+from headgate.settings import DEFAULT_SERVER, ClientSettings, variable
 
 ADMIN: Final = ("admin_token",)  # settings whose token to use
 DATA: Final = ("data_token", "admin_token")
@@ -75,4 +75,5 @@ def connect(tokens: tuple[str, ...], *, server: str | None, token: str | None, *
     """A client of the options' values, and of the settings where they are not given."""
     settings = ClientSettings()
     server = server or settings.server
-    return Client(server, token=find_token(token, server, tokens, settings), **files)
+    found = find_token(token, server, tokens, settings)
+    return Client(server, token=found, variables=" or ".join(map(variable, tokens)), **files)

@@ -112,7 +112,14 @@ def as_data(view: View) -> dict[str, Any]:
     """A view for programs."""
     return {
         "server": view.server,
-        "rules": [{**rate._asdict(), "rule": rate.rule or None} for rate in view.rates],
+        "rules": [
+            {
+                "rule": rate.rule or None,
+                **{f"{name}_per_second": getattr(rate, name) for name in ("checks", "allowed", "refused", "shadow")},
+                "checks": rate.total,
+            }
+            for rate in view.rates
+        ],
         "subjects": view.subjects,
         "fault": view.fault or view.hidden or None,
     }
@@ -138,7 +145,7 @@ def screen(view: View, height: int) -> RenderableType:
 
 def _head(view: View) -> Text:
     if view.fault:
-        return Text(f"{printable(view.fault)}; trying again", "bold red")
+        return Text(f"trying again: {printable(view.fault)}", "bold red")
     allowed = sum(rate.allowed + rate.shadow for rate in view.rates)
     refused = sum(rate.refused for rate in view.rates)
     return Text.assemble(
