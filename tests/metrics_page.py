@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from headgate import AsyncLimiter, Decision, Quota, Rule
@@ -13,7 +14,17 @@ from headgate.rules.sources.database import DatabaseSource
 from headgate.telemetry.meter import Meter
 from headgate.telemetry.metrics import Metrics
 
-AUDIT = {"backlog": 3, "recorded": 10, "written": 5, "spooled": 2, "dropped": 0}
+
+@dataclass(frozen=True)
+class AuditStatus:
+    backlog: int = 3
+    spool_bytes: int = 1_024
+    recorded: int = 10
+    spooled: int = 7
+    written: int = 5
+    dropped: int = 2
+    failed: int = 0
+    deleted: int = 0
 
 
 @contextmanager
@@ -35,7 +46,7 @@ def service_metrics(directory: Path) -> Iterator[Metrics]:
             failing=lambda: False,
             rules=source.status,
             database=source.status,
-            audit=lambda: AUDIT,
+            audit=AuditStatus,
             rejections=lambda: {"token_expired": 1},
         )
     finally:

@@ -204,8 +204,10 @@ class Auditor:
                 pause = RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)]
             elif now >= retain_at:
                 deleted = self._deleted
-                self._attempt("retention", self.retain)
-                if self._deleted > deleted:  # there may be more
+                fine = self._attempt("retention", self.retain)
+                if not fine:
+                    pause = RETRY_SECONDS[-1]
+                elif self._deleted > deleted:  # there may be more
                     pause = PAUSE_SECONDS
                 else:
                     retain_at = now + RETAIN_SECONDS

@@ -392,7 +392,10 @@ def combine(
     subjects: str | tuple[Check, ...] = "",
 ) -> Decision:
     """The decision on a request whose checks had these outcomes: allowed unless an enforced one must wait."""
-    allowed = all(outcome.wait_us == 0 or not check.enforced for check, outcome in zip(checks, outcomes, strict=True))
+    allowed = True
+    for check, outcome in zip(checks, outcomes, strict=True):
+        if outcome.wait_us and check.enforced:
+            allowed = False
     return Decision.of(allowed, now_us, checks, outcomes, cost, reason, states, subjects)
 
 

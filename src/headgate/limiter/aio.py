@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
+from headgate.core.check import Result
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.core.quota import MAX_INT, Quota
 from headgate.core.reservation import Settlement, checked_id, given_back, ttl_us, whole_cost
-from headgate.errors import InvalidCheck, RateLimited, StoreError
+from headgate.errors import IdempotencyConflict, InvalidCheck, RateLimited, StoreError
+from headgate.limiter.batch import Ask, Part, Way, ask_together, ways
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
 from headgate.limiter.engine import Asked, Engine, Known, Request, Rules, Subject, Wait, is_plain
@@ -112,14 +114,17 @@ class AsyncLimiter:
         known = None if self._engine.snapshot.directory is None else await self._known(subject, facts)
         return (await self._decide([self._engine.ask(subject, facts, cost, idempotency_key, known=known)]))[0]
 
-    async def check_facts(self, facts: dict[str, str], *, cost: int = 1) -> Decision:
-        """See `Limiter.check_facts`."""
+    async def check_facts(
+        self, facts: dict[str, str], *, cost: int = 1, idempotency_key: str | None = None, peek: bool = False
+    ) -> Decision:
+        """See `Limiter.check_facts`. `peek` charges nothing."""
         engine = self._engine
         known = None if engine.snapshot.directory is None else await self._known(None, facts)
         planned = engine.planned(facts, known)
-        way: AsyncSingle | Single | None = engine.way(planned, cost)
+        plain = idempotency_key is None and not peek
+        way: AsyncSingle | Single | None = engine.way(planned, cost) if plain else None
         if way is None:
-            return (await self._decide([engine.ask_planned(facts, planned, cost)]))[0]
+            return (await self._decide([engine.ask_planned(facts, planned, cost, idempotency_key, peek=peek)]))[0]
         if self._due is not None:
             await self._attend(self._due)
         try:
@@ -169,6 +174,35 @@ class AsyncLimiter:
         facts = [(None, one) if isinstance(one, Mapping) else (one, {}) for one in requests]
         known = await asyncio.gather(*(self._known(subject, others) for subject, others in facts))
         return await self._decide(self._engine.ask_many(requests, known))
+
+    async def check_facts_many(self, asks: Sequence[Ask]) -> list[Decision]:
+        """`check_facts` for several requests, in order, each by itself. If one makes no sense, none is charged.
+
+        Raises `IdempotencyConflict` when all others are decided.
+        """
+        known = await self._all_known([ask.facts for ask in asks])
+        here = self._memory is not None and self._due is None
+        found = ways(self._engine, asks, known, short=here)
+        if self._memory is not None and here:
+            return self._decide_here(self._memory, asks, found)
+        return await self._decide([asked for _, _, asked in found if asked is not None])
+
+    async def check_together(self, parts: Sequence[Part]) -> list[Decision]:
+        """Decide one request that is known in several ways: either every limit is charged, or none is.
+
+        There is a decision on each part, by its own limits alone: the request may pass if all of them are allowed. A
+        limit that several parts meet is charged once, by the most that any of them costs.
+        """
+        known = await self._all_known([part.facts for part in parts])
+        together = ask_together(self._engine, parts, known)
+        if self._due is not None:
+            await self._attend(self._due)
+        try:
+            results = await self._store.check([together.group]) if together.group.checks else []
+        except StoreError as error:
+            return self._engine.conclude(together.asked, error)
+        own: list[Any] = [one for result in results for one in together.results(cast("Result", result))]
+        return self._engine.conclude(together.asked, own)
 
     async def wait(
         self,
@@ -336,6 +370,42 @@ class AsyncLimiter:
             user_id = str(facts["user"] if subject is None else subject)
             return known._replace(user=await directory.find_async(user_id))
         return known
+
+    async def _all_known(self, facts: Sequence[dict[str, str]]) -> list[Known] | None:
+        """The users of several requests; None where nobody has to be looked up. All are by one snapshot."""
+        snapshot = self.holder.current
+        directory = snapshot.directory
+        if directory is None:
+            return None
+        known = [Known(snapshot, snapshot.user(one)) for one in facts]
+        unknown = {one["user"]: None for one, (_, user) in zip(facts, known, strict=True) if user is UNKNOWN}
+        if unknown:
+            users = dict(zip(unknown, await asyncio.gather(*map(directory.find_async, unknown)), strict=True))
+            for place, (one, (_, user)) in enumerate(zip(facts, known, strict=True)):
+                if user is UNKNOWN:
+                    known[place] = Known(snapshot, users[one["user"]])
+        return known
+
+    def _decide_here(self, memory: MemoryStore, asks: Sequence[Ask], found: Sequence[Way]) -> list[Decision]:
+        """Decide several requests in memory, one after the other."""
+        engine = self._engine
+        decisions: list[Decision] = []
+        conflict: IdempotencyConflict | None = None
+        for (facts, cost, _), (short, subject, asked) in zip(asks, found, strict=True):
+            try:
+                if short is not None:
+                    decisions.append(short(subject, cost))
+                else:
+                    assert asked is not None
+                    results = memory.check([asked.group]) if asked.sent else []
+                    decisions += engine.conclude([asked], results)
+            except StoreError as error:
+                decisions += engine.conclude([asked or engine.ask(None, facts, cost)], error)
+            except IdempotencyConflict as error:
+                conflict = conflict or error
+        if conflict is not None:
+            raise conflict
+        return decisions
 
     def _reserving(self) -> AsyncReservingStore:
         if not isinstance(self._store, AsyncReservingStore):

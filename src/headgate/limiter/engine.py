@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, get_args
 
 from headgate.core.check import Block, Check, Client, Group, Idempotency, Outcome, Penalty, Result
 from headgate.core.clock import Clock, SystemClock
-from headgate.core.decision import Decision, blocked, combine, delayed
+from headgate.core.decision import Decision, blocked, combine, delayed, single
 from headgate.core.quota import MAX_INT, Quota, duration_text
 from headgate.errors import IdempotencyConflict, InvalidCheck, InvalidRule, StoreError, StoreFull
 from headgate.limiter.blocks import Blocks
@@ -176,6 +176,10 @@ class Engine:
             self._ways[plan] = way
         return way
 
+    def quick(self, snapshot: Snapshot) -> Mapping[Plan, Any]:
+        """The short ways that were found before, as far as they may be taken now."""
+        return {} if self.failing or snapshot.terms is not None else self._ways
+
     def ask_planned(
         self,
         texts: dict[str, str],
@@ -199,14 +203,23 @@ class Engine:
         if snapshot.terms is not None and plan.enforced:
             client = client_of(texts)
             if client is not None:
-                at_us = self.clock.now_us()
-                # What was answered to an idempotency key is for the store to say.
-                block = None if self._blocks is None or idempotency is not None else self._blocks.get(client, at_us)
-                if block is not None:
+                at_us, block = self.block_of(client)
+                if block is not None and idempotency is None:  # what was answered to a key is for the store to say
                     return Asked(plan, Group(()), cost, at_us, block)
                 penalty = Penalty(client, snapshot.terms)
                 return Asked(plan, Group(plan.checks(texts, cost), peek, idempotency, penalty), cost, at_us)
         return Asked(plan, Group(plan.checks(texts, cost), peek, idempotency), cost)
+
+    def penalty_of(self, texts: Mapping[str, str]) -> Penalty | None:
+        """Whom a refusal of this request would count against; None when nobody is penalised."""
+        terms = self.snapshot.terms
+        client = None if terms is None else client_of(texts)
+        return None if terms is None or client is None else Penalty(client, terms)
+
+    def block_of(self, client: Client) -> tuple[int, Block | None]:
+        """The time, and the block that is remembered of a client."""
+        at_us = self.clock.now_us()
+        return at_us, None if self._blocks is None else self._blocks.get(client, at_us)
 
     def ask_reset(
         self, subject: Subject | None, facts: Mapping[str, Any], known: Known | None = None
@@ -269,6 +282,10 @@ class Engine:
                 conflict = conflict or result
             elif result.block is not None:
                 decisions.append(self._penalised(request, result, result.block))
+            elif plan.only is not None:
+                now_us, (outcome,), _ = result
+                subject = group.checks[0].subject
+                decisions.append(single((plan.only.template,), outcome, now_us, cost, self.states, subject))
             else:
                 outcomes, states, checks = result.outcomes, self.states, group.checks
                 decisions.append(
@@ -315,7 +332,7 @@ class Engine:
         found = [template for template in plan.templates if template.rule == block.rule]
         template = found[0] if found else self.snapshot.template(block.rule)
         if template is None:
-            template = next(template for template in plan.templates if template.enforced)
+            template = next((template for template in plan.templates if template.enforced), plan.templates[0])
         return blocked(template, block, now_us)
 
     def _failed(self, asked: Asked, error: StoreError) -> Decision:

@@ -6,46 +6,56 @@ recorded, here and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Final
 
 from headgate.audit.recorder import Forgetful, Recorder
 from headgate.core.decision import Decision
 from headgate.http.identity import hashed_api_key
+from headgate.http.identity.address import Trust
 from headgate.limiter.aio import AsyncLimiter
+from headgate.limiter.batch import Ask, Part
 from headgate.telemetry.meter import Meter
 
-MAX_BATCH = 1_000  # checks in one call
+__all__ = ["MAX_BATCH", "Ask", "DataPlane", "Part"]
 
-
-class Ask(NamedTuple):
-    """One check of a batch."""
-
-    facts: dict[str, str]
-    cost: int = 1
-    idempotency_key: str | None = None
+MAX_BATCH: Final = 1_000  # checks in one call
 
 
 class DataPlane:
     """Checks, peeks and resets for all protocols. Belongs to one event loop, as its limiter does.
 
+    Facts are given as callers have said them: API keys are hashed here before anything else sees them, and addresses
+    are written as the middleware writes them. The facts that were given are changed. A check that costs 0 is a peek.
+
     Every method raises `InvalidCheck` for what makes no sense; a store that fails is no exception, but for `reset`,
     which raises `StoreError`: there is no decision that could stand for it.
     """
 
-    def __init__(self, limiter: AsyncLimiter, *, meter: Meter | None = None, recorder: Recorder | None = None) -> None:
+    def __init__(
+        self,
+        limiter: AsyncLimiter,
+        *,
+        meter: Meter | None = None,
+        recorder: Recorder | None = None,
+        ipv6_prefix: int = 64,
+    ) -> None:
         self.limiter = limiter
         self.meter = meter or Meter()
         self._recorder = recorder or Forgetful()
+        self._addresses = Trust((), 1, ipv6_prefix)
 
-    async def check(self, facts: dict[str, str], cost: int = 1, idempotency_key: str | None = None) -> Decision:
-        """Decide a request and charge it."""
-        _hide_key(facts)
-        limiter = self.limiter
-        if idempotency_key is not None:
-            decision = await limiter.check(None, cost=cost, idempotency_key=idempotency_key, **facts)
-        else:
-            decision = limiter.check_at_once(facts, cost=cost) or await limiter.check_facts(facts, cost=cost)
+    async def check(
+        self, facts: dict[str, str], cost: int = 1, idempotency_key: str | None = None, *, ready: bool = False
+    ) -> Decision:
+        """Decide a request and charge it. `ready` facts are those of an `Identity`, and need not be written anew."""
+        if not ready and ("api_key" in facts or "ip" in facts):
+            self._write(facts)
+        if cost == 0:
+            return await self.limiter.check_facts(facts, cost=0, peek=True)
+        decision = self.limiter.check_at_once(facts, cost=cost) if idempotency_key is None else None
+        if decision is None:
+            decision = await self.limiter.check_facts(facts, cost=cost, idempotency_key=idempotency_key)
         self._observe(facts, cost, decision)
         return decision
 
@@ -58,23 +68,39 @@ class DataPlane:
 
     async def check_many(self, asks: Sequence[Ask]) -> list[Decision]:
         """Decide several requests, in order, each by itself: one that is refused does not concern the others."""
-        requests: list[Mapping[str, Any]] = []
-        for facts, cost, idempotency_key in asks:
-            _hide_key(facts)
-            requests.append({**facts, "cost": cost, "idempotency_key": idempotency_key})
-        decisions = await self.limiter.check_many(requests)
+        for facts, _, _ in asks:
+            if "api_key" in facts or "ip" in facts:
+                self._write(facts)
+        decisions = await self.limiter.check_facts_many(asks)
+        decided = self.meter.decided
         for (facts, cost, _), decision in zip(asks, decisions, strict=True):
-            self._observe(facts, cost, decision)
+            if cost:
+                decided(decision)
+                if not decision.allowed or decision.reason == "shadow":
+                    self._recorder.record(facts, cost, decision)
+        return decisions
+
+    async def check_together(self, parts: Sequence[Part]) -> list[Decision]:
+        """Decide one request that is known in several ways: either every limit is charged, or none is.
+
+        There is a decision on each part; the request may pass if all of them are allowed.
+        """
+        for facts, _, _ in parts:
+            self._write(facts)
+        decisions = await self.limiter.check_together(parts)
+        for (facts, cost, _), decision in zip(parts, decisions, strict=True):
+            if cost:
+                self._observe(facts, cost, decision)
         return decisions
 
     async def peek(self, facts: dict[str, str], cost: int = 1) -> Decision:
         """What a check would say. Charges nothing, and leaves no trace."""
-        _hide_key(facts)
-        return await self.limiter.peek(None, cost=cost, **facts)
+        self._write(facts)
+        return await self.limiter.check_facts(facts, cost=cost, peek=True)
 
     async def reset(self, facts: dict[str, str]) -> None:
         """Forget what these facts have used, under every rule that applies to them."""
-        _hide_key(facts)
+        self._write(facts)
         await self.limiter.reset(None, **facts)
 
     def _observe(self, facts: dict[str, str], cost: int, decision: Decision) -> None:
@@ -82,9 +108,11 @@ class DataPlane:
         if not decision.allowed or decision.reason == "shadow":
             self._recorder.record(facts, cost, decision)
 
-
-def _hide_key(facts: dict[str, str]) -> None:
-    """API keys are hashed before anything else sees them, as the middleware does."""
-    key = facts.get("api_key")
-    if key is not None:
-        facts["api_key"] = hashed_api_key(key)
+    def _write(self, facts: dict[str, str]) -> None:
+        """Have facts look as they do in the middleware. What is no address is left as it is."""
+        key = facts.get("api_key")
+        if key is not None:
+            facts["api_key"] = hashed_api_key(key)
+        address = facts.get("ip")
+        if address:
+            facts |= self._addresses.see(address).facts

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -94,7 +93,7 @@ class Node:
             failing=lambda: self.limiter.failing,
             rules=self.source.status,
             database=self.source.status if isinstance(self.source, DatabaseSource) else None,
-            audit=lambda: asdict(self.auditor.status()),
+            audit=self.auditor.status,
         )
 
     async def close(self) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import uvloop
+from grpc.aio import ServerInterceptor
 
 from headgate.db import Changes
 from headgate.db.events import Events
@@ -132,6 +133,7 @@ class Server:
             meter=node.meter,
             reflection=settings.reflection,
             reuse_port=shared,
+            interceptors=self._interceptors(),
         )
         await self._web.start(sockets)
         try:
@@ -161,6 +163,11 @@ class Server:
         if node.tracing is not None:
             app = import_module("headgate.telemetry.spans").TracedApp(app, node.tracing)
         return app
+
+    def _interceptors(self) -> list[ServerInterceptor]:
+        if self._node.tracing is None:
+            return []
+        return [import_module("headgate.telemetry.interceptor").TracingInterceptor(self._node.tracing)]
 
     async def drain(self) -> None:
         """Stop serving, without anybody noticing who had begun."""

@@ -42,13 +42,40 @@ class RulesStatus(Protocol):
     def rejected(self) -> int: ...
 
 
+class AuditStatus(Protocol):
+    """What the audit log tells of itself; in events, since it was opened."""
+
+    @property
+    def backlog(self) -> int: ...
+
+    @property
+    def spool_bytes(self) -> int: ...
+
+    @property
+    def recorded(self) -> int: ...
+
+    @property
+    def spooled(self) -> int: ...
+
+    @property
+    def written(self) -> int: ...
+
+    @property
+    def dropped(self) -> int: ...
+
+    @property
+    def failed(self) -> int: ...
+
+    @property
+    def deleted(self) -> int: ...
+
+
 class Metrics:
     """The metrics of one worker.
 
     `failing` says whether the store cannot decide right now; `rules` and `database` are the `status` of the rules'
-    source, the second only if that is a database; `audit` gives the figures `backlog`, `recorded`, `written`,
-    `spooled` and `dropped`; `rejections`, how often credentials were rejected, by reason. What is not given is not
-    on the page.
+    source, the second only if that is a database; `audit` is that of the audit log; `rejections` says how often
+    credentials were rejected, by reason. What is not given is not on the page.
     """
 
     def __init__(
@@ -59,7 +86,7 @@ class Metrics:
         failing: Callable[[], bool] | None = None,
         rules: Callable[[], RulesStatus] | None = None,
         database: Callable[[], DatabaseStatus] | None = None,
-        audit: Callable[[], Mapping[str, float]] | None = None,
+        audit: Callable[[], AuditStatus] | None = None,
         rejections: Callable[[], Mapping[str, int]] | None = None,
         now: Callable[[], float] = monotonic,
     ) -> None:
@@ -215,18 +242,15 @@ def _database(status: DatabaseStatus) -> Iterator[Metric]:
     )
 
 
-AUDIT: Final = {  # counters, by the figures' names
-    "recorded": "Events that were to be kept.",
-    "written": "Events that are in the database.",
-    "spooled": "Events that went to the spool on disk, because the database could not take them.",
-    "dropped": "Events that were lost.",
-}
-
-
-def _audit(figures: Mapping[str, float]) -> Iterator[Metric]:
-    yield _gauge("headgate_audit_backlog", "Events that wait to be written, also in the spool.", figures["backlog"])
-    for name, text in AUDIT.items():
-        yield _counter(f"headgate_audit_{name}", text, figures[name])
+def _audit(status: AuditStatus) -> Iterator[Metric]:
+    yield _gauge("headgate_audit_backlog", "Events that wait to be written, also in the spool.", status.backlog)
+    yield _gauge("headgate_audit_spool_bytes", "The size of the spool on disk.", status.spool_bytes)
+    yield _counter("headgate_audit_recorded", "Events that were to be kept.", status.recorded)
+    yield _counter("headgate_audit_spooled", "Events that went to the spool on disk.", status.spooled)
+    yield _counter("headgate_audit_written", "Events that were written to the database.", status.written)
+    yield _counter("headgate_audit_dropped", "Events that were lost: the spool was full or broken.", status.dropped)
+    yield _counter("headgate_audit_failed", "Events that could not be recorded, by an error of ours.", status.failed)
+    yield _counter("headgate_audit_deleted", "Old events that were deleted.", status.deleted)
 
 
 def _rejections(counts: Mapping[str, int]) -> Iterator[Metric]:

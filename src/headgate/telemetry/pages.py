@@ -20,7 +20,8 @@ def merged(pages: Mapping[str, bytes]) -> bytes:
     for worker, page in pages.items():
         label = 'worker="{}"'.format(worker.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n"))
         family: tuple[dict[str, None], list[str]] | None = None
-        for line in page.decode().split("\n"):
+        whole = page[: page.rfind(b"\n") + 1]  # a worker may be gone before it has told everything
+        for line in whole.decode().split("\n"):
             if line == EOF:
                 ends = True
             elif line.startswith(("# HELP ", "# TYPE ", "# UNIT ")):

@@ -15,7 +15,7 @@ from headgate.rules.holder import Holder
 from headgate.rules.snapshot import Snapshot
 from headgate.telemetry.meter import Meter
 from headgate.telemetry.metrics import OPENMETRICS, TEXT, Metrics, version_number
-from tests.metrics_page import service_metrics
+from tests.metrics_page import AuditStatus, service_metrics
 
 LABELS = {"rule", "decision", "reason", "protocol", "kind", "version", "python", "le"}  # that may be on our samples
 
@@ -52,6 +52,7 @@ def test_figures_are_what_they_were_told(tmp_path: Path) -> None:
     assert value(page, "headgate_database_failing") == 0
     assert value(page, "headgate_audit_backlog") == 3
     assert value(page, "headgate_audit_written_total") == 5
+    assert value(page, "headgate_audit_dropped_total") == 2
     assert value(page, "headgate_clock_skew_total") == 1
     assert value(page, "headgate_identity_rejections_total", reason="token_expired") == 1
     assert value(page, "process_start_time_seconds") > 0
@@ -103,7 +104,7 @@ def test_what_is_not_given_is_not_on_the_page() -> None:
 
 
 def test_figures_that_cannot_be_had_cost_only_themselves(caplog: pytest.LogCaptureFixture) -> None:
-    def broken() -> dict[str, float]:
+    def broken() -> AuditStatus:
         raise RuntimeError("no figures")
 
     metrics = Metrics(Meter(), holder=Holder(Snapshot([])), audit=broken)

@@ -49,6 +49,16 @@ def test_a_family_that_only_some_workers_have() -> None:
     )
 
 
+def test_a_line_that_was_cut_off_is_left_out() -> None:
+    page = '# TYPE a gauge\na{x="ä"} 1.0\na{x="ö"} 2.0\n'.encode()
+    for length in range(len(page)):
+        whole = merged({"0": page[:length]}).decode()
+        assert [sample.value for family in parse_text(whole) for sample in family.samples] == [1.0, 2.0][
+            : whole.count("a{")
+        ]
+    assert "ö" not in merged({"0": page[:-8]}).decode()
+
+
 def test_no_pages_make_an_empty_one() -> None:
     assert merged({}) == b""
 

@@ -47,27 +47,29 @@ def encoded(decision: Decision) -> str:
             reset_after = reset_us / MICROSECONDS
             figures = (remaining, now_us / MICROSECONDS + reset_after, reset_after, remaining, reset_after)
             return known.usual % figures
-    return _written(decision)
-
-
-def _written(decision: Decision) -> str:
     basis = decision.basis
-    pairs = list(zip(basis.checks, basis.outcomes, strict=True))
-    if not pairs:
+    checks = basis.checks
+    if not checks:
         at = basis.now_us / MICROSECONDS
         allowed = _BOOLEANS[decision.allowed]
         return _DECISION % (allowed, 0, 0, at, 0.0, "0.0", "null", decision.state, decision.reason, "")
-    if any(check.quota.algorithm == "leaky_bucket" for check, _ in pairs):  # which has delays
-        return json.dumps(decision.as_dict())
-    if len(pairs) > 1:
-        pairs.sort(key=restrictiveness)
+    for check in checks:
+        if check.quota.algorithm == "leaky_bucket":  # which has delays
+            return json.dumps(decision.as_dict())
+    if len(checks) == 1:
+        return _written(decision, [(checks[0], basis.outcomes[0])])
+    return _written(decision, sorted(zip(checks, basis.outcomes, strict=True), key=restrictiveness))
+
+
+def _written(decision: Decision, pairs: list[tuple[Check, Outcome]]) -> str:
+    """A decision on these checks, the most restrictive first."""
     check, (wait_us, remaining, reset_us) = pairs[0]
     reset_after = reset_us / MICROSECONDS
     return _DECISION % (
         _BOOLEANS[decision.allowed],
         check.quota.capacity,
         remaining,
-        basis.now_us / MICROSECONDS + reset_after,
+        decision.at_us / MICROSECONDS + reset_after,
         reset_after,
         "0.0" if decision.allowed else _seconds(wait_us),
         _about(check).rule,

@@ -1,0 +1,1 @@
+"""The service's remote procedures over gRPC, with grpcio: sockets, tokens, statuses, health and reflection."""

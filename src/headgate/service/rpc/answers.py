@@ -1,0 +1,129 @@
+"""Decisions as messages of `headgate.v1`, in the form that they have on the wire.
+
+The usual decision, on one rule that is far from being reached, is most of all that a service answers. What it says of
+the rule is written once, and only figures are added to it: some times quicker than to fill in a message.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from headgate.core.check import NEVER, Check, Outcome
+from headgate.core.decision import Decision, restrictiveness
+from headgate.core.quota import MICROSECONDS
+from headgate.service.protos import rate_limiter_pb2 as messages
+
+REMEMBERED: Final = 4_096  # rules
+
+
+def written(decision: Decision) -> bytes:
+    """A decision as a CheckResponse, and as a QuotaResponse, which has the same fields."""
+    usual = decision.usual()
+    if usual is None:
+        return _written_whole(decision)
+    now_us, check, remaining, reset_us = usual
+    _, response, status = _known.get(id(check)) or _remember(check)
+    left, reset_at = varint(remaining), _recent_varint(_seconds(now_us + reset_us))
+    used, length = varint(check.quota.capacity - remaining), varint(len(status) + len(left) + len(reset_at) + 2)
+    # current_count, remaining, reset_at, and limits, of which one is there: with remaining and reset_at
+    return b"%b%b\x10%b\x20%b\x28%b\x52%b%b\x28%b\x30%b" % (
+        *(_USUAL, response, used, left, reset_at),
+        *(length, status, left, reset_at),
+    )
+
+
+def written_batch(decisions: list[Decision]) -> bytes:
+    """Decisions as a CheckBatchResponse."""
+    parts: list[bytes] = []
+    for decision in decisions:
+        response = written(decision)
+        parts += (b"\x0a", varint(len(response)), response)  # responses
+    return b"".join(parts)
+
+
+def _written_whole(decision: Decision) -> bytes:
+    now_us, checks, outcomes, *_ = decision.basis
+    pairs = list(zip(checks, outcomes, strict=True))
+    if not pairs:
+        return b"%b\x28%b" % (_verdict(decision.allowed, decision.state, decision.reason), varint(_seconds(now_us)))
+    if len(pairs) > 1:
+        pairs.sort(key=restrictiveness)
+    check, (wait_us, remaining, reset_us) = pairs[0]  # the one that binds
+    parts = [
+        _verdict(decision.allowed, decision.state, decision.reason),
+        (_known.get(id(check)) or _remember(check))[1],
+        b"\x10%b\x20%b" % (varint(check.quota.capacity - remaining), varint(remaining)),  # current_count, remaining
+        b"\x28%b" % _recent_varint(_seconds(now_us + reset_us)),  # reset_at
+    ]
+    if not decision.allowed:
+        parts.append(b"\x30%b" % _wait(wait_us))  # retry_after
+    for one, outcome in pairs:
+        status = _status(one, outcome, now_us)
+        parts += (b"\x52", varint(len(status)), status)  # limits
+    return b"".join(parts)
+
+
+def _status(check: Check, outcome: Outcome, now_us: int) -> bytes:
+    """A LimitStatus. What is said later counts: that it is not allowed."""
+    wait_us, remaining, reset_us = outcome
+    known = (_known.get(id(check)) or _remember(check))[2]
+    status = b"%b\x28%b\x30%b" % (known, varint(remaining), _recent_varint(_seconds(now_us + reset_us)))
+    return b"%b\x10\x00\x38%b" % (status, _wait(wait_us)) if wait_us else status
+
+
+@lru_cache(maxsize=64)
+def _verdict(allowed: bool, state: str, reason: str) -> bytes:
+    return messages.CheckResponse(allowed=allowed, state=state, reason=reason).SerializeToString()
+
+
+_USUAL: Final = _verdict(True, "normal", "within_limit")
+
+
+def _seconds(us: int) -> int:
+    return -(us // -MICROSECONDS)
+
+
+def _wait(us: int) -> bytes:
+    return _NEVER if us == NEVER else varint(_seconds(us))
+
+
+# What is told of a rule in every answer, by the identity of its check, which is found quicker than all that the check
+# consists of. The check is kept, so that no other takes its identity. Then, the part of it in a CheckResponse, and a
+# LimitStatus that is allowed, both without figures.
+_known: dict[int, tuple[Check, bytes, bytes]] = {}
+
+
+def _remember(check: Check) -> tuple[Check, bytes, bytes]:
+    if len(_known) >= REMEMBERED:
+        _known.clear()
+    limit = check.quota.capacity
+    response = messages.CheckResponse(limit=limit, rule=check.rule)
+    status = messages.LimitStatus(
+        rule=check.rule, allowed=True, enforced=check.enforced, limit=limit, quota=str(check.quota)
+    )
+    known = _known[id(check)] = (check, response.SerializeToString(), status.SerializeToString())
+    return known
+
+
+# Numbers are written in groups of seven bits, the lowest first; all but the last have the top bit set. Two groups at a
+# time are looked up here: those that more follow, and those that end a number.
+_MORE: Final = [bytes((number & 127 | 128, number >> 7 | 128)) for number in range(1 << 14)]
+_LAST: Final = [
+    bytes((number,)) if number < 128 else bytes((number & 127 | 128, number >> 7)) for number in range(1 << 14)
+]
+
+
+def varint(number: int) -> bytes:
+    """A number from 0 to 2^56-1, as protobuf writes it."""
+    if number < 1 << 14:
+        return _LAST[number]
+    if number < 1 << 28:
+        return _MORE[number & 16_383] + _LAST[number >> 14]
+    if number < 1 << 42:
+        return _MORE[number & 16_383] + _MORE[number >> 14 & 16_383] + _LAST[number >> 28]
+    return _MORE[number & 16_383] + varint(number >> 14)
+
+
+_NEVER: Final = b"\xff" * 9 + b"\x01"  # -1
+_recent_varint: Final = lru_cache(maxsize=4_096)(varint)  # for times, which many answers have in common

@@ -1,0 +1,74 @@
+"""What Envoy's descriptors say, in facts.
+
+An entry of a well-known key is one of our facts; any other is a fact of its own name, for rules to `match` on or to
+count by. A fact that is said again gets a number, so that nothing is lost: `generic_key`, `generic_key_2`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final
+
+from headgate.core.key import joined
+from headgate.core.quota import Quota
+from headgate.errors import InvalidCheck
+from headgate.limiter.batch import plan_of
+from headgate.rules.plan import Plan
+from headgate.rules.rule import Rule
+from headgate.service.protos import rls_pb2 as messages
+
+DESCRIPTOR: Final = "descriptor"  # the fact by which limits of the request's own count
+
+_FACTS: Final = {
+    "remote_address": "ip",
+    "masked_remote_address": "ip",
+    "user_id": "user",
+    "path": "endpoint",
+    "header_match": "generic_key",
+}
+_UNITS: Final[dict[int, str]] = {
+    messages.SECOND: "second",
+    messages.MINUTE: "minute",
+    messages.HOUR: "hour",
+    messages.DAY: "day",
+    messages.MONTH: "month",
+    messages.YEAR: "year",
+}
+
+
+def facts_of(domain: str, entries: Iterable[messages.RateLimitDescriptor.Entry]) -> dict[str, str]:
+    """The facts of one descriptor. Raises `InvalidCheck`."""
+    facts = {"domain": domain}
+    for entry in entries:
+        key = entry.key
+        if not key:
+            raise InvalidCheck("entries: a key must not be empty")
+        name = fact = _FACTS.get(key, key)
+        number = 1
+        while name in facts:
+            number += 1
+            name = f"{fact}_{number}"
+        facts[name] = entry.value
+    return facts
+
+
+def itself(domain: str, entries: Iterable[messages.RateLimitDescriptor.Entry]) -> str:
+    """A descriptor as one text, for a limit that counts by it."""
+    return joined((domain, *(part for entry in entries for part in (entry.key, entry.value))))
+
+
+def plan_of_limit(limit: messages.RateLimitDescriptor.RateLimitOverride) -> Plan:
+    """The plan of a descriptor that brings its own limit. Raises `InvalidCheck`."""
+    unit = _UNITS.get(limit.unit)
+    if unit is None:
+        raise InvalidCheck(f"limit.unit: {limit.unit} is not known")
+    return _plan(limit.requests_per_unit, unit)
+
+
+@lru_cache(maxsize=1_024)
+def _plan(limit: int, unit: str) -> Plan:
+    if limit == 0:  # which no quota can be: of one that holds 1, everything costs more than that
+        return plan_of(Rule(id=f"envoy-none-per-{unit}", quota=Quota(1, unit), dimension=DESCRIPTOR, cost=2))
+    # The figure is not part of the id: when it changes, what was counted still counts.
+    return plan_of(Rule(id=f"envoy-per-{unit}", quota=Quota(limit, unit), dimension=DESCRIPTOR))

@@ -1,0 +1,108 @@
+"""envoy.service.ratelimit.v3.RateLimitService: Envoy asks whether a request may pass.
+
+Every descriptor is a check of its own, with a status of its own. All of them are about one request, so they are decided
+together: either every limit is charged, or none is. A limit that several descriptors meet is charged once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from headgate.core.decision import Decision
+from headgate.core.quota import MICROSECONDS
+from headgate.errors import InvalidCheck
+from headgate.http.headers import Charged, binding, fields_of
+from headgate.http.problem import MEDIA_TYPE, problem
+from headgate.service.data import MAX_BATCH, DataPlane, Part
+from headgate.service.protos import rls_pb2 as messages
+from headgate.service.rpc.descriptors import DESCRIPTOR, facts_of, itself, plan_of_limit
+from headgate.service.rpc.method import Method
+from headgate.service.rpc.rate_limiter import require_decided
+
+Response = messages.RateLimitResponse
+
+_LARGEST: Final = 2**32 - 1  # of the figures in a status
+_DAY_US: Final = 86_400 * MICROSECONDS
+_UNITS: Final[dict[int, int]] = {  # by the window
+    MICROSECONDS: Response.RateLimit.SECOND,
+    60 * MICROSECONDS: Response.RateLimit.MINUTE,
+    3_600 * MICROSECONDS: Response.RateLimit.HOUR,
+    _DAY_US: Response.RateLimit.DAY,
+    7 * _DAY_US: Response.RateLimit.WEEK,
+    30 * _DAY_US: Response.RateLimit.MONTH,
+    365 * _DAY_US: Response.RateLimit.YEAR,
+}
+
+
+class RateLimitService:
+    """The method. Raises `InvalidCheck`, and `StoreError` when the store cannot decide and a rule fails closed: Envoy
+    then does as its own `failure_mode_deny` says."""
+
+    name: Final = "envoy.service.ratelimit.v3.RateLimitService"
+    protocol: Final[Literal["envoy"]] = "envoy"
+
+    def __init__(self, data: DataPlane) -> None:
+        self._data = data
+        self.methods: Mapping[str, Method] = {
+            "ShouldRateLimit": Method(messages.RateLimitRequest, self.should_rate_limit)
+        }
+
+    async def should_rate_limit(self, request: messages.RateLimitRequest) -> messages.RateLimitResponse:
+        parts = _parts(request)
+        decisions = await self._data.check_together(parts)
+        for decision in decisions:
+            require_decided(decision)
+        charged = [Charged(decision, part.cost) for decision, part in zip(decisions, parts, strict=True)]
+        allowed = all(decision.allowed for decision in decisions)
+        response = Response(overall_code=Response.OK if allowed else Response.OVER_LIMIT)
+        for decision in decisions:
+            _tell(response.statuses.add(), decision)
+        for name, value in fields_of(charged):
+            response.response_headers_to_add.add(key=name.lower(), value=value)
+        if not allowed:
+            response.response_headers_to_add.add(key="content-type", value=MEDIA_TYPE)
+            response.raw_body = json.dumps(problem(binding(charged).decision)).encode()
+        return response
+
+
+def _parts(request: messages.RateLimitRequest) -> list[Part]:
+    domain, descriptors = request.domain, request.descriptors
+    if not domain:
+        raise InvalidCheck("domain: must not be empty")
+    if not 1 <= len(descriptors) <= MAX_BATCH:
+        raise InvalidCheck(f"descriptors: must be from 1 to {MAX_BATCH:,}, got {len(descriptors):,}")
+    parts = []
+    for place, descriptor in enumerate(descriptors):
+        try:
+            parts.append(_part(domain, descriptor, request.hits_addend or 1))
+        except InvalidCheck as error:
+            raise InvalidCheck(f"descriptors[{place}]: {error}") from None
+    return parts
+
+
+def _part(domain: str, descriptor: messages.RateLimitDescriptor, hits: int) -> Part:
+    cost = descriptor.hits_addend.value if descriptor.HasField("hits_addend") else hits
+    facts = facts_of(domain, descriptor.entries)
+    if not descriptor.HasField("limit"):
+        return Part(facts, cost)
+    facts[DESCRIPTOR] = itself(domain, descriptor.entries)
+    return Part(facts, cost, plan_of_limit(descriptor.limit))
+
+
+def _tell(status: messages.RateLimitResponse.DescriptorStatus, decision: Decision) -> None:
+    """Write a decision into a new status: the figures of the limit that binds, if one applies."""
+    status.code = Response.OK if decision.allowed else Response.OVER_LIMIT
+    limits = decision.enforced
+    if not limits:
+        return
+    check, outcome = limits[0]
+    quota, limit = check.quota, status.current_limit
+    limit.requests_per_unit = min(quota.limit, _LARGEST)
+    limit.unit = _UNITS.get(quota.window_us, Response.RateLimit.UNKNOWN)  # type: ignore[assignment]
+    limit.name = check.rule
+    status.limit_remaining = min(outcome.remaining, _LARGEST)
+    seconds, us = divmod(outcome.reset_us, MICROSECONDS)
+    status.duration_until_reset.seconds = seconds
+    status.duration_until_reset.nanos = us * 1_000

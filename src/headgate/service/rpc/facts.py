@@ -1,0 +1,71 @@
+"""The facts that a message of `headgate.v1` tells."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headgate.core.quota import MAX_INT
+from headgate.errors import InvalidCheck
+from headgate.service.protos import rate_limiter_pb2 as messages
+
+Asking = messages.CheckRequest | messages.QuotaRequest | messages.ResetRequest
+
+_FACTS: Final[dict[int, str | None]] = {
+    messages.DIMENSION_UNSPECIFIED: "user",
+    messages.USER: "user",
+    messages.IP: "ip",
+    messages.API_KEY: "api_key",
+    messages.TENANT: "tenant",
+    messages.GLOBAL: None,
+}
+
+
+def facts_of(message: Asking) -> dict[str, str]:
+    """What is known of a request. An empty text is as good as none. Raises `InvalidCheck`."""
+    given = message.facts
+    facts = dict(given) if given else {}
+    identifier, dimension = message.identifier, message.dimension
+    if dimension == 1 and identifier and not facts:  # nearly always
+        facts["user"] = identifier
+    elif identifier or dimension:
+        _identify(facts, identifier, dimension)
+    endpoint = message.endpoint
+    if endpoint:
+        _add(facts, "endpoint", endpoint)
+    method = message.method
+    if method:
+        _add(facts, "method", method)
+    tier = message.tier
+    if tier:
+        _add(facts, "tier", tier)
+    return facts
+
+
+def cost_of(message: messages.CheckRequest | messages.QuotaRequest) -> int:
+    """What a request costs. Raises `InvalidCheck`."""
+    if not message.HasField("cost"):
+        return 1
+    cost = message.cost
+    if not 0 <= cost <= MAX_INT:
+        raise InvalidCheck(f"cost: must be a whole number from 0 to 2^53-1, got {cost}")
+    return cost
+
+
+def _identify(facts: dict[str, str], identifier: str, dimension: int) -> None:
+    if dimension not in _FACTS:
+        raise InvalidCheck(f"dimension: {dimension} is not known")
+    fact = _FACTS[dimension]
+    if fact is None:
+        if identifier:
+            raise InvalidCheck(f"identifier: dimension GLOBAL has none, got {identifier!r}")
+    elif not identifier:
+        raise InvalidCheck(f"identifier: dimension {messages.Dimension.Name(dimension)} needs one")
+    else:
+        _add(facts, fact, identifier, "identifier")
+
+
+def _add(facts: dict[str, str], fact: str, value: str, field: str = "") -> None:
+    """Add what a field says. It may be among the facts as well, if it is the same there."""
+    if facts.setdefault(fact, value) != value:
+        shown = "" if fact == "api_key" else f": {value!r} and {facts[fact]!r}"
+        raise InvalidCheck(f"{field or fact}: is not what facts[{fact!r}] says{shown}")

@@ -1,0 +1,84 @@
+"""headgate.v1.RateLimiter: proto/headgate/v1/rate_limiter.proto says what its methods mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from headgate.core.decision import Decision
+from headgate.core.quota import MICROSECONDS
+from headgate.errors import InvalidCheck, StoreUnavailable
+from headgate.service.data import MAX_BATCH, Ask, DataPlane
+from headgate.service.protos import rate_limiter_pb2 as messages
+from headgate.service.rpc.answers import written, written_batch
+from headgate.service.rpc.facts import cost_of, facts_of
+from headgate.service.rpc.method import Method
+
+MAX_SKEW: Final = 5.0  # seconds: a caller's clock that is further off is counted
+
+
+class RateLimiter:
+    """The methods. Answers have the form that they have on the wire.
+
+    All raise `InvalidCheck`; and `StoreError` when the store cannot decide and a rule fails closed, but for a batch,
+    in which each answer has a reason of its own.
+    """
+
+    name: Final = "headgate.v1.RateLimiter"
+    protocol: Final[Literal["grpc"]] = "grpc"
+
+    def __init__(self, data: DataPlane) -> None:
+        self._data = data
+        self.methods: Mapping[str, Method] = {
+            "CheckRateLimit": Method(messages.CheckRequest, self.check),
+            "CheckRateLimits": Method(messages.CheckBatchRequest, self.check_many),
+            "GetRemainingQuota": Method(messages.QuotaRequest, self.quota),
+            "ResetLimit": Method(messages.ResetRequest, self.reset, "operator"),
+        }
+
+    async def check(self, request: messages.CheckRequest) -> bytes:
+        decision = await self._data.check(facts_of(request), cost_of(request), request.idempotency_key or None)
+        require_decided(decision)
+        if request.timestamp:
+            self._compare(request.timestamp, decision)
+        return written(decision)
+
+    async def check_many(self, request: messages.CheckBatchRequest) -> bytes:
+        checks = request.checks
+        if len(checks) > MAX_BATCH:
+            raise InvalidCheck(f"checks: at most {MAX_BATCH:,} in one call, got {len(checks):,}")
+        asks = []
+        timestamps = []
+        for place, check in enumerate(checks):
+            try:
+                cost = cost_of(check)
+                asks.append(Ask(facts_of(check), cost, check.idempotency_key or None if cost else None))
+            except InvalidCheck as error:
+                raise InvalidCheck(f"checks[{place}]: {error}") from None
+            if check.timestamp:
+                timestamps.append((place, check.timestamp))
+        decisions = await self._data.check_many(asks)
+        for place, timestamp in timestamps:
+            self._compare(timestamp, decisions[place])
+        return written_batch(decisions)
+
+    async def quota(self, request: messages.QuotaRequest) -> bytes:
+        decision = await self._data.peek(facts_of(request), cost_of(request))
+        require_decided(decision)
+        return written(decision)
+
+    async def reset(self, request: messages.ResetRequest) -> messages.ResetResponse:
+        await self._data.reset(facts_of(request))
+        return messages.ResetResponse()
+
+    def _compare(self, timestamp: int, decision: Decision) -> None:
+        """Have it counted if the caller's clock is far from the store's."""
+        skew = timestamp - decision.at_us / MICROSECONDS
+        if abs(skew) > MAX_SKEW:
+            self._data.meter.skewed(skew)
+
+
+def require_decided(decision: Decision) -> None:
+    """Raises `StoreUnavailable` if the store could not decide, and a rule that applies fails closed."""
+    if not decision.allowed and decision.reason == "fail_closed":
+        raise StoreUnavailable(f"the store cannot decide now, and rule {decision.rule!r} fails closed: try again later")
