@@ -21,6 +21,7 @@ import pytest
 
 from headgate import __version__
 from headgate.rules.sources.file import load
+from tests.certificates import Authority
 from tests.servers import free_port
 from tests.service import Service, environment, running_service
 
@@ -260,12 +261,17 @@ class TestTokens:
         )
         assert headgate.fault("token", "revoke", "none of them") == "there is no token 'none of them'"
 
-    def test_who_has_none_is_told_how_to_give_one(self, service: Service) -> None:
+    def test_who_has_none_is_told_how_to_give_one(self, service: Service, tmp_path: Path) -> None:
         away = Cli(server=service.url)  # where the service's data directory is not to be seen
         expected = f"{service.url} asks for a token: give one with --token, or by HEADGATE_ADMIN_TOKEN"
         assert away.fault("rules", "list") == expected
         assert away.fault("rules", "list", "--token", "wrong").startswith("this token is not known: give another")
-        assert away("check", "frank") == "allowed: no rule applies\n"  # the data plane is open
+        file = tmp_path / "token"
+        file.write_text(f"{service.admin_token}\n")
+        assert away.json("token", "list", "--token-file", str(file)) is not None
+        file.write_text("\n")
+        assert away.fault("token", "list", "--token-file", str(file)) == f"--token-file: {file}: is empty"
+        assert away("check", "frank").startswith("allowed")  # the data plane is open
 
 
 class TestEvents:
@@ -369,6 +375,29 @@ def test_rules_of_a_file_are_not_applied_and_checks_may_need_a_token(rules_file:
         assert asked in Cli(server=service.url).fault("check", "alice")
         data = Cli(server=service.url, data_token="data-token-of-tests", admin_token="not asked for")
         assert data("check", "alice") == "allowed: no rule applies\n"
+
+
+def test_tls_with_certificates_of_both_sides(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.certified("server")
+    files = {"tls_certificate": certificate, "tls_key": key, "tls_client_ca": authority.file}
+    with running_service(tmp_path, **files) as service:
+        cli = Cli(server=service.url, data_dir=service.data_dir)
+        assert cli.fault("check", "alice").startswith(f"{service.url}: its certificate is not trusted: ")
+        assert service.url in cli.fault("check", "alice", "--ca", str(authority.file))  # it asks for ours
+        own, own_key = map(str, authority.certified("client"))
+        trusting = ("--ca", str(authority.file), "--certificate", own, "--key", own_key)
+        assert cli("check", "alice", *trusting).startswith("allowed by user-free: 99 of 100 left")
+
+
+def test_who_reads_may_stop_reading(headgate: Cli) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(
+        [SCRIPT, "rules", "export"], env=headgate.environ, stdout=writing, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize(

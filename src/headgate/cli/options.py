@@ -11,7 +11,7 @@ from typing import Annotated, Any, Concatenate, Final
 import typer
 
 from headgate.cli.client import Client, find_token
-from headgate.cli.output import reported
+from headgate.cli.output import Fault, reported
 from headgate.settings import DEFAULT_SERVER, ClientSettings, variable
 
 ADMIN: Final = ("admin_token",)  # settings whose token to use
@@ -33,11 +33,14 @@ _CONNECTION: Final[dict[str, Any]] = {
     "token": Annotated[
         str | None,
         typer.Option(
-            help="Bearer token. Else HEADGATE_ADMIN_TOKEN (checks: HEADGATE_DATA_TOKEN first); else, for a service "
-            "of this machine, the one that it keeps in its data directory.",
+            help="Bearer token; better in a file. Else HEADGATE_ADMIN_TOKEN (checks: HEADGATE_DATA_TOKEN first); "
+            "else, for a service of this machine, the one that it keeps in its data directory.",
             metavar="TOKEN",
             rich_help_panel=_PANEL,
         ),
+    ],
+    "token_file": Annotated[
+        Path | None, typer.Option(help="File that holds the token: others cannot see it there.", **_EXISTING)
     ],
     "ca": Annotated[Path | None, typer.Option(help="File of certificates to trust.", **_EXISTING)],
     "certificate": Annotated[Path | None, typer.Option(help="File of the client's own certificate.", **_EXISTING)],
@@ -71,9 +74,31 @@ def calls_service(*tokens: str) -> Callable[[Callable[Concatenate[Client, ...], 
     return decorate
 
 
-def connect(tokens: tuple[str, ...], *, server: str | None, token: str | None, **files: Path | None) -> Client:
+def connect(
+    tokens: tuple[str, ...],
+    *,
+    server: str | None,
+    token: str | None,
+    token_file: Path | None,
+    **files: Path | None,
+) -> Client:
     """A client of the options' values, and of the settings where they are not given."""
     settings = ClientSettings()
+    if token_file is not None:
+        if token is not None:
+            raise typer.BadParameter("give only one of the two", param_hint="--token and --token-file")
+        token = _content(token_file)
     server = server or settings.server
     found = find_token(token, server, tokens, settings)
     return Client(server, token=found, variables=" or ".join(map(variable, tokens)), **files)
+
+
+def _content(file: Path) -> str:
+    try:
+        content = file.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "is not a text in UTF-8"
+        raise Fault(f"--token-file: {file}: cannot be read: {why}") from error
+    if not content:
+        raise Fault(f"--token-file: {file}: is empty")
+    return content

@@ -7,6 +7,7 @@ do not reach the terminal.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -45,6 +46,9 @@ def reported() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+    except BrokenPipeError:  # who reads has had enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be flushed
+        raise typer.Exit from None
     except HeadgateError as error:
         complain("\n".join(printable(line) for line in str(error).split("\n")))
         raise typer.Exit(error.code if isinstance(error, Fault) else FAULT) from None
