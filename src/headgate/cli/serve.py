@@ -174,7 +174,7 @@ def _hints(url: str, settings: Settings, token_file: Path) -> list[str]:
         f"  for i in 1 2 3 4 5 6; do {login} {url}/v1/check; done; echo",
         "",
         f"  # what happens now, live; and the API's documentation is at {url}/docs",
-        f"  {_command()} top --url {url} --token-file {shlex.quote(str(token_file))}",
+        f"  {_command()} top --server {url} --token-file {shlex.quote(str(token_file))}",
     ]
 
 
