@@ -63,9 +63,13 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 @pytest.fixture
 def url(service: Service, application: int, tmp_path: Path) -> Iterator[str]:
-    with envoy(tmp_path, grpc_port=service.grpc_port, app_port=application) as found:
+    with envoy(tmp_path, grpc_port=_port(service), app_port=application) as found:
         _until_asked(found)
         yield found
+
+
+def _port(service: Service) -> int:
+    return int(service.grpc_address.rpartition(":")[2])
 
 
 def _until_asked(url: str) -> None:
@@ -110,7 +114,7 @@ def test_service_down_follows_envoys_failure_mode(service: Service, application:
 
     (tmp_path / "open").mkdir()
     (tmp_path / "closed").mkdir()
-    ports = {"grpc_port": service.grpc_port, "app_port": application}
+    ports = {"grpc_port": _port(service), "app_port": application}
     with envoy(tmp_path / "open", **ports) as lenient, envoy(tmp_path / "closed", **ports, change=deny) as strict:
         _until_asked(lenient)
         _until_asked(strict)

@@ -9,7 +9,7 @@ from ipaddress import IPv4Network
 from headgate import Quota, Rule
 from headgate.rules import Exemption, Override, Penalties, Snapshot, Tier, User
 from headgate.rules.sources.document import parsed, snapshot_of
-from headgate.service.admin.ruleset import document_of
+from headgate.rules.sources.export import text_of
 
 EVERYTHING = Snapshot(
     [
@@ -64,19 +64,19 @@ PARTS = (
 
 
 def test_everything_comes_back() -> None:
-    again = snapshot_of(parsed(document_of(EVERYTHING).encode()), version="1")
+    again = snapshot_of(parsed(text_of(EVERYTHING).encode()), version="1")
     for part in PARTS:
         assert getattr(again, part) == getattr(EVERYTHING, part), part
 
 
 def test_nothing_at_all_is_a_document_too() -> None:
-    document = document_of(Snapshot([]))
+    document = text_of(Snapshot([]))
     assert tomllib.loads(document) == {"headgate": {}}
     assert snapshot_of(parsed(document.encode()), version="1").rules == ()
 
 
 def test_what_goes_without_saying_is_not_said() -> None:
-    (rule,) = tomllib.loads(document_of(Snapshot([Rule(id="r", quota="100/hour")])))["rules"]
+    (rule,) = tomllib.loads(text_of(Snapshot([Rule(id="r", quota="100/hour")])))["rules"]
     assert rule == {
         **{"id": "r", "dimension": "user", "limit": 100, "window": "1h", "algorithm": "sliding_window_counter"},
     }
