@@ -114,8 +114,11 @@ def test_service_down_follows_envoys_failure_mode(service: Service, application:
 
     (tmp_path / "open").mkdir()
     (tmp_path / "closed").mkdir()
-    ports = {"grpc_port": _port(service), "app_port": application}
-    with envoy(tmp_path / "open", **ports) as lenient, envoy(tmp_path / "closed", **ports, change=deny) as strict:
+    port = _port(service)
+    with (
+        envoy(tmp_path / "open", grpc_port=port, app_port=application) as lenient,
+        envoy(tmp_path / "closed", grpc_port=port, app_port=application, change=deny) as strict,
+    ):
         _until_asked(lenient)
         _until_asked(strict)
         service.stop()
