@@ -209,7 +209,7 @@ def tell(section: Section, store: str, works: list[Work], rounds: int) -> None:
     for title, figures, unit in (("p50", "p50_ms", "ms"), ("p99", "p99_ms", "ms"), ("CPU", "cpu_us", "µs/call")):
         series = {work.call.name: Series(tuple(getattr(work, figures))) for work in works}
         for name, one in series.items():
-            target = OVER_EMPTY if (title, name) == ("CPU", UNARY) else None
+            target = OVER_EMPTY if (store, title, name) == ("memory", "CPU", UNARY) else None
             compared = None if target is None else series[EMPTY].times(one)
             section.rows.append(Row(f"{store}, {title}", name, one.median, unit, one.spread, compared, target))
 

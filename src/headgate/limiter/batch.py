@@ -48,7 +48,7 @@ def ways(engine: Engine, asks: Sequence[Ask], known: Sequence[Known] | None, *, 
     found: list[Way] = []
     for place, (facts, cost, idempotency_key) in enumerate(asks):
         plan = plan_of(facts, clock, UNKNOWN if known is None else known[place].user)
-        if not plainly or idempotency_key is not None or not 0 <= cost <= MAX_INT:
+        if not plainly or idempotency_key is not None or type(cost) is not int or not 0 <= cost <= MAX_INT:
             asked = engine.ask_planned(facts, Planned(snapshot, plan), cost, idempotency_key)
             found.append((None, "", asked))
             continue
