@@ -1,7 +1,7 @@
 """`python -m benchmarks`: Headgate beside its peers, on this machine, in one run.
 
     python -m benchmarks                      all sections, some ten minutes
-    python -m benchmarks --quick              all but web, in under one, less exact
+    python -m benchmarks --quick              all but web and service, in under one, less exact
     python -m benchmarks --only memory async  some sections
 
 A missed target is reported and fails nothing. docs/benchmarks.md says what is measured and how it is kept
@@ -17,22 +17,28 @@ from time import monotonic
 
 from rich.console import Console
 
-from benchmarks import contenders, footprint, memory, redis_async, redis_sync, report, rules, web
+from benchmarks import contenders, footprint, memory, redis_async, redis_sync, report, rules, service, web
 from benchmarks.plan import FULL, QUICK, Plan
 from tests.servers import Server, binaries
 
-SECTIONS = ("memory", "redis", "async", "footprint", "rules", "web")
+SECTIONS = ("memory", "redis", "async", "footprint", "rules", "web", "service")
+SLOW = ("web", "service")  # not part of a quick run, unless they are named
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 
 
 def main() -> None:
     arguments = parse()
     plan = QUICK if arguments.quick else FULL
-    chosen = arguments.only or [name for name in SECTIONS if name != "web" or not arguments.quick]
+    chosen = arguments.only or [name for name in SECTIONS if name not in SLOW or not arguments.quick]
     console = Console(width=None if Console().is_terminal else 120)
-    binary = redis_binary() if {"redis", "async", "web"} & set(chosen) else None
+    binary = redis_binary() if {"redis", "async", "web", "service"} & set(chosen) else None
     wrk = web.find_wrk() if "web" in chosen else None
-    facts = report.environment(binary) | {"quick": arguments.quick, "wrk": wrk and web.wrk_version(wrk)}
+    h2load = service.find_h2load() if "service" in chosen else None
+    facts = report.environment(binary) | {
+        "quick": arguments.quick,
+        "wrk": wrk and web.wrk_version(wrk),
+        "h2load": h2load and service.h2load_version(h2load),
+    }
     introduce(facts, console)
     settle()
     start = monotonic()
@@ -40,7 +46,7 @@ def main() -> None:
     for name in SECTIONS:
         if name in chosen:
             begun = monotonic()
-            section = run(name, plan, binary, wrk)
+            section = run(name, plan, binary, wrk if name == "web" else h2load)
             section.seconds = round(monotonic() - begun, 1)
             report.show(section, console)
             sections.append(section)
@@ -64,12 +70,16 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: under a minute")
     parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE", help="default: %(default)s")
     parser.add_argument(
-        "--only", nargs="+", choices=SECTIONS, metavar="NAME", help=f"{', '.join(SECTIONS)}; quick: all but web"
+        "--only",
+        nargs="+",
+        choices=SECTIONS,
+        metavar="NAME",
+        help=f"{', '.join(SECTIONS)}; quick: all but {' and '.join(SLOW)}",
     )
     return parser.parse_args()
 
 
-def run(name: str, plan: Plan, binary: Path | None, wrk: Path | None) -> report.Section:
+def run(name: str, plan: Plan, binary: Path | None, loader: Path | None) -> report.Section:
     if name == "memory":
         return memory.run(plan)
     if name == "footprint":
@@ -78,9 +88,9 @@ def run(name: str, plan: Plan, binary: Path | None, wrk: Path | None) -> report.
         return rules.run(plan)
     assert binary is not None
     with Server(binary) as server:
-        if name == "web":
-            assert wrk is not None
-            return web.run(plan, server, wrk)
+        if name in SLOW:
+            assert loader is not None
+            return web.run(plan, server, loader) if name == "web" else service.run(plan, server, loader)
         return redis_sync.run(plan, server) if name == "redis" else redis_async.run(plan, server)
 
 

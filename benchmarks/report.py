@@ -32,6 +32,8 @@ PACKAGES = (
     "Flask",
     "granian",
     "gunicorn",
+    "grpcio",
+    "protobuf",
 )
 
 TIMES = "\N{MULTIPLICATION SIGN}"

@@ -1,11 +1,13 @@
 """The servers that the section `service` puts under load: `python -m benchmarks.service_apps NAME PORT`.
 
-HEADGATE_BENCH_STORE says where it counts. All share the rules below, whose limits nobody reaches.
+HEADGATE_BENCH_STORE says where it counts, and HEADGATE_BENCH_LOOP=asyncio has it run without uvloop. All share the
+rules below, whose limits nobody reaches.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
@@ -25,6 +27,7 @@ RULES: Final = [
     Rule(id="logins", quota=f"{LIMIT}/month fixed_window", dimension="ip", endpoints=["/login"]),
 ]
 MORE_RULES: Final = [*RULES, Rule(id="all", quota=f"{LIMIT}/month fixed_window", dimension="global")]
+LOOP: Final = "HEADGATE_BENCH_LOOP"
 ENDPOINT: Final = "/api/search"
 
 
@@ -57,13 +60,15 @@ SERVERS: Final[dict[str, Callable[[int], Awaitable[None]]]] = {
 
 
 def main(name: str, port: int) -> None:
-    running: Any = SERVERS[name](port)
-    if os.environ.get("HEADGATE_BENCH_LOOP") == "uvloop":
-        import uvloop
+    import uvloop
 
-        uvloop.run(running)
-    else:
+    running: Any = SERVERS[name](port)
+    gc.collect()
+    gc.freeze()
+    if os.environ.get(LOOP) == "asyncio":
         asyncio.run(running)
+    else:
+        uvloop.run(running)
 
 
 if __name__ == "__main__":

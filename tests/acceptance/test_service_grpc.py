@@ -29,6 +29,7 @@ from headgate.service.grpc.server import GrpcServer
 from headgate.service.protos import rate_limiter_pb2 as rl
 from headgate.service.protos import rls_pb2 as rls
 from headgate.service.rpc.method import Method
+from headgate.telemetry.meter import Meter
 from tests.acceptance.apps.service_grpc import Serving, serving
 from tests.servers import free_port
 
@@ -136,6 +137,30 @@ def test_envoys_protocol(client: Client) -> None:
     assert [answer.overall_code for answer in answers] == [1, 1, 2]
     assert [answer.statuses[0].limit_remaining for answer in answers] == [1, 0, 0]
     assert b"Two a day." in answers[-1].raw_body
+
+
+class Timed(Meter):
+    """Remembers what it was told of calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int]] = []
+
+    def took(self, protocol: str, seconds: float, checks: int = 1) -> None:
+        assert seconds > 0
+        self.calls.append((protocol, checks))
+
+
+def test_calls_are_timed() -> None:
+    meter = Timed()
+    with serving(RULES, meter=meter) as started, grpc.insecure_channel(started.address) as channel:
+        client = Client(channel)
+        client.check(identifier="u", endpoint="/many")
+        client.raw(f"/{OURS}/CheckRateLimits", rl.CheckBatchRequest(checks=[rl.CheckRequest()] * 7).SerializeToString())
+        descriptors = [rls.RateLimitDescriptor()] * 3
+        envoy = rls.RateLimitRequest(domain="d", descriptors=descriptors).SerializeToString()
+        client.raw(f"/{ENVOY}/ShouldRateLimit", envoy)
+        client.code(f"/{OURS}/CheckRateLimit", INVALID_UTF_8)
+    assert meter.calls == [("grpc", 1), ("grpc", 7), ("envoy", 3), ("grpc", 1)]
 
 
 INVALID_UTF_8: Final = b"\x0a\x02\xff\xfe"  # field 1, a text
@@ -329,7 +354,9 @@ def test_health_until_the_end() -> None:
         assert next(states) == health_pb2.HealthCheckResponse.NOT_SERVING
         assert [client.health(name) for name in ("", OURS, ENVOY)] == ["NOT_SERVING"] * 3
         assert client.check(identifier="u", endpoint="/many").allowed  # it still serves
-        watched.cancel()
+        stopping = asyncio.run_coroutine_threadsafe(started.server.stop(10 * STUCK), started.loop)
+        assert list(states) == []  # who watches is sent home
+        stopping.result(STUCK)
 
 
 def test_calls_under_way_are_finished_before_it_stops() -> None:

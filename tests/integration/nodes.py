@@ -17,7 +17,9 @@ from headgate.rules.sources.database import DatabaseSource
 
 # A server that has imported everything forks them: they start quickly, and inherit no threads from pytest.
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["headgate.rules.sources.database", "tests.integration.nodes"])
+context.set_forkserver_preload(
+    ["headgate.rules.sources.database", "headgate.audit.auditor", "tests.integration.nodes"],
+)
 
 
 @contextmanager

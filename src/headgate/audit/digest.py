@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.audit.buffer import CLIENT, OTHER, Client, Window
+from headgate.audit.buffer import CLIENT, OTHER, Window
 from headgate.db.events import Batch, Count, Event, kept_text
 
 Subject = tuple[int, str, str, str, str]  # the fields of a Count that tell it from others
@@ -35,36 +35,46 @@ class Digest:
     def _counts(self, window: Window) -> list[Count]:
         counts: dict[Subject, list[int]] = {}
         own: set[tuple[str, str]] = set()  # rules and their dimensions
-        for client, (count, cost) in window.tallies.items():
-            own.add((client.rule, client.dimension))
-            for dimension, subject in _subjects(client):
-                tally = counts.setdefault(self._admitted(client, dimension, subject), [0, 0])
-                tally[0] += count
+        for client, (events, cost) in window.tallies.items():
+            minute_us, rule, reason, dimension, subject, *names = client
+            self._begin(minute_us)
+            own.add((rule, dimension))
+            keys = [(minute_us, rule, reason, "", ""), self._admitted((minute_us, rule, reason, dimension, subject))]
+            keys += [
+                self._admitted((minute_us, rule, reason, fact, name))
+                for fact, name in zip(CLIENT, names, strict=True)
+                if name is not None and fact != dimension
+            ]
+            for key in keys:
+                tally = counts.get(key)
+                if tally is None:
+                    tally = counts[key] = [0, 0]
+                tally[0] += events
                 tally[1] += cost
         return [
-            Count(minute_us, kept_text(rule), reason, kept_text(dimension), subject, (rule, dimension) in own, *tally)
-            for (minute_us, rule, reason, dimension, subject), tally in counts.items()
+            Count(
+                minute_us=minute_us,
+                rule=kept_text(rule),
+                reason=reason,
+                dimension=kept_text(dimension),
+                subject=kept_text(subject),
+                own=(rule, dimension) in own,
+                events=events,
+                cost=cost,
+            )
+            for (minute_us, rule, reason, dimension, subject), (events, cost) in counts.items()
         ]
 
-    def _admitted(self, client: Client, dimension: str, subject: str) -> Subject:
-        """As whom to count a subject: as itself, unless there are too many."""
-        if client.minute_us != self._minute_us:
-            self._minute_us = client.minute_us
+    def _begin(self, minute_us: int) -> None:
+        if minute_us != self._minute_us:
+            self._minute_us = minute_us
             self._seen.clear()
-        key = (client.minute_us, client.rule, client.reason, dimension, kept_text(subject))
-        if key in self._seen or subject in ("", OTHER):
+
+    def _admitted(self, key: Subject) -> Subject:
+        """As whom to count a subject: as itself, unless there are too many."""
+        if key in self._seen or key[4] in ("", OTHER):
             return key
         if len(self._seen) >= self._subjects:
             return (*key[:4], OTHER)
         self._seen.add(key)
         return key
-
-
-def _subjects(client: Client) -> list[tuple[str, str]]:
-    """Under which dimensions an event is counted: everybody, the rule's own, and what tells who the client is."""
-    found = {"": "", client.dimension: client.subject}
-    for name in CLIENT:
-        value = getattr(client, name)
-        if value is not None:
-            found.setdefault(name, value)
-    return list(found.items())

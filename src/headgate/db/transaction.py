@@ -157,6 +157,8 @@ class Transaction:
         if tier is not None and tiers and tier not in tiers:
             message = f"{tier!r} is not one of the tiers ({', '.join(sorted(tiers))})"
             raise InvalidRule(Problem(f"user {user_id!r}", "tier", message))
+        if tier is not None:
+            _short(f"user {user_id!r}", "tier", tier)
         self._put_user(user, User(id=user_id, tier=tier, overrides=user.overrides if user else ()))
 
     def put_override(self, user_id: str, override: Override) -> None:

@@ -181,11 +181,12 @@ class AsyncLimiter:
         Raises `IdempotencyConflict` when all others are decided.
         """
         known = await self._all_known([ask.facts for ask in asks])
-        here = self._memory is not None and self._due is None
-        found = ways(self._engine, asks, known, short=here)
-        if self._memory is not None and here:
-            return self._decide_here(self._memory, asks, found)
-        return await self._decide([asked for _, _, asked in found if asked is not None])
+        here = self._memory if self._due is None else None
+        found = ways(self._engine, asks, known, short=here is not None)
+        asked = [asked for _, _, asked in found if asked is not None]
+        if here is None or len(asked) == len(found):
+            return await self._decide(asked)
+        return self._decide_here(here, asks, found)
 
     async def check_together(self, parts: Sequence[Part]) -> list[Decision]:
         """Decide one request that is known in several ways: either every limit is charged, or none is.

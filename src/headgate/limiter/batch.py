@@ -10,6 +10,7 @@ from headgate.core.quota import MAX_INT
 from headgate.core.reservation import whole_cost
 from headgate.limiter.engine import Asked, Engine, Known, Planned
 from headgate.rules.directory import UNKNOWN
+from headgate.rules.penalties import IDENTITIES
 from headgate.rules.plan import Applied, Plan, template_of
 from headgate.rules.rule import Rule
 
@@ -48,7 +49,7 @@ def ways(engine: Engine, asks: Sequence[Ask], known: Sequence[Known] | None, *, 
     found: list[Way] = []
     for place, (facts, cost, idempotency_key) in enumerate(asks):
         plan = plan_of(facts, clock, UNKNOWN if known is None else known[place].user)
-        if not plainly or idempotency_key is not None or not 0 <= cost <= MAX_INT:
+        if not plainly or idempotency_key is not None or type(cost) is not int or not 0 <= cost <= MAX_INT:
             asked = engine.ask_planned(facts, Planned(snapshot, plan), cost, idempotency_key)
             found.append((None, "", asked))
             continue
@@ -93,13 +94,15 @@ def ask_together(engine: Engine, parts: Sequence[Part], known: Sequence[Known] |
     A limit that several parts meet is charged once, by the most that any of them costs. A penalty meets the surest
     identity of them all. Raises `InvalidCheck`.
     """
-    every: dict[str, str] = {}
+    identities: dict[str, str] = {}
     asked: list[Asked] = []
     for place, (facts, cost, plan) in enumerate(parts):
-        every = {**facts, **every}
+        for fact in IDENTITIES:
+            if fact in facts:
+                identities.setdefault(fact, facts[fact])
         applying = plan or engine.planned(facts, None if known is None else known[place]).plan
         asked.append(Asked(applying, Group(applying.checks(facts, whole_cost(cost))), cost))
-    penalty = engine.penalty_of(every) if any(one.plan.enforced for one in asked) else None
+    penalty = engine.penalty_of(identities) if any(one.plan.enforced for one in asked) else None
     if penalty is not None:
         at_us, block = engine.block_of(penalty.client)
         for place, one in enumerate(asked):

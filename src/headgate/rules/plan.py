@@ -16,6 +16,8 @@ from headgate.rules.rule import FailureMode, Rule
 
 Facts = Mapping[str, str]
 
+NOBODY: Final = joined(())  # the subject of a rule of dimension global
+
 
 class Applied(NamedTuple):
     """One rule of a plan."""
@@ -30,8 +32,12 @@ class Applied(NamedTuple):
         """Whose state the rule looks at, for a request with these facts."""
         if self.fact is not None:
             return facts[self.fact]
-        parts = tuple(self._part(name, facts) for name in self.rule.facts)
-        return parts[0] if len(parts) == 1 else joined(parts)
+        names = self.rule.facts
+        if not names:
+            return NOBODY
+        if len(names) == 1:
+            return self._part(names[0], facts)
+        return joined(tuple([self._part(name, facts) for name in names]))
 
     def _part(self, name: str, facts: Facts) -> str:
         if name in self.fixed:

@@ -59,13 +59,6 @@ class DataPlane:
         self._observe(facts, cost, decision)
         return decision
 
-    async def check_identified(self, facts: dict[str, str], cost: int = 1) -> Decision:
-        """The same for facts that an `Identity` made: their API keys are hashed already."""
-        limiter = self.limiter
-        decision = limiter.check_at_once(facts, cost=cost) or await limiter.check_facts(facts, cost=cost)
-        self._observe(facts, cost, decision)
-        return decision
-
     async def check_many(self, asks: Sequence[Ask]) -> list[Decision]:
         """Decide several requests, in order, each by itself: one that is refused does not concern the others."""
         for facts, _, _ in asks:

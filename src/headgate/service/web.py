@@ -21,9 +21,11 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 HEAD_SECONDS: Final = 10.0  # in which a request's head has to be here, from its first byte
+FIRST_SECONDS: Final = 0.5  # that a client who has just connected has to begin, when the server stops
 BODY_SECONDS: Final = 30.0  # … and its body, from its head
 IDLE_SECONDS: Final = 75  # between two requests: longer than proxies keep a connection that they may use again
 UNREAD_SECONDS: Final = 30.0  # in which a client has to take something of its answer
+LINGER_SECONDS: Final = 1.0  # for a client to read why it was refused
 MAX_HEAD: Final = 64 * 1024  # bytes
 MOST_CONNECTIONS: Final = 20_000
 ROOM: Final = 0.1  # of the waiting connections that go when there are too many
@@ -80,10 +82,11 @@ class WebServer:
         Those that take longer than `seconds` are cut off; returns how many.
         """
         self.drain()
-        for server in self._servers:
+        servers, self._servers = self._servers, []
+        for server in servers:
             server.close()
-        for bound in self._sockets:
-            bound.close()
+        sockets, self._sockets = self._sockets, []
+        await asyncio.gather(*(self._accept_last(bound) for bound in sockets))
         connections = self.state.connections
         for connection in list(connections):
             connection.shutdown()
@@ -100,16 +103,29 @@ class WebServer:
                 await self._ticking
         return len(left)
 
+    async def _accept_last(self, bound: socket) -> None:
+        """Close a socket, but take those who wait at it: they believe that they are connected."""
+        bound.setblocking(False)
+        waiting = []
+        with suppress(OSError):  # until there are none
+            while True:
+                waiting.append(bound.accept()[0])
+        bound.close()
+        loop = asyncio.get_running_loop()
+        for client in waiting:
+            with suppress(OSError):  # one that has left
+                await loop.connect_accepted_socket(self._connection, client, **self._options())
+
     async def _listen(self) -> list[asyncio.Server]:
         """On copies of the sockets, so that what waits to be accepted survives a server that is closed."""
         loop = asyncio.get_running_loop()
-        options: dict[str, Any] = {}
-        if self._tls is not None:
-            options = {"ssl": self._tls, "ssl_handshake_timeout": HEAD_SECONDS}
         return [
-            await loop.create_server(self._connection, sock=bound.dup(), backlog=BACKLOG, **options)
+            await loop.create_server(self._connection, sock=bound.dup(), backlog=BACKLOG, **self._options())
             for bound in self._sockets
         ]
+
+    def _options(self) -> dict[str, Any]:
+        return {} if self._tls is None else {"ssl": self._tls, "ssl_handshake_timeout": HEAD_SECONDS}
 
     def _connection(self) -> _Connection:
         return _Connection(self._config, self.state)
@@ -157,11 +173,13 @@ class _Connection(HttpToolsProtocol):
     def __init__(self, config: Config, state: _State) -> None:
         super().__init__(config, state, {})
         self.due = inf  # when what the client is to send has to be here
+        self._unused = True  # whether nothing has ever come
         self._begun = False  # whether some of a request is here, and not all of it
         self._in_head = False
         self._head = 0  # bytes
         self._unread_since = inf
         self._refusal = 400
+        self._refused = False  # whether nothing that may come is looked at any more
 
     @property
     def busy(self) -> bool:
@@ -182,13 +200,16 @@ class _Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
         if self.due == inf:
             self.due = self.loop.time() + HEAD_SECONDS
+        self._unused = False
         if not self.busy:
             self._begun = True
         before = self._head
         super().data_received(data)
-        if self._in_head and before + len(data) > MAX_HEAD and not self.transport.is_closing():
+        if self._in_head and before + len(data) > MAX_HEAD and not self._refused:
             self._too_large()
         elif self._in_head:
             self._head = before + len(data)
@@ -241,6 +262,8 @@ class _Connection(HttpToolsProtocol):
         """Close it, at once or when what has begun is answered."""
         if self.busy:
             self.cycle.keep_alive = False
+        elif self._unused:
+            self.loop.call_later(FIRST_SECONDS, self._close_unused)  # its first request may be on its way
         elif not self._begun:
             self.transport.close()
 
@@ -258,7 +281,17 @@ class _Connection(HttpToolsProtocol):
             + b"content-type: application/problem+json\r\nconnection: close\r\n"
             + b"content-length: %d\r\n\r\n%s" % (len(text), text)
         )
-        self.transport.close()
+        self._refused, self._begun, self.due = True, False, inf
+        if self.transport.can_write_eof():
+            # Closed at once, it would be reset by what still comes, and the client might not see why.
+            self.transport.write_eof()
+            self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+        else:
+            self.transport.close()
+
+    def _close_unused(self) -> None:
+        if self._unused:
+            self.transport.close()
 
     def _too_large(self) -> None:
         self._refusal = 431

@@ -262,25 +262,29 @@ class MemoryStore:
 
     def _decide_checks(self, group: Group, now: int) -> Result:
         asked = []
-        refused = False
+        refused = group.peek
         for check in group.checks:
-            table = self._table(check.space, check.quota)
-            before = table.states.get(check.subject)
-            wait, state = table.algorithm.admit(before, now, check.quota, check.cost)
-            if wait and check.enforced:
+            _, space, subject, quota, cost, enforced, _ = check
+            table = self._table(space, quota)
+            before = table.states.get(subject)
+            wait, state = table.algorithm.admit(before, now, quota, cost)
+            if wait and enforced:
                 refused = True
             asked.append((check, table, before, wait, state))
-        outcomes, kept = [], []
-        for check, table, before, wait, state in asked:
-            if group.peek or (refused and wait == 0):
-                state = before  # noqa: PLW2901 - nobody is charged
-            outcomes.append(Outcome(wait, *table.algorithm.figures(state, now, check.quota)))
+        outcomes, kept, new = [], [], 0
+        for one in asked:
+            check, table, before, wait, state = one
+            if refused and (group.peek or wait == 0):
+                state = before  # nobody is charged
+            remaining, reset = table.algorithm.figures(state, now, check.quota)
+            outcomes.append(Outcome(wait, remaining, reset))
             if state is not before:
-                kept.append((check, table, state))
-        new = sum(check.subject not in table.states for check, table, _ in kept)
+                kept.append(one)
+                if before is None and check.subject not in table.states:
+                    new += 1
         if new:
             self._make_room(new, now)  # before anything is charged: there may be none
-        for check, table, state in kept:
+        for check, table, _, _, state in kept:
             if check.subject in table.states:
                 table.states[check.subject] = state
             else:

@@ -7,7 +7,7 @@ import string
 import pytest
 
 from headgate.core.check import Check
-from headgate.core.key import MAX_ESCAPED, escape, joined, key, space
+from headgate.core.key import MAX_ESCAPED, dimension_of, escape, joined, key, space, split
 from headgate.core.quota import Quota
 
 
@@ -61,3 +61,13 @@ def test_joined_subjects_do_not_blur() -> None:
     assert joined(("a", "bc")) != joined(("ab", "c"))
     assert joined(("1:a", "b")) != joined(("1", "a1:b"))
     assert joined(("", "")) != joined(("",))
+
+
+@pytest.mark.parametrize("dimension", ["user", "user+endpoint", "größe", "a:b", "%", "*", "{x}"])
+def test_the_dimension_of_a_space(dimension: str) -> None:
+    assert dimension_of(space(dimension, "a:rule", "gcra")) == dimension
+
+
+@pytest.mark.parametrize("parts", [("alice", "/x"), ("", ""), ("1:", ":1", "größe"), ("12:ab" * 5, "x")])
+def test_joined_subjects_are_split_again(parts: tuple[str, ...]) -> None:
+    assert split(joined(parts)) == parts

@@ -30,6 +30,7 @@ _LATEST: Final = datetime.max.replace(tzinfo=UTC)
 _AFTER: Final = r"^[0-9]{1,16}-[0-9a-f]{1,40}$"
 _FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")  # what makes spreadsheets calculate
 
+# Examples without null: OpenAPI documents made by FastAPI leave it out.
 EVENT: Final[dict[str, Any]] = {
     "id": "019a3f0c2b17e4d2000000002a",
     "at": "2026-11-01T09:00:00.123456+00:00",
@@ -41,8 +42,8 @@ EVENT: Final[dict[str, Any]] = {
     "subject": "alice",
     "user": "alice",
     "ip": "192.0.2.7",
-    "api_key": None,
-    "tenant": None,
+    "api_key": "sha256-9f86d081884c7d659a2feaa0c55ad015a3bf4f1b",
+    "tenant": "acme",
     "endpoint": "/api/search",
     "method": "GET",
     "tier": "free",
@@ -53,6 +54,7 @@ EVENT: Final[dict[str, Any]] = {
     "retry_after": 31.5,
     "weight": 1,
 }
+NEXT: Final = f"1793523600123456-{EVENT['id']}"
 TOP: Final[dict[str, Any]] = {
     "rule": "search-free",
     "dimension": "user",
@@ -96,7 +98,7 @@ class EventShown(BaseModel):
 
 
 class EventPage(BaseModel):
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"events": [EVENT], "next": None}})
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"events": [EVENT], "next": NEXT}})
 
     events: list[EventShown]
     next: str | None = Field(description="`after` of the next page; null on the last one.")
@@ -121,7 +123,9 @@ class TopShown(BaseModel):
 class TopPage(BaseModel):
     model_config = ConfigDict(
         extra="forbid",
-        json_schema_extra={"example": {"by": "subject", "since": None, "until": None, "top": [TOP]}},
+        json_schema_extra={
+            "example": {"by": "subject", "since": TOP["first"], "until": "2026-11-02T00:00:00+00:00", "top": [TOP]}
+        },
     )
 
     by: str

@@ -11,6 +11,16 @@ from headgate.service.access import Role, Scope
 
 Duration = float | str
 Action = Literal["create", "update", "delete"]
+Algorithm = Literal[
+    "fixed_window",
+    "sliding_window",
+    "sliding_window_counter",
+    "sliding_window_log",
+    "token_bucket",
+    "leaky_bucket",
+    "gcra",
+]
+FailureMode = Literal["open", "closed", "local", "fail_open", "fail_closed"]
 
 RULE: Final[dict[str, Any]] = {
     "id": "search-free",
@@ -65,14 +75,14 @@ class Rule(_Model):
     methods: list[str] | None = None
     tiers: list[str] | None = None
     match: dict[str, str | int] | None = Field(None, description="Other facts that a request must have.")
-    algorithm: str | None = Field(None, description="`sliding_window_counter` unless there is a burst.")
+    algorithm: Algorithm | None = Field(None, description="`sliding_window_counter`; with a burst, `token_bucket`.")
     burst: int | None = None
     action: Literal["reject", "throttle", "log_only"] | None = None
     max_delay: Duration | None = None
     priority: int | None = None
     group: str | None = None
     sync: Literal["exact", "leased"] | None = None
-    failure_mode: str | None = None
+    failure_mode: FailureMode | None = None
     cost: int | None = None
     status: int | None = Field(None, ge=400, le=599)
     message: str | None = None
@@ -348,4 +358,15 @@ def toml_body() -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": _TOML}}
 
 
-BODIES: Final = (Rule, Override, TierChoice, TokenRequest, Problem)  # what only the above refer to
+def example_of(model: type[BaseModel]) -> dict[str, Any]:
+    """FastAPI leaves out what is null in examples, which then lack what they need."""
+    extra: Any = model.model_config["json_schema_extra"]
+    example: dict[str, Any] = extra["example"]
+    return example
+
+
+Models = tuple[type[BaseModel], ...]
+SHOWN: Final[Models] = (  # in answers, with an example
+    *(Rules, VersionedRule, User, UserLimits, Tiers, Applied, Changes, NewToken, Tokens),
+)
+BODIES: Final[Models] = (Rule, Override, TierChoice, TokenRequest, Problem)  # what only the above refer to

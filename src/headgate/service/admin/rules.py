@@ -19,6 +19,7 @@ from headgate.service.admin.context import Here, Who, needs
 from headgate.service.admin.etags import If, etag
 from headgate.service.admin.models import body, problems
 from headgate.service.admin.pages import Paged
+from headgate.service.admin.paths import RULE
 
 router: Final = APIRouter(prefix="/rules", tags=["Rules"])
 Given = Annotated[Table, Depends(json_object)]
@@ -60,7 +61,7 @@ def create_rule(here: Here, who: Who, given: Given) -> Response:
 
 
 @router.get(
-    "/{rule_id:path}",
+    RULE,
     dependencies=[needs("rules")],
     summary="Get a rule",
     operation_id="get_rule",
@@ -82,7 +83,7 @@ def get_rule(here: Here, rule_id: str, conditions: If) -> Response:
 
 
 @router.put(
-    "/{rule_id:path}",
+    RULE,
     dependencies=[needs("rules", "admin")],
     summary="Create or replace a rule",
     operation_id="put_rule",
@@ -118,7 +119,7 @@ def put_rule(here: Here, who: Who, rule_id: str, given: Given, conditions: If) -
 
 
 @router.delete(
-    "/{rule_id:path}",
+    RULE,
     status_code=204,
     dependencies=[needs("rules", "admin")],
     summary="Delete a rule",

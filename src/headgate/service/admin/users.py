@@ -21,6 +21,7 @@ from headgate.service.admin.bodies import Table, json_object, with_time
 from headgate.service.admin.context import Context, Here, Who, needs
 from headgate.service.admin.models import body, problems
 from headgate.service.admin.pages import Paged, storable
+from headgate.service.admin.paths import USER
 
 router: Final = APIRouter(prefix="/users", tags=["Users"])
 Given = Annotated[Table, Depends(json_object)]
@@ -28,7 +29,7 @@ _BLIND: Final = ("fail_open", "fail_closed", "local_fallback")  # reasons of dec
 
 
 @router.get(
-    "/{user_id:path}/limits",
+    f"{USER}/limits",
     dependencies=[needs("users")],
     summary="What limits a user has, and what is left of them",
     operation_id="get_user_limits",
@@ -86,7 +87,7 @@ async def get_limits(here: Here, user_id: str, page: Paged) -> Response:
 
 
 @router.put(
-    "/{user_id:path}/tier",
+    f"{USER}/tier",
     dependencies=[needs("users", "operator")],
     summary="Set a user's tier",
     operation_id="put_user_tier",
@@ -109,7 +110,7 @@ def put_tier(here: Here, who: Who, user_id: str, given: Given) -> Response:
 
 
 @router.post(
-    "/{user_id:path}/override",
+    f"{USER}/override",
     dependencies=[needs("users", "operator")],
     summary="Give a user their own figures for a rule",
     operation_id="post_user_override",
@@ -127,7 +128,7 @@ def post_override(here: Here, who: Who, user_id: str, given: Given) -> Response:
 
 
 @router.delete(
-    "/{user_id:path}/override",
+    f"{USER}/override",
     status_code=204,
     dependencies=[needs("users", "operator")],
     summary="Take an override from a user",

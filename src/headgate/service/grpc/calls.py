@@ -5,7 +5,6 @@ Messages are read and written here, not by grpcio, which answers UNKNOWN when th
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from time import perf_counter
 from typing import Any, Final
@@ -36,19 +35,20 @@ def handler_of(service: Service, access: Access, meter: Meter, gate: Gate) -> gr
 def _unary(
     name: str, method: Method, protocol: str, access: Access, meter: Meter, gate: Gate
 ) -> Callable[[bytes, Context], Awaitable[bytes]]:
-    read, answer, role = method.request.FromString, method.answer, method.role
+    read, answer, role, size = method.request.FromString, method.answer, method.role, method.size
 
     async def call(received: bytes, context: Context) -> bytes:
         start = perf_counter()
         try:
             if not access.open:
                 await access.require_data(token_of(context), role)
-            answered = await answer(read(received))
+            request = read(received)
+            answered = await answer(request)
             sent = answered if isinstance(answered, bytes) else answered.SerializeToString()
         except Exception as error:  # noqa: BLE001 - told to the caller, and logged
             meter.took(protocol, perf_counter() - start)
             await context.abort(*status_of(error, name))
-        meter.took(protocol, perf_counter() - start)
+        meter.took(protocol, perf_counter() - start, 1 if size is None else size(request))
         if gate.closed is not None:
             await gate.pass_through()
         return sent
@@ -70,8 +70,6 @@ def guarded(
             await access.require_data(token_of(context), role)
             async for answer in stream(received(messages), context):
                 yield answer.SerializeToString()
-        except (asyncio.CancelledError, GeneratorExit):
-            raise
         except Exception as error:  # noqa: BLE001 - told to the caller, and logged
             await context.abort(*status_of(error, name))
 

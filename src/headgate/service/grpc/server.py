@@ -8,11 +8,12 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2_grpc
 
 from headgate.service.access import Access
 from headgate.service.grpc.calls import handler_of
 from headgate.service.grpc.gate import Gate
+from headgate.service.grpc.health import SERVING, Health
 from headgate.service.grpc.reflection import reflection_handlers
 from headgate.service.rpc.method import Service
 from headgate.telemetry.meter import Meter
@@ -52,7 +53,7 @@ class GrpcServer:
         )
         self._gate = Gate()
         self._server: grpc.aio.Server | None = None
-        self._health: Any = health.aio.HealthServicer()
+        self._health = Health()
 
     async def start(self, address: str, credentials: grpc.ServerCredentials | None = None) -> int:
         """Listen at `host:port` or `unix:/path`, with TLS if there are credentials. Returns the port, which is another
@@ -71,7 +72,7 @@ class GrpcServer:
         except RuntimeError as error:
             raise OSError(f"gRPC: cannot listen at {address}: {error}") from error
         for name in ("", *(service.name for service in self._services)):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+            await self._health.set(name, SERVING)
         await server.start()
         return port
 
@@ -83,6 +84,7 @@ class GrpcServer:
         """Take no new calls, and wait so many seconds for those under way; None: do not wait."""
         if self._server is not None:
             await self.drain()
+            self._health.dismiss()
             if grace:
                 await self._gate.close()
             stopping = asyncio.create_task(self._server.stop(grace))

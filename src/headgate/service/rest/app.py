@@ -1,6 +1,6 @@
 """HttpApp: everything that the service answers over HTTP, by path.
 
-    HttpApp(data, access, health=node, metrics=meter.exposed, admin=fastapi_app)
+    HttpApp(data, access, health=node, metrics=exported, admin=fastapi_app)
 
 The data plane is answered here and now. What is not known here is the admin app's.
 """

@@ -77,7 +77,7 @@ class AuthorizeHandler:
         if method is not None:
             facts["method"] = method
         facts.update(options.facts)
-        decision = await self._data.check_identified(facts, options.cost)
+        decision = await self._data.check(facts, options.cost, ready=True)
         answer = _told(decision, options)
         self._data.meter.took("authorize", perf_counter() - began)
         return answer

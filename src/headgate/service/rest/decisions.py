@@ -31,6 +31,11 @@ class _Known(NamedTuple):
     notation: str
     usual: str  # a usual decision on it, but for its figures; empty, if there is more to say
 
+    def told(self, now_us: int, remaining: int, reset_us: int) -> str:
+        """A usual decision on it."""
+        after = reset_us / MICROSECONDS
+        return self.usual % (remaining, now_us / MICROSECONDS + after, after, remaining, after)
+
 
 _known: Final[dict[int, _Known]] = {}  # by the quota's identity: to hash one takes too long
 
@@ -40,25 +45,21 @@ def encoded(decision: Decision) -> str:
     usual = decision.usual()
     if usual is not None:
         now_us, check, remaining, reset_us = usual
-        known = _known.get(id(check.quota))
-        if known is None or known.name != check.rule:
-            known = _learn(check)
-        if known.usual:
-            reset_after = reset_us / MICROSECONDS
-            figures = (remaining, now_us / MICROSECONDS + reset_after, reset_after, remaining, reset_after)
-            return known.usual % figures
-    basis = decision.basis
-    checks = basis.checks
+        known = _about(check)
+        return known.told(now_us, remaining, reset_us) if known.usual else json.dumps(decision.as_dict())
+    now_us, checks, outcomes, _, reason, *_ = decision.basis
     if not checks:
-        at = basis.now_us / MICROSECONDS
-        allowed = _BOOLEANS[decision.allowed]
+        allowed, at = _BOOLEANS[decision.allowed], now_us / MICROSECONDS
         return _DECISION % (allowed, 0, 0, at, 0.0, "0.0", "null", decision.state, decision.reason, "")
     for check in checks:
         if check.quota.algorithm == "leaky_bucket":  # which has delays
             return json.dumps(decision.as_dict())
-    if len(checks) == 1:
-        return _written(decision, [(checks[0], basis.outcomes[0])])
-    return _written(decision, sorted(zip(checks, basis.outcomes, strict=True), key=restrictiveness))
+    if len(checks) > 1:
+        return _written(decision, sorted(zip(checks, outcomes, strict=True), key=restrictiveness))
+    check, outcome = checks[0], outcomes[0]
+    if decision.allowed and reason is None and check.enforced and decision.state == "normal":  # usual all the same
+        return _about(check).told(now_us, outcome.remaining, outcome.reset_us)
+    return _written(decision, [(check, outcome)])
 
 
 def _written(decision: Decision, pairs: list[tuple[Check, Outcome]]) -> str:

@@ -32,6 +32,7 @@ from headgate.http.problem import MEDIA_TYPE, problem
 
 log = logging.getLogger("headgate")
 
+MAX_DETAIL: Final = 1_000  # characters
 RETRY_SECONDS: Final = 1  # when to try again what a store or a database could not do
 
 
@@ -100,7 +101,8 @@ def _text(error: BaseException) -> str:
     if isinstance(error, InvalidRule):
         count = len(error.problems)
         return f"{error.problems[0]}" if count == 1 else f"There are {count} problems with these rules."
-    return str(error)
+    text = str(error)  # which may hold what the caller sent
+    return text if len(text) <= MAX_DETAIL else f"{text[:MAX_DETAIL]}…"
 
 
 def _members(error: BaseException) -> dict[str, Any]:

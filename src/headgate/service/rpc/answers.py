@@ -24,13 +24,11 @@ def written(decision: Decision) -> bytes:
         return _written_whole(decision)
     now_us, check, remaining, reset_us = usual
     _, response, status = _known.get(id(check)) or _remember(check)
-    left, reset_at = varint(remaining), _recent_varint(_seconds(now_us + reset_us))
-    used, length = varint(check.quota.capacity - remaining), varint(len(status) + len(left) + len(reset_at) + 2)
+    left, reset_at = varint(remaining), _recent_varint(-((now_us + reset_us) // -MICROSECONDS))
+    used, length = varint(check.quota.capacity - remaining), _recent_varint(len(status) + len(left) + len(reset_at) + 2)
     # current_count, remaining, reset_at, and limits, of which one is there: with remaining and reset_at
-    return b"%b%b\x10%b\x20%b\x28%b\x52%b%b\x28%b\x30%b" % (
-        *(_USUAL, response, used, left, reset_at),
-        *(length, status, left, reset_at),
-    )
+    figures = (_USUAL, response, used, left, reset_at, length, status, left, reset_at)
+    return b"%b%b\x10%b\x20%b\x28%b\x52%b%b\x28%b\x30%b" % figures
 
 
 def written_batch(decisions: list[Decision]) -> bytes:
@@ -38,7 +36,7 @@ def written_batch(decisions: list[Decision]) -> bytes:
     parts: list[bytes] = []
     for decision in decisions:
         response = written(decision)
-        parts += (b"\x0a", varint(len(response)), response)  # responses
+        parts += (b"\x0a", _recent_varint(len(response)), response)  # responses
     return b"".join(parts)
 
 
@@ -126,4 +124,4 @@ def varint(number: int) -> bytes:
 
 
 _NEVER: Final = b"\xff" * 9 + b"\x01"  # -1
-_recent_varint: Final = lru_cache(maxsize=4_096)(varint)  # for times, which many answers have in common
+_recent_varint: Final = lru_cache(maxsize=4_096)(varint)  # for times and lengths, which many answers have in common

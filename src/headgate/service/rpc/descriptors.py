@@ -6,7 +6,7 @@ count by. A fact that is said again gets a number, so that nothing is lost: `gen
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -18,6 +18,7 @@ from headgate.rules.plan import Plan
 from headgate.rules.rule import Rule
 from headgate.service.protos import rls_pb2 as messages
 
+MAX_ENTRIES: Final = 32  # of one descriptor: Envoy's have a few
 DESCRIPTOR: Final = "descriptor"  # the fact by which limits of the request's own count
 
 _FACTS: Final = {
@@ -37,8 +38,10 @@ _UNITS: Final[dict[int, str]] = {
 }
 
 
-def facts_of(domain: str, entries: Iterable[messages.RateLimitDescriptor.Entry]) -> dict[str, str]:
+def facts_of(domain: str, entries: Sequence[messages.RateLimitDescriptor.Entry]) -> dict[str, str]:
     """The facts of one descriptor. Raises `InvalidCheck`."""
+    if len(entries) > MAX_ENTRIES:
+        raise InvalidCheck(f"entries: at most {MAX_ENTRIES}, got {len(entries):,}")
     facts = {"domain": domain}
     for entry in entries:
         key = entry.key

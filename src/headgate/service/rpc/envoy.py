@@ -46,7 +46,9 @@ class RateLimitService:
     def __init__(self, data: DataPlane) -> None:
         self._data = data
         self.methods: Mapping[str, Method] = {
-            "ShouldRateLimit": Method(messages.RateLimitRequest, self.should_rate_limit)
+            "ShouldRateLimit": Method(
+                messages.RateLimitRequest, self.should_rate_limit, size=lambda request: len(request.descriptors)
+            )
         }
 
     async def should_rate_limit(self, request: messages.RateLimitRequest) -> messages.RateLimitResponse:

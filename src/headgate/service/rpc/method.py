@@ -17,6 +17,7 @@ class Method(NamedTuple):
     request: type[Message]
     answer: Callable[[Any], Awaitable[Message | bytes]]
     role: Role = "viewer"  # that callers need where the data plane is not open
+    size: Callable[[Any], int] | None = None  # how many checks a request asks for; None: one
 
 
 class Service(Protocol):

@@ -31,7 +31,9 @@ class RateLimiter:
         self._data = data
         self.methods: Mapping[str, Method] = {
             "CheckRateLimit": Method(messages.CheckRequest, self.check),
-            "CheckRateLimits": Method(messages.CheckBatchRequest, self.check_many),
+            "CheckRateLimits": Method(
+                messages.CheckBatchRequest, self.check_many, size=lambda request: len(request.checks)
+            ),
             "GetRemainingQuota": Method(messages.QuotaRequest, self.quota),
             "ResetLimit": Method(messages.ResetRequest, self.reset, "operator"),
         }

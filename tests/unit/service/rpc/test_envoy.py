@@ -163,6 +163,7 @@ def test_a_shadow_is_not_told_of(envoy: Envoy) -> None:
         ([], "edge", "descriptors: must be from 1 to 1,000, got 0"),
         ([descriptor(("user", "u"))] * 1_001, "edge", "descriptors: must be from 1 to 1,000, got 1,001"),
         ([descriptor(("user", "u")), descriptor(("", "u"))], "edge", r"descriptors\[1\]: entries: a key must not be"),
+        ([descriptor(*[("a", "b")] * 33)], "edge", r"descriptors\[0\]: entries: at most 32, got 33"),
         ([descriptor(("user", "u"), limit=(1, 0))], "edge", r"descriptors\[0\]: limit.unit: 0 is not known"),
         ([descriptor(("user", "u"), limit=(1, 99))], "edge", r"descriptors\[0\]: limit.unit: 99 is not known"),
     ],

@@ -53,14 +53,14 @@ class Told(Meter):
     """Remembers what it was told."""
 
     def __init__(self) -> None:
-        self.skews: list[float] = []
+        self.skewed_by: list[float] = []
         self.decisions: list[Decision] = []
 
     def decided(self, decision: Decision) -> None:
         self.decisions.append(decision)
 
     def skewed(self, seconds: float) -> None:
-        self.skews.append(seconds)
+        self.skewed_by.append(seconds)
 
 
 class Recorded:
@@ -224,7 +224,7 @@ def test_a_callers_clock_is_compared_and_not_obeyed(world: World) -> None:
     for timestamp in (NOW, NOW + 5, NOW - 5, NOW + 6):
         world.check(**fields, timestamp=timestamp)
     world.batch({**fields, "timestamp": NOW - 3_600}, fields)
-    assert world.meter.skews == [6.0, -3_600.0]
+    assert world.meter.skewed_by == [6.0, -3_600.0]
     assert world.check(**fields, timestamp=NOW + 86_400).allowed is False
 
 

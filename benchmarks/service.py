@@ -1,0 +1,228 @@
+"""The service under load: checks per second of each of its protocols, with one worker.
+
+h2load keeps a few connections busy, with several calls under way on each. Every server is a process of its own, from
+`benchmarks.service_apps`. A call whose method does nothing is what the transport alone takes.
+
+h2load, the server and Redis share the machine, so that checks per second also tell how the system shares out its
+processors. The processor time that the server spent per call is told as well: noise disturbs it least.
+
+Answers are looked at: before and after each turn the service is asked how much of the limits is left, which must have
+gone down by the checks of all calls that h2load counted.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import quantiles
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.measure import Series, Turn, interleave
+from benchmarks.plan import Plan
+from benchmarks.report import Row, Section, Target
+from benchmarks.service_apps import ENDPOINT
+from benchmarks.web import PATIENCE, cpu_seconds
+from benchmarks.web_apps import STORE
+from tests.servers import Server, free_port
+from tests.webserver import running
+
+BATCH = 100  # checks
+FINDER = Path(__file__).parent.parent / "scripts" / "h2load"
+SERVICE = "/headgate.v1.RateLimiter"
+SUCCEEDED = re.compile(r"requests: .* (\d+) done, (\d+) succeeded")
+GRPC = ("content-type: application/grpc", "te: trailers")
+
+
+@dataclass(frozen=True)
+class Call:
+    """What h2load sends, over and over. `checks` is how many each call makes; 0: none, as it has nothing to do."""
+
+    name: str
+    server: str  # of benchmarks.service_apps
+    path: str
+    body: Callable[[], bytes]
+    headers: tuple[str, ...]
+    checks: int
+    connections: int
+    streams: int  # under way at a time on each connection
+    options: tuple[str, ...] = ()
+
+
+def grpc_unary() -> bytes:
+    from headgate.service.protos.rate_limiter_pb2 import CheckRequest
+
+    return framed(CheckRequest(identifier="user-0", endpoint=ENDPOINT))
+
+
+def grpc_batch() -> bytes:
+    from headgate.service.protos.rate_limiter_pb2 import CheckBatchRequest, CheckRequest
+
+    users = (f"user-{number}" for number in range(BATCH))
+    return framed(CheckBatchRequest(checks=[CheckRequest(identifier=user, endpoint=ENDPOINT) for user in users]))
+
+
+def framed(message: Any) -> bytes:
+    """A message as gRPC sends it."""
+    body: bytes = message.SerializeToString()
+    return struct.pack(">?I", False, len(body)) + body
+
+
+UNARY, GRPC_BATCH, TWO_RULES, EMPTY = (
+    "gRPC unary",
+    f"gRPC batch of {BATCH}",
+    "the same, two rules each",
+    "empty handler",
+)
+CALLS = (
+    Call(UNARY, "grpc", f"{SERVICE}/CheckRateLimit", grpc_unary, GRPC, 1, 8, 8),
+    Call(EMPTY, "grpc", "/benchmarks.Empty/Check", grpc_unary, GRPC, 0, 8, 8),
+    Call(GRPC_BATCH, "grpc", f"{SERVICE}/CheckRateLimits", grpc_batch, GRPC, BATCH, 2, 4),
+    Call(TWO_RULES, "grpc-two-rules", f"{SERVICE}/CheckRateLimits", grpc_batch, GRPC, BATCH, 2, 4),
+)
+TARGETS = {
+    ("memory", GRPC_BATCH): Target(100_000, "checks/s"),
+    ("Redis", GRPC_BATCH): Target(60_000, "checks/s"),
+}
+OVER_EMPTY = Target(0.9)
+
+
+@dataclass
+class Work:
+    """The turns of one call: checks per second, response times, and the server's processor time per call."""
+
+    call: Call
+    port: int
+    pid: int
+    body: Path
+    h2load: Path
+    seconds: int
+    p50_ms: list[float] = field(default_factory=list)
+    p99_ms: list[float] = field(default_factory=list)
+    cpu_us: list[float] = field(default_factory=list)
+
+    def turn(self) -> float:
+        left = self._left()
+        cpu = cpu_seconds(self.pid)
+        calls, times_us = self._load()
+        self.cpu_us.append((cpu_seconds(self.pid) - cpu) / calls * 1e6)
+        centiles = quantiles(times_us, n=100)
+        self.p50_ms.append(centiles[49] / 1_000)
+        self.p99_ms.append(centiles[98] / 1_000)
+        self._look(left, calls)
+        return calls * (self.call.checks or 1) / self.seconds
+
+    def _load(self) -> tuple[int, list[int]]:
+        call, log = self.call, self.body.with_suffix(".log")
+        log.unlink(missing_ok=True)
+        command = [str(self.h2load), "--threads", "1", "--clients", str(call.connections)]
+        command += ["--max-concurrent-streams", str(call.streams), "--duration", str(self.seconds), *call.options]
+        command += ["--data", str(self.body), "--log-file", str(log)]
+        for header in call.headers:
+            command += ["--header", header]
+        command.append(f"http://127.0.0.1:{self.port}{call.path}")
+        told = subprocess.run(command, capture_output=True, text=True, timeout=self.seconds + PATIENCE, check=False)
+        found = SUCCEEDED.search(told.stdout)
+        if told.returncode != 0 or found is None or found[1] != found[2] or found[1] == "0":
+            raise RuntimeError(f"{' '.join(command)} failed:\n{told.stdout}{told.stderr}")
+        lines = (line.split("\t") for line in log.read_text(encoding="ascii").splitlines())
+        return int(found[2]), [int(time_us) for _, _, time_us in lines]
+
+    def _left(self) -> int:
+        """How much is left of the limits of all users together."""
+        import grpc
+
+        from headgate.service.protos.rate_limiter_pb2 import CheckBatchRequest, CheckBatchResponse, CheckRequest
+
+        looks = [CheckRequest(identifier=f"user-{number}", endpoint=ENDPOINT, cost=0) for number in range(BATCH)]
+        with grpc.insecure_channel(f"127.0.0.1:{self.port}") as channel:
+            method: Any = channel.unary_unary(f"{SERVICE}/CheckRateLimits")
+            told = method(CheckBatchRequest(checks=looks).SerializeToString(), timeout=PATIENCE)
+        answers = CheckBatchResponse.FromString(told).responses
+        limits = [limit for answer in answers for limit in answer.limits if limit.rule == "searches"]
+        if len(limits) != BATCH:
+            raise RuntimeError(f"{self.call.name}: unexpected answers: {answers}")
+        return sum(limit.remaining for limit in limits)
+
+    def _look(self, before: int, calls: int) -> None:
+        """Every check was counted, and no others but those that were under way when h2load ended."""
+        counted = before - self._left()
+        checks = self.call.checks
+        spare = 2 * checks * self.call.connections * self.call.streams
+        if not calls * checks <= counted <= calls * checks + spare:
+            raise RuntimeError(f"{self.call.name}: it counted {counted} checks of {calls} calls")
+
+
+def run(plan: Plan, server: Server, h2load: Path) -> Section:
+    section = Section(
+        "service",
+        "7. The service, one worker" + (" (quick: in memory only)" if plan.brief else ""),
+        "reached",
+        notes=[
+            "one rule applies to each check, in fixed windows, by user; a limit that is not reached;",
+            "p50, p99: of the response times of calls, with as many under way as it takes to keep the worker busy;",
+            "CPU: the worker's processor time per call, which noise disturbs least. The empty handler is a method of",
+            "the same server that does nothing: unary calls are compared with it, by processor time.",
+        ],
+    )
+    for store in ("memory",) if plan.brief else ("memory", "Redis"):
+        with opened(store, server, h2load, plan.web_seconds) as works:
+            tell(section, store, works, plan.web_rounds)
+    return section
+
+
+@contextmanager
+def opened(store: str, redis: Server, h2load: Path, seconds: int) -> Iterator[list[Work]]:
+    """A server for each kind, and in Redis a database for each."""
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(TemporaryDirectory()))
+        servers: dict[str, tuple[int, int]] = {}
+        for number, name in enumerate(dict.fromkeys(call.server for call in CALLS)):
+            port = free_port()
+            url = "memory://" if store == "memory" else f"redis://127.0.0.1:{redis.port}/{number}?timeout=1"
+            command = [sys.executable, "-m", "benchmarks.service_apps", name, str(port)]
+            process = stack.enter_context(running(command, port, env={STORE: url}))
+            servers[name] = (port, process.pid)
+        works = []
+        for number, call in enumerate(CALLS):
+            body = scratch / f"{number}.body"
+            body.write_bytes(call.body())
+            works.append(Work(call, *servers[call.server], body, h2load, seconds))
+        yield works
+
+
+def tell(section: Section, store: str, works: list[Work], rounds: int) -> None:
+    turns: dict[str, Turn] = {work.call.name: work.turn for work in works}
+    rates = interleave(turns, rounds)
+    for work in works:
+        work.p50_ms, work.p99_ms, work.cpu_us = work.p50_ms[1:], work.p99_ms[1:], work.cpu_us[1:]  # it warmed up
+    for name, rate in rates.items():
+        target = TARGETS.get((store, name))
+        compared = None if target is None else rate.median
+        section.rows.append(Row(store, name, rate.median, "checks/s", rate.spread, compared, target))
+    for title, figures, unit in (("p50", "p50_ms", "ms"), ("p99", "p99_ms", "ms"), ("CPU", "cpu_us", "µs/call")):
+        series = {work.call.name: Series(tuple(getattr(work, figures))) for work in works}
+        for name, one in series.items():
+            target = OVER_EMPTY if (store, title, name) == ("memory", "CPU", UNARY) else None
+            compared = None if target is None else series[EMPTY].times(one)
+            section.rows.append(Row(f"{store}, {title}", name, one.median, unit, one.spread, compared, target))
+
+
+def find_h2load() -> Path:
+    """h2load, which is installed where that can be done."""
+    told = subprocess.run([FINDER], stdout=subprocess.PIPE, text=True, check=False)
+    if told.returncode != 0:
+        raise SystemExit(told.returncode)  # it said why
+    return Path(told.stdout.strip())
+
+
+def h2load_version(h2load: Path) -> str:
+    """What h2load says of itself: `h2load nghttp2/1.52.0`."""
+    told = subprocess.run([h2load, "--version"], capture_output=True, text=True, timeout=10, check=True)
+    return told.stdout.strip()

@@ -1,0 +1,148 @@
+"""The admin's API against its own description, by schemathesis: no 5xx, and no answer that is not described."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from headgate import AsyncLimiter, Rule
+from headgate.rules.holder import Holder
+from headgate.rules.snapshot import Snapshot
+from headgate.rules.sources.schema import OverrideTable, RuleTable
+from headgate.service.access import Access
+from headgate.service.admin import admin_app, models
+from tests.acceptance.admin import ADMIN, Served, served
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    directory: Path = tmp_path_factory.mktemp("admin")
+    generous = AsyncLimiter([Rule(id="all", quota="1000000/second", dimension="headgate_token")])
+    with served(f"sqlite:///{directory}/node.db", limits=generous) as running:
+        running.http.put("/api/v1/rules/search-free", json={"limit": 5, "window": 60})
+        running.http.put("/api/v1/users/alice/tier", json={"tier": "free"})
+        yield running
+
+
+class Fixed(NamedTuple):
+    """Rules that never change."""
+
+    holder: Holder
+
+    def reload(self) -> Snapshot:
+        return self.holder.current
+
+    def close(self) -> None:
+        pass
+
+
+def description() -> dict[str, Any]:
+    """The description of the API, as it is served."""
+    limiter = AsyncLimiter("1/s")
+    return admin_app(source=Fixed(limiter.holder), limiter=limiter, access=Access()).openapi()
+
+
+def operations() -> dict[str, Any]:
+    """The admin's operations. Of tokens, schemathesis need not know: bad ones have a test of their own."""
+    document = description()
+    for path in document["paths"].values():
+        for operation in path.values():
+            del operation["security"]
+    schema: Any = schemathesis.openapi.from_dict(document).include(path_regex="^/api/v1/")
+    return {result.ok().label: result.ok() for result in schema.get_all_operations()}
+
+
+def cases() -> Iterator[tuple[str, GenerationMode]]:
+    """Each operation with requests that fit the description; and with such as do not, if there are any."""
+    for label, operation in OPERATIONS.items():
+        yield label, GenerationMode.POSITIVE
+        if list(operation.query) or list(operation.body):  # a path or a header can hold any text
+            yield label, GenerationMode.NEGATIVE
+
+
+@schemathesis.serializer("application/toml")
+def toml(_: Any, value: Any) -> bytes:
+    return str(value).encode(errors="replace")
+
+
+OPERATIONS = operations()
+
+
+@pytest.mark.parametrize(("label", "mode"), list(cases()))
+def test_answers_are_as_described(node: Served, label: str, mode: GenerationMode) -> None:
+    @given(case=OPERATIONS[label].as_strategy(generation_mode=mode))
+    @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+    def answers(case: Any) -> None:
+        case.call_and_validate(base_url=node.url, headers={"Authorization": f"Bearer {ADMIN}"}, checks=CHECKS)
+
+    answers()
+
+
+def test_every_operation_is_described_in_full() -> None:
+    document = description()
+    data_plane = ["/v1/check", "/v1/check/batch", "/v1/peek", "/v1/reset", "/v1/authorize"]
+    for path in (*data_plane, "/healthz", "/readyz", "/metrics"):
+        assert path in document["paths"], path
+    assert document["components"]["securitySchemes"]["bearer"]["scheme"] == "bearer"
+    names = []
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            where = f"{method} {path}"
+            names.append(operation["operationId"])
+            assert operation["summary"], where
+            assert len(operation["tags"]) == 1, where
+            assert operation["tags"][0] in {tag["name"] for tag in document["tags"]}, where
+            if path.startswith("/api/v1/"):
+                assert {"401", "403", "422", "429", "503"} <= set(operation["responses"]), where
+                assert operation["security"] == [{"bearer": []}], where
+            for content in contents(operation):
+                for media in content.values():
+                    assert has_example(media, document), where
+    assert len(set(names)) == len(names)
+
+
+def contents(operation: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The bodies of an operation: of its request, and of answers that are no problem."""
+    if "requestBody" in operation:
+        yield operation["requestBody"]["content"]
+    for status, response in operation["responses"].items():
+        if status.startswith("2") and "content" in response:
+            yield response["content"]
+
+
+def has_example(media: dict[str, Any], document: dict[str, Any]) -> bool:
+    name = media["schema"].get("$ref", "").rpartition("/")[2]
+    return "example" in media or "example" in document["components"]["schemas"].get(name, {})
+
+
+def test_examples_are_what_they_are_examples_of() -> None:
+    schemas = description()["components"]["schemas"]
+    shown: models.Models = (*models.SHOWN, *models.BODIES[:-1])  # a problem has none
+    for model in shown:
+        model.model_validate(schemas[model.__name__]["example"], strict=False)
+
+
+def test_a_rule_is_described_with_the_fields_that_it_has() -> None:
+    assert set(models.Rule.model_fields) - {"version"} == set(RuleTable.model_fields)
+    assert set(models.Override.model_fields) == set(OverrideTable.model_fields)

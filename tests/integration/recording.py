@@ -1,0 +1,27 @@
+"""A process that records events, and says which are safe. A test kills it."""
+
+from __future__ import annotations
+
+from itertools import count
+from multiprocessing.connection import Connection
+
+from headgate import Limiter, Rule
+from headgate.audit.auditor import Auditor
+from headgate.audit.options import AuditOptions
+from headgate.db import Database
+from headgate.testing import FakeClock
+
+
+def record(connection: Connection, url: str, directory: str, name: str) -> None:
+    """Record events of users `name-0`, `name-1` …; send each number up to which `flush` has returned."""
+    limiter = Limiter([Rule(id="all", quota="1/day", dimension="global")], clock=FakeClock(1_700_000_000))
+    limiter.check()
+    options = AuditOptions(flush_seconds=0.02, write_seconds=0.02, retention=None)
+    auditor = Auditor(Database(url), directory, node=name, options=options)
+    auditor.start()
+    for number in count():
+        user = f"{name}-{number}"
+        auditor.record({"user": user}, 1, limiter.check(user=user))
+        if number % 5 == 4:
+            auditor.flush()
+            connection.send(number)

@@ -1,0 +1,41 @@
+"""Batches, and requests that are known in several ways, in real Redis: as in memory."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headgate import AsyncLimiter, Decision
+from headgate.limiter.batch import Ask, Part
+from headgate.rules.penalties import Penalties
+from headgate.rules.snapshot import Snapshot
+from headgate.testing import FakeClock
+from tests.unit.limiter.test_batch import RULES, asks
+
+TOGETHER = [
+    Part({"user": "u", "endpoint": "/a"}),
+    Part({"tenant": "t", "endpoint": "/b"}, 2),
+    Part({"endpoint": "/d", "ip": "192.0.2.1"}),
+    Part({"endpoint": "/d"}, 2),
+    Part({"endpoint": "/none"}),
+]
+
+
+@pytest.mark.parametrize("penalised", [False, True])
+def test_they_are_decided_as_in_memory(redis_url: str, penalised: bool) -> None:
+    async def story(store: str) -> list[Decision]:
+        rules = Snapshot(RULES, penalties=Penalties(enabled=penalised, violation_threshold=2))
+        clock = FakeClock(1_700_000_000.0)
+        async with AsyncLimiter(rules, store=store, clock=clock) as limiter:
+            decisions = await limiter.check_facts_many(asks())
+            decisions += await limiter.check_facts_many([Ask({"user": "w", "endpoint": "/a"}, 1, "key")] * 2)
+            for _ in range(3):
+                decisions += await limiter.check_together(TOGETHER)
+                clock.advance(1)
+            return decisions
+
+    expected = asyncio.run(story("memory://"))
+    assert {decision.allowed for decision in expected} == {True, False}
+    assert any(decision.reason == "penalty" for decision in expected) == penalised
+    assert asyncio.run(story(redis_url)) == expected
