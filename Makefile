@@ -17,8 +17,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt scripts/setup
 	scripts/setup $(PYTHON) $(VENV)
 	@touch $@
 
-serve: setup ## Try Headgate: a small demo of the library, in this terminal.
-	@$(BIN)/python -m examples.demo
+serve: setup ## Run the service here, in memory and on SQLite, with sample rules. SERVE='--flag …' adds flags.
+	@$(BIN)/headgate serve --data-dir .data --hints $(SERVE)
 
 test: setup check ## Lint, types, and all tests on real servers.
 	$(BIN)/pytest

@@ -126,7 +126,6 @@ class TestCheck:
         third = headgate("check", "alice", "--endpoint", "/search", code=1)
         assert third.startswith("refused by search: 0 of 2 left, all of them in")
         assert "retry after" in third
-        assert headgate.json("check", "alice", "--endpoint", "/search", code=1)["allowed"] is False
 
     def test_peeking_charges_nothing_and_resetting_forgets(self, headgate: Cli) -> None:
         who = ("--user", "bob", "--endpoint", "/search")
@@ -277,8 +276,7 @@ class TestTokens:
 class TestEvents:
     def test_what_was_refused_is_listed(self, headgate: Cli) -> None:
         strange = "mallory \x1b[2J"
-        for cost in ("1", "1", "7"):
-            headgate.run("check", strange, "--endpoint", "/search", "--method", "GET", "--cost", cost)
+        headgate("check", strange, "--endpoint", "/search", "--method", "GET", "--cost", "7", code=1)
         only = ("--user", strange, "--since", "1h")
         assert eventually(lambda: headgate.run("events", *only, "--json").stdout)
         lines = headgate("events", *only).splitlines()
@@ -290,16 +288,15 @@ class TestEvents:
         assert (event["rule"], event["user"], event["cost"], event["allowed"]) == ("search", strange, 7, False)
         [row] = csv.DictReader(headgate("events", *only, "--csv").splitlines())
         assert (row["id"], row["rule"], row["cost"]) == (event["id"], "search", "7")
-        assert headgate("events", *only, "--rule", "trial") == "no events\n"
-        assert headgate("events", "--user", strange, "--until", "1h") == "no events\n"
-        assert headgate("events", *only, "--shadow") == "no events\n"
+        for others in ("--rule=trial", "--until=1h", "--shadow"):
+            assert headgate("events", "--user", strange, others) == "no events\n"
 
     def test_so_many_and_the_latest_first(self, headgate: Cli) -> None:
-        for cost in ("10", "11", "12"):
+        for cost in ("10", "11"):
             headgate("check", "grace", "--endpoint", "/search", "--cost", cost, code=1)
         asked = ("events", "--user", "grace", "--json")
-        assert eventually(lambda: headgate(*asked).count("\n") == 3)
-        assert [json.loads(line)["cost"] for line in headgate(*asked, "--limit", "2").splitlines()] == [12, 11]
+        assert eventually(lambda: headgate(*asked).count("\n") == 2)
+        assert [json.loads(line)["cost"] for line in headgate(*asked, "--limit", "1").splitlines()] == [11]
 
     def test_new_ones_are_followed(self, headgate: Cli) -> None:
         headgate("check", "heidi", "--endpoint", "/search", "--cost", "21", code=1)

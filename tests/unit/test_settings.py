@@ -243,3 +243,8 @@ def test_halves_of_tls(tls: dict[str, Path]) -> None:
     assert "needs both" in problems(tls_key=tls["tls_key"])[0]
     assert "needs both" in problems(tls_certificate=tls["tls_certificate"])[0]
     assert "HEADGATE_TLS_CLIENT_CA (--tls-client-ca) is set without" in problems(tls_client_ca=tls["tls_key"])[0]
+
+
+def test_the_reference_lists_every_setting() -> None:
+    text = Path(__file__).parents[2].joinpath("docs/reference/settings.md").read_text()
+    assert [name for name in Settings.model_fields if f"`{name}`" not in text] == []

@@ -6,12 +6,25 @@ every one of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Select, Table, case, delete, func, literal, select, tuple_, update
+from sqlalchemy import (
+    Connection,
+    Select,
+    Table,
+    bindparam,
+    case,
+    column,
+    delete,
+    func,
+    literal,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from headgate.db import schema
@@ -119,22 +132,17 @@ class Events:
 
         A batch is written once, however often it is given.
         """
-        runs, insert = schema.event_runs, self._insert
+        runs = schema.event_runs
         with self._database.write() as connection:
             # A row that can be locked, so that a second writer of the same run waits and then sees what was written.
-            connection.execute(insert(runs).on_conflict_do_nothing(), {"id": run, "batch": 0, "at_us": at_us})
+            self._add(connection, runs, [{"id": run, "batch": 0, "at_us": at_us}])
             last = connection.scalars(select(runs.c.batch).where(runs.c.id == run).with_for_update()).one()
             new = [batch for batch in batches if batch.number > last]
             if not new:
                 return 0
-            rows = [event._asdict() for batch in new for event in batch.events]
-            if rows:
-                connection.execute(insert(schema.events).on_conflict_do_nothing(), rows)
-            adding = insert(schema.event_counts)
-            added = {name: schema.event_counts.c[name] + adding.excluded[name] for name in ("events", "cost")}
+            self._add(connection, schema.events, [event._asdict() for batch in new for event in batch.events])
             counts = _merged(count for batch in new for count in batch.counts)
-            if counts:
-                connection.execute(adding.on_conflict_do_update(index_elements=["id"], set_=added), counts)
+            self._add(connection, schema.event_counts, counts, figures=("events", "cost"))
             connection.execute(update(runs).where(runs.c.id == run).values(batch=new[-1].number, at_us=at_us))
             return len(new)
 
@@ -204,10 +212,31 @@ class Events:
                 return gone
         return 0
 
-    @property
-    def _insert(self) -> Callable[[Table], Any]:
-        """Both can insert or else update, each in a dialect of its own."""
-        return postgresql.insert if self._database.kind == "postgresql" else sqlite.insert
+    def _add(
+        self, connection: Connection, table: Table, rows: list[dict[str, Any]], figures: Sequence[str] = ()
+    ) -> None:
+        """Insert rows. Those whose id is there already only have their `figures` added."""
+        if not rows:
+            return
+        if self._database.kind == "postgresql":
+            adding: Any = postgresql.insert(table).from_select(list(rows[0]), _sent(table, list(rows[0])))
+            values: Any = {"rows": rows}
+        else:
+            adding, values = sqlite.insert(table), rows
+        if figures:
+            sums = {name: table.c[name] + adding.excluded[name] for name in figures}
+            adding = adding.on_conflict_do_update(index_elements=["id"], set_=sums)
+        else:
+            adding = adding.on_conflict_do_nothing()
+        connection.execute(adding, values)
+
+
+def _sent(table: Table, names: list[str]) -> Select[Any]:
+    """The parameter `rows` as rows, in PostgreSQL: many are one statement and one parameter, which is far faster."""
+    columns = (column(name, table.c[name].type) for name in names)
+    rows = func.jsonb_to_recordset(bindparam("rows", type_=postgresql.JSONB)).table_valued(*columns, name="sent")
+    sent = rows.render_derived(with_types=True)
+    return select(*sent.c).order_by(sent.c.id)
 
 
 def kept_text(text: str) -> str:

@@ -23,6 +23,7 @@ FRESH_SECONDS: Final = 2.0  # how long an answer of the database counts
 MOST_REMEMBERED: Final = 4_096  # tokens that are good; and as many that are not
 MOST_WAITED_FOR: Final = 4_096  # tokens that are being looked up
 MAX_BATCH: Final = 500  # of them in one query
+DEADLINE_SECONDS: Final = 2.0  # how long a caller waits for their token to be looked up
 LONGEST: Final = 512  # characters of a token
 
 log = logging.getLogger("headgate")
@@ -71,6 +72,7 @@ class Access:
         tokens: Finder | None = None,
         clock: Clock | None = None,
         now: Callable[[], float] = time.monotonic,
+        deadline: float = DEADLINE_SECONDS,
     ) -> None:
         self._own: list[tuple[str, Caller]] = []
         for name, token, caller in (("admin_token", admin_token, BOOTSTRAP), ("data_token", data_token, DATA)):
@@ -79,7 +81,7 @@ class Access:
             if token is not None:
                 self._own.append((hash_of(token), caller))
         self.open = data_token is None  # whether the data plane is
-        self._lookup = None if tokens is None else _Lookup(tokens.find, now)
+        self._lookup = None if tokens is None else _Lookup(tokens.find, now, deadline)
         self._clock: Clock = clock or SystemClock()
 
     async def caller(self, token: str | None) -> Caller:
@@ -122,9 +124,12 @@ class _Lookup:
     cannot push out those that are good, which are remembered apart.
     """
 
-    def __init__(self, find: Callable[[Collection[str]], Mapping[str, Token]], now: Callable[[], float]) -> None:
+    def __init__(
+        self, find: Callable[[Collection[str]], Mapping[str, Token]], now: Callable[[], float], deadline: float
+    ) -> None:
         self._find = find
         self._now = now
+        self._deadline = deadline
         self._good: dict[str, _Found] = {}
         self._bad: dict[str, _Found] = {}
         self._waiting: dict[str, asyncio.Future[Token | None]] = {}
@@ -143,7 +148,11 @@ class _Lookup:
             answer = self._waiting[digest] = asyncio.get_running_loop().create_future()
             if self._asking is None:
                 self._asking = asyncio.create_task(self._ask())
-        return await asyncio.shield(answer)  # others may wait for it too
+        try:
+            async with asyncio.timeout(self._deadline):
+                return await asyncio.shield(answer)  # others may wait for it too
+        except TimeoutError:
+            raise DatabaseUnavailable(f"tokens: no answer within {self._deadline:g} s") from None
 
     def forget(self) -> None:
         self._generation += 1  # what is under way may be of before

@@ -59,7 +59,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def access(kept: Kept, clock: FakeClock) -> Access:
-    return Access(admin_token="root", data_token="data", tokens=kept, clock=clock, now=clock.now)
+    return Access(admin_token="root", data_token="data", tokens=kept, clock=clock, now=clock.now, deadline=30)
 
 
 def refused(access: Access, token: str | None) -> str:
@@ -209,6 +209,19 @@ def test_one_who_gives_up_takes_it_from_nobody(access: Access, kept: Kept) -> No
         assert kept.gate is not None
         kept.gate.set()
         assert (await second).name == "ci"
+
+    asyncio.run(main())
+
+
+def test_nobody_waits_for_ever(kept: Kept) -> None:
+    kept.gate = threading.Event()
+    access = Access(tokens=kept, deadline=0.01)
+
+    async def main() -> None:
+        with pytest.raises(DatabaseUnavailable, match=r"no answer within 0\.01 s"):
+            await access.caller(GOOD)
+        assert kept.gate is not None
+        kept.gate.set()
 
     asyncio.run(main())
 

@@ -358,4 +358,15 @@ def toml_body() -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": _TOML}}
 
 
-BODIES: Final = (Rule, Override, TierChoice, TokenRequest, Problem)  # what only the above refer to
+def example_of(model: type[BaseModel]) -> dict[str, Any]:
+    """FastAPI leaves out what is null in examples, which then lack what they need."""
+    extra: Any = model.model_config["json_schema_extra"]
+    example: dict[str, Any] = extra["example"]
+    return example
+
+
+Models = tuple[type[BaseModel], ...]
+SHOWN: Final[Models] = (  # in answers, with an example
+    *(Rules, VersionedRule, User, UserLimits, Tiers, Applied, Changes, NewToken, Tokens),
+)
+BODIES: Final[Models] = (Rule, Override, TierChoice, TokenRequest, Problem)  # what only the above refer to

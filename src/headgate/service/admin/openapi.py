@@ -63,6 +63,8 @@ def description_of(app: FastAPI, routers: Sequence[APIRouter]) -> dict[str, Any]
             schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
             schemas.update(schema.pop("$defs", {}))
             schemas.setdefault(model.__name__, schema)
+        for model in models.SHOWN:
+            schemas[model.__name__]["example"] = models.example_of(model)
         routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
         needed = {route.operation_id or route.unique_id: _needs(route) for route in routes}
         for operations in document["paths"].values():

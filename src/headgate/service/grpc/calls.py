@@ -48,13 +48,9 @@ def _unary(
         except Exception as error:  # noqa: BLE001 - told to the caller, and logged
             meter.took(protocol, perf_counter() - start)
             await context.abort(*status_of(error, name))
-<<<<<<< HEAD
-        meter.took(protocol, perf_counter() - start)
+        meter.took(protocol, perf_counter() - start, 1 if size is None else size(request))
         if gate.closed is not None:
             await gate.pass_through()
-=======
-        meter.took(protocol, perf_counter() - start, 1 if size is None else size(request))
->>>>>>> rest
         return sent
 
     return call

@@ -12,11 +12,8 @@ from grpc_health.v1 import health_pb2_grpc
 
 from headgate.service.access import Access
 from headgate.service.grpc.calls import handler_of
-<<<<<<< HEAD
 from headgate.service.grpc.gate import Gate
-=======
 from headgate.service.grpc.health import SERVING, Health
->>>>>>> rest
 from headgate.service.grpc.reflection import reflection_handlers
 from headgate.service.rpc.method import Service
 from headgate.telemetry.meter import Meter
@@ -87,14 +84,10 @@ class GrpcServer:
         """Take no new calls, and wait so many seconds for those under way; None: do not wait."""
         if self._server is not None:
             await self.drain()
-<<<<<<< HEAD
+            self._health.dismiss()
             if grace:
                 await self._gate.close()
             stopping = asyncio.create_task(self._server.stop(grace))
             await asyncio.sleep(GOODBYE)
             self._gate.open()
             await stopping
-=======
-            self._health.dismiss()
-            await self._server.stop(grace)
->>>>>>> rest
