@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,8 @@ from headgate.rules.sources.database import DatabaseSource
 from headgate.rules.sources.file import FileSource
 from headgate.service.access import Access, Role, Scope
 from headgate.service.admin import admin_app
+from headgate.service.data import DataPlane
+from headgate.service.rest.app import HttpApp
 from headgate.testing import FakeClock
 
 ADMIN = "bootstrap-token"
@@ -59,8 +60,27 @@ class Served:
         return secret
 
     def check(self, **facts: Any) -> bool:
-        """A check of this node, in memory: it needs no event loop of its own."""
-        return asyncio.run(self.limiter.check(**facts)).allowed
+        """Whether this node allows a request."""
+        answer = self.http.post("/v1/check", json=facts)
+        assert answer.status_code in (200, 429), answer.text
+        return answer.status_code == 200
+
+
+class Well:
+    """The health of a node that always is."""
+
+    def rules_version(self) -> str | None:
+        return "1"
+
+    def is_draining(self) -> bool:
+        return False
+
+    def faults(self) -> dict[str, str]:
+        return {}
+
+
+def no_metrics(*_: Any) -> Any:
+    raise AssertionError("nobody asks for metrics here")
 
 
 @contextmanager
@@ -76,16 +96,18 @@ def served(
     source: Source = DatabaseSource(database) if rules is None else FileSource(rules)
     tokens = Tokens(database)
     limiter = AsyncLimiter(source)
+    access = Access(admin_token=ADMIN, tokens=tokens)
     app = admin_app(
         source=source,
         limiter=limiter,
-        access=Access(admin_token=ADMIN, tokens=tokens),
+        access=access,
         changes=source.changes() if isinstance(source, DatabaseSource) else None,
         tokens=tokens,
         routers=routers,
         limits=limits,
     )
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", ws="none", lifespan="off"))
+    http = HttpApp(DataPlane(limiter), access, health=Well(), metrics=no_metrics, admin=app)
+    server = uvicorn.Server(uvicorn.Config(http, port=0, log_level="warning", ws="none", lifespan="off"))
     thread = Thread(target=server.run, name="uvicorn")
     thread.start()
     try:
