@@ -1,4 +1,4 @@
-"""Settings of the service. The environment is read here and nowhere else.
+"""Settings of the service, and of the commands that call it. The environment is read here and nowhere else.
 
 Defaults < a TOML file < the environment (`HEADGATE_HTTP_ADDRESS`) < flags (`--http-address`), all under one name: in
 the file it is `http_address`. What is a secret can also be read from a file of its own: `HEADGATE_ADMIN_TOKEN_FILE`.
@@ -28,8 +28,9 @@ from headgate.stores.urls import SCHEMES
 
 PREFIX: Final = "HEADGATE_"
 FROM_FILES: Final = ("store", "database_url", "admin_token", "data_token")  # also by the name with _file
-OF_CLIENTS: Final = ("HEADGATE_URL", "HEADGATE_TOKEN", "HEADGATE_TOKEN_FILE")  # of the other commands
-TOKEN_FILE: Final = "admin-token"  # in data_dir: of an admin token that was made
+OF_CLIENTS: Final = ("HEADGATE_SERVER",)  # of the other commands
+DEFAULT_SERVER: Final = "http://127.0.0.1:8080"
+ADMIN_TOKEN_FILE: Final = "admin-token"  # in the data directory: the token that is made when none is given
 SHORT_TOKEN: Final = 16  # characters; a token below this can be guessed
 # What Kubernetes sets for a service called headgate, and what our tests go by.
 _OF_OTHERS: Final = re.compile(r"HEADGATE_(SERVICE_(HOST|PORT)|PORT(_\d+_|$)|TEST_)")
@@ -154,6 +155,37 @@ class Settings(BaseModel):
     def in_memory(self) -> bool:
         """Whether counters are in this process alone."""
         return self.store.get_secret_value().startswith("memory:")
+
+
+class ClientSettings:
+    """What the commands that call a service go by where no flag says otherwise. Each is read when it is asked for."""
+
+    def __init__(self, environ: Mapping[str, str] = process_environment) -> None:
+        self._environ = environ
+
+    @property
+    def server(self) -> str:
+        """The URL of the service."""
+        return self._environ.get("HEADGATE_SERVER") or DEFAULT_SERVER
+
+    @property
+    def admin_token_file(self) -> Path:
+        """Where a service of this machine keeps the token that it made for itself."""
+        given = self._environ.get(variable("data_dir"))
+        return (Path(given).expanduser() if given else _data_home(self._environ)) / ADMIN_TOKEN_FILE
+
+    def token(self, *names: str) -> str | None:
+        """The first of these settings (`data_token`, `admin_token`) that is set. Raises `InvalidSettings`."""
+        for name in names:
+            problems: list[str] = []
+            keys = {one: variable(one) for one in (name, f"{name}_file")}
+            layer = {one: _Value(self._environ[key], key) for one, key in keys.items() if self._environ.get(key)}
+            found = _with_secrets(layer, problems).get(name)
+            if problems:
+                raise InvalidSettings(*problems)
+            if found is not None:
+                return str(found.given)
+        return None
 
 
 class Loaded(NamedTuple):

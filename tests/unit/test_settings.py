@@ -131,7 +131,7 @@ def test_unknown_variables_are_told_of() -> None:
     environ = {
         "HEADGATE_HTTP_ADRESS": "x",
         "HEADGATE_WHATEVER_THIS_IS": "x",
-        "HEADGATE_URL": "of the other commands",
+        "HEADGATE_SERVER": "of the other commands",
         "HEADGATE_SERVICE_HOST": "of Kubernetes",
         "HEADGATE_PORT": "of Kubernetes",
         "HEADGATE_PORT_8080_TCP_ADDR": "of Kubernetes",

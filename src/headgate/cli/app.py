@@ -8,9 +8,12 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from headgate._version import __version__
-from headgate.cli import FAULT, REFUSED, complain
+from headgate.cli import FAULT, REFUSED, complain, rules, tokens
+from headgate.cli.check import check, peek, reset
+from headgate.cli.events import events
 from headgate.cli.serve import serve
+from headgate.cli.top import top
+from headgate.cli.version import version
 from headgate.errors import HeadgateError, InvalidRule
 
 
@@ -43,11 +46,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-
-@app.command()
-def version() -> None:
-    """Print the version."""
-    print(__version__)
-
-
-app.command()(serve)
+for command in (serve, check, peek, reset):
+    app.command()(command)
+app.add_typer(rules.app, name="rules")
+app.add_typer(tokens.app, name="token")
+for command in (events, top, version):
+    app.command()(command)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from headgate._version import __version__
-from headgate.settings import TOKEN_FILE, Address, Settings, load
+from headgate.settings import ADMIN_TOKEN_FILE, Address, Settings, load
 from headgate.telemetry.logs import configure_logging
 
 WHERE: Final = "Where it listens"
@@ -176,12 +176,12 @@ def _hints(url: str, settings: Settings, token_file: Path) -> list[str]:
         f"  for i in 1 2 3 4 5 6; do {login} {url}/v1/check; done; echo",
         "",
         f"  # what happens now, live; and the API's documentation is at {url}/docs",
-        f"  {_command()} top --url {url} --token-file {shlex.quote(str(token_file))}",
+        f"  {_command()} top --server {url} --token-file {shlex.quote(str(token_file))}",
     ]
 
 
 def _token_file(settings: Settings) -> Path:
-    return settings.data_dir.absolute() / TOKEN_FILE
+    return settings.data_dir.absolute() / ADMIN_TOKEN_FILE
 
 
 def _command() -> str:

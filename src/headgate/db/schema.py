@@ -94,6 +94,38 @@ settings = Table(
     Column("value", Json, nullable=False),
 )
 
+changes = Table(
+    "headgate_changes",
+    metadata,
+    Column("id", Serial, primary_key=True, autoincrement=True),
+    Column("version", BigInteger, nullable=False),  # of the snapshot that the change made
+    Column("at_us", BigInteger, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("action", Text, nullable=False),  # "create", "update", "delete"
+    Column("kind", Text, nullable=False),  # "rule", "tier", "user", "exemption", "settings", "token"
+    Column("subject", Text, nullable=False),  # which one
+    Column("before", Json),  # as in a rules file; null: there was none
+    Column("after", Json),  # null: there is none any more
+    Index("headgate_changes_version", "version"),
+    Index("headgate_changes_subject", "kind", "subject"),
+)
+
+tokens = Table(  # of callers of the service; never the tokens themselves
+    "headgate_tokens",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("hash", Text, nullable=False),  # SHA-256, in hexadecimal digits
+    Column("name", Text, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("scopes", Json, nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("expires_us", BigInteger, nullable=False),
+    Column("revoked_us", BigInteger),
+    Index("headgate_tokens_hash", "hash", unique=True),
+    Index("headgate_tokens_name", "name"),
+)
+
 events = Table(  # what was refused, or would have been by a shadow
     "headgate_events",
     metadata,
@@ -152,36 +184,4 @@ event_runs = Table(  # how far those who write events have come: what they write
     Column("id", Text, primary_key=True),  # of one start of one process
     Column("batch", BigInteger, nullable=False),  # the last one that is here
     Column("at_us", BigInteger, nullable=False),  # when it was written
-)
-
-changes = Table(
-    "headgate_changes",
-    metadata,
-    Column("id", Serial, primary_key=True, autoincrement=True),
-    Column("version", BigInteger, nullable=False),  # of the snapshot that the change made
-    Column("at_us", BigInteger, nullable=False),
-    Column("actor", Text, nullable=False),
-    Column("action", Text, nullable=False),  # "create", "update", "delete"
-    Column("kind", Text, nullable=False),  # "rule", "tier", "user", "exemption", "settings", "token"
-    Column("subject", Text, nullable=False),  # which one
-    Column("before", Json),  # as in a rules file; null: there was none
-    Column("after", Json),  # null: there is none any more
-    Index("headgate_changes_version", "version"),
-    Index("headgate_changes_subject", "kind", "subject"),
-)
-
-tokens = Table(  # of callers of the service; never the tokens themselves
-    "headgate_tokens",
-    metadata,
-    Column("id", Text, primary_key=True),
-    Column("hash", Text, nullable=False),  # SHA-256, in hexadecimal digits
-    Column("name", Text, nullable=False),
-    Column("role", Text, nullable=False),
-    Column("scopes", Json, nullable=False),
-    Column("created_us", BigInteger, nullable=False),
-    Column("created_by", Text, nullable=False),
-    Column("expires_us", BigInteger, nullable=False),
-    Column("revoked_us", BigInteger),
-    Index("headgate_tokens_hash", "hash", unique=True),
-    Index("headgate_tokens_name", "name"),
 )

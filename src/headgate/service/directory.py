@@ -13,7 +13,7 @@ from headgate.errors import InvalidRule, InvalidSettings
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.sources.export import text_of
 from headgate.rules.sources.file import load
-from headgate.settings import TOKEN_FILE, variable
+from headgate.settings import ADMIN_TOKEN_FILE, variable
 
 PRIVATE: Final = 0o700
 HEAD: Final = """\
@@ -30,7 +30,7 @@ class DataDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
-        self.token_file = self.path / TOKEN_FILE
+        self.token_file = self.path / ADMIN_TOKEN_FILE
         self.last_good_file = self.path / "rules-last-good.toml"
         self.events = self.path / "events"  # that are yet to be written to the database
         probe = self.path / f".{uuid4().hex}"

@@ -53,7 +53,7 @@ def test_every_exception_of_headgate_has_an_answer_of_its_own() -> None:
     refused = Limiter("1/minute", clock=FakeClock()).check("alice", cost=2)
     for kind in kinds:
         error = kind(refused) if kind is RateLimited else kind("what it says")
-        if kind not in (HeadgateError, InvalidSettings):  # nobody raises the root; nor, once it serves, the other
+        if kind not in (HeadgateError, InvalidSettings):  # nobody raises the root; settings are read before requests
             assert problem_of(error).status != 500, kind
 
 

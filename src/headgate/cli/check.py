@@ -1,0 +1,161 @@
+"""`headgate check`, `peek` and `reset`: the data plane, by hand."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Annotated, Any, Concatenate, Final
+
+import typer
+
+from headgate.cli import REFUSED
+from headgate.cli.client import Client, Json
+from headgate.cli.options import DATA, AsJson, calls_service
+from headgate.cli.output import STYLES, Cell, duration, emit, say, show_table
+
+_PANEL: Final = "Request"
+_FACTS: Final[dict[str, Any]] = {
+    "subject": Annotated[str | None, typer.Argument(help="The user: short for --user.", show_default=False)],
+    "user": Annotated[str | None, typer.Option(rich_help_panel=_PANEL)],
+    "ip": Annotated[str | None, typer.Option(help="The client's address.", rich_help_panel=_PANEL)],
+    "api_key": Annotated[str | None, typer.Option(rich_help_panel=_PANEL)],
+    "tenant": Annotated[str | None, typer.Option(rich_help_panel=_PANEL)],
+    "endpoint": Annotated[str | None, typer.Option(help="The path, as in /api/search.", rich_help_panel=_PANEL)],
+    "method": Annotated[str | None, typer.Option(help="As in GET.", rich_help_panel=_PANEL)],
+    "tier": Annotated[str | None, typer.Option(rich_help_panel=_PANEL)],
+    "fact": Annotated[
+        list[str] | None,
+        typer.Option(help="Any other fact; may be repeated.", metavar="NAME=VALUE", rich_help_panel=_PANEL),
+    ],
+}
+_NO_FACTS: Final = ("cost", "idempotency_key")  # have a meaning of their own in a request
+
+Cost = Annotated[int, typer.Option(min=0, help="What the request costs.", rich_help_panel=_PANEL)]
+
+
+def _about_request(
+    command: Callable[Concatenate[Client, Json, ...], None],
+) -> Callable[Concatenate[Client, ...], None]:
+    """Let a function that is given a client and the facts of a request have the facts as options."""
+    client, _, *own = inspect.signature(command, eval_str=True).parameters.values()
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in _FACTS.items()
+    ]
+    own = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+
+    @wraps(command)
+    def run(client: Client, **options: Any) -> None:
+        facts = facts_of(**{name: options.pop(name) for name in _FACTS})
+        command(client, facts, **options)
+
+    run.__signature__ = inspect.Signature([client, *added, *own])  # type: ignore[attr-defined]
+    return run
+
+
+@calls_service(*DATA)
+@_about_request
+def check(
+    client: Client,
+    facts: Json,
+    cost: Cost = 1,
+    idempotency_key: Annotated[
+        str | None,
+        typer.Option(help="A check that is repeated with the same key is charged once.", rich_help_panel=_PANEL),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check a request, and charge it. Exit code 0: allowed, 1: refused."""
+    key = {} if idempotency_key is None else {"idempotency_key": idempotency_key}
+    _tell(client.check("/v1/check", {**facts, "cost": cost, **key}), as_json)
+
+
+@calls_service(*DATA)
+@_about_request
+def peek(client: Client, facts: Json, cost: Cost = 1, as_json: AsJson = False) -> None:
+    """Say what a check would say, and charge nothing. Exit code 0: allowed, 1: refused."""
+    _tell(client.check("/v1/peek", {**facts, "cost": cost}), as_json)
+
+
+@calls_service(*DATA)
+@_about_request
+def reset(client: Client, facts: Json, as_json: AsJson = False) -> None:
+    """Forget what a request's subjects have used, under every rule that applies to it."""
+    answer = client.post("/v1/reset", facts)
+    if as_json:
+        emit(answer)
+        return
+    shown = facts | ({"api_key": "…"} if "api_key" in facts else {})
+    say(f"reset: {', '.join(f'{name} {value}' for name, value in shown.items()) or 'limits that all share'}")
+
+
+def facts_of(*, subject: str | None = None, fact: list[str] | None = None, **known: str | None) -> dict[str, Any]:
+    """The facts of a request, of what was given for it. Raises `typer.BadParameter`."""
+    if subject is not None:
+        if known.get("user") is not None:
+            raise typer.BadParameter(f"the user is {subject!r} already: leave out one of the two", param_hint="--user")
+        known["user"] = subject
+    facts = {name: value for name, value in known.items() if value is not None}
+    for text in fact or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"must be NAME=VALUE, as in country=DE, got {text!r}", param_hint="--fact")
+        if name in facts or name in _NO_FACTS:
+            raise typer.BadParameter(f"{name!r} is given twice, or is no fact", param_hint="--fact")
+        facts[name] = value
+    return facts
+
+
+def summary(decision: Json) -> str:
+    """A decision in one line."""
+    verdict = "allowed" if decision["allowed"] else "refused"
+    rule, reason = decision["rule"], decision["reason"]
+    why = _WHY.get(reason)
+    if rule is None:
+        return f"{verdict}: {why or reason}"
+    parts = [f"{decision['remaining']:,} of {decision['limit']:,} left"]
+    if decision["reset_after"] > 0:
+        parts.append(f"all of them in {duration(decision['reset_after'])}")
+    if decision["delay"] > 0:
+        parts.append(f"its turn is in {duration(decision['delay'])}")
+    if not decision["allowed"]:
+        after = decision["retry_after"]
+        parts.append("which never suffices" if after is None else f"retry after {duration(after)}")
+    return f"{verdict} by {rule}{f' ({why})' if why else ''}: {', '.join(parts)}"
+
+
+_WHY: Final = {
+    "no_rule": "no rule applies",
+    "exempt": "exempt from all rules",
+    "shadow": "a rule that only logs would have refused it",
+    "penalty": "blocked, as it was refused too often",
+    "fail_open": "the store does not answer, and the failure mode is open",
+    "fail_closed": "the store does not answer, and the failure mode is closed",
+    "local_fallback": "the store does not answer, and the service decides by itself",
+}
+
+
+def _tell(decision: Json, as_json: bool) -> None:
+    if as_json:
+        emit(decision)
+    else:
+        say(summary(decision), STYLES["allowed" if decision["allowed"] else "refused"])
+        if decision["limits"]:
+            columns = ("rule", "decision", "quota", "remaining", "limit", "reset", "retry after")
+            show_table(columns, map(_row, decision["limits"]))
+    if not decision["allowed"]:
+        raise typer.Exit(REFUSED)
+
+
+def _row(limit: Json) -> tuple[Cell, ...]:
+    allowed = limit["allowed"]
+    return (
+        limit["rule"],
+        "allowed" if allowed else "refused" if limit["enforced"] else "shadow",
+        limit["quota"],
+        limit["remaining"],
+        limit["limit"],
+        duration(limit["reset_after"]),
+        None if allowed else duration(limit["retry_after"]),
+    )

@@ -1,0 +1,260 @@
+"""A client of the service's HTTP API: answers as data, and everything that is none as a `Fault` in plain words."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
+
+import httpx
+
+from headgate._version import __version__
+from headgate.cli import REFUSED
+from headgate.cli.output import Fault
+from headgate.errors import Problem
+from headgate.settings import Address, ClientSettings, variable
+
+TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)  # seconds
+PAGE: Final = 500  # entries asked for at once
+TOML: Final = "application/toml"
+
+Json = dict[str, Any]
+Params = Mapping[str, str | int | bool | None]
+
+
+class Client:
+    """Calls one service. Every method raises `Fault`.
+
+    `token` is sent if there is one; `ca` is a file of certificates to trust in place of the system's, `certificate`
+    and `key` are the client's own. `variables` names those that could have had a token, for who needs one.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        *,
+        token: str | None = None,
+        ca: Path | None = None,
+        certificate: Path | None = None,
+        key: Path | None = None,
+        variables: str = variable("admin_token"),
+    ) -> None:
+        self._variables = variables
+        self.server = server_url(server)
+        headers = {"User-Agent": f"headgate/{__version__}"}
+        if token is not None:
+            headers["Authorization"] = f"Bearer {_sendable(token)}"
+        self._has_token = token is not None
+        self._http = httpx.Client(
+            base_url=self.server,
+            headers=headers,
+            timeout=TIMEOUT,
+            verify=_trust(ca, certificate, key, needed=self.server.startswith("https:")),
+            trust_env=not is_loopback(self.server),  # a proxy cannot reach this machine for us
+        )
+
+    def check(self, path: str, facts: Json) -> Json:
+        """A decision: a refusal is one, whichever status it has."""
+        response = self._send("POST", path, json=facts)
+        data = _json(response)
+        if isinstance(data, dict) and "allowed" in data:
+            return data
+        raise self._fault(response)
+
+    def get(self, path: str, params: Params | None = None) -> Json:
+        """An object."""
+        return self._object(self._send("GET", path, params=params))
+
+    def text(self, path: str, params: Params | None = None, *, accept: str = "*/*") -> str:
+        """What is not JSON."""
+        response = self._send("GET", path, params=params, headers={"Accept": accept})
+        if not response.is_success:
+            raise self._fault(response)
+        return response.text
+
+    def chunks(self, path: str, params: Params | None = None) -> Iterator[str]:
+        """The same piece by piece, as it comes."""
+        with self._faults(), self._http.stream("GET", path, params=_given(params)) as response:
+            if not response.is_success:
+                response.read()
+                raise self._fault(response)
+            yield from response.iter_text()
+
+    def post(self, path: str, data: Json) -> Json:
+        """What was made of the data; empty if nothing is told."""
+        return self._object(self._send("POST", path, json=data))
+
+    def put_toml(self, path: str, content: bytes, params: Params | None = None, *, version: Any = None) -> Json:
+        """The same; with `version`, only if that is still the version of what is there."""
+        condition = {} if version is None else {"If-Match": f'"{version}"'}
+        headers = {"Content-Type": TOML, **condition}
+        return self._object(self._send("PUT", path, params=params, content=content, headers=headers))
+
+    def delete(self, path: str) -> Json:
+        return self._object(self._send("DELETE", path))
+
+    def pages(self, path: str, name: str, params: Params | None = None, *, most: int | None = None) -> Iterator[Json]:
+        """The entries of all pages, up to so many; `name` is what a page has them under."""
+        left = most
+        asked = dict(params or {})
+        while left is None or left > 0:
+            page = self.get(path, {**asked, "limit": PAGE if left is None else min(PAGE, left)})
+            entries = page.get(name, [])
+            yield from entries
+            left = None if left is None else left - len(entries)
+            if not entries or page.get("next") is None:
+                return
+            asked["after"] = page["next"]
+
+    def close(self) -> None:
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _send(self, method: str, path: str, *, params: Params | None = None, **options: Any) -> httpx.Response:
+        with self._faults():
+            return self._http.request(method, path, params=_given(params), **options)
+
+    def _object(self, response: httpx.Response) -> Json:
+        if response.status_code == 204:
+            return {}
+        data = _json(response)
+        if response.is_success and isinstance(data, dict):
+            return data
+        raise self._fault(response)
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        try:
+            yield
+        except httpx.TransportError as error:
+            raise Fault(_explained(error, self.server)) from error
+
+    def _fault(self, response: httpx.Response) -> Fault:
+        """What an answer that is none means."""
+        status, data = response.status_code, _json(response)
+        if not isinstance(data, dict) or not isinstance(data.get("detail"), str):
+            return Fault(f"{self.server} answers {status} to {response.request.url.path}: is it a Headgate service?")
+        if status == 401:
+            why = f"{data['detail']}: give another" if self._has_token else f"{self.server} asks for a token: give one"
+            return Fault(f"{why} with --token, or by {self._variables}")
+        problems = problems_of(data)
+        if problems:
+            return InvalidRules(*problems)
+        return Fault(data["detail"])
+
+
+class InvalidRules(Fault):
+    """The service does not accept what it was sent: everything that is wrong with it."""
+
+    def __init__(self, *problems: Problem) -> None:
+        super().__init__(*map(str, problems), code=REFUSED)
+        self.problems = problems
+
+    def of_file(self, file: str) -> InvalidRules:
+        """The same, with the file that was sent."""
+        return InvalidRules(*(problem._replace(file=file) for problem in self.problems))
+
+
+def problems_of(data: Json) -> list[Problem]:
+    """The `problems` of problem details."""
+    listed = data.get("problems")
+    if not isinstance(listed, list):
+        return []
+    names = ("where", "field", "message")
+    return [Problem(*(str(one.get(name) or "") for name in names)) for one in listed if isinstance(one, dict)]
+
+
+def server_url(text: str) -> str:
+    """A service's URL; `http://` may be left out."""
+    url = text if "://" in text else f"http://{text}"
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        host, parts = None, urlsplit("")
+    if parts.scheme not in ("http", "https") or not host or parts.username or parts.query or parts.fragment:
+        raise Fault(f"--server: must be a URL as in http://127.0.0.1:8080, got {text!r}")
+    return url.rstrip("/")
+
+
+def is_loopback(url: str) -> bool:
+    """Whether a URL is of this machine."""
+    return Address(urlsplit(url).hostname or "", 0).is_loopback
+
+
+def find_token(given: str | None, server: str, names: tuple[str, ...], settings: ClientSettings) -> str | None:
+    """The token to send: as given, of the settings of these names, or the one that a service of this machine made."""
+    token = given or settings.token(*names)
+    if token is not None or not is_loopback(server_url(server)):
+        return token
+    try:
+        return settings.admin_token_file.read_text(encoding="utf-8").strip() or None
+    except (OSError, ValueError):  # none was made, or it is somebody else's
+        return None
+
+
+def _sendable(token: str) -> str:
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise Fault("--token: must be of printable ASCII characters without spaces")
+    return token
+
+
+def _trust(ca: Path | None, certificate: Path | None, key: Path | None, *, needed: bool) -> ssl.SSLContext | bool:
+    if key is not None and certificate is None:
+        raise Fault("--key: is of no use without --certificate")
+    if not needed:
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts nobody, and need not: to read whom to takes a while
+    if ca is None and certificate is None:
+        return True
+    try:
+        context = ssl.create_default_context(cafile=ca)
+        if certificate is not None:
+            context.load_cert_chain(certificate, key)
+    except OSError as error:  # also of what is no certificate
+        files = ", ".join(str(one) for one in (ca, certificate, key) if one is not None)
+        raise Fault(f"{files}: cannot be used as certificates: {error.strerror or error}") from error
+    return context
+
+
+def _given(params: Params | None) -> dict[str, str]:
+    """Those that are set, as query parameters have them."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in (params or {}).items()
+        if value is not None
+    }
+
+
+def _json(response: httpx.Response) -> Any:
+    try:
+        return response.json()
+    except ValueError:
+        return None
+
+
+def _explained(error: httpx.TransportError, server: str) -> str:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return (
+                f"{server}: its certificate is not trusted: {cause.verify_message}; --ca names a file of those to trust"
+            )
+        if isinstance(cause, ssl.SSLError):
+            return f"{server}: no TLS connection can be made: {cause.reason or cause}"
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+        return f"no service answers at {server}: start one with `headgate serve`, or say where it is with --server"
+    if isinstance(error, httpx.TimeoutException):
+        return f"{server} did not answer in time"
+    return f"{server} broke the connection off, or does not speak HTTP: {error}"

@@ -1,0 +1,134 @@
+"""`headgate events`: what was refused, or would have been."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+import typer
+
+from headgate.cli.client import Client, Json
+from headgate.cli.options import ADMIN, AsJson, calls_service
+from headgate.cli.output import (
+    Cell,
+    duration,
+    emit_lines,
+    local_time,
+    on_terminal,
+    plain_table,
+    printable_lines,
+    say,
+    show_table,
+)
+from headgate.cli.times import time_of
+
+EVENTS: Final = "/api/v1/events"
+COLUMNS: Final = ("time", "decision", "reason", "rule", "who", "endpoint", "cost", "limit", "retry after", "stands for")
+USUALLY: Final = 50
+MOST_CSV: Final = 1_000  # of a CSV that is not to have all
+FOLLOW_SECONDS: Final = 1.0  # between looks
+LATE_SECONDS: Final = (
+    30.0  # after which an event that is written late is missed: nodes write some seconds after the fact
+)
+_WHEN: Final = "A time, as in 2027-01-31T12:00, or how long ago, as in 1h."
+
+
+@calls_service(*ADMIN)
+def events(
+    client: Client,
+    rule: Annotated[str | None, typer.Option(help="Only of this rule.")] = None,
+    user: Annotated[str | None, typer.Option(help="Only of this user.")] = None,
+    ip: Annotated[str | None, typer.Option(help="Only of this address.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only of this tenant.")] = None,
+    endpoint: Annotated[str | None, typer.Option(help="Only of this endpoint.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Only of this reason: over_limit, penalty, fail_closed …")] = None,
+    shadow: Annotated[
+        bool | None, typer.Option("--shadow/--no-shadow", help="Only of rules that only log; or only refusals.")
+    ] = None,
+    since: Annotated[str | None, typer.Option(help=f"From then on. {_WHEN}", metavar="WHEN")] = None,
+    until: Annotated[str | None, typer.Option(help=f"Before then. {_WHEN}", metavar="WHEN")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"How many at most: {USUALLY} unless told; of CSV, all.", show_default=False),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new ones, until Ctrl-C.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List requests that were refused, or that a rule which only logs would have refused: the latest first.
+
+    With --json, one object on a line for each event.
+    """
+    now = datetime.now(UTC)
+    wanted: dict[str, Any] = {
+        **{"rule": rule, "user": user, "ip": ip, "tenant": tenant, "endpoint": endpoint, "reason": reason},
+        "shadow": shadow,
+        "since": None if since is None else time_of(since, "--since", now),
+        "until": None if until is None else time_of(until, "--until", now),
+    }
+    if as_csv:
+        if as_json or follow:
+            raise typer.BadParameter("goes neither with --json nor with --follow", param_hint="--csv")
+        if limit is not None and limit > MOST_CSV:
+            message = f"must be at most {MOST_CSV:,} with --csv, or be left out for all of them"
+            raise typer.BadParameter(message, param_hint="--limit")
+        for chunk in client.chunks(EVENTS, {**wanted, "limit": limit, "format": "csv"}):
+            typer.echo(printable_lines(chunk) if on_terminal() else chunk, nl=False)
+    elif follow:
+        if until is not None:
+            raise typer.BadParameter("is of no use with --follow", param_hint="--until")
+        _follow(client, wanted, limit or USUALLY, as_json)
+    elif as_json:
+        emit_lines(client.pages(EVENTS, "events", wanted, most=limit or USUALLY))
+    else:
+        found = list(client.pages(EVENTS, "events", wanted, most=limit or USUALLY))
+        if found:
+            show_table(COLUMNS, map(row_of, found))
+        else:
+            say("no events")
+
+
+def row_of(event: Json) -> tuple[Cell, ...]:
+    """An event for people."""
+    who = " ".join(part for part in (event["dimension"], event["subject"]) if part)
+    return (
+        local_time(event["at"]),
+        "shadow" if event["allowed"] else "refused",
+        event["reason"],
+        event["rule"],
+        who,
+        " ".join(part for part in (event["method"], event["endpoint"]) if part),
+        event["cost"],
+        event["limit"],
+        duration(event["retry_after"]),
+        event["weight"],
+    )
+
+
+def _follow(client: Client, wanted: dict[str, Any], most: int, as_json: bool) -> None:
+    """Print events as they come, the oldest first; to begin with, those that there are."""
+    for event in arriving(client, wanted, most):
+        if as_json:
+            typer.echo(json.dumps(event))
+        else:
+            _, line = plain_table(COLUMNS, [row_of(event)])
+            typer.echo(line)
+
+
+def arriving(client: Client, wanted: dict[str, Any], most: int) -> Iterator[Json]:
+    """Events in the order of their time, each once, without an end."""
+    seen: dict[str, float] = {}
+    while True:
+        now = time.monotonic()
+        found = list(client.pages(EVENTS, "events", wanted, most=most))
+        for event in reversed(found):
+            if event["id"] not in seen:
+                yield event
+            seen[event["id"]] = now
+        seen = {name: at for name, at in seen.items() if now - at < LATE_SECONDS}
+        wanted = {**wanted, "since": time_of(f"{LATE_SECONDS}s", "--since", datetime.now(UTC))}
+        most = max(most, 1_000)
+        time.sleep(FOLLOW_SECONDS)

@@ -1,0 +1,49 @@
+"""Keys that are pressed while a command runs, one by one and without their being shown."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+try:
+    import termios
+    import tty
+except ImportError:  # on Windows: then there is Ctrl-C
+    termios = None  # type: ignore[assignment]
+
+
+class Keys:
+    """Reads the terminal while it is open. Without one, there are no keys."""
+
+    def __init__(self) -> None:
+        self._before: list[object] | None = None
+
+    def __enter__(self) -> Self:
+        if termios is not None and sys.stdin.isatty():
+            self._before = termios.tcgetattr(sys.stdin)
+            tty.setcbreak(sys.stdin)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._before is not None:
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._before)  # type: ignore[arg-type]
+
+    def wait(self, seconds: float, wanted: str) -> bool:
+        """Wait so long; or less, if one of the wanted keys is pressed, and then say so."""
+        deadline = time.monotonic() + seconds
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            if self._before is None:
+                time.sleep(left)
+            elif select.select([sys.stdin], [], [], left)[0]:
+                keys = os.read(sys.stdin.fileno(), 1024)  # past Python's buffer, of which `select` knows nothing
+                if not keys or any(key in wanted for key in keys.decode(errors="replace")):  # none: nobody is there
+                    return True

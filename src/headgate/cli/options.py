@@ -1,0 +1,104 @@
+"""Options that several commands have, and the client that they are made into."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, Concatenate, Final
+
+import typer
+
+from headgate.cli.client import Client, find_token
+from headgate.cli.output import Fault, reported
+from headgate.settings import DEFAULT_SERVER, ClientSettings, variable
+
+ADMIN: Final = ("admin_token",)  # settings whose token to use
+DATA: Final = ("data_token", "admin_token")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_PANEL: Final = "Service"
+_EXISTING: Final[dict[str, Any]] = {"exists": True, "dir_okay": False, "rich_help_panel": _PANEL}
+
+_CONNECTION: Final[dict[str, Any]] = {
+    "server": Annotated[
+        str | None,
+        typer.Option(
+            help=f"URL of the service. Else HEADGATE_SERVER, else {DEFAULT_SERVER}.",
+            metavar="URL",
+            rich_help_panel=_PANEL,
+        ),
+    ],
+    "token": Annotated[
+        str | None,
+        typer.Option(
+            help="Bearer token; better in a file. Else HEADGATE_ADMIN_TOKEN (checks: HEADGATE_DATA_TOKEN first); "
+            "else, for a service of this machine, the one that it keeps in its data directory.",
+            metavar="TOKEN",
+            rich_help_panel=_PANEL,
+        ),
+    ],
+    "token_file": Annotated[
+        Path | None, typer.Option(help="File that holds the token: others cannot see it there.", **_EXISTING)
+    ],
+    "ca": Annotated[Path | None, typer.Option(help="File of certificates to trust.", **_EXISTING)],
+    "certificate": Annotated[Path | None, typer.Option(help="File of the client's own certificate.", **_EXISTING)],
+    "key": Annotated[Path | None, typer.Option(help="File of its key, if that is another.", **_EXISTING)],
+}
+
+
+def calls_service(*tokens: str) -> Callable[[Callable[Concatenate[Client, ...], None]], Callable[..., None]]:
+    """Make a command of a function that is given a client: the options that the client needs are added to its own.
+
+    `tokens` are the settings whose token is sent, in order. Faults are told, and end the process.
+    """
+
+    def decorate(command: Callable[Concatenate[Client, ...], None]) -> Callable[..., None]:
+        own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+        added = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+            for name, annotation in _CONNECTION.items()
+        ]
+
+        @wraps(command)
+        def run(**options: Any) -> None:
+            connection = {name: options.pop(name) for name in _CONNECTION}
+            with reported(), connect(tokens, **connection) as client:
+                command(client, **options)
+
+        run.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in (*own, *added)}
+        return run
+
+    return decorate
+
+
+def connect(
+    tokens: tuple[str, ...],
+    *,
+    server: str | None,
+    token: str | None,
+    token_file: Path | None,
+    **files: Path | None,
+) -> Client:
+    """A client of the options' values, and of the settings where they are not given."""
+    settings = ClientSettings()
+    if token_file is not None:
+        if token is not None:
+            raise typer.BadParameter("give only one of the two", param_hint="--token and --token-file")
+        token = _content(token_file)
+    server = server or settings.server
+    found = find_token(token, server, tokens, settings)
+    return Client(server, token=found, variables=" or ".join(map(variable, tokens)), **files)
+
+
+def _content(file: Path) -> str:
+    try:
+        content = file.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "is not a text in UTF-8"
+        raise Fault(f"--token-file: {file}: cannot be read: {why}") from error
+    if not content:
+        raise Fault(f"--token-file: {file}: is empty")
+    return content

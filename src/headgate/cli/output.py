@@ -1,0 +1,172 @@
+"""How commands speak: tables for people, plain text for pipes, JSON for programs; faults as one line on stderr.
+
+What is shown may come from anybody who ever sent a request. It is never read as markup, and control characters in it
+do not reach the terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, Final
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from headgate.cli import FAULT, complain
+from headgate.errors import HeadgateError
+
+STYLES: Final = {"allowed": "green", "refused": "bold red", "shadow": "yellow", "warning": "yellow"}
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+Cell = str | int | float | bool | None
+
+
+class Fault(HeadgateError):
+    """What keeps a command from doing its work, in lines for people. The process ends with `code`."""
+
+    def __init__(self, *lines: str, code: int = FAULT) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = lines
+        self.code = code
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Tell of faults on stderr, without a traceback, and end the process by their code."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except BrokenPipeError:  # who reads has had enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be flushed
+        raise typer.Exit from None
+    except HeadgateError as error:
+        complain("\n".join(printable(line) for line in str(error).split("\n")))
+        raise typer.Exit(error.code if isinstance(error, Fault) else FAULT) from None
+
+
+def emit(data: Any) -> None:
+    """Data as JSON."""
+    typer.echo(json.dumps(data, indent=2, default=str))  # TOML has times, JSON has none
+
+
+def emit_lines(records: Iterable[Any]) -> None:
+    """Records as JSON, one on each line."""
+    for record in records:
+        typer.echo(json.dumps(record))
+
+
+def say(line: str, style: str = "") -> None:
+    """A line of text."""
+    console = Console(highlight=False)
+    if console.is_terminal:
+        console.print(Text(printable(line), style))
+    else:
+        typer.echo(printable(line))
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, title: str = "") -> None:
+    """A table. Columns of numbers are set to the right, cells that are known words in their colours."""
+    console = Console(highlight=False)
+    if console.is_terminal:
+        console.print(table(columns, rows, title=title))
+        return
+    if title:
+        typer.echo(title)
+    for line in plain_table(columns, rows):
+        typer.echo(line)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, title: str = "") -> RenderableType:
+    """The same for a terminal."""
+    rows = list(rows)
+    made = Table(box=SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold", pad_edge=False)
+    for place, column in enumerate(columns):
+        made.add_column(column, justify="right" if _is_numeric(rows, place) else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*(Text(text, STYLES.get(text, "")) for text in map(cell, row)))
+    return made
+
+
+def plain_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Iterator[str]:
+    """The same as lines of text, as wide as they need to be."""
+    rows = list(rows)
+    lines = [[column.upper() for column in columns], *([cell(value) or "-" for value in row] for row in rows)]
+    widths = [max(cell_len(line[place]) for line in lines) for place in range(len(columns))]
+    right = [_is_numeric(rows, place) for place in range(len(columns))]
+    for line in lines:
+        padded = []
+        for text, width, to_the_right in zip(line, widths, right, strict=True):
+            space = " " * (width - cell_len(text))
+            padded.append(space + text if to_the_right else text + space)
+        yield "  ".join(padded).rstrip()
+
+
+def cell(value: Cell) -> str:
+    """A value as text."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    return printable(value)
+
+
+def printable(text: str) -> str:
+    """The same without control characters, and whatever else a terminal might obey: `\\x1b` in their place."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def printable_lines(text: str) -> str:
+    """The same, with the ends of lines left as they are."""
+    return "\n".join(printable(line.removesuffix("\r")) for line in text.split("\n"))
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as people say them, in two units at most: `17 s`, `2 h 5 min`. None: `never`."""
+    if seconds is None:
+        return "never"
+    if seconds < 10:
+        return f"{round(seconds, 2):g} s"
+    left = round(seconds)
+    place = next(place for place, (size, _) in enumerate(_UNITS) if left >= size)
+    parts: list[str] = []
+    for size, unit in _UNITS[place : place + 2]:
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count:,} {unit}")
+    return " ".join(parts)
+
+
+def local_time(text: str | None) -> str:
+    """A time of the API in the local time zone: `2027-01-01 00:00:00`. What is none stays as it is."""
+    if text is None:
+        return ""
+    try:
+        return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    except ValueError:
+        return text
+
+
+def on_terminal() -> bool:
+    """Whether somebody is there to be asked."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _is_numeric(rows: Sequence[Sequence[Cell]], place: int) -> bool:
+    values = [row[place] for row in rows if row[place] is not None]
+    return bool(values) and all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)

@@ -1,0 +1,66 @@
+"""How busy each rule is, worked out of two looks at `/metrics`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from prometheus_client.parser import text_string_to_metric_families
+
+METRIC: Final = "headgate_checks_total"
+
+
+class Tally(NamedTuple):
+    """How many checks a rule has decided, since the service started; or, as a difference, between two looks."""
+
+    allowed: int = 0
+    refused: int = 0
+    shadow: int = 0  # allowed, though a rule that only logs would have refused
+
+    @property
+    def checks(self) -> int:
+        return sum(self)
+
+    def since(self, before: Tally) -> Tally:
+        """What was added. After a restart, counts begin anew: then all of it was."""
+        if any(now < then for now, then in zip(self, before, strict=True)):
+            return self
+        return Tally(*(now - then for now, then in zip(self, before, strict=True)))
+
+
+class Rate(NamedTuple):
+    """How busy a rule is."""
+
+    rule: str  # empty: checks that no rule applied to
+    checks: float  # each second, as the next three
+    allowed: float
+    refused: float
+    shadow: float
+    total: int  # checks since the service started
+
+
+def tallies_of(page: str) -> dict[str, Tally]:
+    """By rule, what a page of metrics says. Raises `ValueError` for what is no such page."""
+    wanted = [line for line in page.split("\n") if line.startswith((METRIC, f"# TYPE {METRIC}"))]
+    found: dict[str, Tally] = {}
+    for family in text_string_to_metric_families("\n".join([*wanted, ""])):
+        for sample in family.samples:
+            decision = sample.labels.get("decision", "")
+            if sample.name == METRIC and decision in Tally._fields:
+                rule = sample.labels.get("rule", "")
+                tally = found.get(rule, Tally())
+                found[rule] = tally._replace(**{decision: getattr(tally, decision) + int(sample.value)})
+    return found
+
+
+def rates(before: Mapping[str, Tally], after: Mapping[str, Tally], seconds: float) -> list[Rate]:
+    """Of every rule that has decided anything, the busiest first."""
+
+    def each() -> Iterator[Rate]:
+        for rule, tally in after.items():
+            if tally.checks:
+                new = tally.since(before.get(rule, Tally()))
+                allowed, refused, shadow = (count / seconds for count in new)
+                yield Rate(rule, new.checks / seconds, allowed, refused, shadow, tally.checks)
+
+    return sorted(each(), key=lambda rate: (-rate.checks, -rate.total, rate.rule))

@@ -1,0 +1,171 @@
+"""`headgate rules list`, `validate`, `apply`, `diff` and `export`."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headgate.cli import REFUSED
+from headgate.cli.changes import lines_of, quota_of
+from headgate.cli.client import TOML, Client, InvalidRules, Json
+from headgate.cli.options import ADMIN, AsJson, calls_service
+from headgate.cli.output import Cell, Fault, emit, on_terminal, say, show_table
+from headgate.errors import InvalidRule, Problem
+
+RULESET = "/api/v1/ruleset"
+
+RulesFile = Annotated[Path, typer.Argument(help="A rules file, as in docs/reference/rules.md.", metavar="FILE")]
+
+app = typer.Typer(no_args_is_help=True, help="List, check, change and export rules.")
+
+
+@app.command("list")
+@calls_service(*ADMIN)
+def list_rules(client: Client, as_json: AsJson = False) -> None:
+    """List the rules of a service."""
+    rules = list(client.pages("/api/v1/rules", "rules"))
+    if as_json:
+        emit(rules)
+    elif rules:
+        columns = (
+            "id",
+            "quota",
+            "dimension",
+            "endpoints",
+            "methods",
+            "tiers",
+            "action",
+            "priority",
+            "group",
+            "enabled",
+        )
+        show_table(columns, map(_row, rules))
+    else:
+        say("no rules yet: `headgate rules apply FILE` puts those of a file in force")
+
+
+@app.command()
+def validate(
+    files: Annotated[list[Path], typer.Argument(help="Rules files.", metavar="FILE...")], as_json: AsJson = False
+) -> None:
+    """Say whether rules files are good, without a service. Exit code 1: not all of them are."""
+    from headgate.rules.sources.file import load  # noqa: PLC0415 - the other commands need none of it
+
+    problems: list[Problem] = []
+    for file in files:
+        try:
+            rules = load(file).rules
+        except InvalidRule as error:
+            problems += error.problems
+            lines = list(map(str, error.problems))
+        else:
+            lines = [f"{file}: good: {len(rules):,} rule{'' if len(rules) == 1 else 's'}"]
+        for line in [] if as_json else lines:
+            say(line)
+    if as_json:
+        emit({"good": not problems, "problems": [problem._asdict() for problem in problems]})
+    if problems:
+        raise typer.Exit(REFUSED)
+
+
+@app.command()
+@calls_service(*ADMIN)
+def apply(
+    client: Client,
+    file: RulesFile,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Without a terminal, nobody is asked.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a service's rules those of a file, all or nothing. What will change is shown first.
+
+    Rules, tiers and exemptions that the file does not have are deleted; users that it does not have stay.
+    """
+    content = _content(file)
+    planned = _put(client, file, content, dry_run=True)
+    if not as_json:
+        _show(planned)
+    applied = planned
+    if planned["changes"] and not dry_run:
+        if not yes and on_terminal():
+            typer.confirm("Apply?", abort=True, err=True)
+        # Only what was shown: if somebody else changed the rules meanwhile, it is to be looked at again.
+        applied = _put(client, file, content, version=planned["version"])
+        if not as_json:
+            say(f"applied: version {applied['version']}")
+    if as_json:
+        emit(applied)
+
+
+@app.command()
+@calls_service(*ADMIN)
+def diff(client: Client, file: RulesFile, as_json: AsJson = False) -> None:
+    """Say what `apply` would change. Exit code 0: nothing, 1: something, or the file is not good."""
+    planned = _put(client, file, _content(file), dry_run=True)
+    if as_json:
+        emit(planned)
+    else:
+        _show(planned)
+    if planned["changes"]:
+        raise typer.Exit(REFUSED)
+
+
+@app.command()
+@calls_service(*ADMIN)
+def export(
+    client: Client,
+    file: Annotated[Path | None, typer.Argument(help="Where to write it; else stdout.", show_default=False)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a service's rules as a rules file. Users who are in its database are not in it."""
+    document = client.text(RULESET, accept=TOML)
+    if as_json:
+        if file is not None:
+            raise typer.BadParameter("goes to stdout: leave out the file", param_hint="--json")
+        emit(tomllib.loads(document))
+        return
+    if file is None:
+        typer.echo(document, nl=False)
+        return
+    try:
+        file.write_text(document, encoding="utf-8")
+    except OSError as error:
+        raise Fault(f"{file}: cannot be written: {error.strerror}") from error
+    say(f"written: {file}")
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise Fault(f"{file}: cannot be read: {error.strerror}") from error
+
+
+def _put(client: Client, file: Path, content: bytes, *, dry_run: bool = False, version: int | None = None) -> Json:
+    try:
+        return client.put_toml(RULESET, content, {"dry_run": dry_run or None}, version=version)
+    except InvalidRules as error:
+        raise error.of_file(str(file)) from None
+
+
+def _show(planned: Json) -> None:
+    for text, style in lines_of(planned["changes"]):
+        say(text, style)
+
+
+def _row(rule: Json) -> tuple[Cell, ...]:
+    return (
+        rule["id"],
+        quota_of(rule),
+        rule["dimension"],
+        " ".join(rule["endpoints"]) or "all",
+        " ".join(rule["methods"]) or "all",
+        " ".join(rule["tiers"]) or "all",
+        rule["action"],
+        rule["priority"],
+        rule.get("group"),
+        rule["enabled"],
+    )

@@ -1,0 +1,91 @@
+"""`headgate token create`, `list` and `revoke`: who may call the service."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+
+from headgate.cli.client import Client, Json
+from headgate.cli.options import ADMIN, AsJson, calls_service
+from headgate.cli.output import Cell, emit, local_time, say, show_table
+from headgate.cli.times import seconds_of
+
+app = typer.Typer(no_args_is_help=True, help="Make, list and revoke tokens of callers of the service.")
+
+
+@app.command()
+@calls_service(*ADMIN)
+def create(
+    client: Client,
+    name: Annotated[str, typer.Argument(help="Whose it is: the change log names them by it.")],
+    scope: Annotated[
+        list[str],
+        typer.Option(
+            help="What it is for: check, rules, users, events or tokens; may be repeated.", show_default=False
+        ),
+    ],
+    role: Annotated[str, typer.Option(help="What it may do there: viewer, operator or admin.")] = "viewer",
+    expires: Annotated[str, typer.Option(help="How long it is good, as in 12h or 30d.", metavar="DURATION")] = "90d",
+    as_json: AsJson = False,
+) -> None:
+    """Make a token. It is printed once, and cannot be had again."""
+    seconds = seconds_of(expires, "--expires")
+    body = {"name": name, "role": role, "scopes": scope, "expires_in": seconds}
+    made = client.post("/api/v1/tokens", body)
+    if as_json:
+        emit(made)
+        return
+    say(made["token"])
+    note = f"token {made['id']} of {made['name']}: {made['role']}, for {', '.join(made['scopes'])}"
+    typer.echo(f"{note}, until {local_time(made['expires'])}. Keep it now: it is not shown again.", err=True)
+
+
+@app.command("list")
+@calls_service(*ADMIN)
+def list_tokens(client: Client, as_json: AsJson = False) -> None:
+    """List all tokens, but not the tokens themselves."""
+    tokens = list(client.pages("/api/v1/tokens", "tokens"))
+    if as_json:
+        emit(tokens)
+    elif tokens:
+        show_table(("id", "name", "role", "scopes", "state", "expires", "created", "by"), map(_row, tokens))
+    else:
+        say("no tokens yet: `headgate token create NAME` makes one")
+
+
+@app.command()
+@calls_service(*ADMIN)
+def revoke(
+    client: Client,
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="As `headgate token list` shows it.")],
+    as_json: AsJson = False,
+) -> None:
+    """End a token. Every node has heard of it after two seconds."""
+    answer = client.delete(f"/api/v1/tokens/{quote(token_id, safe='')}")
+    if as_json:
+        emit(answer or {"id": token_id})
+    else:
+        say(f"revoked: {token_id}")
+
+
+def state_of(token: Json, now: datetime) -> str:
+    """Whether a token is good."""
+    if token["revoked"] is not None:
+        return "revoked"
+    return "expired" if datetime.fromisoformat(token["expires"]) <= now else "good"
+
+
+def _row(token: Json) -> tuple[Cell, ...]:
+    return (
+        token["id"],
+        token["name"],
+        token["role"],
+        " ".join(token["scopes"]),
+        state_of(token, datetime.now(UTC)),
+        local_time(token["expires"]),
+        local_time(token["created"]),
+        token["created_by"],
+    )

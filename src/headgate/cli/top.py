@@ -1,0 +1,191 @@
+"""`headgate top`: a live view of the busiest rules, and of who hits limits most."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, NamedTuple
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from headgate.cli.client import Client, Json
+from headgate.cli.keys import Keys
+from headgate.cli.options import ADMIN, AsJson, calls_service
+from headgate.cli.output import Cell, Fault, emit, emit_lines, printable, say, show_table, table
+from headgate.cli.rates import Rate, Tally, rates, tallies_of
+from headgate.cli.times import seconds_of, time_of
+
+SUBJECTS_SECONDS: Final = 5.0  # between questions who hits limits: the answer takes the database some work
+MOST_SUBJECTS: Final = 20
+RULE_COLUMNS: Final = ("rule", "checks/s", "allowed/s", "refused/s", "shadow/s", "checks")
+SUBJECT_COLUMNS: Final = ("who", "rule", "refused", "shadow")
+NO_RULE: Final = "(no rule)"
+
+
+class View(NamedTuple):
+    """What there is to see."""
+
+    server: str
+    rates: list[Rate]
+    subjects: list[Json]
+    fault: str = ""  # why there is nothing new to see
+    hidden: str = ""  # why subjects are not to be seen
+
+
+class Watch:
+    """Looks at a service, again and again."""
+
+    def __init__(self, client: Client, period: float, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._period = f"{period:g}s"
+        self._now = now
+        self._last: tuple[float, dict[str, Tally]] | None = None
+        self._subjects: tuple[float, list[Json], str] | None = None  # when, who, and why they are not to be seen
+        self._view = View(client.server, [], [])
+
+    def look(self) -> View:
+        """What is there now, at rates since the last look. Raises `Fault`: no service answers."""
+        try:
+            counted = tallies_of(self._client.text("/metrics"))
+        except ValueError as error:
+            raise Fault(f"{self._client.server}/metrics is not a page of metrics") from error
+        now = self._now()
+        then, before = self._last or (now - 1, counted)
+        self._last = now, counted
+        subjects, hidden = self._top(now)
+        return View(self._client.server, rates(before, counted, max(now - then, 1e-3)), subjects, hidden=hidden)
+
+    def look_again(self) -> View:
+        """The same; when no service answers, what was there last, and why there is nothing new."""
+        try:
+            self._view = self.look()
+        except Fault as fault:
+            self._last = self._subjects = None
+            self._view = self._view._replace(fault=str(fault).partition("\n")[0])
+        return self._view
+
+    def _top(self, now: float) -> tuple[list[Json], str]:
+        if self._subjects is None or now - self._subjects[0] >= SUBJECTS_SECONDS:
+            since = time_of(self._period, "--period", datetime.now(UTC))
+            try:
+                page = self._client.get("/api/v1/events/top", {"since": since, "limit": MOST_SUBJECTS})
+                self._subjects = now, page["top"], ""
+            except Fault as fault:  # this needs a token, and the rest does not
+                self._subjects = now, [], str(fault).partition("\n")[0]
+        return self._subjects[1:]
+
+
+@calls_service(*ADMIN)
+def top(
+    client: Client,
+    once: Annotated[bool, typer.Option("--once", help="Print it once. So it is without a terminal, too.")] = False,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 1.0,
+    period: Annotated[str, typer.Option(help="Who hit limits in this time, as in 15m.", metavar="DURATION")] = "1h",
+    as_json: AsJson = False,
+) -> None:
+    """Show the busiest rules and who hits limits most, live. Press q to leave.
+
+    With --json, one object on a line for each look.
+    """
+    watch = Watch(client, seconds_of(period, "--period"))
+    console = Console(highlight=False)
+    if once or not (as_json or console.is_terminal):
+        watch.look()
+        time.sleep(interval)
+        view = watch.look()
+        emit(as_data(view)) if as_json else _print(view)
+        return
+    try:
+        if as_json:
+            _stream(watch, interval)
+        else:
+            _live(watch, interval, console)
+    except KeyboardInterrupt:
+        pass  # the usual way to leave
+
+
+def as_data(view: View) -> dict[str, Any]:
+    """A view for programs."""
+    return {
+        "server": view.server,
+        "rules": [
+            {
+                "rule": rate.rule or None,
+                **{f"{name}_per_second": getattr(rate, name) for name in ("checks", "allowed", "refused", "shadow")},
+                "checks": rate.total,
+            }
+            for rate in view.rates
+        ],
+        "subjects": view.subjects,
+        "fault": view.fault or view.hidden or None,
+    }
+
+
+def screen(view: View, height: int) -> RenderableType:
+    """A view for a terminal with so many lines."""
+    room = max(3, (height - 12) // 2)
+    parts: list[RenderableType] = [_head(view), Text()]
+    if view.rates:
+        parts.append(table(RULE_COLUMNS, map(_rule_row, view.rates[:room])))
+    else:
+        parts.append(Text("no checks yet", "dim"))
+    if view.subjects:
+        parts.append(table(SUBJECT_COLUMNS, map(_subject_row, view.subjects[:room]), title="hits limits most"))
+    elif view.hidden:
+        parts.append(Text(f"\nwho hits limits is not to be seen: {printable(view.hidden)}", "yellow"))
+    elif view.rates:
+        parts.append(Text("\nnobody has hit a limit lately", "dim"))
+    parts.append(Text("\nq: leave", "dim"))
+    return Group(*parts)
+
+
+def _head(view: View) -> Text:
+    if view.fault:
+        return Text(f"trying again: {printable(view.fault)}", "bold red")
+    allowed = sum(rate.allowed + rate.shadow for rate in view.rates)
+    refused = sum(rate.refused for rate in view.rates)
+    return Text.assemble(
+        (view.server, "bold"),
+        f"  {allowed + refused:,.1f} checks/s  ",
+        (f"{allowed:,.1f} allowed/s  ", "green"),
+        (f"{refused:,.1f} refused/s", "red"),
+    )
+
+
+def _print(view: View) -> None:
+    if view.rates:
+        show_table(RULE_COLUMNS, map(_rule_row, view.rates))
+    else:
+        say("no checks yet")
+    if view.subjects:
+        say("")
+        show_table(SUBJECT_COLUMNS, map(_subject_row, view.subjects))
+    elif view.hidden:
+        typer.echo(f"headgate: who hits limits is not to be seen: {printable(view.hidden)}", err=True)
+
+
+def _live(watch: Watch, interval: float, console: Console) -> None:
+    view = watch.look_again()
+    with Keys() as keys, Live(screen(view, console.height), console=console, screen=True, auto_refresh=False) as live:
+        while not keys.wait(interval, "qQ"):
+            live.update(screen(watch.look_again(), console.height), refresh=True)
+
+
+def _stream(watch: Watch, interval: float) -> None:
+    watch.look_again()
+    while True:
+        time.sleep(interval)
+        emit_lines([as_data(watch.look_again())])
+
+
+def _rule_row(rate: Rate) -> tuple[Cell, ...]:
+    return (rate.rule or NO_RULE, rate.checks, rate.allowed, rate.refused, rate.shadow, rate.total)
+
+
+def _subject_row(one: Json) -> tuple[Cell, ...]:
+    who = " ".join(part for part in (one["dimension"], one["subject"]) if part)
+    return (who, one["rule"], one["refused"], one["shadow"])

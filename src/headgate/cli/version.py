@@ -1,0 +1,17 @@
+"""`headgate version`."""
+
+from __future__ import annotations
+
+import platform
+
+from headgate._version import __version__
+from headgate.cli.options import AsJson
+from headgate.cli.output import emit, say
+
+
+def version(as_json: AsJson = False) -> None:
+    """Print the versions of Headgate and Python."""
+    if as_json:
+        emit({"headgate": __version__, "python": platform.python_version()})
+    else:
+        say(f"headgate {__version__} (Python {platform.python_version()})")
