@@ -26,6 +26,8 @@ class _Commands(TyperGroup):
         except InvalidRule as error:
             complain(str(error))
             sys.exit(REFUSED)
+        except BrokenPipeError:  # nobody reads on: not our business, and Typer's to end quietly
+            raise
         except (HeadgateError, OSError) as error:
             complain(str(error))
             sys.exit(FAULT)
