@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple, Protocol, Self, cast
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 from headgate.core.check import NEVER, REFUSAL, Block, Check, Outcome, Refusal
 from headgate.core.quota import MICROSECONDS, Quota
@@ -138,13 +138,14 @@ class Decision:
         """Of the usual decision, on one check, enforced, allowed and not in warning: when it was made, the check, what
         remains and the reset, in microseconds. None for every other. It is all that most responses tell, in one step.
         """
-        basis = self._basis
-        if basis.__class__ is not tuple or not self.allowed:  # a Basis, or a refusal
+        basis: Any = self._basis
+        if type(basis) is not tuple or not self.allowed:  # a Basis, or a refusal
             return None
-        now_us, checks, _, _, state, states, subject, figures = cast("Late", basis)
+        now_us, checks, _, _, state, states, subject, figures = basis
         check = checks[0]
-        capacity = check.quota.capacity
-        remaining, reset_us = figures(state, now_us, check.quota)
+        quota = check.quota
+        capacity = quota.capacity
+        remaining, reset_us = figures(state, now_us, quota)
         if states is not None:
             warns = states.warns((check.space, subject), capacity - remaining, capacity, now_us, reset_us)
         else:

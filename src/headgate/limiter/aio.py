@@ -123,37 +123,45 @@ class AsyncLimiter:
         if self._due is not None:
             await self._attend(self._due)
         try:
-            decision = way(planned.plan.subject(facts), cost)
+            decision = way(planned[1].subject(facts), cost)
             return decision if isinstance(decision, Decision) else await decision
         except StoreError as error:
             return engine.conclude([engine.ask_planned(facts, planned, cost)], error)[0]
 
     def check_at_once(self, facts: dict[str, str], *, cost: int = 1) -> Decision | None:
         """`check_facts` without waiting, as is possible in memory, and quicker; None where it might have to wait."""
+        if type(cost) is int and 0 <= cost <= MAX_INT and "user" in facts:
+            found = self.check_subject_at_once(facts["user"], cost)
+            if found is not None:
+                return found
         engine = self._engine
         if self._memory is None or self._due is not None or self.holder.current.directory is not None:
             return None
-        single: Any = self._single
-        if single is not None and cost.__class__ is int and 0 <= cost <= MAX_INT:
-            user = facts.get("user")
-            if user is not None:
-                try:
-                    return cast("Decision", single(user, cost))
-                except StoreError as error:
-                    self._single = None  # until the long way finds the store well again
-                    return engine.conclude([engine.ask(None, facts, cost)], error)[0]
         planned = engine.planned(facts)
         way: Any = engine.way(planned, cost)
         asked = None
         try:
             if way is not None:
-                return cast("Decision", way(planned.plan.subject(facts), cost))
+                decision: Decision = way(planned[1].subject(facts), cost)
+                return decision
             asked = engine.ask_planned(facts, planned, cost)
             decision = engine.conclude([asked], self._memory.check([asked.group]) if asked.sent else [])[0]
         except StoreError as error:
             return engine.conclude([asked or engine.ask_planned(facts, planned, cost)], error)[0]
         if not engine.failing:
             self._single = self._short_way
+        return decision
+
+    def check_subject_at_once(self, subject: str, cost: int) -> Decision | None:
+        """The shortest way of `check_at_once`: by subject alone, for a valid cost; None where it cannot be gone."""
+        single: Any = self._single  # where there is one, no reservations and no directory have to be waited for
+        if single is None or self._memory is None:
+            return None
+        try:
+            decision: Decision = single(subject, cost)
+        except StoreError as error:
+            self._single = None  # until the long way finds the store well again
+            return self._engine.conclude([self._engine.ask(subject, {}, cost)], error)[0]
         return decision
 
     async def peek(self, subject: Subject | None = None, /, *, cost: int = 1, **facts: Any) -> Decision:

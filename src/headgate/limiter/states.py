@@ -41,10 +41,10 @@ class Warnings:
     def warns(self, key: tuple[str, str], used: int, limit: int, now_us: int, reset_us: int) -> bool:
         """Whether the limit at `key`, of which this much is used, is in warning; remembers what it says."""
         snapshot = self._holder.current
-        at, until = snapshot.warning_at or self._at, snapshot.warning_until or self._until
-        if used * 100 < limit * at:
-            if not self._warned:
+        if used * 100 < limit * (snapshot.warning_at or self._at):
+            if not self._warned:  # nearly always
                 return False
+            until = snapshot.warning_until or self._until
             whole_us = self._known.get(key)
             if whole_us is None:
                 return False
