@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 from headgate.core.clock import Clock
 from headgate.http.entrance import AsyncEntrance
 from headgate.http.gate import MAX_WAITING, Cost, Identify, charge_of
-from headgate.http.headers import raw
+from headgate.http.headers import raw, raw_usual
 from headgate.http.identity import Identity
 from headgate.http.limits import NAME, Limits
 from headgate.http.problem import refusal
@@ -155,8 +155,9 @@ def _telling(limits: Limits[AsyncLimiter], send: Send) -> Send:
     # Not async itself, which would be a coroutine more per message; and with defaults, which are quicker than closures.
     def telling(message: Message, limits: Limits[AsyncLimiter] = limits, send: Send = send) -> Awaitable[None]:
         if message["type"] in {"http.response.start", "websocket.accept", "websocket.http.response.start"}:
+            usual = None if limits.sole is None else raw_usual(limits.sole)
             message = dict(message)
-            message["headers"] = [*message.get("headers", ()), *limits.raw_fields()]
+            message["headers"] = [*message.get("headers", ()), *(usual or raw(limits.fields))]
         return send(message)
 
     return telling

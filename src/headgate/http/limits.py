@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Generic, TypeVar
 
 from headgate.core.decision import Decision
-from headgate.http.headers import Charged, Fields, RawFields, binding, fields_of, raw, raw_usual
+from headgate.http.headers import Charged, Fields, binding, fields_of
 from headgate.limiter.aio import AsyncLimiter
 from headgate.limiter.sync import Limiter
 
@@ -86,8 +86,3 @@ class Limits(Generic[L]):
     def fields(self) -> Fields:
         """The header fields that tell of them."""
         return fields_of(self.charged)
-
-    def raw_fields(self) -> RawFields:
-        """The same, as ASGI wants them."""
-        usual = None if self.sole is None else raw_usual(self.sole)
-        return raw(self.fields) if usual is None else usual
