@@ -27,8 +27,8 @@ WARNING_PERCENT = 80
 class States(Protocol):
     """A memory of which limits are in warning: what makes them stay in it for a while."""
 
-    def warns(self, key: tuple[str, str], used: int, limit: int, now_us: int, reset_us: int) -> bool:
-        """Whether the limit at this key (space and subject), of which `used` is used, is in warning."""
+    def warns(self, space: str, subject: str, used: int, limit: int, now_us: int, reset_us: int) -> bool:
+        """Whether the subject's limit, of which `used` is used, is in warning."""
         ...
 
 
@@ -147,7 +147,7 @@ class Decision:
         capacity = quota.capacity
         remaining, reset_us = figures(state, now_us, quota)
         if states is not None:
-            warns = states.warns((check.space, subject), capacity - remaining, capacity, now_us, reset_us)
+            warns = states.warns(check.space, subject, capacity - remaining, capacity, now_us, reset_us)
         else:
             warns = (capacity - remaining) * 100 >= capacity * WARNING_PERCENT
         self._state = "warning" if warns else "normal"
@@ -276,7 +276,7 @@ class Decision:
         if states is None:
             return used * 100 >= limit * WARNING_PERCENT
         subject = subjects if isinstance(subjects, str) else subjects[place].subject
-        return states.warns((check.space, subject), used, limit, now_us, outcome.reset_us)
+        return states.warns(check.space, subject, used, limit, now_us, outcome.reset_us)
 
     @property
     def _refusal(self) -> Refusal:

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar, Unpack
 
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, turned_away
+from headgate.errors import StoreError
 from headgate.http.gate import Facts, Gate, Options, Patience
 from headgate.http.limits import Limits
 from headgate.http.request import Request
@@ -135,10 +136,12 @@ class AsyncEntrance:
         gate, limiter = self.gate, self.limiter
         known_in, known = gate.known
         client = known.get(peer) if gate.by_subject and known_in is limiter.holder.current else None
-        if client is None:
+        if client is None or limiter.single is None:
             return None
-        decision = limiter.check_subject_at_once(client["user"], self._cost)
-        return None if decision is None else (client.copy(), self._cost, decision)
+        try:
+            return client.copy(), self._cost, limiter.single(client["user"], self._cost)
+        except StoreError:
+            return None  # it is met again on the longer way, which knows the answer
 
     def check_at_once(self, request: Request) -> Entering | None:
         """`check` without waiting, as is usual in memory; None where it might have to wait."""

@@ -7,7 +7,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import wraps
-from typing import Any, ParamSpec, Self, TypeVar, cast
+from typing import Any, ParamSpec, Self, TypeVar
 
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
@@ -86,7 +86,7 @@ class AsyncLimiter:
         self._short_way: AsyncSingle | Single | None = None
         if rule is not None and single is not None:
             self._short_way = single(template_of(rule), self._engine.states)
-        self._single = self._short_way
+        self.single: Any = self._short_way  # for checks by subject alone; None while they have to go the long way
         self._due: Due | None = None  # there once it has had to do with reservations
         self._settling: set[asyncio.Task[Settlement]] = set()
 
@@ -100,12 +100,12 @@ class AsyncLimiter:
         **facts: Any,
     ) -> Decision:
         """See `Limiter.check`. A caller that is cancelled may have been charged."""
-        if self._single is not None and is_plain(subject, cost, idempotency_key, facts):
+        if self.single is not None and is_plain(subject, cost, idempotency_key, facts):
             try:
-                decision = self._single(cast("str", subject), cost)
+                decision = self.single(subject, cost)
                 return decision if isinstance(decision, Decision) else await decision
             except StoreError as error:
-                self._single = None  # until the long way finds the store well again
+                self.single = None  # until the long way finds the store well again
                 return self._engine.conclude([self._engine.ask(subject, {}, cost)], error)[0]
         if idempotency_key is None:
             return await self.check_facts(self._engine.texts_of(subject, facts), cost=cost)
@@ -130,38 +130,30 @@ class AsyncLimiter:
 
     def check_at_once(self, facts: dict[str, str], *, cost: int = 1) -> Decision | None:
         """`check_facts` without waiting, as is possible in memory, and quicker; None where it might have to wait."""
-        if type(cost) is int and 0 <= cost <= MAX_INT and "user" in facts:
-            found = self.check_subject_at_once(facts["user"], cost)
-            if found is not None:
-                return found
         engine = self._engine
-        if self._memory is None or self._due is not None or self.holder.current.directory is not None:
+        if self._memory is None:
+            return None
+        single: Single | None = self.single
+        if single is not None and "user" in facts and type(cost) is int and 0 <= cost <= MAX_INT:
+            try:
+                return single(facts["user"], cost)
+            except StoreError as error:
+                self.single = None  # until the long way finds the store well again
+                return engine.conclude([engine.ask(None, facts, cost)], error)[0]
+        if self._due is not None or self.holder.current.directory is not None:
             return None
         planned = engine.planned(facts)
-        way: Any = engine.way(planned, cost)
+        way: Single | None = engine.way(planned, cost)
         asked = None
         try:
             if way is not None:
-                decision: Decision = way(planned[1].subject(facts), cost)
-                return decision
+                return way(planned[1].subject(facts), cost)
             asked = engine.ask_planned(facts, planned, cost)
             decision = engine.conclude([asked], self._memory.check([asked.group]) if asked.sent else [])[0]
         except StoreError as error:
             return engine.conclude([asked or engine.ask_planned(facts, planned, cost)], error)[0]
         if not engine.failing:
-            self._single = self._short_way
-        return decision
-
-    def check_subject_at_once(self, subject: str, cost: int) -> Decision | None:
-        """The shortest way of `check_at_once`: by subject alone, for a valid cost; None where it cannot be gone."""
-        single: Any = self._single  # where there is one, no reservations and no directory have to be waited for
-        if single is None or self._memory is None:
-            return None
-        try:
-            decision: Decision = single(subject, cost)
-        except StoreError as error:
-            self._single = None  # until the long way finds the store well again
-            return self._engine.conclude([self._engine.ask(subject, {}, cost)], error)[0]
+            self.single = self._short_way
         return decision
 
     async def peek(self, subject: Subject | None = None, /, *, cost: int = 1, **facts: Any) -> Decision:
@@ -350,7 +342,7 @@ class AsyncLimiter:
         due = self._due
         if due is None:
             due = self._due = Due()
-        self._single = self._short_way = None  # it would not look; that of check_facts does
+        self.single = self._short_way = None  # it would not look; that of check_facts does
         if due.is_time(self._engine.clock.now_us()):
             await self._give_back(due)
         return due
@@ -385,5 +377,5 @@ class AsyncLimiter:
             return self._engine.conclude(asked, error)
         decisions = self._engine.conclude(asked, results)
         if not self._engine.failing:
-            self._single = self._short_way
+            self.single = self._short_way
         return decisions
