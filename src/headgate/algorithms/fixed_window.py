@@ -31,9 +31,10 @@ def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, 
 def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
     limit, window = quota.limit, quota.window_us
     past = now % window
-    if state is None or state[0] < now - past or state[1] == 0:
+    since, count = state or (0, 0)
+    if since < now - past or count == 0:
         return limit, 0
-    remaining = limit - state[1]  # below 0 when the limit was lowered
+    remaining = limit - count  # below 0 when the limit was lowered
     return remaining if remaining > 0 else 0, window - past
 
 

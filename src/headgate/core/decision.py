@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple, Protocol, Self, cast
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 from headgate.core.check import NEVER, REFUSAL, Block, Check, Outcome, Refusal
 from headgate.core.quota import MICROSECONDS, Quota
@@ -27,8 +27,8 @@ WARNING_PERCENT = 80
 class States(Protocol):
     """A memory of which limits are in warning: what makes them stay in it for a while."""
 
-    def warns(self, key: tuple[str, str], used: int, limit: int, now_us: int, reset_us: int) -> bool:
-        """Whether the limit at this key (space and subject), of which `used` is used, is in warning."""
+    def warns(self, space: str, subject: str, used: int, limit: int, now_us: int, reset_us: int) -> bool:
+        """Whether the subject's limit, of which `used` is used, is in warning."""
         ...
 
 
@@ -138,15 +138,16 @@ class Decision:
         """Of the usual decision, on one check, enforced, allowed and not in warning: when it was made, the check, what
         remains and the reset, in microseconds. None for every other. It is all that most responses tell, in one step.
         """
-        basis = self._basis
-        if basis.__class__ is not tuple or not self.allowed:  # a Basis, or a refusal
+        basis: Any = self._basis
+        if type(basis) is not tuple or not self.allowed:  # a Basis, or a refusal
             return None
-        now_us, checks, _, _, state, states, subject, figures = cast("Late", basis)
+        now_us, checks, _, _, state, states, subject, figures = basis
         check = checks[0]
-        capacity = check.quota.capacity
-        remaining, reset_us = figures(state, now_us, check.quota)
+        quota = check.quota
+        capacity = quota.capacity
+        remaining, reset_us = figures(state, now_us, quota)
         if states is not None:
-            warns = states.warns((check.space, subject), capacity - remaining, capacity, now_us, reset_us)
+            warns = states.warns(check.space, subject, capacity - remaining, capacity, now_us, reset_us)
         else:
             warns = (capacity - remaining) * 100 >= capacity * WARNING_PERCENT
         self._state = "warning" if warns else "normal"
@@ -295,7 +296,7 @@ class Decision:
         if states is None:
             return used * 100 >= limit * WARNING_PERCENT
         subject = subjects if isinstance(subjects, str) else subjects[place].subject
-        return states.warns((check.space, subject), used, limit, now_us, outcome.reset_us)
+        return states.warns(check.space, subject, used, limit, now_us, outcome.reset_us)
 
     @property
     def _refusal(self) -> Refusal:

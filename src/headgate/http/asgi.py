@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar, Unpack
 from headgate.core.clock import Clock
 from headgate.http.entrance import AsyncEntrance
 from headgate.http.gate import Options, charge_of
-from headgate.http.headers import Charged, raw, raw_fields_of
+from headgate.http.headers import raw, raw_usual
 from headgate.http.limits import NAME, Limits
 from headgate.http.problem import refusal
 from headgate.limiter.aio import AsyncLimiter
@@ -27,9 +27,6 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]  # frameworks have types of their own for the three
 T = TypeVar("T")
-
-
-_charged = tuple.__new__  # what Charged() does, without a call in between
 
 
 class AsgiRequest:
@@ -78,20 +75,28 @@ class RateLimitMiddleware:
         self._entrance = AsyncEntrance(limiter, **options)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        entrance, request = self._entrance, AsgiRequest(scope)
-        if scope["type"] not in ("http", "websocket") or (entrance.gate.skip and entrance.gate.skips(request.path)):
+        entrance = self._entrance
+        gate = entrance.gate
+        if scope["type"] not in ("http", "websocket") or (gate.skip and gate.skips(AsgiRequest(scope).path)):
             await self._app(scope, receive, send)
             return
-        entering = entrance.check_at_once(request) or await entrance.check(request)
+        client = scope.get("client")
+        entering = entrance.check_peer(client[0]) if client else None
+        if entering is None:
+            request = AsgiRequest(scope)
+            entering = entrance.check_at_once(request) or await entrance.check(request)
         facts, cost, decision = entering
+        passes = decision.allowed and (gate.by_subject or not decision.hold)  # a limit by subject holds nobody back
         limits: Limits[AsyncLimiter] | None = scope.get(NAME)
         if limits is None:
-            limits = scope[NAME] = scope.setdefault("state", {})[NAME] = Limits(entrance.limiter, facts)
+            sole = decision if passes and cost == 1 else None
+            limits = scope[NAME] = scope.setdefault("state", {})[NAME] = Limits(entrance.limiter, facts, sole)
             send = _telling(limits, send)
-        if decision.allowed and not decision.hold:
-            limits.charged.append(_charged(Charged, (decision, cost, entrance.limiter)))
-            if entrance.gate.charge_header is not None:
-                send = self._charging(limits, entrance.gate.charge_header, send)
+        if passes:
+            if limits.sole is not decision:
+                limits.add(decision, cost, entrance.limiter)
+            if gate.charge_header is not None:
+                send = self._charging(limits, gate.charge_header, send)
             await self._app(scope, receive, send)
             return
         async with _Held(receive, entrance.limiter.clock) as held:
@@ -100,8 +105,8 @@ class RateLimitMiddleware:
                 return  # the client has gone
             limits.add(standing, cost, entrance.limiter)
             if standing.allowed:
-                if entrance.gate.charge_header is not None:
-                    send = self._charging(limits, entrance.gate.charge_header, send)
+                if gate.charge_header is not None:
+                    send = self._charging(limits, gate.charge_header, send)
                 await self._app(scope, held.receive, send)
             else:
                 await limits.give_back_async()
@@ -127,9 +132,12 @@ class RateLimitMiddleware:
 def _telling(limits: Limits[AsyncLimiter], send: Send) -> Send:
     """`send`, with the limits' fields added to the start of the response."""
 
-    def telling(message: Message) -> Awaitable[None]:  # not async itself: that would be a coroutine more per message
-        if message["type"] in ("http.response.start", "websocket.accept", "websocket.http.response.start"):
-            message = {**message, "headers": [*message.get("headers", ()), *raw_fields_of(limits.charged)]}
+    # Not async itself, which would be a coroutine more per message; and with defaults, which are quicker than closures.
+    def telling(message: Message, limits: Limits[AsyncLimiter] = limits, send: Send = send) -> Awaitable[None]:
+        if message["type"] in {"http.response.start", "websocket.accept", "websocket.http.response.start"}:
+            usual = None if limits.sole is None else raw_usual(limits.sole)
+            message = dict(message)
+            message["headers"] = [*message.get("headers", ()), *(usual or raw(limits.fields))]
         return send(message)
 
     return telling

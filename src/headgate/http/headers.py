@@ -23,6 +23,9 @@ RawFields = list[tuple[bytes, bytes]]
 
 _PLAIN: Final = re.compile(r"[ !#-\[\]-~]*")  # what a string of structured fields may hold as it is
 _LONGEST: Final = 999_999_999_999_999  # of an integer in structured fields
+_MOST: Final = b"%d" % _LONGEST
+_ALMOST: Final = MICROSECONDS - 1  # added before seconds are counted: those that have begun count
+REMEMBERED: Final = 4_096  # limits
 
 
 class Charged(NamedTuple):
@@ -74,31 +77,50 @@ def fields_of(charged: Sequence[Charged]) -> Fields:
     return fields
 
 
-def raw_fields_of(charged: Sequence[Charged]) -> RawFields:
-    """The same, as ASGI wants them. Written out for the usual case: one limit, far from being reached."""
-    if len(charged) != 1 or charged[0].cost != 1:
-        return raw(fields_of(charged))
-    usual = charged[0].decision.usual()
+def raw_fields_of(decision: Decision, cost: int = 1) -> RawFields:
+    """The fields of the response to a request on which one decision was made, as ASGI wants them."""
+    usual = raw_usual(decision) if cost == 1 else None
+    return raw(fields_of((Charged(decision, cost),))) if usual is None else usual
+
+
+def raw_usual(decision: Decision) -> RawFields | None:
+    """What `raw(fields_of(...))` would be of one decision and cost 1, in the usual case: one limit, far from being
+    reached. None in all others.
+    """
+    usual = decision.usual()
     if usual is None:
-        return raw(fields_of(charged))
+        return None
     now_us, check, remaining, reset_us = usual
-    quota = check.quota
-    limit, policies, name = _raw_static(check.rule, quota.capacity, quota.limit, quota.window_us)
+    known = _raw_known.get(check.space)
+    if known is None or known[0] is not check:
+        known = _raw_static(check)
+    _, limit, policies, name = known
+    left = b"%d" % remaining
     return [
         limit,
-        (b"x-ratelimit-remaining", b"%d" % remaining),
-        (b"x-ratelimit-reset", b"%d" % -((now_us + reset_us) // -MICROSECONDS)),
+        (b"x-ratelimit-remaining", left),
+        (b"x-ratelimit-reset", b"%d" % ((now_us + reset_us + _ALMOST) // MICROSECONDS)),
         policies,
-        (b"ratelimit", b"%b;r=%d;t=%d" % (name, min(remaining, _LONGEST), -(reset_us // -MICROSECONDS))),
+        (
+            b"ratelimit",
+            b"%b;r=%b;t=%d" % (name, left if remaining <= _LONGEST else _MOST, (reset_us + _ALMOST) // MICROSECONDS),
+        ),
     ]
 
 
-@lru_cache(maxsize=4096)
-def _raw_static(
-    rule: str, capacity: int, limit: int, window_us: int
-) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes], bytes]:
-    told, policy, name = _static(rule, capacity, limit, window_us)
-    return (b"x-ratelimit-limit", told.encode()), (b"ratelimit-policy", policy.encode()), name.encode()
+_RawStatic = tuple[Check, tuple[bytes, bytes], tuple[bytes, bytes], bytes]
+_raw_known: Final[dict[str, _RawStatic]] = {}  # by space, and good for that very check: to hash one takes too long
+
+
+def _raw_static(check: Check) -> _RawStatic:
+    """What is told of a check's limit in every response, as ASGI wants it; remembered."""
+    quota = check.quota
+    limit, policy, name = _static(check.rule, quota.capacity, quota.limit, quota.window_us)
+    known = check, (b"x-ratelimit-limit", limit.encode()), (b"ratelimit-policy", policy.encode()), name.encode()
+    if len(_raw_known) >= REMEMBERED:
+        _raw_known.clear()
+    _raw_known[check.space] = known
+    return known
 
 
 def raw(fields: Fields) -> RawFields:
@@ -141,14 +163,14 @@ class _Static(NamedTuple):
     name: str
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=REMEMBERED)
 def _static(rule: str, capacity: int, limit: int, window_us: int) -> _Static:
     name = string(rule)
     filling_us = -(capacity * window_us // -limit)
     return _Static(str(capacity), f"{name};q={min(capacity, _LONGEST)};w={-(filling_us // -MICROSECONDS)}", name)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=REMEMBERED)
 def string(text: str) -> str:
     """A text as a string of structured fields (RFC 9651), which hold ASCII only: all else is percent-encoded."""
     if not _PLAIN.fullmatch(text):

@@ -20,13 +20,23 @@ class Limits(Generic[L]):
     Whoever decides something on the request adds it to `charged`; the outermost middleware tells the client of all.
     """
 
-    __slots__ = ("_given_back", "charged", "facts", "limiter")
+    __slots__ = ("_charged", "_given_back", "facts", "limiter", "sole")
 
-    def __init__(self, limiter: L, facts: Mapping[str, str]) -> None:
+    def __init__(self, limiter: L, facts: Mapping[str, str], sole: Decision | None = None) -> None:
+        """`sole` is what `limiter` has decided, at cost 1, if that is all so far: it is all for most requests."""
         self.limiter: L = limiter
         self.facts = facts
-        self.charged: list[Charged] = []
+        self.sole = sole  # None once somebody has asked for `charged`
+        self._charged: list[Charged] = []
         self._given_back = False
+
+    @property
+    def charged(self) -> list[Charged]:
+        """What was decided, in order."""
+        if self.sole is not None:
+            self._charged.append(Charged(self.sole, 1, self.limiter))
+            self.sole = None
+        return self._charged
 
     def add(self, decision: Decision, cost: int, limiter: Limiter | AsyncLimiter) -> None:
         """Add what a limiter has decided on the request."""

@@ -7,7 +7,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import wraps
-from typing import Any, ParamSpec, Self, TypeVar, cast
+from typing import Any, ParamSpec, Self, TypeVar
 
 from headgate.core.check import Result
 from headgate.core.clock import Clock
@@ -88,7 +88,7 @@ class AsyncLimiter:
         self._short_way: AsyncSingle | Single | None = None
         if rule is not None and single is not None:
             self._short_way = single(template_of(rule), self._engine.states)
-        self._single = self._short_way
+        self.single: Any = self._short_way  # for checks by subject alone; None while they have to go the long way
         self._due: Due | None = None  # there once it has had to do with reservations
         self._settling: set[asyncio.Task[Settlement]] = set()
 
@@ -102,12 +102,12 @@ class AsyncLimiter:
         **facts: Any,
     ) -> Decision:
         """See `Limiter.check`. A caller that is cancelled may have been charged."""
-        if self._single is not None and is_plain(subject, cost, idempotency_key, facts):
+        if self.single is not None and is_plain(subject, cost, idempotency_key, facts):
             try:
-                decision = self._single(cast("str", subject), cost)
+                decision = self.single(subject, cost)
                 return decision if isinstance(decision, Decision) else await decision
             except StoreError as error:
-                self._single = None  # until the long way finds the store well again
+                self.single = None  # until the long way finds the store well again
                 return self._engine.conclude([self._engine.ask(subject, {}, cost)], error)[0]
         if idempotency_key is None:
             return await self.check_facts(self._engine.texts_of(subject, facts), cost=cost)
@@ -128,7 +128,7 @@ class AsyncLimiter:
         if self._due is not None:
             await self._attend(self._due)
         try:
-            decision = way(planned.plan.subject(facts), cost)
+            decision = way(planned[1].subject(facts), cost)
             return decision if isinstance(decision, Decision) else await decision
         except StoreError as error:
             return engine.conclude([engine.ask_planned(facts, planned, cost)], error)[0]
@@ -136,29 +136,34 @@ class AsyncLimiter:
     def check_at_once(self, facts: dict[str, str], *, cost: int = 1) -> Decision | None:
         """`check_facts` without waiting, as is possible in memory, and quicker; None where it might have to wait."""
         engine = self._engine
-        if self._memory is None or self._due is not None or self.holder.current.directory is not None:
+        if self._memory is None:
             return None
-        single: Any = self._single
-        if single is not None and cost.__class__ is int and 0 <= cost <= MAX_INT:
-            user = facts.get("user")
-            if user is not None:
-                try:
-                    return cast("Decision", single(user, cost))
-                except StoreError as error:
-                    self._single = None  # until the long way finds the store well again
-                    return engine.conclude([engine.ask(None, facts, cost)], error)[0]
-        planned = engine.planned(facts)
-        way: Any = engine.way(planned, cost)
+        single: Single | None = self.single
+        if single is not None and "user" in facts and type(cost) is int and 0 <= cost <= MAX_INT:
+            try:
+                return single(facts["user"], cost)
+            except StoreError as error:
+                self.single = None  # until the long way finds the store well again
+                return engine.conclude([engine.ask(None, facts, cost)], error)[0]
+        if self._due is not None:
+            return None
+        snapshot, known = self.holder.current, None
+        if snapshot.directory is not None:
+            known = Known(snapshot, snapshot.user(facts))
+            if known.user is UNKNOWN:  # they have to be looked up
+                return None
+        planned = engine.planned(facts, known)
+        way: Single | None = engine.way(planned, cost)
         asked = None
         try:
             if way is not None:
-                return cast("Decision", way(planned.plan.subject(facts), cost))
+                return way(planned[1].subject(facts), cost)
             asked = engine.ask_planned(facts, planned, cost)
             decision = engine.conclude([asked], self._memory.check([asked.group]) if asked.sent else [])[0]
         except StoreError as error:
             return engine.conclude([asked or engine.ask_planned(facts, planned, cost)], error)[0]
         if not engine.failing:
-            self._single = self._short_way
+            self.single = self._short_way
         return decision
 
     async def peek(self, subject: Subject | None = None, /, *, cost: int = 1, **facts: Any) -> Decision:
@@ -202,7 +207,7 @@ class AsyncLimiter:
             results = await self._store.check([together.group]) if together.group.checks else []
         except StoreError as error:
             return self._engine.conclude(together.asked, error)
-        own: list[Any] = [one for result in results for one in together.results(cast("Result", result))]
+        own = [one for result in results if isinstance(result, Result) for one in together.results(result)]
         return self._engine.conclude(together.asked, own)
 
     async def wait(
@@ -418,7 +423,7 @@ class AsyncLimiter:
         due = self._due
         if due is None:
             due = self._due = Due()
-        self._single = self._short_way = None  # it would not look; that of check_facts does
+        self.single = self._short_way = None  # it would not look; that of check_facts does
         if due.is_time(self._engine.clock.now_us()):
             await self._give_back(due)
         return due
@@ -453,5 +458,5 @@ class AsyncLimiter:
             return self._engine.conclude(asked, error)
         decisions = self._engine.conclude(asked, results)
         if not self._engine.failing:
-            self._single = self._short_way
+            self.single = self._short_way
         return decisions

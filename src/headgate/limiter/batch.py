@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from headgate.core.check import Check, Group, Result
 from headgate.core.quota import MAX_INT
 from headgate.core.reservation import whole_cost
-from headgate.limiter.engine import Asked, Engine, Known, Planned
+from headgate.limiter.engine import Asked, Engine, Known
 from headgate.rules.directory import UNKNOWN
 from headgate.rules.penalties import IDENTITIES
 from headgate.rules.plan import Applied, Plan, template_of
@@ -50,12 +50,12 @@ def ways(engine: Engine, asks: Sequence[Ask], known: Sequence[Known] | None, *, 
     for place, (facts, cost, idempotency_key) in enumerate(asks):
         plan = plan_of(facts, clock, UNKNOWN if known is None else known[place].user)
         if not plainly or idempotency_key is not None or type(cost) is not int or not 0 <= cost <= MAX_INT:
-            asked = engine.ask_planned(facts, Planned(snapshot, plan), cost, idempotency_key)
+            asked = engine.ask_planned(facts, (snapshot, plan), cost, idempotency_key)
             found.append((None, "", asked))
             continue
         way = quick.get(plan)
         if way is None and short:
-            way = engine.way(Planned(snapshot, plan), cost)
+            way = engine.way((snapshot, plan), cost)
         if way is not None:
             found.append((way, plan.subject(facts), None))
         else:
@@ -100,7 +100,7 @@ def ask_together(engine: Engine, parts: Sequence[Part], known: Sequence[Known] |
         for fact in IDENTITIES:
             if fact in facts:
                 identities.setdefault(fact, facts[fact])
-        applying = plan or engine.planned(facts, None if known is None else known[place]).plan
+        applying = plan or engine.planned(facts, None if known is None else known[place])[1]
         asked.append(Asked(applying, Group(applying.checks(facts, whole_cost(cost))), cost))
     penalty = engine.penalty_of(identities) if any(one.plan.enforced for one in asked) else None
     if penalty is not None:

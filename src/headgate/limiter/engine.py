@@ -59,11 +59,7 @@ class Known(NamedTuple):
     user: User | Unknown | None
 
 
-class Planned(NamedTuple):
-    """The rules that apply to a request, and the snapshot that they are of."""
-
-    snapshot: Snapshot
-    plan: Plan
+Planned = tuple[Snapshot, Plan]  # the rules that apply to a request, behind the snapshot that they are of
 
 
 class Engine:
@@ -157,9 +153,9 @@ class Engine:
         return self.ask_planned(texts, self.planned(texts, known), cost, idempotency_key, peek=peek)
 
     def planned(self, texts: dict[str, str], known: Known | None = None) -> Planned:
-        """Which rules apply to a request, and the snapshot that says so."""
+        """Which rules apply to a request, behind the snapshot that says so."""
         snapshot, user = known or (self.holder.current, UNKNOWN)
-        return Planned(snapshot, snapshot.plan(texts, self.clock, user))
+        return snapshot, snapshot.plan(texts, self.clock, user)
 
     def way(self, planned: Planned, cost: int) -> Any | None:
         """The store's short way for a request to which one plain rule applies; None when it has to go the long way."""
@@ -259,7 +255,9 @@ class Engine:
             known["tier"] = ""
         return Known(snapshot, snapshot.user(known))
 
-    def conclude(self, asked: list[Asked], results: list[Result | IdempotencyConflict] | StoreError) -> list[Decision]:
+    def conclude(
+        self, asked: list[Asked], results: Sequence[Result | IdempotencyConflict] | StoreError
+    ) -> list[Decision]:
         """The decisions that the store's answers mean. Not all requests were sent to it.
 
         Raises the first conflict, when all others are decided.

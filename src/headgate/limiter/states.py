@@ -38,19 +38,19 @@ class Warnings:
         self._warned = False  # whether there was ever one to remember
         self._known: Recent[tuple[str, str], int] = Recent(size)  # when the limit is whole again, if nobody comes
 
-    def warns(self, key: tuple[str, str], used: int, limit: int, now_us: int, reset_us: int) -> bool:
-        """Whether the limit at `key`, of which this much is used, is in warning; remembers what it says."""
+    def warns(self, space: str, subject: str, used: int, limit: int, now_us: int, reset_us: int) -> bool:
+        """Whether the subject's limit, of which this much is used, is in warning; remembers what it says."""
         snapshot = self._holder.current
-        at, until = snapshot.warning_at or self._at, snapshot.warning_until or self._until
-        if used * 100 < limit * at:
-            if not self._warned:
+        if used * 100 < limit * (snapshot.warning_at or self._at):
+            if not self._warned:  # nearly always
                 return False
-            whole_us = self._known.get(key)
+            until = snapshot.warning_until or self._until
+            whole_us = self._known.get((space, subject))
             if whole_us is None:
                 return False
             if used * 100 < limit * until or now_us >= whole_us:
-                self._known.drop(key)
+                self._known.drop((space, subject))
                 return False
         self._warned = True
-        self._known.put(key, now_us + reset_us)
+        self._known.put((space, subject), now_us + reset_us)
         return True

@@ -14,6 +14,7 @@ from headgate import AsyncLimiter, InvalidCheck, InvalidRule, Rule
 from headgate.http.asgi import App as App_
 from headgate.http.asgi import AsgiRequest, Message, RateLimitMiddleware, Receive, Scope, Send
 from headgate.rules import Snapshot
+from headgate.stores.memory import MemoryStore
 from headgate.testing import FakeClock
 
 CLIENT = ("192.0.2.7", 4711)
@@ -248,6 +249,39 @@ def test_clients_that_are_remembered_are_forgotten_when_proxies_are_trusted_late
             await get(app, headers=forwarded)
         left = [(await limiter.peek(ip=ip)).remaining for ip in ("192.0.2.7", "198.51.100.1")]
         assert left == [7, 7]
+
+    run(test)
+
+
+def test_what_an_app_does_to_the_facts_of_a_request_does_not_reach_the_next_one(clock: FakeClock) -> None:
+    async def test() -> None:
+        found: list[dict[str, str]] = []
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            facts = scope["state"]["headgate"].facts
+            found.append(dict(facts))
+            facts["user"] = "somebody else"
+            await answer(scope, receive, send)
+
+        limiter = AsyncLimiter("9/minute", clock=clock)
+        limited = RateLimitMiddleware(app, limiter=limiter)
+        for _ in range(3):
+            await get(limited)
+        assert found == [{"user": "ip:192.0.2.7"}] * 3
+        assert (await limiter.peek("ip:192.0.2.7")).remaining == 6
+
+    run(test)
+
+
+def test_a_full_store_lets_a_remembered_client_pass_or_not_as_the_failure_mode_says(clock: FakeClock) -> None:
+    async def test() -> None:
+        store = MemoryStore(max_keys=1, clock=clock)
+        limiter = AsyncLimiter("1/minute fixed_window", store=store, clock=clock, failure_mode="closed")
+        app = RateLimitMiddleware(answer, limiter=limiter)
+        statuses = [(await get(app, client=(ip, 1))).status for ip in ("192.0.2.7", "192.0.2.8", "192.0.2.8")]
+        assert statuses == [200, 503, 503]
+        clock.advance(60)
+        assert [(await get(app, client=("192.0.2.8", 1))).status for _ in range(2)] == [200, 429]
 
     run(test)
 

@@ -6,12 +6,16 @@ import asyncio
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from headgate import AsyncLimiter, Limiter, Quota, Rule
 from headgate.rules.rule import FailureMode
+from headgate.rules.snapshot import Snapshot
+from headgate.rules.sources.users import CachedDirectory
+from headgate.rules.users import User
 from headgate.stores.memory import MemoryStore
 from headgate.testing import FakeClock
 from tests.integration.limiters import ALGORITHMS
@@ -274,3 +278,18 @@ def test_nothing_is_at_once_that_may_have_to_wait(clock: FakeClock) -> None:
 
     asyncio.run(main())
     assert AsyncLimiter("5/minute", store="redis://localhost").check_at_once({"user": "alice"}) is None
+
+
+def test_a_user_who_is_at_hand_is_checked_at_once(clock: FakeClock) -> None:
+    async def main() -> None:
+        rules = [Rule(id="free", quota="1/minute"), Rule(id="pro", quota="9/minute", tiers=["pro"])]
+        directory = CachedDirectory(lambda ids: {one: User(id=one, tier="pro") for one in ids})
+        with closing(directory):
+            limiter = AsyncLimiter(Snapshot(rules, directory=directory), clock=clock)
+            assert limiter.check_at_once({"user": "alice"}) is None  # the directory has to be asked
+            assert len((await limiter.check_facts({"user": "alice"})).limits) == 2
+            decision = limiter.check_at_once({"user": "alice"})
+            assert decision is not None
+            assert [limit.remaining for limit in decision.limits] == [0, 8]
+
+    asyncio.run(main())

@@ -126,8 +126,8 @@ def test_bad_thresholds_in_a_file(tmp_path: Path) -> None:
 def test_the_memory_is_bounded() -> None:
     warnings = Warnings(Holder(Snapshot([])), None, None, size=10)
     for number in range(1_000):
-        assert warnings.warns(("space", str(number)), 9, 10, 0, 100)
-    assert 10 <= sum(warnings.warns(("space", str(number)), 75, 100, 1, 100) for number in range(1_000)) <= 20
+        assert warnings.warns("space", str(number), 9, 10, 0, 100)
+    assert 10 <= sum(warnings.warns("space", str(number), 75, 100, 1, 100) for number in range(1_000)) <= 20
 
 
 def test_shadows_do_not_warn() -> None:
