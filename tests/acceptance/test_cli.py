@@ -10,21 +10,27 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from multiprocessing import get_context
+from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from headgate import __version__
+from headgate.cli import main
 from headgate.rules.sources.file import load
 from tests.certificates import Authority
 from tests.servers import free_port
 from tests.service import Service, environment, running_service
 
+WARM: Final = get_context("forkserver")
+WARM.set_forkserver_preload(["headgate.cli.app"])
 SCRIPT: Final = str(Path(sys.executable).with_name("headgate"))
 WAIT_SECONDS: Final = 30.0  # for what comes some moments later
 RULES: Final = """\
@@ -70,9 +76,29 @@ class Cli:
         return ended.stderr.removeprefix("headgate: ").rstrip("\n")
 
     def run(self, *args: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [SCRIPT, *args], env=self.environ, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
-        )
+        """In a process of its own, forked from one that has imported what it needs: there are many of them."""
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            process = WARM.Process(target=_command, args=(args, self.environ, DupFd(out.fileno()), DupFd(err.fileno())))
+            process.start()
+            process.join()
+            texts = []
+            for file in (out, err):
+                file.seek(0)
+                texts.append(file.read().decode())
+        assert process.exitcode is not None
+        return subprocess.CompletedProcess(args, process.exitcode, *texts)
+
+
+def _command(args: tuple[str, ...], environ: dict[str, str], out: Any, err: Any) -> None:
+    """`headgate` with these arguments, in this process."""
+    with Path(os.devnull).open() as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(out.detach(), 1)
+    os.dup2(err.detach(), 2)
+    os.environ.clear()
+    os.environ.update(environ)
+    sys.argv = [SCRIPT, *args]
+    main()
 
 
 @pytest.fixture(scope="module")
