@@ -1,7 +1,7 @@
 """The service under load: checks per second of each of its protocols, with one worker.
 
-h2load keeps a few connections busy, with several calls under way on each. Every server is a process of its own, from
-`benchmarks.service_apps`. A call whose method does nothing is what the transport alone takes.
+h2load keeps a few connections busy, with several calls under way on each. The service is `headgate serve`, as everybody
+runs it. A method of another server that does nothing is what gRPC alone takes.
 
 h2load, the server and Redis share the machine, so that checks per second also tell how the system shares out its
 processors. The processor time that the server spent per call is told as well: noise disturbs it least.
@@ -12,6 +12,7 @@ gone down by the checks of all calls that h2load counted.
 
 from __future__ import annotations
 
+import json
 import re
 import struct
 import subprocess
@@ -22,15 +23,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import quantiles
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.measure import Series, Turn, interleave
 from benchmarks.plan import Plan
 from benchmarks.report import Row, Section, Target
-from benchmarks.service_apps import ENDPOINT
 from benchmarks.web import PATIENCE, cpu_seconds
-from benchmarks.web_apps import STORE
+from benchmarks.web_apps import LIMIT
 from tests.servers import Server, free_port
+from tests.service import running_service
 from tests.webserver import running
 
 BATCH = 100  # checks
@@ -38,6 +39,32 @@ FINDER = Path(__file__).parent.parent / "scripts" / "h2load"
 SERVICE = "/headgate.v1.RateLimiter"
 SUCCEEDED = re.compile(r"requests: .* (\d+) done, (\d+) succeeded")
 GRPC = ("content-type: application/grpc", "te: trailers")
+JSON = ("content-type: application/json",)
+ENDPOINT = "/api/search"
+RULES = f"""
+[[rules]]
+id = "searches"
+dimension = "user"
+endpoints = ["/api/*"]
+algorithm = "fixed_window"
+limit = {LIMIT}
+window = "30d"
+
+[[rules]]
+id = "logins"
+dimension = "ip"
+endpoints = ["/login"]
+limit = {LIMIT}
+window = "30d"
+"""
+MORE_RULES = f"""{RULES}
+[[rules]]
+id = "all"
+dimension = "global"
+algorithm = "fixed_window"
+limit = {LIMIT}
+window = "30d"
+"""
 
 
 @dataclass(frozen=True)
@@ -45,14 +72,17 @@ class Call:
     """What h2load sends, over and over. `checks` is how many each call makes; 0: none, as it has nothing to do."""
 
     name: str
-    server: str  # of benchmarks.service_apps
+    server: str  # one of SERVERS
     path: str
     body: Callable[[], bytes]
     headers: tuple[str, ...]
     checks: int
     connections: int
     streams: int  # under way at a time on each connection
-    options: tuple[str, ...] = ()
+
+    @property
+    def is_http(self) -> bool:
+        return self.headers is JSON
 
 
 def grpc_unary() -> bytes:
@@ -68,6 +98,15 @@ def grpc_batch() -> bytes:
     return framed(CheckBatchRequest(checks=[CheckRequest(identifier=user, endpoint=ENDPOINT) for user in users]))
 
 
+def http_check() -> bytes:
+    return json.dumps({"user": "user-0", "endpoint": ENDPOINT}).encode()
+
+
+def http_batch() -> bytes:
+    checks = [{"user": f"user-{number}", "endpoint": ENDPOINT} for number in range(BATCH)]
+    return json.dumps({"checks": checks}).encode()
+
+
 def framed(message: Any) -> bytes:
     """A message as gRPC sends it."""
     body: bytes = message.SerializeToString()
@@ -81,11 +120,14 @@ UNARY, GRPC_BATCH, TWO_RULES, EMPTY = (
     "empty handler",
 )
 CALLS = (
-    Call(UNARY, "grpc", f"{SERVICE}/CheckRateLimit", grpc_unary, GRPC, 1, 8, 8),
-    Call(EMPTY, "grpc", "/benchmarks.Empty/Check", grpc_unary, GRPC, 0, 8, 8),
-    Call(GRPC_BATCH, "grpc", f"{SERVICE}/CheckRateLimits", grpc_batch, GRPC, BATCH, 2, 4),
-    Call(TWO_RULES, "grpc-two-rules", f"{SERVICE}/CheckRateLimits", grpc_batch, GRPC, BATCH, 2, 4),
+    Call(UNARY, "one rule", f"{SERVICE}/CheckRateLimit", grpc_unary, GRPC, 1, 8, 8),
+    Call(EMPTY, "empty", "/benchmarks.Empty/Check", grpc_unary, GRPC, 0, 8, 8),
+    Call(GRPC_BATCH, "one rule", f"{SERVICE}/CheckRateLimits", grpc_batch, GRPC, BATCH, 2, 4),
+    Call(TWO_RULES, "two rules", f"{SERVICE}/CheckRateLimits", grpc_batch, GRPC, BATCH, 2, 4),
+    Call("HTTP check", "one rule", "/v1/check", http_check, JSON, 1, 32, 1),
+    Call(f"HTTP batch of {BATCH}", "one rule", "/v1/check/batch", http_batch, JSON, BATCH, 8, 1),
 )
+SERVERS = {"one rule": RULES, "two rules": MORE_RULES}
 TARGETS = {
     ("memory", GRPC_BATCH): Target(100_000, "checks/s"),
     ("Redis", GRPC_BATCH): Target(60_000, "checks/s"),
@@ -93,13 +135,20 @@ TARGETS = {
 OVER_EMPTY = Target(0.9)
 
 
+class Served(NamedTuple):
+    """A server, and where it listens; 0: nowhere."""
+
+    pid: int
+    grpc_port: int
+    http_port: int = 0
+
+
 @dataclass
 class Work:
     """The turns of one call: checks per second, response times, and the server's processor time per call."""
 
     call: Call
-    port: int
-    pid: int
+    at: Served
     body: Path
     h2load: Path
     seconds: int
@@ -109,9 +158,9 @@ class Work:
 
     def turn(self) -> float:
         left = self._left()
-        cpu = cpu_seconds(self.pid)
+        cpu = cpu_seconds(self.at.pid)
         calls, times_us = self._load()
-        self.cpu_us.append((cpu_seconds(self.pid) - cpu) / calls * 1e6)
+        self.cpu_us.append((cpu_seconds(self.at.pid) - cpu) / calls * 1e6)
         centiles = quantiles(times_us, n=100)
         self.p50_ms.append(centiles[49] / 1_000)
         self.p99_ms.append(centiles[98] / 1_000)
@@ -122,11 +171,13 @@ class Work:
         call, log = self.call, self.body.with_suffix(".log")
         log.unlink(missing_ok=True)
         command = [str(self.h2load), "--threads", "1", "--clients", str(call.connections)]
-        command += ["--max-concurrent-streams", str(call.streams), "--duration", str(self.seconds), *call.options]
+        command += ["--max-concurrent-streams", str(call.streams), "--duration", str(self.seconds)]
+        if call.is_http:
+            command.append("--h1")
         command += ["--data", str(self.body), "--log-file", str(log)]
         for header in call.headers:
             command += ["--header", header]
-        command.append(f"http://127.0.0.1:{self.port}{call.path}")
+        command.append(f"http://127.0.0.1:{self.at.http_port if call.is_http else self.at.grpc_port}{call.path}")
         told = subprocess.run(command, capture_output=True, text=True, timeout=self.seconds + PATIENCE, check=False)
         found = SUCCEEDED.search(told.stdout)
         if told.returncode != 0 or found is None or found[1] != found[2] or found[1] == "0":
@@ -136,12 +187,14 @@ class Work:
 
     def _left(self) -> int:
         """How much is left of the limits of all users together."""
+        if not self.call.checks:
+            return 0
         import grpc
 
         from headgate.service.protos.rate_limiter_pb2 import CheckBatchRequest, CheckBatchResponse, CheckRequest
 
         looks = [CheckRequest(identifier=f"user-{number}", endpoint=ENDPOINT, cost=0) for number in range(BATCH)]
-        with grpc.insecure_channel(f"127.0.0.1:{self.port}") as channel:
+        with grpc.insecure_channel(f"127.0.0.1:{self.at.grpc_port}") as channel:
             method: Any = channel.unary_unary(f"{SERVICE}/CheckRateLimits")
             told = method(CheckBatchRequest(checks=looks).SerializeToString(), timeout=PATIENCE)
         answers = CheckBatchResponse.FromString(told).responses
@@ -167,8 +220,8 @@ def run(plan: Plan, server: Server, h2load: Path) -> Section:
         notes=[
             "one rule applies to each check, in fixed windows, by user; a limit that is not reached;",
             "p50, p99: of the response times of calls, with as many under way as it takes to keep the worker busy;",
-            "CPU: the worker's processor time per call, which noise disturbs least. The empty handler is a method of",
-            "the same server that does nothing: unary calls are compared with it, by processor time.",
+            "CPU: the worker's processor time per call, which noise disturbs least. The empty handler is a method that",
+            "does nothing, of another server with the same event loop: unary calls are compared with it, by CPU.",
         ],
     )
     for store in ("memory",) if plan.brief else ("memory", "Redis"):
@@ -179,21 +232,26 @@ def run(plan: Plan, server: Server, h2load: Path) -> Section:
 
 @contextmanager
 def opened(store: str, redis: Server, h2load: Path, seconds: int) -> Iterator[list[Work]]:
-    """A server for each kind, and in Redis a database for each."""
+    """All servers. Those in Redis share their counts."""
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(TemporaryDirectory()))
-        servers: dict[str, tuple[int, int]] = {}
-        for number, name in enumerate(dict.fromkeys(call.server for call in CALLS)):
-            port = free_port()
-            url = "memory://" if store == "memory" else f"redis://127.0.0.1:{redis.port}/{number}?timeout=1"
-            command = [sys.executable, "-m", "benchmarks.service_apps", name, str(port)]
-            process = stack.enter_context(running(command, port, env={STORE: url}))
-            servers[name] = (port, process.pid)
+        url = "memory://" if store == "memory" else f"{redis.url}?timeout=1"
+        port = free_port()
+        empty = stack.enter_context(running([sys.executable, "-m", "benchmarks.service_apps", str(port)], port))
+        servers = {"empty": Served(empty.pid, port)}
+        for name, rules in SERVERS.items():
+            folder = scratch / name
+            folder.mkdir()
+            file = folder / "rules.toml"
+            file.write_text(rules)
+            served = stack.enter_context(running_service(folder, store=url, rules=file))
+            ports = (int(address.rpartition(":")[2]) for address in (served.grpc_address, served.url))
+            servers[name] = Served(served.process.pid, *ports)
         works = []
         for number, call in enumerate(CALLS):
             body = scratch / f"{number}.body"
             body.write_bytes(call.body())
-            works.append(Work(call, *servers[call.server], body, h2load, seconds))
+            works.append(Work(call, servers[call.server], body, h2load, seconds))
         yield works
 
 

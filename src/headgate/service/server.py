@@ -7,6 +7,7 @@ calls, and answers those that have begun; it writes down what is to be kept. A s
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -87,6 +88,8 @@ async def _run(
     server = Server(settings, worker)
     async with AsyncExitStack() as stack:
         addresses = await server.start(stack)
+        gc.collect()
+        gc.freeze()  # what is here by now stays: collections need not look at it again
         if not stopping.is_set():
             started(addresses)
             await stopping.wait()
