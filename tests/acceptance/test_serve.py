@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import signal
 import socket
@@ -440,6 +441,19 @@ def test_workers_share_their_counters_by_default(tmp_path: Path) -> None:
         subprocess.run(["kill", "-9", str(victim)], check=True)
         until(lambda: victim not in worker_pids(service) and len(worker_pids(service)) == 2)
         assert httpx.post(f"{service.url}/v1/check", json=ALICE).status_code == 429  # the count outlives a worker
+        assert service.stop() == 0
+    until(lambda: not any(map(lives, processes)))
+
+
+def test_one_process_may_have_an_embedded_store_too_and_mends_it(tmp_path: Path) -> None:
+    counters = tmp_path / "c"
+    with running_service(tmp_path, store=f"embedded://{counters}?timeout=10") as service:
+        assert httpx.post(f"{service.url}/v1/check", json=ALICE).json()["reason"] == "within_limit"
+        server = server_pid(counters)
+        os.kill(keeper_pid(counters), signal.SIGKILL)
+        until(lambda: not lives(server))
+        until(lambda: httpx.post(f"{service.url}/v1/check", json=ALICE).json()["reason"] == "within_limit")
+        processes = [server_pid(counters), keeper_pid(counters)]
         assert service.stop() == 0
     until(lambda: not any(map(lives, processes)))
 

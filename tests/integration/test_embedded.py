@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -41,6 +42,13 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def url(directory: Path) -> str:
     return f"embedded://{directory}?{TIMEOUT}"
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A directory with a short path."""
+    with TemporaryDirectory(prefix="hg-", dir="/tmp") as path:
+        yield Path(path)
 
 
 class Holder:
@@ -260,11 +268,15 @@ def test_the_server_can_be_named(directory: Path, kind: str) -> None:
         assert Path(f"/proc/{server_pid(directory)}/exe").resolve() == Path(found).resolve()
 
 
-def test_a_directory_with_a_long_path(tmp_path: Path) -> None:
+def test_a_directory_with_a_long_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(short))
+    monkeypatch.setenv("TMPDIR", str(short))  # of the other process
     directory = tmp_path / ("long" * 30) / "Verzeichnis für Zähler?"
     url = f"embedded://{str(directory).replace(' ', '%20').replace('?', '%3F')}?{TIMEOUT}"
     with Limiter("3/hour", store=url) as limiter, Holder(url) as other:
         server = server_pid(directory)
+        (link,) = (short / f"headgate-{os.geteuid()}").iterdir()
+        assert link.readlink() == directory
         assert limiter.check("alice").reason == "within_limit"
         assert [other.check("alice") for _ in range(3)] == ["within_limit", "within_limit", "over_limit"]
     until(lambda: not lives(server))
@@ -302,6 +314,11 @@ def test_names_are_directories_of_this_user(tmp_path: Path, monkeypatch: pytest.
 
 
 # What cannot be
+
+
+def test_a_directory_with_a_path_too_long_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / ("long" * 30)))
+    assert "use a directory with a shorter path" in refusal(f"embedded://{tmp_path}/{'long' * 30}")
 
 
 def refusal(url: str) -> str:

@@ -63,13 +63,15 @@ def run(settings: Settings, started: Callable[[Addresses], None]) -> None:
 
 def _counters(settings: Settings) -> Hold:
     try:
-        return Hold(settings.store_url)
+        hold = Hold(settings.store_url)
     except (ValueError, StoreError) as error:
         name = "store" if settings.store is not None else "workers"
         raise InvalidSettings(
             f"{variable(name)}: {settings.workers} workers cannot share their counters: {error}; or set "
             f"{variable('store')} to a Redis, or to memory:// to have each worker count by itself"
         ) from error
+    log.info("counters are shared by all workers, in a Valkey of their own: %s", hold.directory)
+    return hold
 
 
 class _Signals:

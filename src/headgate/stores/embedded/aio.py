@@ -21,5 +21,7 @@ class AsyncEmbeddedStore(AsyncRedisStore):
             raise
 
     async def close(self) -> None:
-        await super().close()
-        self._hold.close()
+        try:
+            await super().close()
+        finally:
+            self._hold.close()

@@ -44,9 +44,9 @@ class Hold:
 
     def __init__(self, url: str) -> None:
         self._options: Options = read_url(url)
-        self._directory = self._options.directory
+        self.directory = self._options.directory
         self._binary = find_server(self._options.server)
-        self._socket = _short(self._directory) / keeper.SOCKET
+        self._socket = _short(self.directory) / keeper.SOCKET
         self._taken: tuple[int, finalize[..., Hold]] | None = None  # the directory's descriptor, and what lets go
         self._closed = False
         self._mending: Thread | None = None
@@ -100,12 +100,12 @@ class Hold:
         """Take the directory, and see to it that there are a keeper and a server that answers."""
         deadline = time.monotonic() + START_SECONDS
         try:
-            _own(self._directory)
+            _own(self.directory)
             self._take(deadline)
-            _link(self._socket.parent, self._directory)
+            _link(self._socket.parent, self.directory)
             was_started = False
             while True:
-                lock = _lock(self._directory / KEEPER_LOCK)
+                lock = _lock(self.directory / KEEPER_LOCK)
                 if lock is not None:  # nobody keeps the server
                     if was_started:
                         raise StoreUnavailable(f"the embedded server cannot be started: {self._last_words()}")
@@ -117,29 +117,29 @@ class Hold:
                     return
                 if time.monotonic() > deadline:
                     raise StoreUnavailable(
-                        f"the embedded server in {self._directory} does not answer: {self._last_words()}"
+                        f"the embedded server in {self.directory} does not answer: {self._last_words()}"
                     )
                 time.sleep(LOOK_SECONDS)
         except OSError as error:
-            raise StoreUnavailable(f"the embedded store cannot use {self._directory}: {error}") from error
+            raise StoreUnavailable(f"the embedded store cannot use {self.directory}: {error}") from error
 
     def _take(self, deadline: float) -> None:
         """Lock the directory, with others, so that its keeper goes on."""
-        if self._taken is not None and self._taken[1].alive and _same(self._taken[0], self._directory):
+        if self._taken is not None and self._taken[1].alive and _same(self._taken[0], self.directory):
             return
         self._let_go()
         while True:
-            taken = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
+            taken = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 fcntl.flock(taken, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:  # the last user has just gone, and the keeper is about to
                 os.close(taken)
                 if time.monotonic() > deadline:
-                    raise StoreUnavailable(f"the embedded server in {self._directory} does not end") from None
+                    raise StoreUnavailable(f"the embedded server in {self.directory} does not end") from None
                 time.sleep(LOOK_SECONDS)
                 continue
             self._taken = (taken, finalize(self, os.close, taken))  # never unlocked: forked children share the lock
-            if _same(taken, self._directory):
+            if _same(taken, self.directory):
                 return
             self._let_go()  # it was deleted meanwhile, and there is another of its name
 
@@ -147,11 +147,11 @@ class Hold:
         """Start a keeper, and hand it the lock."""
         descriptors = [lock]
         try:
-            said = os.open(self._directory / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            said = os.open(self.directory / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             descriptors.append(said)
             subprocess.run(
                 [_python(), "-I", "-S", keeper.__file__, str(self._binary), self._options.maxmemory],
-                cwd=self._directory,
+                cwd=self.directory,
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
@@ -175,7 +175,7 @@ class Hold:
                 return False
 
     def _last_words(self) -> str:
-        file = self._directory / LOG
+        file = self.directory / LOG
         try:
             lines = file.read_text(errors="replace").splitlines()
         except OSError as error:

@@ -71,6 +71,8 @@ class Keeper:
         with self._lock:  # so that it is not started when it is over
             if self._over.is_set():
                 return 0
+            if os.fstat(1).st_size > LOG_BYTES:
+                os.ftruncate(1, 0)
             try:
                 self._server = subprocess.Popen(self._command, preexec_fn=self._tie)  # noqa: PLW1509 - one thread waits
             except OSError as error:
@@ -117,8 +119,6 @@ def end_leftover() -> None:
 
 
 def _say(text: str) -> None:
-    if os.fstat(1).st_size > LOG_BYTES:
-        os.ftruncate(1, 0)
     print(f"keeper: {text}", flush=True)
 
 

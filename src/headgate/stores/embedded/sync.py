@@ -24,5 +24,7 @@ class EmbeddedStore(RedisStore):
             raise
 
     def close(self) -> None:
-        super().close()
-        self._hold.close()
+        try:
+            super().close()
+        finally:
+            self._hold.close()
