@@ -17,7 +17,7 @@ from ipaddress import ip_address
 from os import environ as process_environment
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
@@ -112,7 +112,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    store: Annotated[SecretStr, BeforeValidator(_store)] = SecretStr("memory://")
+    store: Annotated[SecretStr, BeforeValidator(_store)] | None = None  # None: memory, or what workers can share
     database_url: Annotated[SecretStr, BeforeValidator(_database)] | None = None  # None: SQLite in data_dir
     rules: ExistingFile | None = None  # then the only source of rules
     http_address: Listen = Address("127.0.0.1", 8080)
@@ -141,10 +141,22 @@ class Settings(BaseModel):
         return f"sqlite:///{self.data_dir.absolute() / 'headgate.db'}"
 
     @property
+    def store_url(self) -> str:
+        """The URL of the store. It may hold a password.
+
+        Without one, a single process counts in its memory, and several in a server of their own in `data_dir`.
+        """
+        if self.store is not None:
+            return self.store.get_secret_value()
+        if self.workers == 1:
+            return "memory://"
+        return f"embedded://{quote(str(self.data_dir.absolute() / 'counters'))}"
+
+    @property
     def secrets(self) -> list[str]:
         """What no log may show."""
         tokens = [one.get_secret_value() for one in (self.admin_token, self.data_token) if one is not None]
-        passwords = [urlsplit(url).password for url in (self.store.get_secret_value(), self.database)]
+        passwords = [urlsplit(url).password for url in (self.store_url, self.database)]
         return [*tokens, *(form for one in passwords if one for form in (one, unquote(one)))]
 
     @property
@@ -154,7 +166,12 @@ class Settings(BaseModel):
     @property
     def in_memory(self) -> bool:
         """Whether counters are in this process alone."""
-        return self.store.get_secret_value().startswith("memory:")
+        return self.store_url.startswith("memory:")
+
+    @property
+    def embedded(self) -> bool:
+        """Whether counters are in a server that Headgate runs."""
+        return self.store_url.startswith("embedded:")
 
 
 class ClientSettings:

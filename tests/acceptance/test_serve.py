@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import signal
 import socket
@@ -23,6 +24,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from headgate._version import __version__
 from headgate.service.protos import rate_limiter_pb2 as messages
 from headgate.service.sockets import allow_many
+from tests.embedded import keeper_pid, lives, server_pid, tcp_sockets
 from tests.postgres import Postgres
 from tests.service import COMMAND, Service, environment, running_service
 
@@ -426,7 +428,7 @@ def worker_pids(service: Service) -> set[int]:
 
 
 def test_workers_share_the_ports_and_their_metrics(tmp_path: Path) -> None:
-    with running_service(tmp_path, workers=2) as service:
+    with running_service(tmp_path, workers=2, store="memory://") as service:
         assert "2 workers with counters in memory: each counts for itself" in service.log
         for _ in range(20):  # on connections of their own, which the kernel spreads
             assert httpx.post(f"{service.url}/v1/check", json=ALICE).status_code == 200
@@ -437,6 +439,61 @@ def test_workers_share_the_ports_and_their_metrics(tmp_path: Path) -> None:
         assert sum(map(int, counted)) == 20
         assert health(service.grpc_address) == health_pb2.HealthCheckResponse.SERVING
         assert service.stop() == 0
+
+
+def test_workers_share_their_counters_by_default(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[rules]]\nid = "ten"\ndimension = "user"\nlimit = 10\nwindow = "1d"\nfailure_mode = "closed"\n')
+    with running_service(tmp_path, workers=2, rules=rules) as service:
+        codes = [httpx.post(f"{service.url}/v1/check", json=ALICE).status_code for _ in range(40)]
+        assert sorted(codes) == [200] * 10 + [429] * 30
+        page = httpx.get(f"{service.url}/metrics").text
+        counted = dict.fromkeys("01", 0)
+        for worker, number in re.findall(r'^headgate_checks_total\{.*worker="(\d)".* (\d+)', page, re.M):
+            counted[worker] += int(number)
+        assert sum(counted.values()) == 40
+        assert all(counted.values()), "only one of them was asked"
+        assert "each counts for itself" not in service.log
+        counters = service.data_dir / "counters"
+        processes = [server_pid(counters), keeper_pid(counters)]
+        assert tcp_sockets(processes[0]) == set()
+        victim = min(worker_pids(service))
+        subprocess.run(["kill", "-9", str(victim)], check=True)
+        until(lambda: victim not in worker_pids(service) and len(worker_pids(service)) == 2)
+        assert httpx.post(f"{service.url}/v1/check", json=ALICE).status_code == 429  # the count outlives a worker
+        assert service.stop() == 0
+    until(lambda: not any(map(lives, processes)))
+
+
+def test_one_process_may_have_an_embedded_store_too_and_mends_it(tmp_path: Path) -> None:
+    counters = tmp_path / "c"
+    with running_service(tmp_path, store=f"embedded://{counters}?timeout=10") as service:
+        assert httpx.post(f"{service.url}/v1/check", json=ALICE).json()["reason"] == "within_limit"
+        server = server_pid(counters)
+        os.kill(keeper_pid(counters), signal.SIGKILL)
+        until(lambda: not lives(server))
+        until(lambda: httpx.post(f"{service.url}/v1/check", json=ALICE).json()["reason"] == "within_limit")
+        processes = [server_pid(counters), keeper_pid(counters)]
+        assert service.stop() == 0
+    until(lambda: not any(map(lives, processes)))
+
+
+def test_a_service_that_is_killed_leaves_no_server(tmp_path: Path) -> None:
+    with running_service(tmp_path, workers=2) as service:
+        counters = service.data_dir / "counters"
+        processes = [server_pid(counters), keeper_pid(counters)]
+        service.kill()
+    until(lambda: not any(map(lives, processes)))
+
+
+def test_workers_that_cannot_share_counters_do_not_start(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "counters").touch()
+    addresses = {"http_address": "127.0.0.1:0", "grpc_address": "127.0.0.1:0"}
+    code, said = refused(cwd=tmp_path, workers=2, data_dir=tmp_path / "data", log_level="error", **addresses)
+    assert code == 2
+    assert "HEADGATE_WORKERS: 2 workers cannot share their counters" in said
+    assert "memory://" in said
 
 
 def test_a_worker_that_dies_is_replaced(tmp_path: Path) -> None:

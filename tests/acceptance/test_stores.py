@@ -1,14 +1,17 @@
-"""Middleware on Redis: several processes share their counts, and a Redis that goes away takes nobody along."""
+"""Middleware on Redis, or on an embedded server: processes share their counts, and no store takes anybody along."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.conftest import TIMEOUT
+from tests.embedded import lives, server_pid, until
 from tests.servers import Server, binaries
 from tests.webserver import serving
 
@@ -51,22 +54,40 @@ def test_redis_goes_away_and_comes_back(own_server: Server, app: str) -> None:
 
 
 def test_two_processes_admit_the_limit_between_them(own_server: Server) -> None:
-    env = {"TEST_STORE": f"{own_server.url}?{TIMEOUT}"}
-    apart = httpx.Limits(max_keepalive_connections=0)  # each request on a connection of its own, so that all get some
+    with two_processes(f"{own_server.url}?{TIMEOUT}") as client:
+        assert_limit_is_shared(client)
+
+
+@pytest.mark.parametrize("options", [(), ("--preload",)], ids=["opened by each", "opened before the fork"])
+def test_two_processes_admit_the_limit_without_a_redis(tmp_path: Path, options: tuple[str, ...]) -> None:
+    with two_processes(f"embedded://{tmp_path}/c?{TIMEOUT}", *options) as client:
+        server = server_pid(tmp_path / "c")
+        assert_limit_is_shared(client)
+    until(lambda: not lives(server))
+
+
+@contextmanager
+def two_processes(store: str, *options: str) -> Iterator[httpx.Client]:
+    """A client of two worker processes that puts each request on a connection of its own, so that all get some."""
+    apart = httpx.Limits(max_keepalive_connections=0)
     with (
-        serving(*APPS["flask"], "--workers", "2", env=env) as url,
+        serving(*APPS["flask"], "--workers", "2", *options, env={"TEST_STORE": store}) as url,
         httpx.Client(base_url=url, timeout=30, limits=apart) as client,
-        ThreadPoolExecutor(8) as pool,
     ):
+        yield client
+
+
+def assert_limit_is_shared(client: httpx.Client) -> None:
+    with ThreadPoolExecutor(8) as pool:
         list(pool.map(client.get, ["/ok"] * 40))  # both are awake
         responses: list[httpx.Response] = []
         for _ in range(50):
             responses += pool.map(client.get, ["/shared"] * 40)
             if len(_processes(responses)) == 2:
                 break
-        assert len(_processes(responses)) == 2
-        statuses = [response.status_code for response in responses]
-        assert (statuses.count(200), statuses.count(429)) == (25, len(responses) - 25)
+    assert len(_processes(responses)) == 2
+    statuses = [response.status_code for response in responses]
+    assert (statuses.count(200), statuses.count(429)) == (25, len(responses) - 25)
 
 
 def _processes(responses: Iterable[httpx.Response]) -> set[str]:

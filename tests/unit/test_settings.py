@@ -33,7 +33,7 @@ def written(path: Path, text: str) -> Path:
 def test_the_defaults_need_nothing_and_serve_this_machine_alone() -> None:
     got = settings()
     assert (got.http_address, got.grpc_address) == (Address("127.0.0.1", 8080), Address("127.0.0.1", 8081))
-    assert got.store.get_secret_value() == "memory://"
+    assert got.store_url == "memory://"
     assert got.in_memory
     assert got.data_dir == Path("~/.local/share/headgate").expanduser()
     assert got.database == f"sqlite:///{got.data_dir}/headgate.db"
@@ -52,8 +52,16 @@ def test_flags_win_over_the_environment_over_the_file_over_defaults(tmp_path: Pa
     got = settings(environ, config, workers=4, http_address=None)
     assert got.workers == 4
     assert got.log_level == "debug"
-    assert got.store.get_secret_value() == "redis://file"
+    assert got.store_url == "redis://file"
     assert got.http_address.port == 8080
+
+
+def test_several_workers_share_counters_unless_told_otherwise(tmp_path: Path) -> None:
+    got = settings(workers=2, data_dir=tmp_path / "my data")
+    assert got.store_url == f"embedded://{tmp_path}/my%20data/counters"
+    assert (got.embedded, got.in_memory) == (True, False)
+    told = settings(workers=2, store="memory://")
+    assert (told.store_url, told.embedded, told.in_memory) == ("memory://", False, True)
 
 
 def test_an_empty_variable_is_none() -> None:

@@ -36,7 +36,12 @@ def serve(
     ] = None,
     store: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Where counters are: redis://… [default: memory://]", rich_help_panel=WHAT),
+        typer.Option(
+            metavar="URL",
+            help="Where counters are: redis://… [default: memory://; of several workers embedded://, in the data "
+            "directory]",
+            rich_help_panel=WHAT,
+        ),
     ] = None,
     database_url: Annotated[
         str | None,
@@ -133,7 +138,7 @@ def _run(settings: Settings, *, hints: bool) -> None:
     if settings.in_memory:
         log.warning(
             "%d workers with counters in memory: each counts for itself, so that a client may get up to %d times a "
-            "limit; for one count, set HEADGATE_STORE to a Redis or Valkey",
+            "limit; for one count, leave HEADGATE_STORE (--store) out, or set it to a Redis or Valkey",
             *(settings.workers, settings.workers),
         )
     supervisor.run(settings, started)
@@ -142,7 +147,6 @@ def _run(settings: Settings, *, hints: bool) -> None:
 def _banner(settings: Settings, addresses: Any, *, hints: bool) -> str:
     url = f"{'https' if settings.tls else 'http'}://{_reachable(addresses.http)}"
     rules = f"the file {settings.rules}" if settings.rules else f"the database, by {url}/api/v1/rules"
-    counters = "of this process alone" if settings.workers == 1 else "of each worker alone"
     token_file = _token_file(settings)
     lines = [
         f"Headgate {__version__} is serving.",
@@ -150,13 +154,20 @@ def _banner(settings: Settings, addresses: Any, *, hints: bool) -> str:
         f"  HTTP          {url}",
         f"  gRPC          {_reachable(addresses.grpc)}",
         f"  rules         in {rules}",
-        f"  counters      {f'in memory, {counters}' if settings.in_memory else 'in Redis'}",
+        f"  counters      {_counters(settings)}",
         f"  admin token   {f'in {token_file}' if settings.admin_token is None else 'the one that you set'}",
     ]
     if hints:
         lines += ["", *_hints(url, settings, token_file)]
     lines += ["", "Ctrl-C stops it."]
     return "\n".join(lines)
+
+
+def _counters(settings: Settings) -> str:
+    whose = "this process" if settings.workers == 1 else "each worker"
+    if settings.in_memory:
+        return f"in memory, of {whose} alone"
+    return "in a Valkey of its own, shared by its processes" if settings.embedded else "in Redis"
 
 
 def _hints(url: str, settings: Settings, token_file: Path) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from headgate.audit.auditor import Auditor
 from headgate.audit.options import AuditOptions
 from headgate.db import Changes, Database, Tokens, migrate
-from headgate.errors import DatabaseError, InvalidSettings
+from headgate.errors import DatabaseError, InvalidSettings, StoreError
 from headgate.limiter.aio import AsyncLimiter
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.sources import sighup
@@ -207,8 +207,8 @@ def _traced_meter(tracing: Tracing, holder: Holder) -> Meter:
 
 
 def _store(settings: Settings, meter: Meter) -> AsyncStore:
-    url = settings.store.get_secret_value()
+    url = settings.store_url
     try:
         return open_async_store(url, None, observer=meter)
-    except (ValueError, ImportError) as error:
+    except (ValueError, ImportError, StoreError) as error:
         raise InvalidSettings(f"{variable('store')}: {str(error).replace(repr(url), 'this')}") from error

@@ -20,13 +20,14 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any, Final
 
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, InvalidSettings, StoreError
 from headgate.service import server
 from headgate.service.directory import DataDirectory
 from headgate.service.node import admin_token
 from headgate.service.server import Addresses
 from headgate.service.sockets import close, reserved
-from headgate.settings import Settings
+from headgate.settings import Settings, variable
+from headgate.stores.embedded.hold import Hold
 from headgate.telemetry.logs import configure_logging
 
 BACKOFF: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # seconds before a worker that died is started again
@@ -51,11 +52,26 @@ def run(settings: Settings, started: Callable[[Addresses], None]) -> None:
         grpc_sockets, grpc = reserved(settings.grpc_address, "grpc_address")
         stack.callback(close, grpc_sockets)
         admin_token(settings, DataDirectory(settings.data_dir))  # made here, once, and not by all of them
+        if settings.embedded:  # held here, the counts outlive the workers
+            stack.callback(_counters(settings).close)
         settings = settings.model_copy(update={"http_address": http, "grpc_address": grpc})
         # Not in the data directory: its path may be longer than that of a socket can be.
         sockets = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headgate-")))
         signals = stack.enter_context(_signals())
         _Supervisor(settings, sockets, signals, lambda: started(Addresses(http, grpc))).run()
+
+
+def _counters(settings: Settings) -> Hold:
+    try:
+        hold = Hold(settings.store_url)
+    except (ValueError, StoreError) as error:
+        name = "store" if settings.store is not None else "workers"
+        raise InvalidSettings(
+            f"{variable(name)}: {settings.workers} workers cannot share their counters: {error}; or set "
+            f"{variable('store')} to a Redis, or to memory:// to have each worker count by itself"
+        ) from error
+    log.info("counters are shared by all workers, in a Valkey of their own: %s", hold.directory)
+    return hold
 
 
 class _Signals:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -12,25 +13,38 @@ from headgate.stores.observer import StoreObserver
 from headgate.stores.protocol import AsyncStore, Store
 
 REDIS = ("redis", "rediss", "unix")
-SCHEMES = ("memory", *REDIS)
+SCHEMES = ("memory", "embedded", *REDIS)
 
 
 def open_store(url: str, clock: Clock | None, *, observer: StoreObserver | None = None) -> Store:
-    """The store that a URL names, for threads. Raises `ValueError` on a URL that names none.
+    """The store that a URL names, for threads.
+
+    Raises `ValueError` on a URL that names none, and `ImportError` without the packages that it needs; `embedded://`
+    raises `StoreUnavailable` when there is no server to be had.
 
     `observer` is told of its calls to a server; memory has none.
     """
-    if _scheme(url) == "memory":
+    scheme = _scheme(url)
+    if scheme == "memory":
         return _open_memory(url, clock)
-    store: Store = _module("sync", url).RedisStore(url, clock=clock, observer=observer)
+    store: Store
+    if scheme == "embedded":
+        store = _module("embedded.sync", url).EmbeddedStore(url, clock=clock, observer=observer)
+    else:
+        store = _module("redis.sync", url).RedisStore(url, clock=clock, observer=observer)
     return store
 
 
 def open_async_store(url: str, clock: Clock | None, *, observer: StoreObserver | None = None) -> AsyncStore:
     """The store that a URL names, for asyncio. The same otherwise."""
-    if _scheme(url) == "memory":
+    scheme = _scheme(url)
+    if scheme == "memory":
         return AsyncMemoryStore(_open_memory(url, clock))
-    store: AsyncStore = _module("aio", url).AsyncRedisStore(url, clock=clock, observer=observer)
+    store: AsyncStore
+    if scheme == "embedded":
+        store = _module("embedded.aio", url).AsyncEmbeddedStore(url, clock=clock, observer=observer)
+    else:
+        store = _module("redis.aio", url).AsyncRedisStore(url, clock=clock, observer=observer)
     return store
 
 
@@ -38,7 +52,8 @@ def _scheme(url: str) -> str:
     scheme = urlsplit(url).scheme
     if scheme not in SCHEMES:
         raise ValueError(
-            f"store: {url!r} is not a URL of a store; use memory://, redis://host:6379/0, rediss:// or unix://path"
+            f"store: {url!r} is not a URL of a store; use memory://, embedded://, redis://host:6379/0, rediss:// or "
+            "unix://path"
         )
     return scheme
 
@@ -53,7 +68,10 @@ def _open_memory(url: str, clock: Clock | None) -> MemoryStore:
 
 
 def _module(name: str, url: str) -> Any:
+    if name.startswith("embedded") and sys.platform == "win32":
+        raise ImportError(f"store {url!r} needs Linux or macOS: use memory:// or redis://host:6379/0")
     try:
-        return import_module(f"headgate.stores.redis.{name}")
+        return import_module(f"headgate.stores.{name}")
     except ImportError as error:
-        raise ImportError(f"store {url!r} needs redis and hiredis: pip install 'headgate[redis]'") from error
+        extra = "embedded" if name.startswith("embedded") else "redis"
+        raise ImportError(f"store {url!r} needs redis and hiredis: pip install 'headgate[{extra}]'") from error

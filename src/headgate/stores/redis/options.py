@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from redis.connection import parse_url
 from redis.exceptions import RedisError
@@ -35,7 +35,9 @@ def read_url(url: str) -> tuple[Options, type[Any] | None, dict[str, Any]]:
             own[name] = _positive(name, value, whole=name != "timeout")
         else:
             others.append((name, value))
-    arguments = dict(parse_url(urlunsplit(parts._replace(query=urlencode(others)))))  # type: ignore[no-untyped-call]
+    # Not by urlunsplit, which writes unix:///path with one slash.
+    plain = f"{parts.scheme}://{parts.netloc}{parts.path}?{urlencode(others)}"
+    arguments = dict(parse_url(plain))  # type: ignore[no-untyped-call]
     options = Options(**own)
     arguments.setdefault("protocol", 2)
     arguments.setdefault("client_name", "headgate")

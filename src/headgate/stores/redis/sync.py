@@ -82,6 +82,9 @@ class RedisStore:
             self._run(reservations.encode_adjust(refunds, surcharges, self._now_us()))
 
     def close(self) -> None:
+        self._close_idle()
+
+    def _close_idle(self) -> None:
         with suppress(IndexError):  # another thread may empty it at the same time
             while True:
                 self._idle.pop().close()
@@ -105,7 +108,7 @@ class RedisStore:
                 wire.close()
             known = fault(error, timeout)
             if isinstance(known, StoreUnavailable):
-                self.close()  # the idle connections may well be as dead as this one was
+                self._close_idle()  # they may well be as dead as this one was
             if observer is not None:
                 observer.failed(known, monotonic() - deadline + timeout, groups)
             raise known from error

@@ -1,0 +1,64 @@
+"""What the URL of an embedded store says: `embedded://`, `embedded://name`, `embedded:///path/to/directory`."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+DEFAULT_NAME: Final = "default"
+DEFAULT_MAXMEMORY: Final = "256mb"  # a million keys and more; then the failure modes decide on new ones
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,31}")
+_MEMORY: Final = re.compile(r"[1-9]\d*(b|kb?|mb?|gb?)?", re.IGNORECASE)
+
+
+class Options(NamedTuple):
+    """Options of our own, and those of the Redis store."""
+
+    directory: Path  # absolute
+    server: str | None  # the binary to run; None: the first that is found
+    maxmemory: str  # as Valkey writes it
+    query: str  # the rest of the URL's, for the Redis store
+
+
+def read_url(url: str) -> Options:
+    """Raises `ValueError` on what makes no sense."""
+    parts = urlsplit(url)
+    own = {"server": "", "maxmemory": DEFAULT_MAXMEMORY}
+    others = []
+    for name, value in parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)):
+        if name in own:
+            own[name] = value
+        else:
+            others.append((name, value))
+    if not _MEMORY.fullmatch(own["maxmemory"]):
+        raise ValueError(f"store URL: maxmemory: must be a size such as 256mb or 1gb, got {own['maxmemory']!r}")
+    return Options(_directory(url), own["server"] or None, own["maxmemory"], urlencode(others))
+
+
+def own_directory() -> Path:
+    """Where this user's directories are that have a name and no path."""
+    return Path(tempfile.gettempdir()).absolute() / f"headgate-{os.geteuid()}"
+
+
+def _directory(url: str) -> Path:
+    parts = urlsplit(url)
+    name, path = parts.netloc, unquote(parts.path).rstrip("/")
+    if name and path:
+        raise ValueError(
+            f"store URL: {url!r} is neither a name nor an absolute path: use embedded://name, or three slashes as in "
+            "embedded:///var/lib/app"
+        )
+    if path:
+        if "\0" in path:
+            raise ValueError(f"store URL: {url!r}: a path has no zero byte")
+        return Path(path)
+    if not _NAME.fullmatch(name or DEFAULT_NAME):
+        raise ValueError(
+            f"store URL: {name!r}: a name has up to 32 letters, digits, '_', '-' and '.', and does not begin with "
+            "one of the last two"
+        )
+    return own_directory() / (name or DEFAULT_NAME)

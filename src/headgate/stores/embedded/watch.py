@@ -1,0 +1,24 @@
+"""What has a server looked after when it fails."""
+
+from __future__ import annotations
+
+from headgate.errors import StoreError
+from headgate.stores.embedded.hold import Hold
+from headgate.stores.observer import StoreObserver
+
+
+class Watch:
+    """An observer that has the server mended when a call fails, and tells another of everything."""
+
+    def __init__(self, hold: Hold, observer: StoreObserver | None) -> None:
+        self._hold = hold
+        self._observer = observer
+
+    def called(self, seconds: float, groups: int) -> None:
+        if self._observer is not None:
+            self._observer.called(seconds, groups)
+
+    def failed(self, error: StoreError, seconds: float, groups: int) -> None:
+        self._hold.mend()
+        if self._observer is not None:
+            self._observer.failed(error, seconds, groups)
