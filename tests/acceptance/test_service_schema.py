@@ -1,4 +1,4 @@
-"""The whole service against the description that it serves, by schemathesis: no 5xx, and no answer that is not described.
+"""The whole service against the description that it serves, by schemathesis: no 5xx, no answer that is not described.
 
 The admin's own routes have more of this in test_admin_schema; here are the data plane's, those of health, and what only
 the whole service has.
