@@ -121,6 +121,18 @@ def test_a_rules_file_that_breaks_and_is_mended(tmp_path: Path) -> None:
         until(lambda: limit() == 7)
 
 
+def test_the_last_good_rules_are_not_those_of_another_database(tmp_path: Path) -> None:
+    with running_service(tmp_path) as service:
+        until((service.data_dir / "rules-last-good.toml").exists)
+    misspelt = f"sqlite:///{tmp_path}/misspelt/headgate.db"
+    with (
+        pytest.raises(RuntimeError, match="there are no rules of an earlier run") as caught,
+        running_service(tmp_path, database_url=misspelt),
+    ):
+        pass
+    assert "are of another database" in str(caught.value)
+
+
 def test_two_workers_on_one_redis_count_together_also_when_one_is_killed(tmp_path: Path, redis: Server) -> None:
     file = tmp_path / "rules.toml"
     file.write_text(RULES.format(limit=60))

@@ -142,7 +142,8 @@ class Node:
 
     def _database_source(self) -> DatabaseSource:
         try:
-            return DatabaseSource(self.database, seed=load(SAMPLES), fallback=self.directory.last_good())
+            fallback = self.directory.last_good(self.database.name)
+            return DatabaseSource(self.database, seed=load(SAMPLES), fallback=fallback)
         except DatabaseError as error:
             raise type(error)(
                 f"{error}; and there are no rules of an earlier run in {self.directory.path} to go by meanwhile: "
