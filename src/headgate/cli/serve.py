@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from headgate._version import __version__
+from headgate.rules.sources.collection import collection_paused
 from headgate.settings import Address, Settings, load
 from headgate.telemetry.logs import configure_logging
 
@@ -117,7 +118,8 @@ def serve(
 
 
 def _run(settings: Settings, *, hints: bool) -> None:
-    from headgate.service import server, supervisor  # noqa: PLC0415 - the other commands need none of it
+    with collection_paused():
+        from headgate.service import server, supervisor  # noqa: PLC0415 - the other commands need none of it
 
     def started(addresses: server.Addresses) -> None:
         if hints or sys.stdout.isatty():
