@@ -12,14 +12,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 START_SECONDS = 60.0  # on a busy machine
 STOP_SECONDS = 40.0
+LATEST = 60.0  # after which a test gives up
 COMMAND = (sys.executable, "-m", "headgate")
 ROOT = Path(__file__).parent.parent
 _SERVING = re.compile(r"serving: HTTP on (\S+), gRPC on ([^\s\"]+)")
@@ -35,6 +37,7 @@ class Service:
     process: subprocess.Popen[bytes]
     data_dir: Path
     log_file: Path
+    secrets: list[str] = field(default_factory=list)  # what its log must not show; those of its settings are among them
 
     @property
     def log(self) -> str:
@@ -69,7 +72,7 @@ def running_service(tmp_path: Path, *flags: str, **settings: Any) -> Iterator[Se
 
     In memory, on SQLite in `tmp_path/data`, with the sample rules, on any free ports, unless told. Another one on the
     same `tmp_path` finds what the first has left. What it logged is shown if it does not start. Stopped at the end, if
-    it has not been.
+    it has not been; and then its log is looked at, which must not show any secret.
     """
     data_dir = Path(settings.setdefault("data_dir", tmp_path / "data"))
     settings = {"http_address": "127.0.0.1:0", "grpc_address": "127.0.0.1:0", "drain_delay": 0, **settings}
@@ -82,7 +85,8 @@ def running_service(tmp_path: Path, *flags: str, **settings: Any) -> Iterator[Se
         http, grpc = _addresses(process, log_file)
         scheme = "https" if "tls_certificate" in settings else "http"
         token = settings.get("admin_token") or (data_dir / "admin-token").read_text().strip()
-        yield Service(f"{scheme}://{http}", grpc, token, process, data_dir, log_file)
+        service = Service(f"{scheme}://{http}", grpc, token, process, data_dir, log_file, _secrets(token, settings))
+        yield service
     finally:
         if process.poll() is None:
             process.terminate()
@@ -91,6 +95,21 @@ def running_service(tmp_path: Path, *flags: str, **settings: Any) -> Iterator[Se
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+    told = [line for line in service.log.splitlines() if any(secret in line for secret in service.secrets)]
+    assert told == []
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that is to come true."""
+    deadline = time.monotonic() + LATEST
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.02)
+
+
+def _secrets(admin_token: str, settings: Mapping[str, Any]) -> list[str]:
+    passwords = [urlsplit(str(settings.get(name, ""))).password for name in ("store", "database_url")]
+    return [secret for secret in (admin_token, settings.get("data_token"), *passwords) if secret]
 
 
 def _addresses(process: subprocess.Popen[bytes], log_file: Path) -> tuple[str, str]:

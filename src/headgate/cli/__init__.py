@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from typing import Final
 
+from headgate.rules.sources.collection import collection_paused
+
 REFUSED: Final = 1
 FAULT: Final = 2
 
@@ -16,7 +18,8 @@ FAULT: Final = 2
 def main() -> None:
     """Run it, and exit."""
     try:
-        from headgate.cli.app import app  # noqa: PLC0415 - what it needs may not be installed
+        with collection_paused():
+            from headgate.cli.app import app  # noqa: PLC0415 - what it needs may not be installed
     except ImportError as error:
         if error.name is None or error.name.startswith("headgate"):
             raise

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from headgate._version import __version__
+from headgate.rules.sources.collection import collection_paused
 from headgate.settings import ADMIN_TOKEN_FILE, Address, Settings, load
 from headgate.telemetry.logs import configure_logging
 
@@ -25,10 +26,10 @@ log = logging.getLogger("headgate")
 def serve(
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="A TOML file with settings.")] = None,
     http_address: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="HTTP. [default: 127.0.0.1:8080]", rich_help_panel=WHERE)
+        str | None, typer.Option(metavar="HOST:PORT", help="HTTP. (default: 127.0.0.1:8080)", rich_help_panel=WHERE)
     ] = None,
     grpc_address: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="gRPC. [default: 127.0.0.1:8081]", rich_help_panel=WHERE)
+        str | None, typer.Option(metavar="HOST:PORT", help="gRPC. (default: 127.0.0.1:8081)", rich_help_panel=WHERE)
     ] = None,
     rules: Annotated[
         Path | None,
@@ -38,30 +39,30 @@ def serve(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Where counters are: redis://… [default: memory://; of several workers embedded://, in the data "
-            "directory]",
+            help="Where counters are: redis://… (default: memory://; of several workers embedded://, in the data "
+            "directory)",
             rich_help_panel=WHAT,
         ),
     ] = None,
     database_url: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="postgresql://… [default: SQLite in the data directory]", rich_help_panel=WHAT
+            metavar="URL", help="postgresql://… (default: SQLite in the data directory)", rich_help_panel=WHAT
         ),
     ] = None,
     data_dir: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIRECTORY", help="What it keeps on disk. [default: ~/.local/share/headgate]", rich_help_panel=WHAT
+            metavar="DIRECTORY", help="What it keeps on disk. (default: ~/.local/share/headgate)", rich_help_panel=WHAT
         ),
     ] = None,
     admin_token_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The token of the admin API. [default: one is made]", rich_help_panel=WHO),
+        typer.Option(metavar="FILE", help="The token of the admin API. (default: one is made)", rich_help_panel=WHO),
     ] = None,
     data_token_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The token that checks need. [default: none]", rich_help_panel=WHO),
+        typer.Option(metavar="FILE", help="The token that checks need. (default: none)", rich_help_panel=WHO),
     ] = None,
     tls_certificate: Annotated[
         Path | None, typer.Option(metavar="FILE", help="PEM, with its chain.", rich_help_panel=WHO)
@@ -80,7 +81,7 @@ def serve(
         typer.Option("--reflection", help="Tell gRPC clients which services there are.", rich_help_panel=WHO),
     ] = None,
     workers: Annotated[
-        str | None, typer.Option(metavar="NUMBER", help="Processes. [default: 1]", rich_help_panel=HOW)
+        str | None, typer.Option(metavar="NUMBER", help="Processes. (default: 1)", rich_help_panel=HOW)
     ] = None,
     log_format: Annotated[
         str | None,
@@ -88,10 +89,10 @@ def serve(
     ] = None,
     log_level: Annotated[
         str | None,
-        typer.Option(metavar="LEVEL", help="debug, info, warning, error. [default: info]", rich_help_panel=HOW),
+        typer.Option(metavar="LEVEL", help="debug, info, warning, error. (default: info)", rich_help_panel=HOW),
     ] = None,
     audit_retention: Annotated[
-        str | None, typer.Option(metavar="TIME", help="How long events are kept. [default: 90d]", rich_help_panel=HOW)
+        str | None, typer.Option(metavar="TIME", help="How long events are kept. (default: 90d)", rich_help_panel=HOW)
     ] = None,
     otlp_endpoint: Annotated[
         str | None, typer.Option(metavar="URL", help="Where OpenTelemetry spans go.", rich_help_panel=HOW)
@@ -99,12 +100,12 @@ def serve(
     drain_delay: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="From saying that it stops to stopping. [default: 500ms]", rich_help_panel=HOW
+            metavar="TIME", help="From saying that it stops to stopping. (default: 500ms)", rich_help_panel=HOW
         ),
     ] = None,
     drain_timeout: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="For calls under way when it stops. [default: 15s]", rich_help_panel=HOW),
+        typer.Option(metavar="TIME", help="For calls under way when it stops. (default: 15s)", rich_help_panel=HOW),
     ] = None,
     hints: Annotated[bool, typer.Option("--hints", help="Print commands to try.", rich_help_panel=HOW)] = False,
 ) -> None:
@@ -122,7 +123,8 @@ def serve(
 
 
 def _run(settings: Settings, *, hints: bool) -> None:
-    from headgate.service import server, supervisor  # noqa: PLC0415 - the other commands need none of it
+    with collection_paused():
+        from headgate.service import server, supervisor  # noqa: PLC0415 - the other commands need none of it
 
     def started(addresses: server.Addresses) -> None:
         if hints or sys.stdout.isatty():

@@ -77,9 +77,15 @@ class DataDirectory:
             fresh.unlink(missing_ok=True)
             log.warning("%s cannot be written (%s): a start without the database would fail", fresh, error.strerror)
 
-    def last_good(self) -> Snapshot | None:
-        """The rules that were last in force; None: there are none that can be read."""
-        if not self.last_good_file.exists():
+    def last_good(self, name: str) -> Snapshot | None:
+        """The rules of a database that were last in force; None: there are none that can be read."""
+        try:
+            with self.last_good_file.open(encoding="utf-8", errors="replace") as file:
+                first = file.readline()
+        except OSError:
+            return None
+        if not first.startswith(HEAD.partition("{version}")[0].format(name=name)):
+            log.info("the last good rules in %s are of another database", self.last_good_file)
             return None
         try:
             return load(self.last_good_file)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from headgate.telemetry.spans import Tracing
 
 SAMPLES: Final = Path(__file__).with_name("samples") / "rules.toml"
+PREPARE_SECONDS: Final = 2.0  # that a start waits for a database that it could do without
 LOOK_SECONDS: Final = 1.0  # between looks whether there are new rules to write down, or a database to prepare
 
 log = logging.getLogger("headgate")
@@ -74,7 +75,10 @@ class Node:
         if self.settings.rules is not None:
             self.source = FileSource(self.settings.rules, watch=True)
             self._unsubscribe = sighup.subscribe(self.source.reload_and_log)
-            self._looking = asyncio.create_task(self._prepare_database())
+            tried = asyncio.Event()
+            self._looking = asyncio.create_task(self._prepare_database(tried))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(tried.wait(), PREPARE_SECONDS)  # else events would look for tables in vain
         else:
             self.source = await asyncio.to_thread(self._database_source)
             self._unsubscribe = sighup.subscribe(self.source.refresh)
@@ -138,14 +142,15 @@ class Node:
 
     def _database_source(self) -> DatabaseSource:
         try:
-            return DatabaseSource(self.database, seed=load(SAMPLES), fallback=self.directory.last_good())
+            fallback = self.directory.last_good(self.database.name)
+            return DatabaseSource(self.database, seed=load(SAMPLES), fallback=fallback)
         except DatabaseError as error:
             raise type(error)(
                 f"{error}; and there are no rules of an earlier run in {self.directory.path} to go by meanwhile: "
                 f"start the database, or name another by {variable('database_url')} (--database-url)"
             ) from error
 
-    async def _prepare_database(self) -> None:
+    async def _prepare_database(self, tried: asyncio.Event) -> None:
         """Tokens and events need its tables; with rules in a file, nothing else does, and it may be away for now."""
         said = False
         while True:
@@ -157,6 +162,8 @@ class Node:
                 said = True
             else:
                 return
+            finally:
+                tried.set()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _keep_last_good(self) -> None:

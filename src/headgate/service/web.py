@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from email.utils import formatdate
@@ -33,6 +34,10 @@ BACKLOG: Final = 2_048
 TICK: Final = 1.0  # seconds between looks at all connections
 POLL: Final = 0.02  # seconds between looks at what is left when it stops
 
+# Clients offer to go on in HTTP/2, as Java's and curl's do with each request, or in WebSockets. We do neither, and the
+# parser would take what follows the head for another protocol, so that the request had no body.
+_UPGRADE: Final = re.compile(rb"\r\nupgrade(?=[ \t]*:)", re.IGNORECASE)
+
 log = logging.getLogger("headgate")
 
 
@@ -52,6 +57,7 @@ class WebServer:
             timeout_keep_alive=IDLE_SECONDS,
         )
         self._config.load()
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # its warnings are what strangers send, any number
         self._tls = tls
         self.state = _State(most_connections)
         self._sockets: list[socket] = []
@@ -205,6 +211,9 @@ class _Connection(HttpToolsProtocol):
         if self.due == inf:
             self.due = self.loop.time() + HEAD_SECONDS
         self._unused = False
+        if b"pgrade" in data and (self._in_head or not self._begun):
+            head, end, rest = data.partition(b"\r\n\r\n")
+            data = _UPGRADE.sub(b"\r\nx-upgrade", head) + end + rest
         if not self.busy:
             self._begun = True
         before = self._head
@@ -222,11 +231,12 @@ class _Connection(HttpToolsProtocol):
         self.due = self.loop.time() + HEAD_SECONDS
         super().on_message_begin()
 
+    def on_url(self, url: bytes) -> None:
+        self._bound(len(url))
+        super().on_url(url)
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._head += len(name) + len(value)
-        if self._head > MAX_HEAD:
-            self._refusal = 431
-            raise ValueError("the head of the request is too large")
+        self._bound(len(name) + len(value))
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -267,11 +277,8 @@ class _Connection(HttpToolsProtocol):
         elif not self._begun:
             self.transport.close()
 
-    def send_400_response(self, msg: str) -> None:
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - says no more than the status
         """Also for the two other statuses that are ours to give, not the app's."""
-        if self._refusal == 400:
-            super().send_400_response(msg)
-            return
         text = b'{"type":"about:blank","title":"%s","status":%d}' % (
             STATUS_LINE[self._refusal][13:-2],
             self._refusal,
@@ -288,6 +295,13 @@ class _Connection(HttpToolsProtocol):
             self.loop.call_later(LINGER_SECONDS, self.transport.abort)
         else:
             self.transport.close()
+
+    def _bound(self, more: int) -> None:
+        """Count bytes of a head. Raises `ValueError`, upon which the parser gives up."""
+        self._head += more
+        if self._head > MAX_HEAD:
+            self._refusal = 431
+            raise ValueError("the head of the request is too large")
 
     def _close_unused(self) -> None:
         if self._unused:

@@ -21,7 +21,8 @@ from headgate.telemetry.secrets import Masking
 Format = Literal["auto", "console", "json"]
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 LOGGERS: Final = ("headgate", "uvicorn", "uvicorn.error", "uvicorn.access", "grpc", "sqlalchemy", "alembic")
-QUIET: Final = ("sqlalchemy", "alembic", "grpc", "asyncio", "opentelemetry")  # they say little of use below a warning
+# They say little of use below a warning. watchfiles tells of every file that changes beside ours, as a log may do.
+QUIET: Final = ("sqlalchemy", "alembic", "grpc", "asyncio", "opentelemetry", "watchfiles")
 
 Event = MutableMapping[str, Any]
 

@@ -191,6 +191,7 @@ def test_an_unknown_failure_mode_is_refused(open_limiter: Open, mode: Any) -> No
         ("memory://?size=5", "size"),
         ("redis://localhost?timeout=0", "timeout"),
         ("redis://localhost?timeout=soon", "timeout"),
+        ("redis://localhost:6379/cache", "the database must be a number"),
         ("redis://localhost?max_batch=1.5", "max_batch"),
         ("redis://localhost?max_in_flight=-1", "max_in_flight"),
     ],

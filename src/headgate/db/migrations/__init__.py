@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Connection
+from sqlalchemy import Connection, column, inspect, select, table
 
 from headgate.db.connection import Database
 from headgate.db.schema import VERSION_TABLE
+
+if TYPE_CHECKING:
+    from alembic.script import ScriptDirectory
 
 HERE: Final = Path(__file__).parent
 
@@ -28,32 +27,45 @@ def migrate(database: str | Database) -> None:
     """
     opened = Database(database) if isinstance(database, str) else database
     try:
-        _migrate(opened)
+        with opened.read() as connection:
+            current = _revision(connection)
+        if current != latest():
+            _migrate(opened, current)
     finally:
         if opened is not database:
             opened.close()
 
 
-def _migrate(database: Database) -> None:
+def latest() -> str:
+    """The revision of the last of our migrations: files are named after theirs."""
+    return max(path.name.partition("_")[0] for path in (HERE / "versions").glob("[0-9]*.py"))
+
+
+def _migrate(database: Database, current: str | None) -> None:
+    # Only here: most starts find everything up to date, and this takes its time to import.
+    from alembic import command  # noqa: PLC0415
+    from alembic.config import Config  # noqa: PLC0415
+    from alembic.script import ScriptDirectory  # noqa: PLC0415
+
     config = Config()
     config.set_main_option("script_location", str(HERE).replace("%", "%%"))
     script = ScriptDirectory.from_config(config)
-    latest = script.get_current_head()
-    with database.read() as connection:
-        current = _revision(connection)
-    if current == latest or _is_newer(script, current, database.name):
+    if _is_newer(script, current, database.name):
         return
     database.prepare()
     with database.write(lock=True) as connection:
         current = _revision(connection)  # again: another may have been faster
-        if current != latest and not _is_newer(script, current, database.name):
+        if current != latest() and not _is_newer(script, current, database.name):
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
-            log.info("%s: migrated from %s to %s", database.name, current or "nothing", latest)
+            log.info("%s: migrated from %s to %s", database.name, current or "nothing", latest())
 
 
 def _revision(connection: Connection) -> str | None:
-    return MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_revision()
+    """The one that alembic has noted; None: none."""
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    return connection.scalar(select(column("version_num")).select_from(table(VERSION_TABLE)))
 
 
 def _is_newer(script: ScriptDirectory, revision: str | None, name: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.staticfiles import StaticFiles
 from swagger_ui_bundle import swagger_ui_path
 
@@ -16,6 +16,10 @@ DESCRIPTION = "/openapi.json"
 def serve_documentation(app: FastAPI) -> None:
     """Add the page and its files to an app."""
     app.mount(ASSETS, StaticFiles(directory=str(swagger_ui_path)), name="docs-assets")
+
+    @app.get("/", include_in_schema=False)
+    def root() -> RedirectResponse:
+        return RedirectResponse(PAGE)
 
     @app.get(PAGE, include_in_schema=False)
     def docs() -> HTMLResponse:

@@ -19,7 +19,8 @@ from headgate.service.rpc.method import Service
 from headgate.telemetry.meter import Meter
 
 MAX_MESSAGE: Final = 4 * 1024 * 1024  # bytes; larger ones are RESOURCE_EXHAUSTED
-
+HANDSHAKE_SECONDS: Final = 10  # in which a client has to be ready to call, from when it connects
+IDLE_SECONDS: Final = 600  # without a call, after which a client is told to connect again when it has one
 GOODBYE: Final = 0.02  # seconds in which clients are told that it stops, before they get their last answers
 
 
@@ -50,6 +51,8 @@ class GrpcServer:
             ("grpc.so_reuseport", int(reuse_port)),
             ("grpc.max_receive_message_length", max_message),
             ("grpc.max_send_message_length", -1),
+            ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS * 1_000),
+            ("grpc.max_connection_idle_ms", IDLE_SECONDS * 1_000),
         )
         self._gate = Gate()
         self._server: grpc.aio.Server | None = None

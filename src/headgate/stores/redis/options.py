@@ -28,6 +28,9 @@ def read_url(url: str) -> tuple[Options, type[Any] | None, dict[str, Any]]:
     Raises `ValueError` on anything that it does not know.
     """
     parts = urlsplit(url)
+    number = parts.path.strip("/")
+    if parts.scheme != "unix" and number and not (number.isascii() and number.isdecimal()):  # redis would take 0
+        raise ValueError(f"store URL: the database must be a number, as in redis://localhost:6379/0, got {number!r}")
     own: dict[str, Any] = {}
     others = []
     for name, value in parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)):

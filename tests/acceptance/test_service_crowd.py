@@ -1,0 +1,50 @@
+"""The whole service among 2,000 connections that are idle or slow: who really asks is answered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+
+from headgate.service.protos import rate_limiter_pb2 as rl
+from tests.crowd import crowded
+from tests.service import Service, running_service, until
+
+STUCK = 60.0
+
+
+def memory_kb(service: Service) -> int:
+    status = Path(f"/proc/{service.process.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0])
+
+
+def connections(service: Service) -> int:
+    return len(list(Path(f"/proc/{service.process.pid}/fd").iterdir()))
+
+
+def test_a_crowd_is_cut_off_in_time_and_others_are_served(tmp_path: Path) -> None:
+    with running_service(tmp_path) as service:
+        before_kb, before = memory_kb(service), connections(service)
+        http, ask = service.url.removeprefix("http://"), rl.CheckRequest(identifier="u", cost=0).SerializeToString()
+        with crowded(http, service.grpc_address, idle=1_000, slow=500, silent=500) as crowd:
+            until(lambda: connections(service) >= before + 2_000)
+            with (
+                httpx.Client(base_url=service.url, timeout=STUCK) as client,
+                grpc.insecure_channel(service.grpc_address) as channel,
+            ):
+                method: Any = channel.unary_unary("/headgate.v1.RateLimiter/CheckRateLimit")
+
+                def cut_off() -> bool:
+                    """Whether all have been who never finish what they begin to say. Meanwhile, others are served."""
+                    assert client.post("/v1/check", json={"user": "u", "cost": 0}).status_code == 200
+                    assert method(ask, timeout=STUCK)
+                    told = crowd.tell()
+                    return told["answered"]["HTTP/1.1 408"] >= 500 and told["cut_off"]["silent"] >= 250
+
+                until(cut_off)
+            assert crowd.tell()["cut_off"]["idle"] == 0
+            assert memory_kb(service) < before_kb + 60_000
+        until(lambda: connections(service) <= before + 10)
+        assert service.stop() == 0
