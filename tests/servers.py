@@ -85,21 +85,27 @@ class Server:
         assert self._process is not None, "the server was not started"
         return self._process.pid
 
+    @property
+    def running(self) -> bool:
+        return self._process is not None
+
     def client(self) -> redis.Redis:
         """An ordinary client, for looking at what is there."""
         return redis.Redis(port=self.port)
+
+    def command(self, directory: str, log: Path) -> list[str]:
+        """What starts it."""
+        return [
+            str(self.binary),
+            *("--port", str(self.port), "--bind", "127.0.0.1", "--dir", directory),
+            *("--save", "", "--appendonly", "no", "--logfile", str(log), *self.options),
+        ]
 
     def start(self) -> None:
         if self._directory is None:
             self._directory = tempfile.TemporaryDirectory(prefix="headgate-redis-")
         log = Path(self._directory.name, "server.log")
-        self._process = subprocess.Popen(
-            [
-                str(self.binary),
-                *("--port", str(self.port), "--bind", "127.0.0.1", "--dir", self._directory.name),
-                *("--save", "", "--appendonly", "no", "--logfile", str(log), *self.options),
-            ]
-        )
+        self._process = subprocess.Popen(self.command(self._directory.name, log))
         deadline = time.monotonic() + START_SECONDS
         while True:
             try:
