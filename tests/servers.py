@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Self
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 OVERRIDE = "HEADGATE_TEST_REDIS_SERVER"
 START_SECONDS = 10.0
@@ -91,7 +93,7 @@ class Server:
 
     def client(self) -> redis.Redis:
         """An ordinary client, for looking at what is there."""
-        return redis.Redis(port=self.port)
+        return redis.Redis(port=self.port, retry=Retry(NoBackoff(), 0))
 
     def command(self, directory: str, log: Path) -> list[str]:
         """What starts it."""
