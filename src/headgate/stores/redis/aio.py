@@ -16,7 +16,7 @@ from headgate.core.reservation import Claim, Expired
 from headgate.errors import IdempotencyConflict, StoreError
 from headgate.stores.observer import StoreObserver
 from headgate.stores.protocol import AsyncSingle
-from headgate.stores.redis.aio_node import AsyncNode
+from headgate.stores.redis.aio_node import AsyncNode, Route
 from headgate.stores.redis.faults import Address, turn
 from headgate.stores.redis.lookout import Lookout
 from headgate.stores.redis.options import read_url
@@ -64,15 +64,21 @@ class AsyncRedisStore:
     def single(self, template: Check, states: States | None = None) -> AsyncSingle:
         """The short way: nothing to plan, and the decision as soon as the answer is there."""
         rule, space, _, quota, *_ = template
-        templates, only = (template,), self._only
+        templates = (template,)
+
+        async def check_elsewhere(subject: str, cost: int) -> Decision:
+            groups = (Group((Check(rule, space, subject, quota, cost),)),)
+            result = await self._decide_one(groups, slot_of(subject) if self._slotted else 0)
+            now_us, (outcome,), _ = cast("Result", result)
+            return single(templates, outcome, now_us, cost, states, subject)
+
+        if self._only is None:
+            return check_elsewhere
+        join = self._only.join
 
         async def check(subject: str, cost: int) -> Decision:
-            groups = (Group((Check(rule, space, subject, quota, cost),)),)
-            if only is not None:
-                (result,) = await only.join(groups)
-            else:
-                result = await self._decide_one(groups, slot_of(subject) if self._slotted else 0)
-            now_us, (outcome,), _ = cast("Result", result)
+            (result,) = await join((Group((Check(rule, space, subject, quota, cost),)),))
+            now_us, (outcome,), _ = result
             return single(templates, outcome, now_us, cost, states, subject)
 
         return check
@@ -188,7 +194,7 @@ class AsyncRedisStore:
         step = Step(slot, groups)
         if node is not None:
             try:
-                (decided,) = await node.join(groups, slot=slot, deadline=deadline)
+                (decided,) = await node.join(groups, None, deadline, Route(slot))
             except StoreError as error:
                 answer = await self._elsewhere(node, step, error, deadline, 1)
             else:
@@ -242,8 +248,7 @@ class AsyncRedisStore:
             await asyncio.sleep(max(0.0, min(step.pause, left)))
         try:
             node = node or self._only or await self._serving(step.slot, deadline)
-            answer = node.join(step.groups, step.command, deadline=deadline, slot=step.slot, asking=asking, alone=alone)
-            return await answer
+            return await node.join(step.groups, step.command, deadline, Route(step.slot, asking, alone))
         except StoreError as error:
             if self._only is not None or node is None:
                 return error

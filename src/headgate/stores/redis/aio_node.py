@@ -28,16 +28,32 @@ from headgate.stores.redis.options import Options, Way
 Results = list[Result | IdempotencyConflict]
 
 
+class Route(NamedTuple):
+    """On a cluster: the slot of what is asked, and how."""
+
+    slot: int
+    asking: bool = False  # the server is about to take the slot over
+    alone: bool = False  # not to be in one command with others
+
+
 class _Waiting(NamedTuple):
-    """Groups of one slot that wait for a call to take them along; or a command."""
+    """Groups that wait for a call to take them along; or a command."""
 
     groups: Sequence[Group]
     command: script.Command | None
     answer: asyncio.Future[Any]
     deadline: float  # on the event loop's clock
-    slot: int
-    asking: bool
-    alone: bool  # not to be in one command with others
+    route: Route | None = None
+
+
+class _Batch(NamedTuple):
+    """Those who go with one call."""
+
+    waiting: list[_Waiting]
+    size: int  # groups
+    deadline: float  # the latest of theirs
+    hurried: bool  # somebody's is earlier
+    plain: bool  # groups that go together as one command
 
 
 class AsyncNode:
@@ -67,15 +83,12 @@ class AsyncNode:
         self,
         groups: Sequence[Group],
         command: script.Command | None = None,
-        *,
         deadline: float | None = None,
-        slot: int = 0,
-        asking: bool = False,
-        alone: bool = False,
+        route: Route | None = None,
     ) -> asyncio.Future[Any]:
-        """Have groups decided, or a command executed, by the next call. All are of one slot.
+        """Have groups decided, or a command executed, by the next call. On a cluster, all are of one slot.
 
-        Without a deadline, it is the usual time from now. The answer, or the exception, is for nobody else.
+        Without a deadline, it is the usual time from now. Raises `StoreError`, or the answer does.
         """
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
@@ -89,9 +102,7 @@ class AsyncNode:
             self._woken = True
             self._deadline = loop.time() + self._options.timeout  # of all that join in this tick
             loop.call_soon(self._depart)
-        self._waiting.append(
-            _Waiting(groups, command, answer, self._deadline if deadline is None else deadline, slot, asking, alone)
-        )
+        self._waiting.append(_Waiting(groups, command, answer, deadline or self._deadline, route))
         return answer
 
     async def close(self) -> None:
@@ -123,29 +134,37 @@ class AsyncNode:
         self._woken = False
         while self._waiting and len(self._calls) < self._options.max_in_flight:
             batch = self._batch()
-            if batch:
+            if batch.waiting:
                 assert self._loop is not None
                 call = self._loop.create_task(self._call(batch))
                 self._calls.add(call)
                 call.add_done_callback(self._returned, context=self._nobody)
 
-    def _batch(self) -> list[_Waiting]:
+    def _batch(self) -> _Batch:
         """Those who go with the next call; not those who were cancelled meanwhile, or whose time is up."""
         assert self._loop is not None
         now = self._loop.time()
         batch: list[_Waiting] = []
-        count = 0
+        count = size = 0
+        latest, hurried, plain = 0.0, False, True
         while self._waiting:
             waiting = self._waiting[0]
-            count += 1 if waiting.command is not None else len(waiting.groups)
+            groups, command, answer, deadline, route = waiting
+            count += len(groups) or 1
             if count > self._options.max_batch and batch:
                 break
             self._waiting.popleft()
-            if waiting.deadline <= now:
-                self._expire(waiting.answer)
-            elif not waiting.answer.done():
+            if deadline <= now:
+                self._expire(answer)
+            elif not answer.done():
                 batch.append(waiting)
-        return batch
+                size += len(groups)
+                if command is not None or route is not None:
+                    plain = False
+                if deadline != latest:
+                    hurried = hurried or latest != 0.0
+                    latest = max(latest, deadline)
+        return _Batch(batch, size, latest, hurried, plain)
 
     def _expire(self, answer: asyncio.Future[Any]) -> None:
         if not answer.done():
@@ -159,21 +178,22 @@ class AsyncNode:
         if self._waiting and not self._woken:
             self._depart()
 
-    async def _call(self, batch: list[_Waiting]) -> None:
+    async def _call(self, batch: _Batch) -> None:
         """One call, and its answers to those who wait for them."""
         assert self._loop is not None
         began = self._loop.time()
-        deadline = max(batch, key=_deadline).deadline if len(batch) > 1 else batch[0].deadline
-        groups = 0
-        for waiting in batch:
-            groups += len(waiting.groups)
-            if waiting.deadline < deadline:  # it joined in an earlier tick, while all calls were under way
-                self._loop.call_at(waiting.deadline, self._expire, waiting.answer)
-        loads = _loads(batch)
+        waiting, size, deadline, hurried, plain = batch
+        if hurried:  # somebody joined in an earlier tick, while all calls were under way
+            for one in waiting:
+                if one.deadline < deadline:
+                    self._loop.call_at(one.deadline, self._expire, one.answer)
+        loads = [waiting] if plain else _loads(waiting)
+        groups = [[group for one in load for group in one.groups] for load in loads]
         try:
             now_us = self._now_us()
             parcels = [
-                Parcel(load[0].command or script.encode(_groups(load), now_us), load[0].asking) for load in loads
+                Parcel(load[0].command or script.encode(some, now_us), bool(load[0].route and load[0].route.asking))
+                for load, some in zip(loads, groups, strict=True)
             ]
             replies = await self._run(parcels, deadline)
         except BaseException as error:
@@ -183,22 +203,22 @@ class AsyncNode:
                 self.breaker.answered(now, now - began)  # redis-py takes it for a broken connection
             else:
                 self.breaker.failed(now, now - began)
-            for waiting in batch:
-                if not waiting.answer.done():
-                    waiting.answer.set_exception(known)
+            for one in waiting:
+                if not one.answer.done():
+                    one.answer.set_exception(known)
             if self._observer is not None:
-                self._observer.failed(known, now - began, groups)
+                self._observer.failed(known, now - began, size)
             if known is not error:
                 raise
             return
         now = self._loop.time()
         self.breaker.answered(now, now - began)
         if self._observer is not None:
-            tell(self._observer, replies, now - began, groups, self._options.timeout)
-        for load, reply in zip(loads, replies, strict=True):
-            self._hand_out(load, reply)
+            tell(self._observer, replies, now - began, size, self._options.timeout)
+        for load, some, reply in zip(loads, groups, replies, strict=True):
+            self._hand_out(load, some, reply)
 
-    def _hand_out(self, load: list[_Waiting], reply: Any) -> None:
+    def _hand_out(self, load: list[_Waiting], groups: list[Group], reply: Any) -> None:
         """The reply to one command, to those who wait for it."""
         if isinstance(reply, Exception):
             for waiting in load:
@@ -209,7 +229,7 @@ class AsyncNode:
             if not load[0].answer.done():
                 load[0].answer.set_result(reply)  # whatever it is
             return
-        results = script.decode(_groups(load), reply)
+        results = script.decode(groups, reply)
         at = 0
         for waiting in load:
             count = len(waiting.groups)
@@ -223,17 +243,15 @@ class AsyncNode:
         sent = False
         try:
             async with asyncio.timeout_at(deadline):
-                if not connection.is_connected:
+                if connection._reader is None:
                     await connection.connect_check_health(check_health=False)
                 sent = True
-                await connection.send_packed_command([parcel.bytes() for parcel in parcels], check_health=False)
-                replies = [await _reply(connection, asking=parcel.asking) for parcel in parcels]
-                unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+                replies = await _exchange(connection, parcels)
+                unknown = [place for place, reply in enumerate(replies) if reply.__class__ is NoScriptError]
                 if unknown:  # the server does not know the script yet, or no more: nothing was executed
-                    again = [parcels[place].bytes(whole=True) for place in unknown]
-                    await connection.send_packed_command(again, check_health=False)
-                    for place in unknown:
-                        replies[place] = await _reply(connection, asking=parcels[place].asking)
+                    again = [parcels[place] for place in unknown]
+                    for place, reply in zip(unknown, await _exchange(connection, again, whole=True), strict=True):
+                        replies[place] = reply
         except FAULTS as error:
             await connection.disconnect(nowait=True)
             known = fault(error, self._options.timeout, sent=sent)
@@ -258,38 +276,34 @@ class AsyncNode:
         return self._connection_class(**self._arguments, socket_timeout=None)
 
 
-def _deadline(waiting: _Waiting) -> float:
-    return waiting.deadline
-
-
-def _groups(load: list[_Waiting]) -> Sequence[Group]:
-    return load[0].groups if len(load) == 1 else [group for waiting in load for group in waiting.groups]
-
-
 def _loads(batch: list[_Waiting]) -> list[list[_Waiting]]:
     """Who goes together, as one command: those of one slot, as long as no command of somebody's is in between."""
     loads: list[list[_Waiting]] = []
-    open_loads: dict[tuple[int, bool], list[_Waiting]] = {}
+    open_loads: dict[Route | None, list[_Waiting]] = {}
     for waiting in batch:
-        if waiting.command is not None or waiting.alone:
+        if waiting.command is not None or (waiting.route is not None and waiting.route.alone):
             loads.append([waiting])
             open_loads.clear()
             continue
-        load = open_loads.get((waiting.slot, waiting.asking))
+        load = open_loads.get(waiting.route)
         if load is None:
-            load = open_loads[waiting.slot, waiting.asking] = []
+            load = open_loads[waiting.route] = []
             loads.append(load)
         load.append(waiting)
     return loads
 
 
-async def _reply(connection: Any, *, asking: bool) -> Any:
-    """The next reply; an error reply as the exception that it stands for."""
-    try:
-        if asking:
-            await connection.read_response(disable_decoding=True)
-        return await connection.read_response(disable_decoding=True)
-    except RedisError as error:
-        if connection.is_connected:  # else it is no reply, but the end of the connection
-            return error
-        raise
+async def _exchange(connection: Any, parcels: list[Parcel], *, whole: bool = False) -> list[Any]:
+    """Send parcels, and read the reply to each; an error reply as the exception that it stands for."""
+    await connection.send_packed_command([parcel.bytes(whole=whole) for parcel in parcels], check_health=False)
+    replies = []
+    for parcel in parcels:
+        try:
+            if parcel.asking:
+                await connection.read_response(disable_decoding=True)
+            replies.append(await connection.read_response(disable_decoding=True))
+        except RedisError as error:
+            if not connection.is_connected:  # it is no reply, but the end of the connection
+                raise
+            replies.append(error)
+    return replies

@@ -57,9 +57,36 @@ class Node:
         self.breaker = breaker_of(way.name, options, observer)
         self._idle: list[Wire] = []
 
-    def call(self, parcels: Sequence[Parcel], deadline: float, groups: int = 0) -> list[Any]:
-        """The replies to parcels, which may be exceptions of redis-py. Raises `StoreError` when there is none."""
-        return self.arrive(self.leave(parcels, deadline, groups), deadline)
+    def ask(self, parcel: Parcel, deadline: float) -> Any:
+        """The reply to one check, which may be an exception of redis-py. Raises `StoreError` when there is none.
+
+        What `leave` and `arrive` do, without a list.
+        """
+        began = deadline - self._options.timeout
+        breaker = self.breaker
+        if breaker.state != "closed" and not breaker.admits(began):
+            raise left_alone(self.name)
+        wire, sent = None, False
+        try:
+            wire = self._take() or Wire(self._way, self._options.timeout, deadline)
+            sent = True
+            wire.send(parcel.packed or parcel.bytes(), deadline)
+            reply = wire.receive(deadline)
+            if reply.__class__ is NoScriptError:  # it does not know the script yet, or no more: nothing was executed
+                wire.send(parcel.bytes(whole=True), deadline)
+                reply = wire.receive(deadline)
+        except BaseException as error:
+            if wire is not None:
+                wire.close()
+            if isinstance(error, FAULTS):
+                raise self._failed(error, began, 1, sent=sent) from error
+            raise
+        self._idle.append(wire)
+        seconds = wire.used - began
+        breaker.answered(wire.used, seconds)
+        if self._observer is not None:
+            tell(self._observer, (reply,), seconds, 1, self._options.timeout)
+        return reply
 
     def leave(self, parcels: Sequence[Parcel], deadline: float, groups: int = 0) -> Trip:
         """Send parcels. Raises `StoreError`: unless it says otherwise, they were not sent."""

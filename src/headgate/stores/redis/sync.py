@@ -148,7 +148,7 @@ class RedisStore:
         if node is None:
             return None
         try:
-            (reply,) = node.call((parcel,), deadline, 1)
+            reply = node.ask(parcel, deadline)
             if not isinstance(reply, Exception):
                 return reply
             raise fault(reply, self._options.timeout) from reply

@@ -31,6 +31,8 @@ class Wire:
 
     def __init__(self, way: Way, timeout: float, deadline: float) -> None:
         self._timeout = timeout
+        self.used: float  # when it was last
+        self._patient = True  # whether the socket's own timeout is close enough
         self._reader = Reader(protocolError=InvalidResponse, replyError=reply_error, notEnoughData=_INCOMPLETE)
         self._socket: Any = None
         self._connection: Any = (way.kind or Connection)(
@@ -40,7 +42,7 @@ class Wire:
             self._connection.connect()
             self._socket = self._connection._sock
             self._socket.settimeout(timeout)
-            self._used = monotonic()
+            self.used = monotonic()
             for command in _greetings(way.arguments):
                 self.ask(script.packed(command), deadline)
         except BaseException:
@@ -77,7 +79,7 @@ class Wire:
                 self._limit(deadline - monotonic())
         if not self._patient:
             self._socket.settimeout(self._timeout)
-        self._used = monotonic()
+        self.used = monotonic()
         return reply
 
     def hurry(self, deadline: float) -> None:
@@ -87,7 +89,7 @@ class Wire:
 
     def is_good(self) -> bool:
         """Whether it can be used again: unless it was just used, the server may have closed it meanwhile."""
-        if monotonic() - self._used < STALE:
+        if monotonic() - self.used < STALE:
             return True
         self._socket.settimeout(0)
         try:
