@@ -75,6 +75,7 @@ class Server:
     binary: Path
     options: tuple[str, ...] = ()
     port: int = field(default_factory=free_port)
+    patient: bool = True  # to start means to wait until it has loaded its data
     _process: subprocess.Popen[bytes] | None = None
     _directory: tempfile.TemporaryDirectory[str] | None = None
 
@@ -115,6 +116,10 @@ class Server:
                     client.ping()
             except redis.exceptions.AuthenticationError:  # which is a ConnectionError, too
                 return
+            except redis.exceptions.BusyLoadingError:  # and so is this
+                if not self.patient:
+                    return
+                time.sleep(0.02)
             except redis.exceptions.ConnectionError:
                 if self._process.poll() is not None or time.monotonic() > deadline:
                     text = log.read_text() if log.exists() else "(no log)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Final, Literal, NamedTuple
-from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from redis.connection import parse_url
 
@@ -91,7 +91,8 @@ def read_url(url: str) -> Target:
 
 
 def _way(parts: SplitResult, options: Options) -> Way:
-    arguments = dict(parse_url(urlunsplit(parts)))  # type: ignore[no-untyped-call]
+    # urlunsplit would leave out the slashes of unix:///path
+    arguments = dict(parse_url(f"{parts.scheme}://{parts.netloc}{parts.path}?{parts.query}"))  # type: ignore[no-untyped-call]
     arguments.setdefault("protocol", 2)
     arguments.setdefault("client_name", "headgate")
     arguments["socket_connect_timeout"] = options.timeout
