@@ -38,6 +38,7 @@ def service_metrics(directory: Path) -> Iterator[Metrics]:
             meter.decided(decision)
         meter.called(0.001, 2)
         meter.failed(StoreTimeout("late"), 0.05, 1)
+        meter.breaker("127.0.0.1:6379", "half_open")
         meter.took("http", 0.0004)
         meter.skewed(7)
         yield Metrics(

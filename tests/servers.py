@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Self
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 OVERRIDE = "HEADGATE_TEST_REDIS_SERVER"
 START_SECONDS = 10.0
@@ -73,6 +75,7 @@ class Server:
     binary: Path
     options: tuple[str, ...] = ()
     port: int = field(default_factory=free_port)
+    patient: bool = True  # to start means to wait until it has loaded its data
     _process: subprocess.Popen[bytes] | None = None
     _directory: tempfile.TemporaryDirectory[str] | None = None
 
@@ -85,21 +88,27 @@ class Server:
         assert self._process is not None, "the server was not started"
         return self._process.pid
 
+    @property
+    def running(self) -> bool:
+        return self._process is not None
+
     def client(self) -> redis.Redis:
         """An ordinary client, for looking at what is there."""
-        return redis.Redis(port=self.port)
+        return redis.Redis(port=self.port, retry=Retry(NoBackoff(), 0))
+
+    def command(self, directory: str, log: Path) -> list[str]:
+        """What starts it."""
+        return [
+            str(self.binary),
+            *("--port", str(self.port), "--bind", "127.0.0.1", "--dir", directory),
+            *("--save", "", "--appendonly", "no", "--logfile", str(log), *self.options),
+        ]
 
     def start(self) -> None:
         if self._directory is None:
             self._directory = tempfile.TemporaryDirectory(prefix="headgate-redis-")
         log = Path(self._directory.name, "server.log")
-        self._process = subprocess.Popen(
-            [
-                str(self.binary),
-                *("--port", str(self.port), "--bind", "127.0.0.1", "--dir", self._directory.name),
-                *("--save", "", "--appendonly", "no", "--logfile", str(log), *self.options),
-            ]
-        )
+        self._process = subprocess.Popen(self.command(self._directory.name, log))
         deadline = time.monotonic() + START_SECONDS
         while True:
             try:
@@ -107,6 +116,10 @@ class Server:
                     client.ping()
             except redis.exceptions.AuthenticationError:  # which is a ConnectionError, too
                 return
+            except redis.exceptions.BusyLoadingError:  # and so is this
+                if not self.patient:
+                    return
+                time.sleep(0.02)
             except redis.exceptions.ConnectionError:
                 if self._process.poll() is not None or time.monotonic() > deadline:
                     text = log.read_text() if log.exists() else "(no log)"

@@ -110,7 +110,14 @@ class StoreTimeout(StoreError):
 
 class StoreUnavailable(StoreError):
     """The store was not reached, or answered with an error: nothing was charged. Or the connection broke off while a
-    check was under way: then it may or may not have been."""
+    check was under way: then it may or may not have been.
+
+    `sent` is False when it is sure that nothing was executed.
+    """
+
+    def __init__(self, message: str, *, sent: bool = True) -> None:
+        super().__init__(message)
+        self.sent = sent
 
 
 class StoreFull(StoreError):

@@ -60,29 +60,29 @@ class Awaited:
         self._runner = asyncio.Runner()
         self.limiter = AsyncLimiter(*args, **options)
 
-    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(asyncio.wait_for(call, STUCK))
 
     def check(self, subject: str | int | None = None, /, **facts: Any) -> Decision:
-        return self._run(self.limiter.check(subject, **facts))
+        return self.run(self.limiter.check(subject, **facts))
 
     def peek(self, subject: str | int | None = None, /, **facts: Any) -> Decision:
-        return self._run(self.limiter.peek(subject, **facts))
+        return self.run(self.limiter.peek(subject, **facts))
 
     def check_many(self, requests: Iterable[Any]) -> list[Decision]:
-        return self._run(self.limiter.check_many(requests))
+        return self.run(self.limiter.check_many(requests))
 
     def wait(self, subject: str | int | None = None, /, *, timeout: float | None = None, **facts: Any) -> Decision:
-        return self._run(self.limiter.wait(subject, timeout=timeout, **facts))
+        return self.run(self.limiter.wait(subject, timeout=timeout, **facts))
 
     def reset(self, subject: str | int | None = None, /, **facts: Any) -> None:
-        self._run(self.limiter.reset(subject, **facts))
+        self.run(self.limiter.reset(subject, **facts))
 
     def settle(self, reservation_id: str, cost: int) -> Settlement:
-        return self._run(self.limiter.settle(reservation_id, cost))
+        return self.run(self.limiter.settle(reservation_id, cost))
 
     def close(self) -> None:
-        self._run(self.limiter.close())
+        self.run(self.limiter.close())
         self._runner.close()
 
 

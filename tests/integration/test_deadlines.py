@@ -32,7 +32,7 @@ def at_most(seconds: float) -> Iterator[None]:
 
 def test_a_late_reply_is_not_taken_for_the_next_one(proxy: Proxy, open_limiter: Open) -> None:
     """Each check has a subject and a cost of its own, so that a reply to another would show."""
-    limiter = open_limiter(QUOTA, store=f"{proxy.url}?timeout=0.1")
+    limiter = open_limiter(QUOTA, store=f"{proxy.url}?timeout=0.1&probe_every=0.000001")
     for number in range(1, 6):
         proxy.delay = lambda: 0.2
         assert limiter.check(f"late-{number}", cost=10_000_000 + number).reason == "fail_open"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shutil
 import signal
@@ -136,6 +137,7 @@ def test_a_limiter_that_was_only_dropped_lets_go_too(directory: Path, url: str) 
     limiter = Limiter("3/hour", store=url)
     server = server_pid(directory)
     del limiter
+    gc.collect()  # its store refers to itself
     until(lambda: not lives(server))
 
 

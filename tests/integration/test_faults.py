@@ -67,7 +67,7 @@ def during(outage: Outage, server: Server) -> AbstractContextManager[None]:
 
 
 def store_of(server: Server, *, timeout: float = TIMEOUT) -> str:
-    return f"{server.url}?timeout={timeout}"
+    return f"{server.url}?timeout={timeout}&probe_every=0.02"
 
 
 def in_time(limiter: AnyLimiter, subject: str) -> Decision:

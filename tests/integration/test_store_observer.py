@@ -20,12 +20,16 @@ class Noted:
     def __init__(self) -> None:
         self.calls: list[tuple[float, int]] = []
         self.failures: list[tuple[str, float, int]] = []
+        self.breakers: list[tuple[str, str]] = []
 
     def called(self, seconds: float, groups: int) -> None:
         self.calls.append((seconds, groups))
 
     def failed(self, error: StoreError, seconds: float, groups: int) -> None:
         self.failures.append((type(error).__name__, seconds, groups))
+
+    def breaker(self, node: str, state: str) -> None:
+        self.breakers.append((node, state))
 
 
 def run_async(url: str, observer: Any, *, reset: bool = False) -> None:

@@ -116,6 +116,18 @@ class Outcome(NamedTuple):
     reset_us: int  # the time until the whole quota is available again
 
 
+class OutcomeAt(Outcome):
+    """The answer to a check that was decided at a time of its own, by a server whose clock is not the others'."""
+
+    at_us: int
+
+    @classmethod
+    def of(cls, outcome: Outcome, at_us: int) -> OutcomeAt:
+        timed = cls(*outcome)
+        timed.at_us = at_us
+        return timed
+
+
 class Block(NamedTuple):
     """A client is refused everything for a while."""
 

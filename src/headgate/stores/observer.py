@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 from headgate.errors import StoreError
+from headgate.stores.breaker import State
 
 
 class StoreObserver(Protocol):
@@ -15,3 +16,6 @@ class StoreObserver(Protocol):
 
     def failed(self, error: StoreError, seconds: float, groups: int) -> None:
         """A call failed, or a group waited for one until its time was up."""
+
+    def breaker(self, node: str, state: State | Literal["gone"]) -> None:
+        """The breaker of a server (`host:port`, or the path of a socket) has this state; gone: it is no more used."""

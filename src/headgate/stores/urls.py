@@ -12,7 +12,11 @@ from headgate.stores.memory import AsyncMemoryStore, MemoryStore
 from headgate.stores.observer import StoreObserver
 from headgate.stores.protocol import AsyncStore, Store
 
-REDIS = ("redis", "rediss", "unix")
+REDIS = (
+    *("redis", "rediss", "unix"),
+    *("redis+sentinel", "rediss+sentinel"),
+    *("redis+cluster", "rediss+cluster"),
+)
 SCHEMES = ("memory", "embedded", *REDIS)
 
 
@@ -52,8 +56,8 @@ def _scheme(url: str) -> str:
     scheme = urlsplit(url).scheme
     if scheme not in SCHEMES:
         raise ValueError(
-            f"store: {url!r} is not a URL of a store; use memory://, embedded://, redis://host:6379/0, rediss:// or "
-            "unix://path"
+            f"store: {url!r} is not a URL of a store; use memory://, embedded://, redis://host:6379/0, rediss://, "
+            "unix://path, redis+sentinel://host:26379,host:26379/service/0 or redis+cluster://host:7000,host:7001"
         )
     return scheme
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import isfinite
-from typing import Final
+from typing import Final, Literal
 
 from headgate.core.decision import Decision, Reason
 from headgate.errors import StoreError, StoreFull, StoreTimeout, StoreUnavailable
 from headgate.rules.holder import Holder
 from headgate.rules.snapshot import Snapshot
+from headgate.stores.breaker import State
 from headgate.telemetry.histogram import Histogram
 
 MAX_RULES: Final = 1_000  # that are counted by name
@@ -46,6 +47,7 @@ class Meter:
         self.store_calls = Histogram(STORE_BOUNDS)
         self.store_batches = Histogram(BATCH_BOUNDS)
         self.store_errors = dict.fromkeys((*KINDS.values(), OTHER), 0)
+        self.breakers: dict[str, State] = {}  # by server
         self.skews = Histogram(SKEW_BOUNDS)
         self.skewed_total = 0
 
@@ -84,6 +86,13 @@ class Meter:
         self.store_errors[KINDS.get(type(error), OTHER)] += 1
         if groups:  # one of a reset is nobody's check
             self.store_calls.add(seconds)
+
+    def breaker(self, node: str, state: State | Literal["gone"]) -> None:
+        """The breaker of a store's server has a new state, or is no more."""
+        if state == "gone":
+            self.breakers.pop(node, None)
+        else:
+            self.breakers[node] = state
 
     def tallies(self) -> Iterator[tuple[str, str, str, int]]:
         """Of every rule, decision (`allowed`, `refused`, `shadow`) and reason: how many."""

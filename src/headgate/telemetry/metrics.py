@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headgate.rules.sources.database import DatabaseStatus
 
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
+STATES: Final = {"closed": 0, "half_open": 1, "open": 2}  # of breakers
 OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 log = logging.getLogger("headgate")
@@ -187,6 +188,14 @@ def _counted(meter: Meter) -> Iterator[Metric]:
     for kind, count in meter.store_errors.items():
         errors.add_metric((kind,), count)
     yield errors
+    breakers = GaugeMetricFamily(
+        "headgate_breaker_state",
+        "Of each of the store's servers: 0 while it is used, 1 while it is probed, 2 while it is left alone.",
+        labels=("node",),
+    )
+    for node, state in sorted(meter.breakers.copy().items()):
+        breakers.add_metric((node,), STATES[state])
+    yield breakers
     yield _counter(
         "headgate_clock_skew", "Checks by callers whose clock is over 5 seconds off the store's.", meter.skewed_total
     )

@@ -17,7 +17,7 @@ from headgate.telemetry.meter import Meter
 from headgate.telemetry.metrics import OPENMETRICS, TEXT, Metrics, version_number
 from tests.metrics_page import AuditStatus, service_metrics
 
-LABELS = {"rule", "decision", "reason", "protocol", "kind", "version", "python", "le"}  # that may be on our samples
+LABELS = {"rule", "decision", "reason", "protocol", "kind", "node", "version", "python", "le"}  # that may be ours
 
 
 def samples(page: bytes) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -45,6 +45,7 @@ def test_figures_are_what_they_were_told(tmp_path: Path) -> None:
     assert value(page, "headgate_store_call_seconds_count") == 2
     assert value(page, "headgate_store_batch_size_sum") == 2
     assert value(page, "headgate_store_errors_total", kind="timeout") == 1
+    assert value(page, "headgate_breaker_state", node="127.0.0.1:6379") == 1
     assert value(page, "headgate_store_failing") == 0
     assert value(page, "headgate_snapshot_version") >= 1
     assert value(page, "headgate_rules") == 1

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from headgate.errors import StoreError
+from headgate.stores.breaker import State
 from headgate.stores.embedded.hold import Hold
 from headgate.stores.observer import StoreObserver
 
@@ -22,3 +25,7 @@ class Watch:
         self._hold.mend()
         if self._observer is not None:
             self._observer.failed(error, seconds, groups)
+
+    def breaker(self, node: str, state: State | Literal["gone"]) -> None:
+        if self._observer is not None:
+            self._observer.breaker(node, state)

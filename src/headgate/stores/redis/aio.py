@@ -1,42 +1,33 @@
-"""The Redis store for asyncio: checks that are made in one tick of the event loop travel as one script call.
+"""The Redis store for asyncio: a server, the master that Sentinel names, or a cluster.
 
-The first check leaves at the end of the tick that it was made in. While `max_in_flight` calls are under way, others
-gather; each call takes up to `max_batch` of them. Connections belong to the calls, not to the callers: a caller
-that is cancelled leaves its call, and everybody else's answer, undisturbed. A connection on which a call failed or
-ran out of time is closed, so that a late reply has nowhere to go.
+Checks that are made in one tick of the event loop travel together to each server: see `aio_node`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Sequence
-from contextvars import Context
-from typing import Any, NamedTuple, cast
-
-from redis.asyncio.connection import Connection, parse_url
-from redis.exceptions import NoScriptError
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final, TypeVar, cast
 
 from headgate.core.check import Charge, Check, Client, Group, Result
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States, single
 from headgate.core.reservation import Claim, Expired
-from headgate.errors import IdempotencyConflict, StoreError, StoreUnavailable
+from headgate.errors import IdempotencyConflict, StoreError
 from headgate.stores.observer import StoreObserver
 from headgate.stores.protocol import AsyncSingle
-from headgate.stores.redis import reservations, script
-from headgate.stores.redis.options import FAULTS, fault, read_url
+from headgate.stores.redis.aio_node import AsyncNode, Route
+from headgate.stores.redis.faults import Address, turn
+from headgate.stores.redis.lookout import Lookout
+from headgate.stores.redis.options import read_url
+from headgate.stores.redis.plans import Plan, Plans, Step
+from headgate.stores.redis.slots import slot_of
+from headgate.stores.redis.topology import MAX_TURNS, Topology
 
 Results = list[Result | IdempotencyConflict]
+T = TypeVar("T")
 
-
-class _Waiting(NamedTuple):
-    """Groups that wait for a call to take them along; or a command, which is a call of its own."""
-
-    groups: Sequence[Group]
-    command: script.Command | None
-    answer: asyncio.Future[Results]
-    deadline: float  # on the event loop's clock
+CLOSING_SECONDS: Final = 0.005  # what undoes something is given so much at least
 
 
 class AsyncRedisStore:
@@ -47,208 +38,249 @@ class AsyncRedisStore:
     """
 
     def __init__(self, url: str, *, clock: Clock | None = None, observer: StoreObserver | None = None) -> None:
-        self._options, kind, self._arguments = read_url(url)
-        self._connection_class: Any = parse_url(url).get("connection_class", Connection) if kind else Connection
+        self._target = read_url(url)
+        self._options = self._target.options
         self._clock = clock
         self._observer = observer
+        self._slotted = self._target.topology == "cluster"
+        self._plans = Plans(self._options, self._now_us, slotted=self._slotted)
+        self._topology = Topology(self._make, self._drop)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: deque[_Waiting] = deque()
-        self._woken = False  # whether _depart is about to run
-        self._deadline = 0.0
-        self._calls: set[asyncio.Task[None]] = set()
-        self._nobody = Context()  # of calls that leave when another has returned: it is not that one's callers'
-        self._idle: list[Any] = []
-        self._closed = False
+        self._listening: set[asyncio.Future[None]] = set()  # those who wait to hear who serves what
+        self._tasks: set[asyncio.Task[Any]] = set()  # that nobody may cancel
+        self._lookout: Lookout | None = None
+        self._only: AsyncNode | None = None  # the server, if it is always the same
+        if self._target.topology == "single":
+            self._only = AsyncNode(self._target.way, self._options, observer, self._now_us)
 
     async def check(self, groups: Sequence[Group]) -> Results:
-        size = self._options.max_batch
-        if len(groups) <= size:
-            return await self._join(groups)
+        if self._only is not None and len(groups) <= self._options.max_batch:
+            return cast("Results", await self._only.join(groups))
         results: Results = []
-        for start in range(0, len(groups), size):  # one after the other: none may overtake the one before
-            results += await self._join(groups[start : start + size])
+        for run in self._plans.runs(groups):  # one after the other: none may overtake the one before
+            results += await self._follow(self._plans.decide(run))
         return results
 
     def single(self, template: Check, states: States | None = None) -> AsyncSingle:
         """The short way: nothing to plan, and the decision as soon as the answer is there."""
         rule, space, _, quota, *_ = template
-        templates, join = (template,), self._join
+        templates = (template,)
+
+        async def check_elsewhere(subject: str, cost: int) -> Decision:
+            groups = (Group((Check(rule, space, subject, quota, cost),)),)
+            result = await self._decide_one(groups, slot_of(subject) if self._slotted else 0)
+            now_us, (outcome,), _ = cast("Result", result)
+            return single(templates, outcome, now_us, cost, states, subject)
+
+        if self._only is None:
+            return check_elsewhere
+        join = self._only.join
 
         async def check(subject: str, cost: int) -> Decision:
             (result,) = await join((Group((Check(rule, space, subject, quota, cost),)),))
-            now_us, (outcome,), _ = cast("Result", result)
+            now_us, (outcome,), _ = result
             return single(templates, outcome, now_us, cost, states, subject)
 
         return check
 
     async def refund(self, charges: Sequence[Charge]) -> None:
-        if charges:
-            await self._join((), script.encode_refund(charges, self._now_us()))
+        await self._follow(self._plans.refund(charges))
 
     async def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
-        if checks or clients:
-            await self._join((), script.encode_reset(checks, clients))
+        await self._follow(self._plans.reset(checks, clients))
 
     async def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
-        await self._join((), reservations.encode_hold(reservation_id, record, ttl_us, self._now_us()))
+        await self._follow(self._plans.hold(reservation_id, record, ttl_us))
 
     async def claim(self, reservation_id: str) -> Claim | None:
-        reply: Any = await self._join((), reservations.encode_claim(reservation_id, self._now_us()))
-        return reservations.decode_claim(reply)
+        return await self._follow(self._plans.claim(reservation_id))
 
     async def expire(self) -> Expired:
-        reply: Any = await self._join((), reservations.encode_expire(self._now_us()))
-        return reservations.decode_expire(reply)
+        return await self._follow(self._plans.expire())
 
     async def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
-        if refunds or surcharges:
-            await self._join((), reservations.encode_adjust(refunds, surcharges, self._now_us()))
+        await self._follow(self._plans.adjust(refunds, surcharges))
 
     async def close(self) -> None:
-        self._closed = True
-        while self._waiting:
-            answer = self._waiting.popleft().answer
-            if not answer.done():
-                answer.set_exception(StoreUnavailable("the store was closed"))
-        if self._calls:
-            await asyncio.wait(self._calls)
-        await self._disconnect_idle()
+        if self._lookout is not None:
+            self._lookout.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        nodes = self._topology.nodes if self._only is None else [self._only]
+        for node in nodes:
+            await node.close()
 
-    async def _disconnect_idle(self) -> None:
-        while self._idle:
-            await self._idle.pop().disconnect()
+    def _make(self, address: Address) -> AsyncNode:
+        return AsyncNode(self._target.way.to(address), self._options, self._observer, self._now_us)
 
-    def _join(self, groups: Sequence[Group], command: script.Command | None = None) -> asyncio.Future[Results]:
-        """Have groups decided, or a command executed, by the next call."""
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            self._enter(loop)
-        if self._closed:
-            raise StoreUnavailable("the store was closed")
-        answer: asyncio.Future[Results] = loop.create_future()
-        if not self._woken:
-            self._woken = True
-            self._deadline = loop.time() + self._options.timeout  # of all that join in this tick
-            loop.call_soon(self._depart)
-        self._waiting.append(_Waiting(groups, command, answer, self._deadline))
-        return answer
-
-    def _enter(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._loop is not None and not self._loop.is_closed():
-            raise RuntimeError("this store belongs to another event loop: make one for each loop")
-        self._loop = loop
-        self._idle.clear()  # connections of a loop that is gone
-        self._waiting.clear()
-        self._calls.clear()
-        self._woken = False
-
-    def _depart(self) -> None:
-        """Send off what is waiting, as far as calls are free."""
-        self._woken = False
-        while self._waiting and len(self._calls) < self._options.max_in_flight:
-            batch = self._batch()
-            if batch:
-                assert self._loop is not None
-                call = self._loop.create_task(self._call(batch))
-                self._calls.add(call)
-                call.add_done_callback(self._returned, context=self._nobody)
-
-    def _batch(self) -> list[_Waiting]:
-        """Those who go with the next call; not those who were cancelled meanwhile, or whose time is up."""
-        assert self._loop is not None
-        now = self._loop.time()
-        batch: list[_Waiting] = []
-        count = 0
-        while self._waiting:
-            waiting = self._waiting[0]
-            count += len(waiting.groups)
-            if count > self._options.max_batch or (waiting.command is not None and batch):
-                break
-            self._waiting.popleft()
-            if waiting.deadline <= now:
-                self._expire(waiting.answer)
-            elif not waiting.answer.done():
-                batch.append(waiting)
-                if waiting.command is not None:
-                    break
-        return batch
-
-    def _expire(self, answer: asyncio.Future[Results]) -> None:
-        if not answer.done():
-            known = fault(TimeoutError(), self._options.timeout)
-            answer.set_exception(known)
-            if self._observer is not None:
-                self._observer.failed(known, self._options.timeout, 1)
-
-    def _returned(self, call: asyncio.Task[None]) -> None:
-        self._calls.discard(call)
-        if self._waiting and not self._woken:
-            self._depart()
-
-    async def _call(self, batch: list[_Waiting]) -> None:
-        """One call, and its answers to those who wait for them."""
-        groups = [group for waiting in batch for group in waiting.groups]
-        command, deadline = batch[0].command, batch[-1].deadline
-        observer = self._observer
-        assert self._loop is not None
-        began = 0.0 if observer is None else self._loop.time()
-        for waiting in batch:
-            if waiting.deadline < deadline:  # it joined in an earlier tick, while all calls were under way
-                self._loop.call_at(waiting.deadline, self._expire, waiting.answer)
-        try:
-            if command is None:
-                reply = await self._run(script.encode(groups, self._now_us()), deadline)
-                results = script.decode(groups, reply)
-            else:
-                results = await self._run(command, deadline)  # whatever it replies
-        except BaseException as error:
-            known = error if isinstance(error, StoreError) else StoreUnavailable("the call to Redis broke off")
-            for waiting in batch:
-                if not waiting.answer.done():
-                    waiting.answer.set_exception(known)
-            if observer is not None:
-                observer.failed(known, self._loop.time() - began, len(groups))
-            if known is not error:
-                raise
-            return
-        if observer is not None:
-            observer.called(self._loop.time() - began, len(groups))
-        at = 0
-        for waiting in batch:
-            count = len(waiting.groups)
-            if not waiting.answer.done():
-                waiting.answer.set_result(results[at : at + count] if command is None else results)
-            at += count
+    def _drop(self, node: AsyncNode) -> None:
+        self._apart(node.close())
+        if self._observer is not None:
+            self._observer.breaker(node.name, "gone")
 
     def _now_us(self) -> int | None:
         return None if self._clock is None else self._clock.now_us()
 
-    async def _run(self, command: script.Command, deadline: float) -> Any:
-        connection = await self._take()
-        try:
-            async with asyncio.timeout_at(deadline):
-                await connection.send_packed_command([script.packed(command)], check_health=False)
-                try:
-                    reply = await connection.read_response(disable_decoding=True)
-                except NoScriptError:  # the server does not know the script yet, or no more: nothing was executed
-                    await connection.send_packed_command([script.packed(script.whole(command))], check_health=False)
-                    reply = await connection.read_response(disable_decoding=True)
-        except FAULTS as error:
-            await connection.disconnect(nowait=True)
-            known = fault(error, self._options.timeout)
-            if isinstance(known, StoreUnavailable):
-                await self._disconnect_idle()  # they may well be as dead as this one was
-            raise known from error
-        except BaseException:
-            await connection.disconnect(nowait=True)
-            raise
-        self._idle.append(connection)
-        return reply
+    def _apart(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Have something done to its end, even if whoever wants it is cancelled."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
-    async def _take(self) -> Any:
-        while self._idle:
-            connection = self._idle.pop()
-            if not connection._reader.at_eof():
-                return connection
-            await connection.disconnect(nowait=True)  # the server has closed it
-        return self._connection_class(**self._arguments, socket_timeout=None)
+    # Who serves what
+
+    def _enter(self) -> Lookout:
+        """The lookout, that of this event loop."""
+        loop = asyncio.get_running_loop()
+        if self._lookout is None or loop is not self._loop:
+            if self._loop is not None and not self._loop.is_closed():
+                raise RuntimeError("this store belongs to another event loop: make one for each loop")
+            if self._lookout is not None:
+                self._lookout.close()
+            self._loop = loop
+            self._listening.clear()
+            self._topology = Topology(self._make, self._drop)
+            self._lookout = Lookout(self._target, self._hear, self._topology.known)
+        return self._lookout
+
+    def _hear(self, found: Sequence[Address] | StoreError) -> None:
+        """In the lookout's thread."""
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(self._heard, found)
+        except RuntimeError:  # the event loop was closed meanwhile
+            assert self._loop.is_closed()
+
+    def _heard(self, found: Sequence[Address] | StoreError) -> None:
+        if isinstance(found, StoreError):
+            self._topology.failed(found)
+        else:
+            self._topology.told(found)
+        for listener in self._listening:
+            if not listener.done():
+                listener.set_result(None)
+        self._listening.clear()
+
+    async def _wait(self, known: int, deadline: float) -> None:
+        """Until something newer is heard than what is known."""
+        assert self._loop is not None
+        if self._topology.generation > known:
+            return
+        listener: asyncio.Future[None] = self._loop.create_future()
+        self._listening.add(listener)
+        await asyncio.wait((listener,), timeout=max(0.0, deadline - self._loop.time()))
+        self._listening.discard(listener)
+
+    async def _serving(self, slot: int, deadline: float) -> AsyncNode:
+        """Who serves a slot. Waits for the first look. Raises `StoreError` when nobody knows."""
+        node = self._topology.serving(slot)
+        if node is None:
+            lookout, known = self._enter(), self._topology.generation
+            if lookout.ask() or known == 0:
+                await self._wait(known, deadline)
+            node = self._topology.serving(slot)
+            if node is None:
+                raise self._topology.unknown()
+        return node
+
+    # Steps
+
+    async def _decide_one(self, groups: tuple[Group, ...], slot: int) -> Any:
+        """What is decided by one server: most of what is asked."""
+        self._enter()
+        node = self._topology.serving(slot)
+        deadline = asyncio.get_running_loop().time() + self._options.timeout
+        step = Step(slot, groups)
+        if node is not None:
+            try:
+                (decided,) = await node.join(groups, None, deadline, Route(slot))
+            except StoreError as error:
+                answer = await self._elsewhere(node, step, error, deadline, 1)
+            else:
+                return decided
+        else:
+            answer = await self._take(step, deadline)
+        if isinstance(answer, StoreError):
+            raise answer
+        if isinstance(answer[0], StoreError):
+            raise answer[0]
+        return answer[0]
+
+    async def _follow(self, plan: Plan[T]) -> T:
+        """Take the steps of a plan, and return what comes of it; even if the caller is cancelled meanwhile."""
+        if self._only is None:
+            self._enter()
+            return await asyncio.shield(self._apart(self._followed(plan)))
+        return await self._followed(plan)
+
+    async def _followed(self, plan: Plan[T]) -> T:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._options.timeout
+        try:
+            steps = next(plan)
+            while True:
+                until = deadline
+                if any(step.closing for step in steps):
+                    until = max(deadline, loop.time() + CLOSING_SECONDS)
+                if len(steps) == 1:
+                    answers = [await self._take(steps[0], until)]
+                else:
+                    answers = await asyncio.gather(*(self._take(step, until) for step in steps))
+                steps = plan.send(answers)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    async def _take(
+        self,
+        step: Step,
+        deadline: float,
+        node: AsyncNode | None = None,
+        *,
+        asking: bool = False,
+        alone: bool = False,
+        turns: int = 0,
+    ) -> Any:
+        """The answer to a step: what came of it, or the `StoreError`."""
+        if step.pause:
+            left = deadline - asyncio.get_running_loop().time()
+            await asyncio.sleep(max(0.0, min(step.pause, left)))
+        try:
+            node = node or self._only or await self._serving(step.slot, deadline)
+            return await node.join(step.groups, step.command, deadline, Route(step.slot, asking, alone))
+        except StoreError as error:
+            if self._only is not None or node is None:
+                return error
+            return await self._elsewhere(node, step, error, deadline, turns + 1, asking=asking)
+
+    async def _elsewhere(
+        self, node: AsyncNode, step: Step, error: StoreError, deadline: float, turns: int, *, asking: bool = False
+    ) -> Any:
+        """The answer to a step by another server, if it was not executed; else, or if there is none, the error."""
+        lookout = self._enter()
+        taken = turn(error, node.host)
+        if taken is None:
+            lookout.ask()
+            return error
+        if (turns > MAX_TURNS and not taken.pause) or asyncio.get_running_loop().time() >= deadline:
+            return error
+        if taken.pause:
+            steps = [step._replace(pause=taken.pause, groups=(group,)) for group in step.groups]
+            if len(steps) <= 1:
+                steps = [step._replace(pause=taken.pause)]
+            parts = [self._take(one, deadline, node, asking=asking, alone=True, turns=turns) for one in steps]
+            if len(parts) == 1:
+                return await parts[0]
+            answers = await asyncio.gather(*parts)  # each by itself: they need not be where the others are
+            return [answer if isinstance(answer, StoreError) else answer[0] for answer in answers]
+        known = self._topology.generation
+        soon = lookout.ask() if taken.look else False
+        if taken.address is not None:
+            named = self._topology.turned(step.slot, taken)
+            return await self._take(step, deadline, named, asking=taken.asking, turns=turns)
+        if taken.wait and soon:
+            await self._wait(known, deadline)
+        if self._topology.serving(step.slot) in (node, None):
+            return error
+        return await self._take(step, deadline, turns=turns)

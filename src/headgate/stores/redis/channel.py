@@ -10,7 +10,8 @@ from typing import Any, Final
 from redis import Redis
 from redis.connection import ConnectionPool
 
-from headgate.stores.redis.options import FAULTS, read_url
+from headgate.stores.redis.faults import FAULTS
+from headgate.stores.redis.options import read_url
 
 RETRY_SECONDS: Final = 0.5
 STOP_SECONDS: Final = 0.25  # how soon a listener notices that it is to stop
@@ -24,7 +25,10 @@ class Channel:
     have missed some: it must not raise."""
 
     def __init__(self, url: str, name: str, heard: Callable[[], None]) -> None:
-        _, kind, arguments = read_url(url)
+        target = read_url(url)
+        if target.topology != "single":
+            raise ValueError(f"Redis channel {name}: must be the URL of a single server, got {url!r}")
+        kind, arguments = target.way
         arguments |= {"socket_connect_timeout": PATIENCE_SECONDS, "socket_timeout": PATIENCE_SECONDS}
         if kind is not None:
             arguments["connection_class"] = kind

@@ -8,7 +8,7 @@
 --   quotas                   how many follow
 --   per quota:               algorithm (text), limit, window in microseconds, burst
 --   per group:               8 * checks + mode; mode 0 charges, 1 peeks, 2 charges once, 3 refunds; with a
---                            penalty (penalty.lua) 4 more
+--                            penalty (penalty.lua) 4 more; 7 is a violation, and has no checks: see there
 --     of mode 2 and 6:       fingerprint (text)
 --     of mode 4, 5 and 6:    terms, and a rule per check: see penalty.lua
 --     per check:             quota (its place in the list above; of a shadow negative), cost
@@ -36,7 +36,7 @@ for i = 1, ARGV[2] + 0 do
 end
 
 local reply, size = { now }, 1
-local decide_penalised -- penalty.lua's; without it, no group has a penalty
+local decide_penalised, violate -- penalty.lua's; without it, no group has a penalty
 
 -- Decides a group: asks each check whether it fits, keeps the states if all do, and answers.
 local function decide(count, peek)

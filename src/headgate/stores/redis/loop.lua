@@ -14,7 +14,7 @@ while at < arguments do
   elseif mode == 2 then
     decide_once(count, decided)
   elseif mode == 3 then
-    refund(count)
+    if header == 7 then violate() else refund(count) end
   else
     decided(count, mode == 1)
   end

@@ -1,17 +1,21 @@
-"""How to reach a Redis server: what its URL says, and our own options in it."""
+"""How to reach Redis: what a store's URL says, and our own options in it."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from typing import Any, Final, Literal, NamedTuple
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from redis.connection import parse_url
-from redis.exceptions import RedisError
-from redis.exceptions import TimeoutError as RedisTimeout
 
-from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
+from headgate.stores.breaker import PROBE_SECONDS
+from headgate.stores.redis.faults import Address
 
-OWN = ("timeout", "max_batch", "max_in_flight")
+OWN: Final = ("timeout", "max_batch", "max_in_flight", "probe_every")
+WHOLE: Final = ("max_batch", "max_in_flight")
+SENTINEL_OPTIONS: Final = ("sentinel_username", "sentinel_password", "sentinel_ssl")
+PORTS: Final = {"sentinel": 26379, "cluster": 6379}
+
+TopologyName = Literal["single", "sentinel", "cluster"]
 
 
 class Options(NamedTuple):
@@ -19,33 +23,113 @@ class Options(NamedTuple):
 
     timeout: float = 0.05  # seconds that a check may take
     max_batch: int = 128  # groups in one script call: one call holds up Redis for well under a millisecond
-    max_in_flight: int = 4  # script calls, and so connections, at a time of an async store
+    max_in_flight: int = 4  # calls, and so connections, at a time of an async store to each server
+    probe_every: float = PROBE_SECONDS  # how often a server that fails is tried, at most
 
 
-def read_url(url: str) -> tuple[Options, type[Any] | None, dict[str, Any]]:
-    """Our options, the connection class if it is not the plain one, and its arguments.
+class Way(NamedTuple):
+    """How to connect to a server."""
 
-    Raises `ValueError` on anything that it does not know.
-    """
+    kind: type[Any] | None  # redis-py's connection class, if it is not the plain one
+    arguments: dict[str, Any]  # of that class
+
+    @property
+    def name(self) -> str:
+        """The server, for people: host:port, or the path of its socket."""
+        path = self.arguments.get("path")
+        return path or f"{self.arguments.get('host', 'localhost')}:{self.arguments.get('port', 6379)}"
+
+    def to(self, address: Address) -> Way:
+        """The same to another server."""
+        return Way(self.kind, {**self.arguments, "host": address[0], "port": address[1]})
+
+
+class Target(NamedTuple):
+    """What a URL names: a server, or several and who knows them."""
+
+    options: Options
+    way: Way  # to the server; of several, without saying which
+    topology: TopologyName = "single"
+    seeds: tuple[Address, ...] = ()  # whom to ask
+    seed_way: Way | None = None  # and how
+    service: str = ""  # what to ask Sentinel for
+
+
+def read_url(url: str) -> Target:
+    """What a URL of a store says. Raises `ValueError` on anything that it does not know."""
     parts = urlsplit(url)
-    number = parts.path.strip("/")
-    if parts.scheme != "unix" and number and not (number.isascii() and number.isdecimal()):  # redis would take 0
-        raise ValueError(f"store URL: the database must be a number, as in redis://localhost:6379/0, got {number!r}")
+    scheme, _, topology = parts.scheme.partition("+")
     own: dict[str, Any] = {}
-    others = []
+    others, of_sentinels = [], {}
     for name, value in parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)):
         if name in OWN:
-            own[name] = _positive(name, value, whole=name != "timeout")
+            own[name] = _positive(name, value, whole=name in WHOLE)
+        elif name in SENTINEL_OPTIONS and topology == "sentinel":
+            of_sentinels[name] = value
         else:
             others.append((name, value))
-    # Not by urlunsplit, which writes unix:///path with one slash.
-    plain = f"{parts.scheme}://{parts.netloc}{parts.path}?{urlencode(others)}"
-    arguments = dict(parse_url(plain))  # type: ignore[no-untyped-call]
     options = Options(**own)
+    if not topology:
+        number = parts.path.strip("/")
+        if scheme != "unix" and number and not (number.isascii() and number.isdecimal()):  # redis-py would take 0
+            told = "the database must be a number, as in redis://localhost:6379/0"
+            raise ValueError(f"store URL: {told}, got {number!r}")
+        return Target(options, _way(parts._replace(query=urlencode(others)), options))
+    if topology not in PORTS or scheme not in ("redis", "rediss"):
+        raise ValueError(f"store URL: scheme: must be redis+sentinel, redis+cluster or rediss+…, got {parts.scheme!r}")
+    user, at, hosts = parts.netloc.rpartition("@")
+    seeds = tuple(_address(host, PORTS[topology]) for host in hosts.split(","))
+    first = f"[{seeds[0][0]}]" if ":" in seeds[0][0] else seeds[0][0]
+    plain = parts._replace(scheme=scheme, netloc=f"{user}{at}{first}:{seeds[0][1]}", query=urlencode(others), path="")
+    path = [unquote(part) for part in parts.path.strip("/").split("/")]
+    if topology == "cluster":
+        if path not in ([""], ["0"]):
+            raise ValueError(f"store URL: a cluster has no databases but 0, got {parts.path!r}")
+        way = _way(plain, options)
+        return Target(options, way, "cluster", seeds, way)
+    service, *database = path
+    if not service or len(database) > 1 or not (database or ["0"])[0].isdecimal():
+        raise ValueError(f"store URL: a path /<service>/<db> must name what Sentinel is asked for, got {parts.path!r}")
+    way = _way(plain._replace(path="/".join(("", *database))), options)
+    return Target(options, way, "sentinel", seeds, _sentinel_way(way, of_sentinels), service)
+
+
+def _way(parts: SplitResult, options: Options) -> Way:
+    # urlunsplit would leave out the slashes of unix:///path
+    arguments = dict(parse_url(f"{parts.scheme}://{parts.netloc}{parts.path}?{parts.query}"))  # type: ignore[no-untyped-call]
     arguments.setdefault("protocol", 2)
     arguments.setdefault("client_name", "headgate")
     arguments["socket_connect_timeout"] = options.timeout
-    return options, arguments.pop("connection_class", None), arguments
+    return Way(arguments.pop("connection_class", None), arguments)
+
+
+def _sentinel_way(way: Way, given: dict[str, str]) -> Way:
+    """How to connect to a Sentinel: as to a server, but for user, password and database; TLS as it is told."""
+    own = ("username", "password", "db")
+    arguments = {name: value for name, value in way.arguments.items() if name not in own}
+    for name in ("username", "password"):
+        if given.get(f"sentinel_{name}"):
+            arguments[name] = given[f"sentinel_{name}"]
+    kind, tls = way.kind, given.get("sentinel_ssl", "")
+    if tls:
+        if tls not in ("true", "false"):
+            raise ValueError(f"store URL: sentinel_ssl: must be true or false, got {tls!r}")
+        kind = parse_url("rediss://").get("connection_class") if tls == "true" else None  # type: ignore[no-untyped-call]
+    if kind is None:
+        arguments = {name: value for name, value in arguments.items() if not name.startswith("ssl_")}
+    return Way(kind, arguments)
+
+
+def _address(text: str, port: int) -> Address:
+    """A host with or without a port. Raises `ValueError`."""
+    parts = urlsplit(f"//{text}")
+    try:
+        host, number = parts.hostname, parts.port
+    except ValueError:
+        host = None
+    if not host or parts.path or parts.username is not None:
+        raise ValueError(f"store URL: hosts are written host:port,host:port, got {text!r}")
+    return host, number or port
 
 
 def _positive(name: str, value: str, *, whole: bool) -> float:
@@ -56,13 +140,3 @@ def _positive(name: str, value: str, *, whole: bool) -> float:
     if not 0 < number < float("inf"):
         raise ValueError(f"store URL: {name}: must be a {'whole ' if whole else ''}number above 0, got {value!r}")
     return number
-
-
-def fault(error: Exception, timeout: float) -> StoreError:
-    """What a failure of the connection or an error reply means to the limiter."""
-    if isinstance(error, RedisTimeout | TimeoutError):
-        return StoreTimeout(f"Redis did not answer within {timeout * 1000:g} ms")
-    return StoreUnavailable(f"Redis failed: {error}")
-
-
-FAULTS = (RedisError, OSError)

@@ -11,6 +11,10 @@
 --   left        0: the client is not blocked, and the checks' figures follow as ever.
 --               Above 0: the time until the block ends that this refusal began; the figures follow, then the rule.
 --               Below 0: minus that time, of a block that stood already; the rule follows, and no figures.
+--
+-- A violation (7) by a refusal that was decided elsewhere: KEYS are the same two, ARGV the terms, then window and rule of
+-- the check that refused. Reply: left, 0 or the time until the block ends that it began or that stood already; then, the
+-- rule.
 do
   local MAX_VIOLATIONS = 1000
   local MAX_BLOCK = 3153600000000000
@@ -75,6 +79,15 @@ do
     return found
   end
 
+  -- Records a violation by a check of this rule and window, and begins the block if there is to be one: its length, or 0.
+  local function begin(block, violations, text, window, rule)
+    local terms = {}
+    for term in string.gmatch(text, '%d+') do terms[#terms + 1] = tonumber(term) end
+    local length = block_length(record(violations, terms[1]), window, terms)
+    if length > 0 then save_block(block, now + length, length, rule) end
+    return length
+  end
+
   decide_penalised = function(count, peek)
     local block, violations = KEYS[key_at + 1], KEYS[key_at + 2]
     local first = at + 1 -- where the terms are, and the rules behind them
@@ -92,15 +105,30 @@ do
     decide(count, peek)
     local bound = not peek and binding(count, argument, figure)
     if not bound then return end
-    local terms = {}
-    for term in string.gmatch(ARGV[first], '%d+') do terms[#terms + 1] = tonumber(term) end
     local quota = quotas[tonumber(ARGV[argument + 2 * bound - 1])]
-    local length = block_length(record(violations, terms[1]), quota.window, terms)
+    rule = ARGV[first + bound]
+    local length = begin(block, violations, ARGV[first], quota.window, rule)
     if length > 0 then
-      rule = ARGV[first + bound]
-      save_block(block, now + length, length, rule)
       size = size + 1
       reply[figure], reply[size] = length, rule
+    end
+  end
+
+  violate = function()
+    local block, violations = KEYS[key_at + 1], KEYS[key_at + 2]
+    local terms, window, rule = ARGV[at + 1], tonumber(ARGV[at + 2]), ARGV[at + 3]
+    at, key_at = at + 3, key_at + 2
+    local left, known = look(block)
+    if left > 0 then
+      rule = known -- a check while blocked is no violation
+    else
+      left = begin(block, violations, terms, window, rule)
+    end
+    size = size + 1
+    reply[size] = left
+    if left > 0 then
+      size = size + 1
+      reply[size] = rule
     end
   end
 end

@@ -14,12 +14,13 @@ from typing import Any, Literal
 from hiredis import pack_command
 
 from headgate.algorithms import lua
-from headgate.core.check import Block, Charge, Check, Client, Group, Outcome, Result, Terms
+from headgate.core.check import Block, Charge, Check, Client, Group, Outcome, Penalty, Result, Terms
 from headgate.core.key import escape, key, penalty_keys
 from headgate.core.quota import Quota
 from headgate.errors import IdempotencyConflict
 
 CHARGE, PEEK, CHARGE_ONCE, REFUND, WITH_PENALTY = range(5)
+VIOLATION = 7
 
 Argument = str | bytes | int
 Command = tuple[Argument, ...]
@@ -96,6 +97,11 @@ class Request:
         self.arguments.append(8 + REFUND)
         self._add_check(charge.check)
         self.arguments += (charge.at_us, charge.reset_us)
+
+    def add_violation(self, penalty: Penalty, check: Check) -> None:
+        self._penalty = True
+        self.keys += penalty_keys(*penalty.client)
+        self.arguments += (VIOLATION, _terms_text(penalty.terms), check.quota.window_us, check.rule)
 
     def _add_check(self, check: Check) -> None:
         _, space, subject, quota, cost, enforced, _ = check
@@ -181,6 +187,27 @@ def encode_refund(charges: Sequence[Charge], now_us: int | None) -> Command:
     for charge in charges:
         request.add_refund(charge)
     return request.command(now_us)
+
+
+def encode_undo(charges: Sequence[Charge], look: Group, now_us: int | None) -> Command:
+    """The command that undoes `charges` and then looks at `look`, a peek; `decode([look], …)` reads the reply."""
+    request = Request()
+    for charge in charges:
+        request.add_refund(charge)
+    request.add(look)
+    return request.command(now_us)
+
+
+def encode_violation(penalty: Penalty, check: Check, now_us: int | None) -> Command:
+    """The command that counts a refusal by `check`, decided elsewhere, against its client."""
+    request = Request()
+    request.add_violation(penalty, check)
+    return request.command(now_us)
+
+
+def decode_violation(reply: Sequence[Any]) -> Block | None:
+    """The block that it began, or that stood already."""
+    return Block(reply[1], reply[2].decode()) if reply[1] else None
 
 
 def encode_reset(checks: Sequence[Check], clients: Sequence[Client]) -> Command:

@@ -1,27 +1,45 @@
-"""The Redis store for threads: a stack of connections, one of which belongs to a call while it lasts."""
+"""The Redis store for threads: a server, the master that Sentinel names, or a cluster."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import suppress
-from time import monotonic
-from typing import Any
+from collections.abc import Iterator, Sequence
+from threading import Condition
+from time import monotonic, sleep
+from typing import Any, Final, NamedTuple, TypeVar, cast
 from weakref import WeakSet
-
-from redis.exceptions import NoScriptError
 
 from headgate.core.check import Charge, Check, Client, Group, Outcome, Result
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States, single
 from headgate.core.key import key
 from headgate.core.reservation import Claim, Expired
-from headgate.errors import IdempotencyConflict, StoreUnavailable
+from headgate.errors import IdempotencyConflict, StoreError
 from headgate.stores.observer import StoreObserver
 from headgate.stores.protocol import Single
-from headgate.stores.redis import reservations, script
-from headgate.stores.redis.options import FAULTS, fault, read_url
-from headgate.stores.redis.wire import Wire
+from headgate.stores.redis import script
+from headgate.stores.redis.faults import Address, fault, turn
+from headgate.stores.redis.lookout import Lookout
+from headgate.stores.redis.node import Node, Parcel, Trip
+from headgate.stores.redis.options import read_url
+from headgate.stores.redis.plans import Plan, Plans, Step
+from headgate.stores.redis.slots import slot_of
+from headgate.stores.redis.topology import MAX_TURNS, Topology
+
+T = TypeVar("T")
+
+CLOSING_SECONDS: Final = 0.005  # what undoes something is given so much at least
+
+
+class _Errand(NamedTuple):
+    """A step on its way to an answer."""
+
+    place: int  # of the answer
+    step: Step
+    part: int | None = None  # of the answer, which is a list: the step is one group of several
+    node: Node | None = None  # None: whoever serves its slot
+    asking: bool = False
+    turns: int = 0
 
 
 class RedisStore:
@@ -32,111 +50,247 @@ class RedisStore:
     """
 
     def __init__(self, url: str, *, clock: Clock | None = None, observer: StoreObserver | None = None) -> None:
-        self._options, self._kind, self._arguments = read_url(url)
+        self._target = read_url(url)
+        self._options = self._target.options
         self._clock = clock
         self._observer = observer
-        self._idle: list[Wire] = []
+        self._slotted = self._target.topology == "cluster"
+        self._plans = Plans(self._options, self._now_us, slotted=self._slotted)
+        self._topology = Topology(self._make, self._drop)
+        self._heard = Condition()  # something was, of who serves what
+        self._lookout: Lookout | None = None
+        self._only: Node | None = None  # the server, if it is always the same
+        if self._target.topology == "single":
+            self._only = Node(self._target.way, self._options, observer)
+        else:
+            self._lookout = Lookout(self._target, self._hear, self._topology.known)
+            self._lookout.ask()
         _stores.add(self)
 
     def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
         results: list[Result | IdempotencyConflict] = []
-        size = self._options.max_batch
-        for start in range(0, len(groups), size):
-            batch = groups[start : start + size]
-            results += script.decode(batch, self._run(script.encode(batch, self._now_us()), groups=len(batch)))
+        for run in self._plans.runs(groups):
+            results += self._follow(self._plans.decide(run))
         return results
 
     def single(self, template: Check, states: States | None = None) -> Single:
         """The short way: the same command and reply, of which all but subject and cost are known beforehand."""
         head, tail = script.frame(template.quota)
-        pack, space, templates, run = script.packer(template.quota), template.space, (template,), self._run
+        pack, space, templates, ask = script.packer(template.quota), template.space, (template,), self._ask
+        rule, quota, timeout = template.rule, template.quota, self._options.timeout
 
         def check(subject: str, cost: int) -> Decision:
             name = key(space, subject)
             sent_us: script.Argument = "" if self._clock is None else self._clock.now_us()
-            reply = run((*head, name, sent_us, *tail, cost), pack(name, sent_us, cost), 1)
+            deadline = monotonic() + timeout
+            parcel = Parcel((*head, name, sent_us, *tail, cost), False, pack(name, sent_us, cost))
+            reply = ask(subject, parcel, deadline)
+            if reply is None:  # not as easy as that: somebody else is to be asked
+                run = (Group((Check(rule, space, subject, quota, cost),)),)
+                (result,) = self._follow(self._plans.decide(run), deadline)
+                now_us, (outcome,), _ = cast("Result", result)
+                return single(templates, outcome, now_us, cost, states, subject)
             now_us, wait_us, remaining, reset_us = reply
             return single(templates, Outcome(wait_us, remaining, reset_us), now_us, cost, states, subject)
 
         return check
 
     def refund(self, charges: Sequence[Charge]) -> None:
-        if charges:
-            self._run(script.encode_refund(charges, self._now_us()))
+        self._follow(self._plans.refund(charges))
 
     def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
-        if checks or clients:
-            self._run(script.encode_reset(checks, clients))
+        self._follow(self._plans.reset(checks, clients))
 
     def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
-        self._run(reservations.encode_hold(reservation_id, record, ttl_us, self._now_us()))
+        self._follow(self._plans.hold(reservation_id, record, ttl_us))
 
     def claim(self, reservation_id: str) -> Claim | None:
-        return reservations.decode_claim(self._run(reservations.encode_claim(reservation_id, self._now_us())))
+        return self._follow(self._plans.claim(reservation_id))
 
     def expire(self) -> Expired:
-        return reservations.decode_expire(self._run(reservations.encode_expire(self._now_us())))
+        return self._follow(self._plans.expire())
 
     def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
-        if refunds or surcharges:
-            self._run(reservations.encode_adjust(refunds, surcharges, self._now_us()))
+        self._follow(self._plans.adjust(refunds, surcharges))
 
     def close(self) -> None:
-        self._close_idle()
+        if self._lookout is not None:
+            self._lookout.close()
+        for node in self._nodes():
+            node.close()
 
-    def _close_idle(self) -> None:
-        with suppress(IndexError):  # another thread may empty it at the same time
-            while True:
-                self._idle.pop().close()
+    def _nodes(self) -> list[Node]:
+        return self._topology.nodes if self._only is None else [self._only]
+
+    def _make(self, address: Address) -> Node:
+        return Node(self._target.way.to(address), self._options, self._observer)
+
+    def _drop(self, node: Node) -> None:
+        node.close()
+        if self._observer is not None:
+            self._observer.breaker(node.name, "gone")
 
     def _now_us(self) -> int | None:
         return None if self._clock is None else self._clock.now_us()
 
-    def _run(self, command: script.Command, packed: bytes | None = None, groups: int = 0) -> Any:
-        timeout = self._options.timeout
-        deadline = monotonic() + timeout
-        observer = self._observer
-        wire: Wire | None = None
-        try:
-            wire = self._take() or Wire(self._options, self._kind, self._arguments, deadline)
-            try:
-                reply = wire.ask(script.packed(command) if packed is None else packed, deadline)
-            except NoScriptError:  # the server does not know the script yet, or no more: nothing was executed
-                reply = wire.ask(script.packed(script.whole(command)), deadline)
-        except FAULTS as error:
-            if wire is not None:
-                wire.close()
-            known = fault(error, timeout)
-            if isinstance(known, StoreUnavailable):
-                self._close_idle()  # they may well be as dead as this one was
-            if observer is not None:
-                observer.failed(known, monotonic() - deadline + timeout, groups)
-            raise known from error
-        except BaseException:
-            if wire is not None:
-                wire.close()
-            raise
-        self._idle.append(wire)
-        if observer is not None:
-            observer.called(monotonic() - deadline + timeout, groups)
-        return reply
+    def _hear(self, found: Sequence[Address] | StoreError) -> None:
+        """In the lookout's thread."""
+        with self._heard:
+            if isinstance(found, StoreError):
+                self._topology.failed(found)
+            else:
+                self._topology.told(found)
+            self._heard.notify_all()
 
-    def _take(self) -> Wire | None:
-        """An idle connection: the one used last, so that those too many are not used and nobody minds them."""
-        while True:
-            try:
-                wire = self._idle.pop()
-            except IndexError:  # none left; append and pop are atomic, and another thread may be faster
+    def _ask(self, subject: str, parcel: Parcel, deadline: float) -> Any:
+        """The reply to a check; None: nothing was executed, and it may be tried elsewhere. Raises `StoreError`."""
+        node = self._only or self._topology.serving(slot_of(subject) if self._slotted else 0)
+        if node is None:
+            return None
+        try:
+            reply = node.ask(parcel, deadline)
+            if not isinstance(reply, Exception):
+                return reply
+            raise fault(reply, self._options.timeout) from reply
+        except StoreError as error:
+            if self._only is None and turn(error, node.host) is not None:
                 return None
-            if wire.is_good():
-                return wire
-            wire.close()
+            if self._lookout is not None:
+                self._lookout.ask()
+            raise
+
+    def _follow(self, plan: Plan[T], deadline: float | None = None) -> T:
+        """Take the steps of a plan, and return what comes of it."""
+        if deadline is None:
+            deadline = monotonic() + self._options.timeout
+        try:
+            steps = next(plan)
+            while True:
+                steps = plan.send(self._take_all(steps, deadline))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    def _take_all(self, steps: list[Step], deadline: float) -> list[Any]:
+        """The answers to steps, which are taken at the same time."""
+        answers: list[Any] = [None] * len(steps)
+        errands = [_Errand(place, step) for place, step in enumerate(steps)]
+        if any(step.closing for step in steps):
+            deadline = max(deadline, monotonic() + CLOSING_SECONDS)
+        while errands:
+            pause = max(errand.step.pause for errand in errands)
+            if pause:
+                sleep(max(0.0, min(pause, deadline - monotonic())))
+            errands = self._round(errands, answers, deadline)
+        return answers
+
+    def _round(self, errands: list[_Errand], answers: list[Any], deadline: float) -> list[_Errand]:
+        """One call to each server that is concerned. Those that have to go elsewhere."""
+        by_node: dict[Node, list[_Errand]] = {}
+        again: list[_Errand] = []
+        for errand in errands:
+            node = errand.node or self._only or self._serving(errand.step.slot, deadline)
+            if node is None:
+                answers[errand.place] = self._topology.unknown()
+            else:
+                by_node.setdefault(node, []).append(errand)
+        under_way: list[tuple[Node, list[_Errand], Trip]] = []
+        for node, some in by_node.items():
+            try:
+                parcels = [Parcel(self._command(errand.step), errand.asking) for errand in some]
+                groups = sum(len(errand.step.groups) for errand in some)
+                under_way.append((node, some, node.leave(parcels, deadline, groups)))
+            except StoreError as error:
+                again += self._settle(node, some, [error] * len(some), answers, deadline)
+        for place, (node, some, trip) in enumerate(under_way):
+            replies: list[Any]
+            try:
+                replies = node.arrive(trip, deadline, hurry=place > 0)
+            except StoreError as error:
+                replies = [error] * len(some)
+            again += self._settle(node, some, replies, answers, deadline)
+        return again
+
+    def _command(self, step: Step) -> script.Command:
+        return step.command if step.command is not None else script.encode(step.groups, self._now_us())
+
+    def _serving(self, slot: int, deadline: float) -> Node | None:
+        """Who serves a slot. Waits for the first look."""
+        node = self._topology.serving(slot)
+        if node is None and self._lookout is not None:
+            known = self._topology.generation
+            if self._lookout.ask() or known == 0:
+                self._wait(known, deadline)
+            node = self._topology.serving(slot)
+        return node
+
+    def _wait(self, known: int, deadline: float) -> None:
+        """Until something newer is heard."""
+        with self._heard:
+            self._heard.wait_for(lambda: self._topology.generation > known, max(0.0, deadline - monotonic()))
+
+    def _settle(
+        self, node: Node, errands: list[_Errand], replies: list[Any], answers: list[Any], deadline: float
+    ) -> list[_Errand]:
+        """Note the answers of one server's. Those that have to go elsewhere."""
+        again: list[_Errand] = []
+        for errand, reply in zip(errands, replies, strict=True):
+            step = errand.step
+            answer: Any = reply
+            if isinstance(reply, Exception):
+                answer = reply if isinstance(reply, StoreError) else fault(reply, self._options.timeout)
+                more = self._elsewhere(node, errand, answer, deadline)
+                if more:
+                    if len(more) > 1:
+                        answers[errand.place] = [None] * len(more)
+                    again += more
+                    continue
+            elif step.command is None:
+                answer = script.decode(step.groups, reply)
+            if errand.part is None:
+                answers[errand.place] = answer
+            else:
+                answers[errand.place][errand.part] = answer if isinstance(answer, StoreError) else answer[0]
+        return again
+
+    def _elsewhere(self, node: Node, errand: _Errand, error: StoreError, deadline: float) -> list[_Errand]:
+        """A step that was not executed, on its way to another server; none: there is none, or it may have been."""
+        if self._lookout is None:
+            return []
+        taken = turn(error, node.host)
+        if taken is None:
+            self._lookout.ask()
+            return []
+        if (errand.turns >= MAX_TURNS and not taken.pause) or monotonic() >= deadline:
+            return []
+        again = errand._replace(node=None, asking=taken.asking, turns=errand.turns + 1)
+        step = errand.step
+        if taken.pause:
+            again = again._replace(step=step._replace(pause=taken.pause), node=errand.node, asking=errand.asking)
+            return list(_apart(again)) if len(step.groups) > 1 else [again]
+        known = self._topology.generation
+        soon = self._lookout.ask() if taken.look else False
+        if taken.address is not None:
+            return [again._replace(node=self._topology.turned(step.slot, taken))]
+        if taken.wait and soon:
+            self._wait(known, deadline)
+        return [again] if self._topology.serving(step.slot) not in (node, None) else []
+
+
+def _apart(errand: _Errand) -> Iterator[_Errand]:
+    """Each group of a step by itself: they need not be where the others are."""
+    for part, group in enumerate(errand.step.groups):
+        yield errand._replace(step=errand.step._replace(groups=(group,)), part=part)
 
 
 def _forget_connections() -> None:
     """In a forked child: they are the parent's."""
     for store in _stores:
-        store._idle = []
+        store._heard = Condition()
+        if store._lookout is not None:
+            store._lookout.forget()
+        for node in store._nodes():
+            node.forget()
 
 
 _stores: WeakSet[RedisStore] = WeakSet()

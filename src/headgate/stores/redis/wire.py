@@ -12,14 +12,16 @@ from typing import Any, Final
 from hiredis import Reader
 from redis.connection import Connection
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import InvalidResponse, NoScriptError, ResponseError
+from redis.exceptions import InvalidResponse
 from redis.exceptions import TimeoutError as RedisTimeout
 
 from headgate.stores.redis import script
-from headgate.stores.redis.options import Options
+from headgate.stores.redis.faults import reply_error
+from headgate.stores.redis.options import Way
 
 STALE: Final = 0.01  # seconds without use after which a connection is looked at before it is trusted
 ALMOST: Final = 0.95  # of the timeout: with that much left, the socket's own timeout is close enough
+LATE: Final = 0.001  # seconds after the deadline in which replies are read that are there
 CHUNK: Final = 65_536
 _INCOMPLETE: Final = object()
 
@@ -27,19 +29,21 @@ _INCOMPLETE: Final = object()
 class Wire:
     """Raises redis-py's exceptions and OSError; then, the connection is of no more use."""
 
-    def __init__(self, options: Options, kind: type[Any] | None, arguments: dict[str, Any], deadline: float) -> None:
-        self._timeout = options.timeout
-        self._reader = Reader(protocolError=InvalidResponse, replyError=_reply_error, notEnoughData=_INCOMPLETE)
+    def __init__(self, way: Way, timeout: float, deadline: float) -> None:
+        self._timeout = timeout
+        self.used: float  # when it was last
+        self._patient = True  # whether the socket's own timeout is close enough
+        self._reader = Reader(protocolError=InvalidResponse, replyError=reply_error, notEnoughData=_INCOMPLETE)
         self._socket: Any = None
-        self._connection: Any = (kind or Connection)(
-            **arguments, socket_timeout=options.timeout, redis_connect_func=_nothing_more
+        self._connection: Any = (way.kind or Connection)(
+            **way.arguments, socket_timeout=timeout, redis_connect_func=_nothing_more
         )
         try:
             self._connection.connect()
             self._socket = self._connection._sock
-            self._socket.settimeout(options.timeout)
-            self._used = monotonic()
-            for command in _greetings(arguments):
+            self._socket.settimeout(timeout)
+            self.used = monotonic()
+            for command in _greetings(way.arguments):
                 self.ask(script.packed(command), deadline)
         except BaseException:
             self.close()
@@ -47,31 +51,45 @@ class Wire:
 
     def ask(self, command: bytes, deadline: float) -> Any:
         """The reply to a command. An error reply raises; the connection is still good then."""
+        self.send(command, deadline)
+        reply = self.receive(deadline)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def send(self, commands: bytes, deadline: float) -> None:
+        """Send commands, packed; `receive` the reply to each."""
         left = deadline - monotonic()
-        patient = left > self._timeout * ALMOST
-        if not patient:
+        self._patient = left > self._timeout * ALMOST
+        if not self._patient:
             self._limit(left)
-        self._socket.sendall(command)
-        while True:
+        self._socket.sendall(commands)
+
+    def receive(self, deadline: float) -> Any:
+        """The next reply, which may be an exception."""
+        reply = self._reader.gets()
+        while reply is _INCOMPLETE:
             received = self._socket.recv(CHUNK)
             if not received:
                 raise RedisConnectionError("the server closed the connection")
             self._reader.feed(received)
             reply = self._reader.gets()
-            if reply is not _INCOMPLETE:
-                break
-            patient = False
-            self._limit(deadline - monotonic())
-        if not patient:
+            if reply is _INCOMPLETE:
+                self._patient = False
+                self._limit(deadline - monotonic())
+        if not self._patient:
             self._socket.settimeout(self._timeout)
-        self._used = monotonic()
-        if isinstance(reply, Exception):
-            raise reply
+        self.used = monotonic()
         return reply
+
+    def hurry(self, deadline: float) -> None:
+        """Before `receive`: other servers were waited for meanwhile. What has come already is read all the same."""
+        self._patient = False
+        self._socket.settimeout(max(deadline - monotonic(), LATE))
 
     def is_good(self) -> bool:
         """Whether it can be used again: unless it was just used, the server may have closed it meanwhile."""
-        if monotonic() - self._used < STALE:
+        if monotonic() - self.used < STALE:
             return True
         self._socket.settimeout(0)
         try:
@@ -106,7 +124,3 @@ def _greetings(arguments: dict[str, Any]) -> list[script.Command]:
 
 def _nothing_more(_connection: Any) -> None:
     """Instead of redis-py's own greetings."""
-
-
-def _reply_error(message: str) -> Exception:
-    return NoScriptError(message) if message.startswith("NOSCRIPT") else ResponseError(message)

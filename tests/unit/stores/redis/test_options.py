@@ -1,10 +1,26 @@
-"""Redis URLs, as they reach the connection."""
+"""URLs of Redis stores: what they say, and what is said of those that are wrong."""
 
 from __future__ import annotations
 
 import pytest
+from redis.connection import SSLConnection
 
 from headgate.stores.redis.options import read_url
+from headgate.stores.urls import open_store
+
+
+def test_a_single_server() -> None:
+    target = read_url("rediss://gate:secret@example.org:6380/3?timeout=0.2&probe_every=5&ssl_check_hostname=true")
+    assert target.topology == "single"
+    assert target.way.name == "example.org:6380"
+    assert target.way.kind is SSLConnection
+    assert (target.options.timeout, target.options.probe_every) == (0.2, 5.0)
+    wanted = {"username": "gate", "password": "secret", "db": 3, "ssl_check_hostname": True}
+    assert wanted.items() <= target.way.arguments.items()
+
+
+def test_a_socket_is_named_by_its_path() -> None:
+    assert read_url("unix:///run/redis.sock?db=2").way.name == "/run/redis.sock"
 
 
 @pytest.mark.parametrize(
@@ -17,5 +33,72 @@ from headgate.stores.redis.options import read_url
     ],
 )
 def test_a_unix_socket_keeps_its_path(url: str, path: str) -> None:
-    *_, arguments = read_url(url)
-    assert arguments["path"] == path
+    assert read_url(url).way.arguments["path"] == path
+
+
+def test_sentinel() -> None:
+    target = read_url(
+        "redis+sentinel://gate:secret@one:1,two,[::1]:3/main%20one/2?timeout=0.1"
+        "&sentinel_username=watcher&sentinel_password=w%40tch"
+    )
+    assert target.topology == "sentinel"
+    assert target.seeds == (("one", 1), ("two", 26379), ("::1", 3))
+    assert target.service == "main one"
+    assert target.options.timeout == 0.1
+    server = target.way.to(("host", 7)).arguments
+    assert {"host": "host", "port": 7, "username": "gate", "password": "secret", "db": 2}.items() <= server.items()
+    assert target.seed_way is not None
+    sentinel = target.seed_way.to(target.seeds[0]).arguments
+    assert {"host": "one", "port": 1, "username": "watcher", "password": "w@tch"}.items() <= sentinel.items()
+    assert "db" not in sentinel
+
+
+def test_servers_passwords_are_not_told_to_sentinels() -> None:
+    target = read_url("redis+sentinel://gate:secret@one/main")
+    assert target.seed_way is not None
+    assert "secret" not in target.seed_way.arguments.values()
+
+
+@pytest.mark.parametrize(
+    ("url", "server", "sentinel"),
+    [
+        ("redis+sentinel://one/main", False, False),
+        ("rediss+sentinel://one/main?ssl_ca_certs=/ca.pem", True, True),
+        ("rediss+sentinel://one/main?ssl_ca_certs=/ca.pem&sentinel_ssl=false", True, False),
+        ("redis+sentinel://one/main?sentinel_ssl=true", False, True),
+    ],
+)
+def test_tls_of_servers_and_sentinels(url: str, server: bool, sentinel: bool) -> None:
+    target = read_url(url)
+    assert target.seed_way is not None
+    assert (target.way.kind is SSLConnection) is server
+    assert (target.seed_way.kind is SSLConnection) is sentinel
+    assert ("ssl_ca_certs" in target.seed_way.arguments) is (sentinel and "ssl_ca_certs" in url)
+
+
+def test_a_cluster() -> None:
+    target = read_url("rediss+cluster://gate:secret@one:7000,two:7001?max_in_flight=2")
+    assert target.topology == "cluster"
+    assert target.seeds == (("one", 7000), ("two", 7001))
+    assert target.way.kind is SSLConnection
+    assert target.options.max_in_flight == 2
+    assert {"username": "gate", "password": "secret"}.items() <= target.way.arguments.items()
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("redis+sentinel://one:26379", "must name what Sentinel is asked for"),
+        ("redis+sentinel://one:26379/main/first", "must name what Sentinel is asked for"),
+        ("redis+sentinel://one:26379/main?sentinel_ssl=yes", "sentinel_ssl: must be true or false, got 'yes'"),
+        ("redis+sentinel:///main", "hosts are written host:port,host:port, got ''"),
+        ("redis+cluster://one,two:port", "hosts are written host:port,host:port, got 'two:port'"),
+        ("redis+cluster://one/3", "a cluster has no databases but 0, got '/3'"),
+        ("redis+cluster://one?probe_every=0", "probe_every: must be a number above 0, got '0'"),
+        ("redis+herd://one", "is not a URL of a store"),
+    ],
+)
+def test_what_is_wrong_is_told(url: str, told: str) -> None:
+    with pytest.raises(ValueError, match="store") as raised:
+        open_store(url, None)
+    assert told in str(raised.value)

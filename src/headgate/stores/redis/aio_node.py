@@ -1,0 +1,309 @@
+"""One server, for asyncio: what is asked of it in one tick of the event loop travels together, as one call.
+
+The first leaves at the end of the tick that it was asked in. While `max_in_flight` calls are under way, others
+gather; each call takes up to `max_batch` of them. Connections belong to the calls, not to the callers: a caller
+that is cancelled leaves its call, and everybody else's answer, undisturbed. A connection on which a call failed or
+ran out of time is closed, so that a late reply has nowhere to go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextvars import Context
+from typing import Any, NamedTuple
+
+import redis.asyncio.connection as connections
+from redis.exceptions import BusyLoadingError, NoScriptError, RedisError
+
+from headgate.core.check import Group, Result
+from headgate.errors import IdempotencyConflict, StoreError, StoreUnavailable
+from headgate.stores.observer import StoreObserver
+from headgate.stores.redis import script
+from headgate.stores.redis.faults import FAULTS, fault
+from headgate.stores.redis.node import Parcel, breaker_of, left_alone, tell
+from headgate.stores.redis.options import Options, Way
+
+Results = list[Result | IdempotencyConflict]
+
+
+class Route(NamedTuple):
+    """On a cluster: the slot of what is asked, and how."""
+
+    slot: int
+    asking: bool = False  # the server is about to take the slot over
+    alone: bool = False  # not to be in one command with others
+
+
+class _Waiting(NamedTuple):
+    """Groups that wait for a call to take them along; or a command."""
+
+    groups: Sequence[Group]
+    command: script.Command | None
+    answer: asyncio.Future[Any]
+    deadline: float  # on the event loop's clock
+    route: Route | None = None
+
+
+class _Batch(NamedTuple):
+    """Those who go with one call."""
+
+    waiting: list[_Waiting]
+    size: int  # groups
+    deadline: float  # the latest of theirs
+    hurried: bool  # somebody's is earlier
+    plain: bool  # groups that go together as one command
+
+
+class AsyncNode:
+    """A server, for the tasks of one event loop. `now_us` is the time to send along, or None: the server's own."""
+
+    def __init__(
+        self, way: Way, options: Options, observer: StoreObserver | None, now_us: Callable[[], int | None]
+    ) -> None:
+        self.name = way.name
+        self.host: str = way.arguments.get("host", "localhost")
+        self.breaker = breaker_of(way.name, options, observer)
+        self._options = options
+        self._connection_class: Any = getattr(connections, "Connection" if way.kind is None else way.kind.__name__)
+        self._arguments = way.arguments
+        self._now_us = now_us
+        self._observer = observer
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: deque[_Waiting] = deque()
+        self._woken = False  # whether _depart is about to run
+        self._deadline = 0.0
+        self._calls: set[asyncio.Task[None]] = set()
+        self._nobody = Context()  # of calls that leave when another has returned: it is not that one's callers'
+        self._idle: list[Any] = []
+        self._closed = False
+
+    def join(
+        self,
+        groups: Sequence[Group],
+        command: script.Command | None = None,
+        deadline: float | None = None,
+        route: Route | None = None,
+    ) -> asyncio.Future[Any]:
+        """Have groups decided, or a command executed, by the next call. On a cluster, all are of one slot.
+
+        Without a deadline, it is the usual time from now. Raises `StoreError`, or the answer does.
+        """
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._enter(loop)
+        if self._closed:
+            raise StoreUnavailable("the store was closed", sent=False)
+        if self.breaker.state != "closed" and not self.breaker.admits(loop.time()):
+            raise left_alone(self.name)
+        answer: asyncio.Future[Any] = loop.create_future()
+        if not self._woken:
+            self._woken = True
+            self._deadline = loop.time() + self._options.timeout  # of all that join in this tick
+            loop.call_soon(self._depart)
+        self._waiting.append(_Waiting(groups, command, answer, deadline or self._deadline, route))
+        return answer
+
+    async def close(self) -> None:
+        """Let calls under way end, and give back connections."""
+        self._closed = True
+        while self._waiting:
+            answer = self._waiting.popleft().answer
+            if not answer.done():
+                answer.set_exception(StoreUnavailable("the store was closed", sent=False))
+        if self._calls:
+            await asyncio.wait(self._calls)
+        await self._disconnect_idle()
+
+    async def _disconnect_idle(self) -> None:
+        while self._idle:
+            await self._idle.pop().disconnect()
+
+    def _enter(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            raise RuntimeError("this store belongs to another event loop: make one for each loop")
+        self._loop = loop
+        self._idle.clear()  # connections of a loop that is gone
+        self._waiting.clear()
+        self._calls.clear()
+        self._woken = False
+
+    def _depart(self) -> None:
+        """Send off what is waiting, as far as calls are free."""
+        self._woken = False
+        while self._waiting and len(self._calls) < self._options.max_in_flight:
+            batch = self._batch()
+            if batch.waiting:
+                assert self._loop is not None
+                call = self._loop.create_task(self._call(batch))
+                self._calls.add(call)
+                call.add_done_callback(self._returned, context=self._nobody)
+
+    def _batch(self) -> _Batch:
+        """Those who go with the next call; not those who were cancelled meanwhile, or whose time is up."""
+        assert self._loop is not None
+        now = self._loop.time()
+        batch: list[_Waiting] = []
+        count = size = 0
+        latest, hurried, plain = 0.0, False, True
+        while self._waiting:
+            waiting = self._waiting[0]
+            groups, command, answer, deadline, route = waiting
+            count += len(groups) or 1
+            if count > self._options.max_batch and batch:
+                break
+            self._waiting.popleft()
+            if deadline <= now:
+                self._expire(answer)
+            elif not answer.done():
+                batch.append(waiting)
+                size += len(groups)
+                if command is not None or route is not None:
+                    plain = False
+                if deadline != latest:
+                    hurried = hurried or latest != 0.0
+                    latest = max(latest, deadline)
+        return _Batch(batch, size, latest, hurried, plain)
+
+    def _expire(self, answer: asyncio.Future[Any]) -> None:
+        if not answer.done():
+            known = fault(TimeoutError(), self._options.timeout)
+            answer.set_exception(known)
+            if self._observer is not None:
+                self._observer.failed(known, self._options.timeout, 1)
+
+    def _returned(self, call: asyncio.Task[None]) -> None:
+        self._calls.discard(call)
+        if self._waiting and not self._woken:
+            self._depart()
+
+    async def _call(self, batch: _Batch) -> None:
+        """One call, and its answers to those who wait for them."""
+        assert self._loop is not None
+        began = self._loop.time()
+        waiting, size, deadline, hurried, plain = batch
+        if hurried:  # somebody joined in an earlier tick, while all calls were under way
+            for one in waiting:
+                if one.deadline < deadline:
+                    self._loop.call_at(one.deadline, self._expire, one.answer)
+        loads = [waiting] if plain else _loads(waiting)
+        groups = [[group for one in load for group in one.groups] for load in loads]
+        try:
+            now_us = self._now_us()
+            parcels = [
+                Parcel(load[0].command or script.encode(some, now_us), bool(load[0].route and load[0].route.asking))
+                for load, some in zip(loads, groups, strict=True)
+            ]
+            replies = await self._run(parcels, deadline)
+        except BaseException as error:
+            known = error if isinstance(error, StoreError) else StoreUnavailable("the call to Redis broke off")
+            now = self._loop.time()
+            if isinstance(known.__cause__, BusyLoadingError):
+                self.breaker.answered(now, now - began)  # redis-py takes it for a broken connection
+            else:
+                self.breaker.failed(now, now - began)
+            for one in waiting:
+                if not one.answer.done():
+                    one.answer.set_exception(known)
+            if self._observer is not None:
+                self._observer.failed(known, now - began, size)
+            if known is not error:
+                raise
+            return
+        now = self._loop.time()
+        self.breaker.answered(now, now - began)
+        if self._observer is not None:
+            tell(self._observer, replies, now - began, size, self._options.timeout)
+        for load, some, reply in zip(loads, groups, replies, strict=True):
+            self._hand_out(load, some, reply)
+
+    def _hand_out(self, load: list[_Waiting], groups: list[Group], reply: Any) -> None:
+        """The reply to one command, to those who wait for it."""
+        if isinstance(reply, Exception):
+            for waiting in load:
+                if not waiting.answer.done():
+                    waiting.answer.set_exception(fault(reply, self._options.timeout))
+            return
+        if load[0].command is not None:
+            if not load[0].answer.done():
+                load[0].answer.set_result(reply)  # whatever it is
+            return
+        results = script.decode(groups, reply)
+        at = 0
+        for waiting in load:
+            count = len(waiting.groups)
+            if not waiting.answer.done():
+                waiting.answer.set_result(results[at : at + count])
+            at += count
+
+    async def _run(self, parcels: list[Parcel], deadline: float) -> list[Any]:
+        """The replies to parcels, which may be exceptions of redis-py. Raises `StoreError` when there is none."""
+        connection = await self._take()
+        sent = False
+        try:
+            async with asyncio.timeout_at(deadline):
+                if connection._reader is None:
+                    await connection.connect_check_health(check_health=False)
+                sent = True
+                replies = await _exchange(connection, parcels)
+                unknown = [place for place, reply in enumerate(replies) if reply.__class__ is NoScriptError]
+                if unknown:  # the server does not know the script yet, or no more: nothing was executed
+                    again = [parcels[place] for place in unknown]
+                    for place, reply in zip(unknown, await _exchange(connection, again, whole=True), strict=True):
+                        replies[place] = reply
+        except FAULTS as error:
+            await connection.disconnect(nowait=True)
+            known = fault(error, self._options.timeout, sent=sent)
+            if isinstance(known, StoreUnavailable):
+                await self._disconnect_idle()  # they may well be as dead as this one was
+            raise known from error
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        if self._closed:
+            await connection.disconnect(nowait=True)
+        else:
+            self._idle.append(connection)
+        return replies
+
+    async def _take(self) -> Any:
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection._reader.at_eof():
+                return connection
+            await connection.disconnect(nowait=True)  # the server has closed it
+        return self._connection_class(**self._arguments, socket_timeout=None)
+
+
+def _loads(batch: list[_Waiting]) -> list[list[_Waiting]]:
+    """Who goes together, as one command: those of one slot, as long as no command of somebody's is in between."""
+    loads: list[list[_Waiting]] = []
+    open_loads: dict[Route | None, list[_Waiting]] = {}
+    for waiting in batch:
+        if waiting.command is not None or (waiting.route is not None and waiting.route.alone):
+            loads.append([waiting])
+            open_loads.clear()
+            continue
+        load = open_loads.get(waiting.route)
+        if load is None:
+            load = open_loads[waiting.route] = []
+            loads.append(load)
+        load.append(waiting)
+    return loads
+
+
+async def _exchange(connection: Any, parcels: list[Parcel], *, whole: bool = False) -> list[Any]:
+    """Send parcels, and read the reply to each; an error reply as the exception that it stands for."""
+    await connection.send_packed_command([parcel.bytes(whole=whole) for parcel in parcels], check_health=False)
+    replies = []
+    for parcel in parcels:
+        try:
+            if parcel.asking:
+                await connection.read_response(disable_decoding=True)
+            replies.append(await connection.read_response(disable_decoding=True))
+        except RedisError as error:
+            if not connection.is_connected:  # it is no reply, but the end of the connection
+                raise
+            replies.append(error)
+    return replies

@@ -1,0 +1,49 @@
+-- The first answers to idempotency keys, where they are not in the slot of what they are about; see idempotency.py.
+--
+-- KEYS
+--   memory   a string: fingerprint, time, claim (its token; - when it is an answer), and the answer, with blanks between
+-- ARGV
+--   now      microseconds, or empty: the server's own time
+--   verb     claim: fingerprint, token, microseconds for which the claim stands
+--              replies {0}: it is claimed; {1, answer}; {2}: another's claim stands; {-1}: the fingerprint differs
+--            keep: fingerprint, token, when it was decided, answer    replies nothing; only if its claim still stands
+--            drop: fingerprint, token                                 replies nothing; the same
+--
+-- Times are in microseconds. The key gets a time to live.
+local IDEMPOTENCY = 300000000
+local call, format = redis.call, string.format
+local memory, verb, fingerprint, token = KEYS[1], ARGV[2], ARGV[3], ARGV[4]
+local slack = 1000 -- milliseconds
+local now = tonumber(ARGV[1])
+if now then
+  slack = 3600000 -- a clock of the caller's own may run slower than ours, by which keys expire
+else
+  local time = call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+
+local function save(time, claim, answer, life)
+  local value = format('%s %.0f %s %s', fingerprint, time, claim, answer)
+  call('SET', memory, value, 'PX', format('%.0f', math.ceil(life / 1000) + slack))
+end
+
+local known, time, claim, answer = string.match(call('GET', memory) or '', '^(%S+) (%S+) (%S+) (.*)$')
+if verb == 'claim' then
+  local life = tonumber(ARGV[5])
+  if known and now - tonumber(time) < (claim == '-' and IDEMPOTENCY or life) then
+    if known ~= fingerprint then return { -1 } end
+    if claim == '-' then return { 1, answer } end
+    return { 2 }
+  end
+  save(now, token, '', life)
+  return { 0 }
+end
+
+if claim == token then
+  if verb == 'keep' then
+    save(tonumber(ARGV[5]), '-', ARGV[6], IDEMPOTENCY)
+  else
+    call('DEL', memory)
+  end
+end
+return {}

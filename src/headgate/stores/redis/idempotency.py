@@ -1,0 +1,57 @@
+"""Idempotency keys on a cluster, where they are in another slot than what they are about: claimed first, answered last.
+
+Pure; no I/O. `idempotency.lua` documents the arguments and replies. A claim that nobody has answered stands for as
+long as whoever made it may be at it, and a little longer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+from headgate.core.check import Block, Idempotency, Outcome, OutcomeAt, Result
+from headgate.stores.redis import script
+
+CLAIMED, ANSWERED, BUSY, CONFLICT = 0, 1, 2, -1
+MARGIN_US: Final = 1_000_000
+
+
+def encode_claim(key: Idempotency, token: str, timeout: float, now_us: int | None) -> script.Command:
+    return _command(key, now_us, "claim", token, round(timeout * 1_000_000) + MARGIN_US)
+
+
+def decode_claim(reply: Sequence[Any]) -> tuple[int, Result | None]:
+    """How the claim went, and the answer if there is one."""
+    return reply[0], _read(reply[1]) if reply[0] == ANSWERED else None
+
+
+def encode_keep(key: Idempotency, token: str, result: Result, now_us: int | None) -> script.Command:
+    return _command(key, now_us, "keep", token, result.now_us, _write(result))
+
+
+def encode_drop(key: Idempotency, token: str, now_us: int | None) -> script.Command:
+    return _command(key, now_us, "drop", token)
+
+
+def _command(key: Idempotency, now_us: int | None, verb: str, *arguments: script.Argument) -> script.Command:
+    head = ("EVALSHA", _sha(), 1, script.idempotency_key(key.name), "" if now_us is None else now_us)
+    return (*head, verb, key.fingerprint, *arguments)
+
+
+def _write(result: Result) -> str:
+    outcomes = [(*one, one.at_us) if isinstance(one, OutcomeAt) else one for one in result.outcomes]
+    return json.dumps((result.now_us, outcomes, result.block), separators=(",", ":"))
+
+
+def _read(text: bytes) -> Result:
+    now_us, outcomes, block = json.loads(text)
+    read = [OutcomeAt.of(Outcome(*one[:3]), one[3]) if len(one) > 3 else Outcome(*one) for one in outcomes]
+    return Result(now_us, tuple(read), None if block is None else Block(*block))
+
+
+@cache
+def _sha() -> str:
+    return script.known(files(__package__).joinpath("idempotency.lua").read_text(encoding="utf-8"))

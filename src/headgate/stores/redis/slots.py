@@ -1,0 +1,27 @@
+"""Which slot of a cluster a key is in. Pure; no I/O."""
+
+from __future__ import annotations
+
+from binascii import crc_hqx
+from typing import Final
+
+from headgate.core.check import Check, Client
+from headgate.core.key import escape
+
+SLOTS: Final = 16_384
+
+
+def slot_of(tag: str) -> int:
+    """The slot of all keys with this hash tag, not yet escaped: a subject, a client's name, or an idempotency key's."""
+    return crc_hqx(escape(tag).encode(), 0) % SLOTS
+
+
+def slot_of_check(check: Check) -> int:
+    return slot_of(check.subject)
+
+
+def slot_of_client(client: Client) -> int:
+    return slot_of(client.name)
+
+
+RESERVATIONS: Final = slot_of("reservations")

@@ -1,0 +1,105 @@
+"""Who serves what: one server everything, or each server of a cluster its slots. No I/O of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from threading import RLock
+from time import monotonic
+from typing import Final, Generic, Protocol, TypeVar
+
+from headgate.errors import StoreError, StoreUnavailable
+from headgate.stores.breaker import Breaker
+from headgate.stores.redis.faults import Address, Turn
+
+MAX_TURNS: Final = 8  # of one call, until it is given up: those who send each other callers do not agree
+GONE_SECONDS: Final = 10.0  # after which a server that serves nothing is forgotten
+
+
+class AnyNode(Protocol):
+    """What both kinds of nodes have."""
+
+    name: str
+    host: str
+    breaker: Breaker
+
+
+N = TypeVar("N", bound=AnyNode)
+
+
+class Topology(Generic[N]):
+    """What is known of a set of servers. `make` makes the node of an address; `drop` is given those no more used."""
+
+    def __init__(self, make: Callable[[Address], N], drop: Callable[[N], None]) -> None:
+        self.generation = 0  # how often was told who serves what, or that nobody knows
+        self.error: StoreError | None = None  # what came of the last look, if nothing did
+        self._lock = RLock()
+        self._make = make
+        self._drop = drop
+        self._owners: list[N] = []  # by slot; just one: it serves all
+        self._nodes: dict[Address, N] = {}
+        self._idle_since: dict[Address, float] = {}  # those who serve nothing
+
+    def serving(self, slot: int) -> N | None:
+        """Who serves a slot; None when that is not known."""
+        owners = self._owners
+        if len(owners) > 1:
+            return owners[slot]
+        return owners[0] if owners else None
+
+    @property
+    def nodes(self) -> list[N]:
+        with self._lock:
+            return list(self._nodes.values())
+
+    def known(self) -> list[Address]:
+        """Servers that may be asked who serves what: first those who are well."""
+        with self._lock:
+            return sorted(self._nodes, key=lambda address: self._nodes[address].breaker.state != "closed")
+
+    def told(self, owners: Sequence[Address]) -> None:
+        """A look was successful: who serves each slot."""
+        with self._lock:
+            nodes = {address: self.at(address) for address in set(owners)}
+            self._owners = [nodes[address] for address in owners]
+            self._forget(set(nodes))
+            self.error = None
+            self.generation += 1
+
+    def failed(self, error: StoreError) -> None:
+        """A look was in vain: what was known before still is."""
+        self.error = error
+        self.generation += 1
+
+    def at(self, address: Address) -> N:
+        """The node of an address."""
+        with self._lock:
+            node = self._nodes.get(address)
+            if node is None:
+                node = self._nodes[address] = self._make(address)
+            return node
+
+    def turned(self, slot: int, turn: Turn) -> N | None:
+        """Whom a server has named instead of itself; None when it is the one that is known to serve the slot."""
+        if turn.address is None:
+            return None
+        node = self.at(turn.address)
+        with self._lock:
+            if not turn.asking and len(self._owners) > 1:
+                self._owners[slot] = node
+        return node
+
+    def unknown(self) -> StoreError:
+        """What those get who come while nobody knows who serves what."""
+        if self.error is not None:
+            return self.error
+        return StoreUnavailable("nobody has told yet which Redis server to ask", sent=False)
+
+    def _forget(self, owners: set[Address]) -> None:
+        """Drop nodes that have served nothing for a while."""
+        now = monotonic()
+        for address in list(self._nodes):
+            if address in owners:
+                self._idle_since.pop(address, None)
+            elif now - self._idle_since.setdefault(address, now) >= GONE_SECONDS:
+                del self._idle_since[address]
+                self._drop(self._nodes.pop(address))

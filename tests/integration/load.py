@@ -1,0 +1,72 @@
+"""Checks made without a pause while a test does something to the servers, and what came of each."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple, Self
+
+from headgate import Decision
+
+BY_STORE = ("within_limit", "over_limit", "penalty")
+
+
+class Entry(NamedTuple):
+    """One check."""
+
+    ended: float  # by time.monotonic
+    seconds: float
+    reason: str
+    allowed: bool
+
+
+class Load:
+    """Calls `check`, of the number of the call, again and again in a thread. Use as a context manager."""
+
+    def __init__(self, check: Callable[[int], Decision], *, pause: float = 0.001) -> None:
+        self._check = check
+        self._pause = pause
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.entries: list[Entry] = []
+        self.errors: list[BaseException] = []
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.wait(self._pause):
+            began = time.monotonic()
+            try:
+                decision = self._check(number)
+            except Exception as error:  # noqa: BLE001 - the test shows it
+                self.errors.append(error)
+            else:
+                ended = time.monotonic()
+                self.entries.append(Entry(ended, ended - began, decision.reason, decision.allowed))
+            number += 1
+
+    def decided_after(self, moment: float, seconds: float = 15.0) -> float:
+        """Wait until the store decides a check that began after `moment`; how long after it that ended."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            for entry in list(self.entries):
+                if entry.ended - entry.seconds > moment and entry.reason in BY_STORE:
+                    return entry.ended - moment
+            time.sleep(0.005)
+        raise AssertionError(f"no decision by the store within {seconds} s; errors: {self.errors[:3]}")
+
+    def since(self, moment: float) -> list[Entry]:
+        return [entry for entry in list(self.entries) if entry.ended - entry.seconds > moment]
+
+    @property
+    def slowest(self) -> float:
+        return max(entry.seconds for entry in self.entries)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive(), "a check never returned"

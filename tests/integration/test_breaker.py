@@ -1,0 +1,130 @@
+"""The breaker between a limiter and a real server: a dead one costs little time, and is told of; it heals by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from headgate import AsyncLimiter, Limiter
+from headgate.errors import StoreError
+from headgate.stores.urls import open_async_store, open_store
+from tests.integration.limiters import AnyLimiter, Awaited, Open, calm
+from tests.proxy import Proxy, no_delay
+from tests.servers import Server, binaries
+from tests.topologies import halt, resume, until
+
+QUOTA = calm(1_000_000)
+SOON = 1.5  # seconds: the bound is 1, on a machine that has nothing else to do
+
+
+class Told:
+    """An observer that remembers what it was told of failures and breakers."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.states: list[str] = []
+        self.nodes: set[str] = set()
+
+    def called(self, seconds: float, groups: int) -> None:
+        assert seconds >= 0
+        assert groups >= 0
+
+    def failed(self, error: StoreError, seconds: float, groups: int) -> None:
+        assert groups >= 0, error
+        self.failures += seconds >= 0
+
+    def breaker(self, node: str, state: str) -> None:
+        self.nodes.add(node)
+        self.states.append(state)
+
+
+@contextmanager
+def observed(kind: str, url: str, told: Told) -> Iterator[AnyLimiter]:
+    """A limiter of failure mode closed."""
+    if kind == "Limiter":
+        store = open_store(url, None, observer=told)
+        yield Limiter(QUOTA, store=store, failure_mode="closed")
+        store.close()
+    else:
+        awaited = open_async_store(url, None, observer=told)
+        limiter = Awaited(QUOTA, store=awaited, failure_mode="closed")
+        yield limiter
+        limiter.run(awaited.close())
+        limiter.close()
+
+
+@pytest.mark.parametrize("kind", ["Limiter", "AsyncLimiter"])
+def test_a_server_that_does_not_answer_is_left_alone(
+    own_server: Server, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = Told()
+    with observed(kind, f"{own_server.url}?timeout=0.2", told) as limiter:
+        until(lambda: limiter.check("alice").reason == "within_limit", "a decision by the store")
+        told.failures = 0
+        caplog.clear()
+        caplog.set_level(logging.WARNING, logger="headgate.breaker")
+        halt(own_server)
+        began = time.monotonic()
+        assert {limiter.check("alice").reason for _ in range(500)} == {"fail_closed"}
+        took = time.monotonic() - began
+        assert told.failures <= 2 + took, "others than the first and the probes have waited"
+        assert told.states[-1] == "open"
+        assert told.nodes == {f"127.0.0.1:{own_server.port}"}
+        resume(own_server)
+        back = time.monotonic()
+        until(lambda: limiter.check("alice").reason == "within_limit", "a decision by the store")
+        assert time.monotonic() - back < SOON
+        assert told.states[-1] == "closed"
+    lines = [record.getMessage() for record in caplog.records if record.name == "headgate.breaker"]
+    name = f"Redis at 127.0.0.1:{own_server.port}"
+    assert lines == [f"{name}: breaker open", f"{name}: breaker closed"]
+
+
+def test_a_server_that_is_slow_is_left_alone(proxy: Proxy) -> None:
+    """Nothing fails: it is the slowness."""
+
+    async def main() -> None:
+        store = open_async_store(f"{proxy.url}?timeout=2&max_in_flight=16&max_batch=1", None, observer=told)
+        limiter = AsyncLimiter(QUOTA, store=store, failure_mode="closed")
+        await asyncio.gather(*(limiter.check(f"user-{n}") for n in range(16)))
+        assert told.states == ["closed"]
+        proxy.delay = lambda: 1.7
+        await asyncio.gather(*(limiter.check(f"user-{n}") for n in range(16)))
+        assert told.states == ["closed", "open"]
+        assert not told.failures
+        proxy.delay = no_delay
+        assert (await limiter.check("probe")).reason == "within_limit"
+        assert told.states == ["closed", "open", "half_open", "closed"]
+        await store.close()
+
+    told = Told()
+    asyncio.run(main())
+
+
+def test_a_server_that_is_loading_is_a_fault_that_heals(open_limiter: Open, tmp_path: Path) -> None:
+    binary = binaries()[min(binaries())]
+    options = ("--dir", str(tmp_path), "--enable-debug-command", "yes")
+    slow = ("--key-load-delay", "3000", "--loading-process-events-interval-bytes", "1024")
+    with Server(binary, options) as server, server.client() as client:
+        for n in range(500):
+            client.set(f"key-{n}", "x" * 200)
+        client.save()
+        limiter = open_limiter(QUOTA, store=f"{server.url}?probe_every=0.05", failure_mode="closed")
+        until(lambda: limiter.check("alice").reason == "within_limit", "a decision by the store")
+        server.stop()
+        loading = Server(binary, (*options, *slow), port=server.port, patient=False)
+        with loading:
+            reasons = []
+
+            def healed() -> bool:
+                reasons.append(limiter.check("alice").reason)
+                return reasons[-1] == "within_limit"
+
+            until(healed, "it has loaded")
+            assert set(reasons) == {"fail_closed", "within_limit"}
