@@ -293,6 +293,7 @@ def _forget_connections() -> None:
     """In a forked child: they are the parent's."""
     for store in _stores:
         store._heard = Condition()
+        store._topology.forked()
         if store._lookout is not None:
             store._lookout.forget()
         for node in store._nodes():
