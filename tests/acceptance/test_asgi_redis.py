@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import TIMEOUT
 from tests.servers import Server, binaries
-from tests.topologies import until
+from tests.waiting import until
 from tests.webserver import serving
 
 SECONDS = 60.0

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from tests.conftest import TIMEOUT
-from tests.embedded import lives, server_pid, until
+from tests.embedded import lives, server_pid
 from tests.servers import Server, binaries
-from tests.topologies import until
+from tests.waiting import until
 from tests.webserver import serving
 
 APPS = {

@@ -23,7 +23,8 @@ from headgate.stores.urls import open_async_store, open_store
 from tests.integration.limiters import ALGORITHMS, Open, calm
 from tests.integration.load import BY_STORE, Load
 from tests.servers import Server, free_port
-from tests.topologies import Cluster, halt, kill, resume, until
+from tests.topologies import Cluster, halt, kill, resume
+from tests.waiting import until
 
 LIMIT = 40
 MANY = 1_000_000
