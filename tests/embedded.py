@@ -17,16 +17,28 @@ def server_pid(directory: Path) -> int:
 
 
 def keeper_pid(directory: Path) -> int:
-    """Of the keeper of the directory's server."""
-    return int(Path(f"/proc/{server_pid(directory)}/stat").read_text().rpartition(")")[2].split()[1])
+    """Of the keeper of the directory's server. One that was killed has no more to do with what it left behind."""
+
+    def keeper() -> int | None:
+        stat = _stat(server_pid(directory))
+        return None if stat is None or stat[1] == "1" else int(stat[1])
+
+    found: int = until(keeper)
+    return found
 
 
 def lives(pid: int) -> bool:
     """Whether there is such a process, other than one that has ended and is only yet to be put away."""
+    stat = _stat(pid)
+    return stat is not None and stat[0] not in ("Z", "X")
+
+
+def _stat(pid: int) -> list[str] | None:
+    """What the system says of a process, from its state on, and its parent; None: there is none."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except FileNotFoundError:
-        return False
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):  # the latter if it ends while it is read
+        return None
 
 
 def tcp_sockets(pid: int) -> set[str]:
