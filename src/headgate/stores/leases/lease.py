@@ -20,6 +20,8 @@ GROWTH: Final = 4  # nor than so many times what was spent since the last look
 LEAST: Final = 2  # less is not worth a slice
 LOOK_US: Final = 2_000  # between looks at the demand, at least
 REMEMBER_US: Final = 50_000  # for which a refusal is taken to stand, at most: others may give something back
+PACE_US: Final = 5_000  # for which a refusal stands, at least: what flows in meanwhile is not lost,
+PACE_SHARE: Final = 200  # as this is no more than such a part of a window, or an eighth of what fills a bucket
 PAUSE_US: Final = 100_000  # before another slice, when the store could not be asked for one
 DRIFT: Final = 10  # a slice ends early by its time shifted by so many bits: clocks run differently fast
 
@@ -79,6 +81,7 @@ class Lease:
     __slots__ = (
         "_asked",
         "_not_before_us",
+        "_pace_us",
         "_rate",
         "_since_us",
         "_stock",
@@ -96,7 +99,8 @@ class Lease:
 
     def __init__(self, check: Check, at_us: int) -> None:
         self.check = check._replace(enforced=True)
-        self.quota = check.quota
+        self.quota = quota = check.quota
+        self._pace_us = quota.window_us // PACE_SHARE if quota.algorithm in WINDOWS else quota.refill[0] // SHARE
         self.slice = NOTHING  # that is being spent
         self.spares: list[Slice] = []
         self.leftover: Taken = []  # of slices that have ended, to be given back
@@ -148,10 +152,15 @@ class Lease:
         else:
             self.slice = piece
 
-    def told(self, cost: int, outcome: Outcome, now_us: int, sent_us: int) -> None:
-        """The store has answered a check of this key."""
+    def told(self, cost: int, outcome: Outcome, now_us: int, sent_us: int) -> Outcome:
+        """The store has answered a check of this key. Returns what to say: to wait for a moment, if at all."""
         self.remaining = outcome.remaining
-        self.refusal = Refusal(cost, outcome, now_us, sent_us) if outcome.wait_us else None
+        self.refusal = None
+        if outcome.wait_us:
+            if outcome.wait_us != NEVER:
+                outcome = outcome._replace(wait_us=max(outcome.wait_us, min(PACE_US, self._pace_us)))
+            self.refusal = Refusal(cost, outcome, now_us, sent_us)
+        return outcome
 
     def asked(self, cost: int) -> None:
         """The store was asked for this much, to be spent at once."""

@@ -439,10 +439,10 @@ class Leases:
                 outcomes.append(None)
                 continue
             outcome = next(given)
-            outcomes.append(outcome)
             refused = refused or (outcome.wait_us != 0 and check.enforced)
-            if part is not None and part.asked:
-                part.lease.told(part.asked, outcome, answer.now_us, sent_us)
+            if part is not None:
+                outcome = part.lease.told(part.asked, outcome, answer.now_us, sent_us)
+            outcomes.append(outcome)
         found = self._second_thoughts(trip) if refused else None
         if found is not None:
             return found

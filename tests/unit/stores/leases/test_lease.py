@@ -188,6 +188,24 @@ def test_a_refusal_is_remembered_shortly_and_never_beyond_its_end() -> None:
     assert lease.refusal is None
 
 
+@pytest.mark.parametrize(
+    ("quota", "pace"),
+    [
+        (Quota(10_000, 10, algorithm="gcra"), 5_000),
+        (Quota(10_000, 10, burst=8, algorithm="token_bucket"), 1_000),  # else it would be full before it is asked again
+        (Quota(1_000, 0.2), 1_000),
+        (Quota(1_000, 10), 5_000),
+    ],
+)
+def test_a_refusal_stands_for_a_moment_at_least(quota: Quota, pace: int) -> None:
+    lease = Lease(Check("r", "space", "alice", quota), 0)
+    assert lease.told(1, Outcome(10, 0, 20_000), NOW, 1_000).wait_us == pace
+    assert lease.refusal is not None
+    assert lease.refusal.stands(1, 1_000 + pace - 1)
+    assert not lease.refusal.stands(1, 1_000 + pace)
+    assert lease.told(1, Outcome(7_000, 0, 20_000), NOW, 1_000).wait_us == 7_000
+
+
 def test_figures_are_the_store_s_with_what_has_passed() -> None:
     lease = lease_of()
     piece = slice_of(lease, 10, sent=1_000, reset=60_000)
