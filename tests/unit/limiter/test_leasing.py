@@ -5,105 +5,23 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from headgate import AsyncLimiter, Decision, Limiter, Quota, Rule, StoreUnavailable
-from headgate.core.check import Charge, Check, Client, Group, Result
-from headgate.core.reservation import Claim, Expired
-from headgate.errors import IdempotencyConflict, StoreError
+from headgate.core.check import Check, Group, Result
 from headgate.rules.penalties import Penalties
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.leases import LeaseStatus
 from headgate.stores.memory import MemoryStore
 from headgate.testing import FakeClock
 from tests.integration.limiters import Awaited
+from tests.remote import AsyncRemote, Remote
 from tests.unit.limiter.conftest import START
 
 ALGORITHMS = ("fixed_window", "sliding_window_counter", "token_bucket", "leaky_bucket", "gcra")
-
-
-class Remote:
-    """A store that is not in this process, as far as a limiter can tell."""
-
-    def __init__(self, memory: MemoryStore) -> None:
-        self.memory = memory
-        self.calls = 0
-        self.error: StoreError | None = None
-
-    def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
-        self._called()
-        return self.memory.check(groups)
-
-    def refund(self, charges: Sequence[Charge]) -> None:
-        self._called()
-        self.memory.refund(charges)
-
-    def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
-        self._called()
-        self.memory.adjust(refunds, surcharges)
-
-    def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
-        self.memory.hold(reservation_id, record, ttl_us)
-
-    def claim(self, reservation_id: str) -> Claim | None:
-        return self.memory.claim(reservation_id)
-
-    def expire(self) -> Expired:
-        return self.memory.expire()
-
-    def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
-        self._called()
-        self.memory.reset(checks, clients)
-
-    def close(self) -> None:
-        pass
-
-    def _called(self) -> None:
-        self.calls += 1
-        if self.error is not None:
-            raise self.error
-
-
-class AsyncRemote:
-    """The same, awaited."""
-
-    def __init__(self, remote: Remote) -> None:
-        self.remote = remote
-
-    def __getattr__(self, name: str) -> Any:
-        async def call(*args: Any) -> Any:
-            await asyncio.sleep(0)
-            return getattr(self.remote, name)(*args)
-
-        return call
-
-    async def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
-        await asyncio.sleep(0)
-        return self.remote.check(groups)
-
-    async def refund(self, charges: Sequence[Charge]) -> None:
-        self.remote.refund(charges)
-
-    async def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
-        self.remote.adjust(refunds, surcharges)
-
-    async def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
-        self.remote.hold(reservation_id, record, ttl_us)
-
-    async def claim(self, reservation_id: str) -> Claim | None:
-        return self.remote.claim(reservation_id)
-
-    async def expire(self) -> Expired:
-        return self.remote.expire()
-
-    async def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
-        self.remote.reset(checks, clients)
-
-    async def close(self) -> None:
-        pass
 
 
 class Node:

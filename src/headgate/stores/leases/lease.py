@@ -120,6 +120,11 @@ class Lease:
         """Tokens that can be spent, or could a moment ago."""
         return self.slice.left + sum(spare.left for spare in self.spares)
 
+    @property
+    def available(self) -> int:
+        """What is held, and what the store said that is left. A bucket may have filled up meanwhile, and no further."""
+        return min(self.held + (self.remaining or 0), self.quota.capacity)
+
     def take(self, cost: int, at_us: int) -> Taken:
         """Spend up to `cost`."""
         taken: Taken = []
@@ -154,7 +159,6 @@ class Lease:
 
     def told(self, cost: int, outcome: Outcome, now_us: int, sent_us: int) -> Outcome:
         """The store has answered a check of this key. Returns what to say: to wait for a moment, if at all."""
-        self.remaining = outcome.remaining
         self.refusal = None
         if outcome.wait_us:
             if outcome.wait_us != NEVER:
@@ -216,7 +220,7 @@ class Lease:
         """The figures after a check that was paid from here."""
         piece = self.slice
         if piece is NOTHING:  # it ended meanwhile
-            return Outcome(0, self.remaining or 0, 0)
+            return Outcome(0, self.available, 0)
         return Outcome(0, *figures((piece.remaining + piece.left, piece.left, piece), self.now_us(at_us), self.quota))
 
     def now_us(self, at_us: int) -> int:

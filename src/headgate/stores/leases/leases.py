@@ -153,10 +153,11 @@ class Leases:
         if asks:
             answers = yield from self._ask(asks, wanted, at_us)
         given = iter(answers)
+        since = {fetch.lease for fetch in wanted}  # of which there is later news than what was asked for at once
         self._lock.get()
         try:
             decided = [
-                self._answered(trip, at_us) if trip.sent is None else self._concluded(trip, next(given), at_us)
+                self._answered(trip, at_us) if trip.sent is None else self._concluded(trip, next(given), at_us, since)
                 for trip in trips
             ]
         finally:
@@ -425,7 +426,7 @@ class Leases:
                 now_us = max(now_us, at_us + refusal.offset_us)
         return Result(now_us, tuple(outcomes))
 
-    def _concluded(self, trip: _Trip, answer: Answer, sent_us: int) -> Answer:
+    def _concluded(self, trip: _Trip, answer: Answer, sent_us: int, since: set[Lease]) -> Answer:
         """The answer to a group of which the store was asked a part. After an error, what was taken stays spent."""
         if not isinstance(answer, Result) or not any(trip.parts) or not answer.outcomes:
             return answer
@@ -441,6 +442,8 @@ class Leases:
             outcome = next(given)
             refused = refused or (outcome.wait_us != 0 and check.enforced)
             if part is not None:
+                if part.lease not in since:
+                    part.lease.remaining = outcome.remaining
                 outcome = part.lease.told(part.asked, outcome, answer.now_us, sent_us)
             outcomes.append(outcome)
         found = self._second_thoughts(trip) if refused else None
@@ -457,7 +460,7 @@ class Leases:
             if told is None:
                 final.append(part.lease.outcome(sent_us))
             else:
-                final.append(told._replace(remaining=told.remaining + part.lease.held))
+                final.append(told._replace(remaining=part.lease.available))
         return Result(answer.now_us, tuple(final))
 
     def _second_thoughts(self, trip: _Trip) -> Result | None:
@@ -488,4 +491,5 @@ def _peeked(check: Check, part: _Part | None, outcome: Outcome) -> Outcome:
     if part is None:
         return outcome
     held = part.lease.held
-    return Outcome(0 if held >= check.cost else outcome.wait_us, outcome.remaining + held, outcome.reset_us)
+    remaining = min(outcome.remaining + held, check.quota.capacity)
+    return Outcome(0 if held >= check.cost else outcome.wait_us, remaining, outcome.reset_us)
