@@ -20,8 +20,16 @@ from headgate.core.decision import Decision, States, single
 from headgate.errors import IdempotencyConflict, StoreError
 from headgate.rules.holder import Holder
 from headgate.stores.leases import TICK_US, Decided, Leases, LeaseStatus
+from headgate.stores.leases.lease import Lease
 from headgate.stores.leases.leases import Steps
-from headgate.stores.protocol import AsyncReservingStore, AsyncStore, ReservingStore, Store
+from headgate.stores.protocol import (
+    AsyncReservingStore,
+    AsyncSingleStore,
+    AsyncStore,
+    ReservingStore,
+    SingleStore,
+    Store,
+)
 
 TICK_SECONDS: Final = TICK_US / 1_000_000
 QUIET_TICKS: Final = 20  # after which a thread with nothing to do ends
@@ -94,7 +102,14 @@ class Leasing(_Leasing):
             answers, _ = self.check((Group((template._replace(subject=subject, cost=cost),)),))
             return _decision(templates, answers[0], cost, states, subject)
 
-        return self._leases.single(template, states, slow)
+        if not isinstance(self._store, SingleStore):
+            return self._leases.single(template, states, slow, None)
+        exact, heard = self._store.single(template, states), self._leases.heard
+
+        def ask(lease: Lease | None, subject: str, cost: int, at_us: int) -> Decision:
+            return heard(lease, exact(subject, cost), cost, at_us)
+
+        return self._leases.single(template, states, slow, ask)
 
     def close(self) -> None:
         """Give everything back."""
@@ -190,7 +205,14 @@ class AsyncLeasing(_Leasing):
             answers, _ = await self.check((Group((template._replace(subject=subject, cost=cost),)),))
             return _decision(templates, answers[0], cost, states, subject)
 
-        return self._leases.single(template, states, slow)
+        if not isinstance(self._store, AsyncSingleStore):
+            return self._leases.single(template, states, slow, None)
+        exact, heard = self._store.single(template, states), self._leases.heard
+
+        async def ask(lease: Lease | None, subject: str, cost: int, at_us: int) -> Decision:
+            return heard(lease, await exact(subject, cost), cost, at_us)
+
+        return self._leases.single(template, states, slow, ask)
 
     async def close(self) -> None:
         """Give everything back."""

@@ -17,7 +17,7 @@ HORIZON_US: Final = 250_000  # a slice is what is expected to be spent in this t
 WINDOW_SHARE: Final = 20  # or in this part of a window, if that is less,
 SHARE: Final = 8  # but no more than this part of what is left,
 GROWTH: Final = 4  # nor than so many times what was spent since the last look
-LEAST: Final = 2  # less is not worth a slice
+LEAST: Final = 4  # less is not worth a slice
 LOOK_US: Final = 2_000  # between looks at the demand, at least
 REMEMBER_US: Final = 50_000  # for which a refusal is taken to stand, at most: others may give something back
 PACE_US: Final = 5_000  # for which a refusal stands, at least: what flows in meanwhile is not lost,
@@ -86,6 +86,7 @@ class Lease:
         "_since_us",
         "_stock",
         "check",
+        "due",
         "fetching",
         "gone",
         "leftover",
@@ -106,6 +107,7 @@ class Lease:
         self.leftover: Taken = []  # of slices that have ended, to be given back
         self.remaining: int | None = None  # in the store, as it said last
         self.refusal: Refusal | None = None
+        self.due: int | None = None  # the size of a slice that was found to be wanted, and not asked for yet
         self.fetching = False
         self.gone = False  # whether another, or none, has taken its place
         self.seen: int | None = None  # what was held at the last tick

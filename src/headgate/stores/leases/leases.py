@@ -13,51 +13,20 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from queue import SimpleQueue
 from time import monotonic_ns
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, cast
 
 from headgate.core.check import Charge, Check, Group, Outcome, Result
-from headgate.core.decision import Decision, States
+from headgate.core.decision import Decision, States, single
 from headgate.errors import IdempotencyConflict, StoreError
-from headgate.stores.leases.lease import LIFE_US, Lease, Slice, Taken, figures
+from headgate.stores.leases.lease import LIFE_US, Lease, Slice, figures
 from headgate.stores.leases.status import LeaseStatus
+from headgate.stores.leases.trip import Answer, Decided, Fetch, Locked, Part, Trip, peeked
 
-Answer = Result | IdempotencyConflict | StoreError
+Ask = Callable[[Lease | None, str, int, int], Any]  # of lease, subject, cost, and the time
 Steps = Generator[list[Group], Sequence[Result | IdempotencyConflict], Any]
 
 MAX_KEYS: Final = 16_384  # that are remembered
 TICK_US: Final = 100_000
-
-
-class Decided(NamedTuple):
-    """The answers to several groups, in order; and whether the store was asked, and answered."""
-
-    answers: list[Answer]
-    answered: bool
-
-
-class _Part(NamedTuple):
-    """A check of a leased rule: what was taken for it, and what the store is asked for."""
-
-    lease: Lease
-    taken: Taken
-    asked: int
-
-
-class _Trip(NamedTuple):
-    """A group on its way: what the store is asked, if it is, and the part of each check; None: it is not leased."""
-
-    group: Group
-    sent: Group | None
-    parts: list[_Part | None]
-
-
-class _Fetch(NamedTuple):
-    lease: Lease
-    size: int
-
-    @property
-    def group(self) -> Group:
-        return Group((self.lease.check._replace(cost=self.size),))
 
 
 class Leases:
@@ -77,11 +46,13 @@ class Leases:
         self._notify = notify
         self._lock: SimpleQueue[None] = SimpleQueue()  # with one token in it: quicker than a threading.Lock
         self._lock.put(None)
+        self._locked = Locked(self._lock)
         self._tables: dict[str, dict[str, Lease]] = {}  # by space and subject
         self._keys = 0
         self._full_until_us = 0  # no room is looked for before
+        self._sighted_us: dict[tuple[str, str], int] = {}  # when keys without a lease were asked for
         self._held: dict[Lease, None] = {}  # that have tokens, or had some at the last tick
-        self._wanted: list[_Fetch] = []
+        self._wanted: list[Fetch] = []
         self._hits = self._checks = self._calls = 0
         self._fetches = self._fetched = self._returned = self._stranded = 0
 
@@ -95,17 +66,26 @@ class Leases:
         """Whether there is anything to fetch."""
         return bool(self._wanted)
 
-    def single(self, template: Check, states: States | None, slow: Callable[[str, int], Any]) -> Callable[..., Any]:
-        """The short way for requests with one check, enforced: always this. What is not held goes the `slow` way."""
+    def single(
+        self, template: Check, states: States | None, slow: Callable[[str, int], Any], ask: Ask | None
+    ) -> Callable[..., Any]:
+        """The short way for requests with one check, enforced: always this.
+
+        What is not held goes the `slow` way, by `decide`; or, where no slice is wanted either, by `ask`: that is the
+        store's own short way, and `heard` is to be told of its decision, if there is a lease. None: it has none.
+        """
         table = self._tables.setdefault(template.space, {})
-        quota, templates, now_us = template.quota, (template,), self._own_now_us
+        space, quota, templates, now_us = template.space, template.quota, (template,), self._own_now_us
         acquire, release, low = self._lock.get, self._lock.put, self._low
 
         def check(subject: str, cost: int) -> Any:
+            at_us = monotonic_ns() // 1_000 if now_us is None else now_us()
             lease = table.get(subject)
             if lease is None or cost <= 0:
-                return slow(subject, cost)
-            at_us = monotonic_ns() // 1_000 if now_us is None else now_us()
+                if ask is None or cost <= 0 or self._seen_lately((space, subject), at_us):
+                    return slow(subject, cost)
+                return ask(None, subject, cost, at_us)
+            refusal, alone = None, False
             acquire()  # with try and finally, as a with statement takes longer
             try:
                 piece = lease.slice
@@ -114,10 +94,20 @@ class Leases:
                 if held:
                     piece.left = left
                     self._hits += 1
+                elif piece.left == 0 and not lease.spares and lease.quota == quota and cost <= quota.capacity:
+                    if lease.refusal is not None and lease.refusal.stands(cost, at_us):
+                        refusal = lease.refusal
+                        self._hits += 1
+                    elif ask is not None:
+                        lease.asked(cost)
+                        lease.due = lease.wanted(at_us) or None
+                        alone = lease.due is None
             finally:
                 release(None)
             if not held:
-                return slow(subject, cost)
+                if refusal is not None:
+                    return single(templates, refusal.at(at_us), at_us + refusal.offset_us, cost, states, subject)
+                return slow(subject, cost) if ask is None or not alone else ask(lease, subject, cost, at_us)
             if left < piece.mark:
                 low(lease, piece, at_us)
             decision = Decision()  # Decision.of, written out
@@ -129,22 +119,42 @@ class Leases:
 
         return check
 
+    def heard(self, lease: Lease | None, decision: Decision, cost: int, sent_us: int) -> Decision:
+        """The store has decided a single check. Returns what to say."""
+        if lease is None:
+            with self._locked:
+                self._checks += 1
+                self._calls += 1
+            return decision
+        now_us, templates, (outcome,), _, _, states, subject = decision.basis
+        with self._locked:
+            self._checks += 1
+            self._calls += 1
+            lease.remaining = outcome.remaining
+            told = lease.told(cost, outcome, now_us, sent_us)
+            if told.wait_us == 0:
+                return decision
+            at_us = self._now_us()
+            part = Part(lease, lease.take(cost, at_us), cost)  # a slice may have come meanwhile
+            if part.paid:
+                told, now_us = lease.outcome(at_us), lease.now_us(at_us)
+            else:
+                self._put_back(part)
+        return single((templates[0],), told, now_us, cost, states, cast("str", subject))
+
     def decide(self, groups: Sequence[Group], leased: frozenset[str], *, inline: bool) -> Steps:
         """Decide groups; `leased` are the ids of rules that are. Returns `Decided`.
 
         With `inline`, slices that are wanted are asked for in the same breath; else that is left to `fetch`.
         """
         at_us = self._now_us()
-        self._lock.get()
-        try:
-            wanted: list[_Fetch] = []
+        with self._locked:
+            wanted: list[Fetch] = []
             before = self._checks
             trips = [self._prepared(group, leased, at_us, wanted) for group in groups]
             later = wanted if not inline else []
             self._wanted += later
             self._calls += self._checks > before  # one call for all of them; others' calls are not counted
-        finally:
-            self._lock.put(None)
         if later:
             wanted = []
             self._notify()
@@ -154,25 +164,21 @@ class Leases:
             answers = yield from self._ask(asks, wanted, at_us)
         given = iter(answers)
         since = {fetch.lease for fetch in wanted}  # of which there is later news than what was asked for at once
-        self._lock.get()
-        try:
+        with self._locked:
             decided = [
                 self._answered(trip, at_us) if trip.sent is None else self._concluded(trip, next(given), at_us, since)
                 for trip in trips
             ]
-        finally:
-            self._lock.put(None)
         if wanted:
             self._notify()
         return Decided(decided, bool(asks) and not any(isinstance(one, StoreError) for one in answers))
 
     def fetch(self) -> Steps:
         """Ask the store for the slices that are wanted."""
-        self._lock.get()
-        wanted = [fetch for fetch in self._wanted if not fetch.lease.gone]
-        self._wanted = []
-        self._calls += bool(wanted)
-        self._lock.put(None)
+        with self._locked:
+            wanted = [fetch for fetch in self._wanted if not fetch.lease.gone]
+            self._wanted = []
+            self._calls += bool(wanted)
         if wanted:
             yield from self._ask([], wanted, self._now_us())
 
@@ -180,53 +186,43 @@ class Leases:
         """Every `TICK_US`: end what is not used, or no more to be used. Returns what the store has to take back."""
         at_us = self._now_us()
         charges: list[Charge] = []
-        self._lock.get()
-        try:
+        with self._locked:
             for lease in list(self._held):
                 lease.tick(at_us)
                 charges += self._returning(lease, at_us)
                 if not lease.held:
                     del self._held[lease]
-        finally:
-            self._lock.put(None)
         return charges
 
     def end(self) -> list[Charge]:
         """End all leases: this node takes its leave. Returns what the store has to take back."""
         at_us = self._now_us()
         charges: list[Charge] = []
-        self._lock.get()
-        try:
+        with self._locked:
             for lease in self._held:
                 lease.end()
                 charges += self._returning(lease, at_us)
             self._held.clear()
-        finally:
-            self._lock.put(None)
         return charges
 
     def gave_back(self, charges: Sequence[Charge], *, done: bool) -> None:
         """Whether the store has taken these back."""
         tokens = sum(charge.check.cost for charge in charges)
-        self._lock.get()
-        self._calls += 1
-        if done:
-            self._returned += tokens
-        else:
-            self._stranded += tokens
-        self._lock.put(None)
+        with self._locked:
+            self._calls += 1
+            if done:
+                self._returned += tokens
+            else:
+                self._stranded += tokens
 
     def forget(self, checks: Sequence[Check]) -> None:
         """The store was told to forget these: there is nothing left of what was charged to it."""
-        self._lock.get()
-        try:
+        with self._locked:
             for check in checks:
                 lease = self._tables.get(check.space, {}).pop(check.subject, None)
                 if lease is not None:
                     self._keys -= 1
                     self._drop(lease)
-        finally:
-            self._lock.put(None)
 
     def forget_all(self) -> None:
         """In a forked child: what is held is the parent's to spend."""
@@ -237,12 +233,12 @@ class Leases:
                 self._drop(lease)
             table.clear()
         self._held.clear()
+        self._sighted_us.clear()
         self._wanted = []
         self._keys = 0
 
     def status(self) -> LeaseStatus:
-        self._lock.get()
-        try:
+        with self._locked:
             return LeaseStatus(
                 checks=self._checks + self._hits,
                 hits=self._hits,
@@ -254,8 +250,6 @@ class Leases:
                 outstanding=sum(lease.held for lease in self._held),
                 keys=self._keys,
             )
-        finally:
-            self._lock.put(None)
 
     def _drop(self, lease: Lease) -> None:
         """Take all tokens out of a lease, which somebody may just be looking at, and give none of them back."""
@@ -266,7 +260,7 @@ class Leases:
         self._held.pop(lease, None)
 
     def _ask(
-        self, asks: list[Group], wanted: list[_Fetch], at_us: int
+        self, asks: list[Group], wanted: list[Fetch], at_us: int
     ) -> Generator[list[Group], Sequence[Result | IdempotencyConflict], Sequence[Answer]]:
         """Have groups decided and slices fetched, in one call. An error is the answer to each group."""
         groups = asks + [fetch.group for fetch in wanted]
@@ -277,21 +271,18 @@ class Leases:
         except BaseException as error:  # noqa: BLE001 - raised below, if it is none of ours
             failed = error
             answers = [error] * len(asks) if isinstance(error, StoreError) else ()
-        self._lock.get()
-        try:
+        with self._locked:
             self._fetches += len(wanted)
             for place, fetch in enumerate(wanted, start=len(asks)):
                 if failed is None:
                     self._arrived(fetch, answers[place], at_us)
                 else:
                     fetch.lease.failed(at_us)
-        finally:
-            self._lock.put(None)
         if failed is not None and not isinstance(failed, StoreError):
             raise failed
         return answers
 
-    def _arrived(self, fetch: _Fetch, result: Answer, sent_us: int) -> None:
+    def _arrived(self, fetch: Fetch, result: Answer, sent_us: int) -> None:
         lease, size = fetch
         lease.fetching = False
         assert isinstance(result, Result)
@@ -308,8 +299,7 @@ class Leases:
 
     def _low(self, lease: Lease, piece: Slice, at_us: int) -> None:
         """A slice is nearly used up: see whether to fetch another."""
-        self._lock.get()
-        try:
+        with self._locked:
             piece.mark = 0
             if lease.spares:
                 return
@@ -317,21 +307,19 @@ class Leases:
             if not size:
                 return
             lease.fetching = True
-            self._wanted.append(_Fetch(lease, size))
-        finally:
-            self._lock.put(None)
+            self._wanted.append(Fetch(lease, size))
         self._notify()
 
-    def _prepared(self, group: Group, leased: frozenset[str], at_us: int, wanted: list[_Fetch]) -> _Trip:
+    def _prepared(self, group: Group, leased: frozenset[str], at_us: int, wanted: list[Fetch]) -> Trip:
         """Take what is held, and see what the store has to be asked."""
         if not any(check.rule in leased for check in group.checks):
-            return _Trip(group, group, [])
+            return Trip(group, group, [])
         if group.peek:
-            return _Trip(group, group, [self._seen(check, leased) for check in group.checks])
+            return Trip(group, group, [self._seen(check, leased) for check in group.checks])
         if group.idempotency is not None or group.penalty is not None:
             self._checks += 1
-            return _Trip(group, group, [])
-        parts: list[_Part | None] = []
+            return Trip(group, group, [])
+        parts: list[Part | None] = []
         local = refused = True  # whether all is paid for; or nothing else is to be expected than a refusal
         for check in group.checks:
             part = self._part(check, at_us) if check.rule in leased else None
@@ -344,7 +332,7 @@ class Leases:
                 refused = refused and refusal is not None and refusal.stands(part.asked, at_us)
         if local or refused:
             self._hits += 1
-            return _Trip(group, None, parts)
+            return Trip(group, None, parts)
         self._checks += 1
         checks = []
         for check, part in zip(group.checks, parts, strict=True):
@@ -352,14 +340,17 @@ class Leases:
                 checks.append(check)
             elif part.asked:
                 checks.append(check._replace(cost=part.asked))
-                part.lease.asked(part.asked)
-                size = part.lease.wanted(at_us)
+                size = part.lease.due
+                if size is None:
+                    part.lease.asked(part.asked)
+                    size = part.lease.wanted(at_us)
+                part.lease.due = None
                 if size:
                     part.lease.fetching = True
-                    wanted.append(_Fetch(part.lease, size))
-        return _Trip(group, Group(tuple(checks)), parts)
+                    wanted.append(Fetch(part.lease, size))
+        return Trip(group, Group(tuple(checks)), parts)
 
-    def _part(self, check: Check, at_us: int) -> _Part | None:
+    def _part(self, check: Check, at_us: int) -> Part | None:
         """What a check takes from its lease; None if it has none, or nothing to do with it."""
         if not 0 < check.cost <= check.quota.capacity:
             return None
@@ -367,19 +358,21 @@ class Leases:
         if lease is None:
             return None
         taken = lease.take(check.cost, at_us)
-        return _Part(lease, taken, check.cost - sum(count for _, count in taken))
+        return Part(lease, taken, check.cost - sum(count for _, count in taken))
 
-    def _seen(self, check: Check, leased: frozenset[str]) -> _Part | None:
+    def _seen(self, check: Check, leased: frozenset[str]) -> Part | None:
         lease = self._tables.get(check.space, {}).get(check.subject) if check.rule in leased else None
-        return None if lease is None else _Part(lease, [], 0)
+        return None if lease is None else Part(lease, [], 0)
 
     def _lease(self, check: Check, at_us: int) -> Lease | None:
-        """That of a key, made if need be; None when there is no room for another."""
+        """That of a key, made if there is demand for it; None when there is not, or no room for another."""
         table = self._tables.get(check.space)
         if table is None:
             table = self._tables[check.space] = {}
         lease = table.get(check.subject)
         if lease is None:
+            if not self._seen_lately((check.space, check.subject), at_us):
+                return None
             if self._keys >= self._max_keys and not self._make_room(at_us):
                 return None
             lease = table[check.subject] = Lease(check, at_us)
@@ -389,6 +382,15 @@ class Leases:
             lease.end()
             lease = table[check.subject] = Lease(check, at_us)
         return lease
+
+    def _seen_lately(self, key: tuple[str, str], at_us: int) -> bool:
+        """Whether a key was asked for within the last second; it is now. Most are not: they cost no more than this."""
+        sighted = self._sighted_us
+        before_us = sighted.get(key)
+        if before_us is None and len(sighted) >= self._max_keys:
+            sighted.clear()
+        sighted[key] = at_us
+        return before_us is not None and at_us - before_us < LIFE_US
 
     def _make_room(self, at_us: int) -> bool:
         """Forget keys that hold nothing. Not often in vain: what is held comes free within a second."""
@@ -408,7 +410,7 @@ class Leases:
         self._stranded += stranded
         return charges
 
-    def _answered(self, trip: _Trip, at_us: int) -> Result:
+    def _answered(self, trip: Trip, at_us: int) -> Result:
         """The answer to a group without the store's help: all is paid for, or a refusal is known to stand."""
         parts = [part for part in trip.parts if part is not None]
         waits = {part.lease: part.lease.refusal for part in parts if part.asked}
@@ -426,12 +428,12 @@ class Leases:
                 now_us = max(now_us, at_us + refusal.offset_us)
         return Result(now_us, tuple(outcomes))
 
-    def _concluded(self, trip: _Trip, answer: Answer, sent_us: int, since: set[Lease]) -> Answer:
+    def _concluded(self, trip: Trip, answer: Answer, sent_us: int, since: set[Lease]) -> Answer:
         """The answer to a group of which the store was asked a part. After an error, what was taken stays spent."""
         if not isinstance(answer, Result) or not any(trip.parts) or not answer.outcomes:
             return answer
         if trip.group.peek:
-            return answer._replace(outcomes=tuple(map(_peeked, trip.group.checks, trip.parts, answer.outcomes)))
+            return answer._replace(outcomes=tuple(map(peeked, trip.group.checks, trip.parts, answer.outcomes)))
         given = iter(answer.outcomes)
         outcomes: list[Outcome | None] = []
         refused = False
@@ -463,33 +465,24 @@ class Leases:
                 final.append(told._replace(remaining=part.lease.available))
         return Result(answer.now_us, tuple(final))
 
-    def _second_thoughts(self, trip: _Trip) -> Result | None:
+    def _second_thoughts(self, trip: Trip) -> Result | None:
         """The store has refused; but a slice may have come meanwhile. The result, if it is enough."""
         parts = [part for part in trip.parts if part is not None]
         if len(parts) < len(trip.parts):
             return None
         at_us = self._now_us()
-        more = [_Part(part.lease, part.lease.take(part.asked, at_us), part.asked) for part in parts]
-        if all(sum(count for _, count in part.taken) == part.asked for part in more):
+        more = [Part(part.lease, part.lease.take(part.asked, at_us), part.asked) for part in parts]
+        if all(part.paid for part in more):
             now_us = max(part.lease.now_us(at_us) for part in parts)
             return Result(now_us, tuple(part.lease.outcome(at_us) for part in parts))
         for part in more:
             self._put_back(part)
         return None
 
-    def _put_back(self, part: _Part) -> None:
+    def _put_back(self, part: Part) -> None:
         lease, taken, _ = part
         if lease.gone:
             self._stranded += sum(count for _, count in taken)
         elif taken:
             lease.put_back(taken)
             self._held[lease] = None  # for it to be looked at
-
-
-def _peeked(check: Check, part: _Part | None, outcome: Outcome) -> Outcome:
-    """What a peek says, with what is held here."""
-    if part is None:
-        return outcome
-    held = part.lease.held
-    remaining = min(outcome.remaining + held, check.quota.capacity)
-    return Outcome(0 if held >= check.cost else outcome.wait_us, remaining, outcome.reset_us)
