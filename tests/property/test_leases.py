@@ -15,7 +15,7 @@ from headgate.stores.leases.lease import LIFE_US
 from headgate.stores.memory import MemoryStore
 from headgate.testing import FakeClock
 from tests.property.strategies import examples
-from tests.remote import Remote
+from tests.remote import Remote, ShortRemote
 from tests.simulation.world import ALGORITHMS, Admission, excess
 
 START = 1_700_000_000.0
@@ -49,14 +49,15 @@ bursts = st.builds(
     limit=st.sampled_from([10, 60, 300, 2_000]),
     window=st.sampled_from([0.5, 1.0, 60.0]),
     burst=st.sampled_from([0.5, 1.0, 2.0]),
+    kind=st.sampled_from([Remote, ShortRemote]),
     story=st.lists(bursts, min_size=1, max_size=8),
 )
 def test_nodes_let_in_no_more_than_the_limit_and_lose_nothing(
-    algorithm: str, limit: int, window: float, burst: float, story: list[Burst]
+    algorithm: str, limit: int, window: float, burst: float, kind: type[Remote], story: list[Burst]
 ) -> None:
     quota = Quota(limit, window, burst=int(limit * burst), algorithm=algorithm)
     clock = FakeClock(START)
-    remote, oracle = Remote(MemoryStore(clock=clock)), MemoryStore(clock=clock)
+    remote, oracle = kind(MemoryStore(clock=clock)), MemoryStore(clock=clock)
     rule = Rule(id="leased", quota=quota, sync="leased")
     check = Check(rule.id, rule.space, "alice", quota)
     nodes = [Limiter([rule], store=remote, clock=clock) for _ in range(3)]

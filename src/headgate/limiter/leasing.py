@@ -107,6 +107,8 @@ class Leasing(_Leasing):
         exact, heard = self._store.single(template, states), self._leases.heard
 
         def ask(lease: Lease | None, subject: str, cost: int, at_us: int) -> Decision:
+            if self._is_time:
+                self._give_back(self._leases.tend())
             return heard(lease, exact(subject, cost), cost, at_us)
 
         return self._leases.single(template, states, slow, ask)
@@ -210,6 +212,8 @@ class AsyncLeasing(_Leasing):
         exact, heard = self._store.single(template, states), self._leases.heard
 
         async def ask(lease: Lease | None, subject: str, cost: int, at_us: int) -> Decision:
+            if self._is_time:
+                await self._give_back(self._leases.tend())
             return heard(lease, await exact(subject, cost), cost, at_us)
 
         return self._leases.single(template, states, slow, ask)

@@ -18,7 +18,7 @@ from headgate.stores.leases import LeaseStatus
 from headgate.stores.memory import MemoryStore
 from headgate.testing import FakeClock
 from tests.integration.limiters import Awaited
-from tests.remote import AsyncRemote, Remote
+from tests.remote import AsyncRemote, AsyncShortRemote, Remote, ShortRemote
 from tests.unit.limiter.conftest import START
 
 ALGORITHMS = ("fixed_window", "sliding_window_counter", "token_bucket", "leaky_bucket", "gcra")
@@ -34,7 +34,8 @@ class Node:
         if kind == "Limiter":
             self.limiter = self._asked = Limiter(rules, store=remote, clock=clock)
         else:
-            self.limiter = Awaited(rules, store=AsyncRemote(remote), clock=clock)
+            store = AsyncShortRemote(remote) if isinstance(remote, ShortRemote) else AsyncRemote(remote)
+            self.limiter = Awaited(rules, store=store, clock=clock)
             self._asked = self.limiter.limiter
 
     def close(self) -> None:
@@ -77,9 +78,10 @@ class Opened:
             node.close()
 
 
-@pytest.fixture
-def remote(clock: FakeClock) -> Remote:
-    return Remote(MemoryStore(clock=clock))
+@pytest.fixture(params=[Remote, ShortRemote])
+def remote(request: pytest.FixtureRequest, clock: FakeClock) -> Remote:
+    opened: Remote = request.param(MemoryStore(clock=clock))
+    return opened
 
 
 @pytest.fixture(params=["Limiter", "AsyncLimiter"])
