@@ -17,11 +17,11 @@ from time import monotonic
 
 from rich.console import Console
 
-from benchmarks import contenders, footprint, memory, redis_async, redis_sync, report, rules, service, web
+from benchmarks import contenders, footprint, leases, memory, redis_async, redis_sync, report, rules, service, web
 from benchmarks.plan import FULL, QUICK, Plan
 from tests.servers import Server, binaries
 
-SECTIONS = ("memory", "redis", "async", "footprint", "rules", "web", "service")
+SECTIONS = ("memory", "redis", "async", "footprint", "rules", "web", "service", "leases")
 SLOW = ("web", "service")  # not part of a quick run, unless they are named
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 
@@ -31,7 +31,7 @@ def main() -> None:
     plan = QUICK if arguments.quick else FULL
     chosen = arguments.only or [name for name in SECTIONS if name not in SLOW or not arguments.quick]
     console = Console(width=None if Console().is_terminal else 120)
-    binary = redis_binary() if {"redis", "async", "web", "service"} & set(chosen) else None
+    binary = redis_binary() if {"redis", "async", "web", "service", "leases"} & set(chosen) else None
     wrk = web.find_wrk() if "web" in chosen else None
     h2load = service.find_h2load() if "service" in chosen else None
     facts = report.environment(binary) | {
@@ -91,6 +91,8 @@ def run(name: str, plan: Plan, binary: Path | None, loader: Path | None) -> repo
         if name in SLOW:
             assert loader is not None
             return web.run(plan, server, loader) if name == "web" else service.run(plan, server, loader)
+        if name == "leases":
+            return leases.run(plan, server)
         return redis_sync.run(plan, server) if name == "redis" else redis_async.run(plan, server)
 
 

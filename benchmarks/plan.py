@@ -17,6 +17,7 @@ class Plan:
     async_rounds: int
     footprint_keys: int
     footprint_rounds: int
+    lease_rounds: int
     web_seconds: int
     web_rounds: int
     brief: bool  # web: in memory only, and one way of each; rules: not from PostgreSQL
@@ -31,6 +32,7 @@ FULL = Plan(
     async_rounds=9,
     footprint_keys=1_000_000,
     footprint_rounds=9,
+    lease_rounds=5,
     web_seconds=2,
     web_rounds=7,
     brief=False,
@@ -44,6 +46,7 @@ QUICK = Plan(
     async_rounds=3,
     footprint_keys=200_000,
     footprint_rounds=3,
+    lease_rounds=2,
     web_seconds=1,
     web_rounds=2,
     brief=True,

@@ -11,6 +11,7 @@ from pathlib import Path
 from headgate import AsyncLimiter, Decision, Quota, Rule
 from headgate.errors import StoreTimeout
 from headgate.rules.sources.database import DatabaseSource
+from headgate.stores.leases import LeaseStatus
 from headgate.telemetry.meter import Meter
 from headgate.telemetry.metrics import Metrics
 
@@ -48,6 +49,7 @@ def service_metrics(directory: Path) -> Iterator[Metrics]:
             rules=source.status,
             database=source.status,
             audit=AuditStatus,
+            leases=lambda: LeaseStatus(checks=100, hits=98, calls=3, fetched=200, stranded=7, outstanding=90, keys=2),
             rejections=lambda: {"token_expired": 1},
         )
     finally:

@@ -21,9 +21,20 @@ class Workers:
 
     def run(self, jobs: list[dict[str, Any]]) -> list[Any]:
         """Give each process its job, start them together, and return what each answers."""
+        self.start(jobs)
+        return self._hear()
+
+    def start(self, jobs: list[dict[str, Any]]) -> None:
+        """Give each process its job, and start them together."""
         self._tell([json.dumps(job) for job in jobs])
         assert self._hear() == ["ready"] * len(jobs)
         self._tell(["start"] * len(jobs))
+
+    def kill_first(self) -> list[Any]:
+        """Kill the first process with SIGKILL, and return what each of the others answers."""
+        killed = self._processes.pop(0)
+        killed.kill()
+        killed.communicate()
         return self._hear()
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any, ParamSpec, Self, TypeVar
 
-from headgate.core.check import Result
+from headgate.core.check import Group, Result
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.core.quota import MAX_INT, Quota
@@ -19,6 +19,7 @@ from headgate.limiter.batch import Ask, Part, Way, ask_together, ways
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
 from headgate.limiter.engine import Asked, Engine, Known, Request, Rules, Subject, Wait, is_plain
+from headgate.limiter.leasing import AsyncLeasing
 from headgate.limiter.reservation import (
     AT_MOST,
     AsyncReservation,
@@ -35,6 +36,7 @@ from headgate.rules.directory import UNKNOWN
 from headgate.rules.plan import template_of
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
+from headgate.stores.leases import Decided, LeaseStatus
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
 from headgate.stores.protocol import AsyncReservingStore, AsyncSingle, AsyncSingleStore, AsyncStore, Single
 from headgate.stores.urls import open_async_store
@@ -84,10 +86,15 @@ class AsyncLimiter:
         )
         self.in_memory = self._memory is not None  # whether it counts in this process, and can check at once
         self.holder = self._engine.holder  # of the rules in force
-        rule, single = self._engine.only_rule, self._single_of()
+        self._leasing: AsyncLeasing | None = None  # in memory, asking the store costs no more than a lease would
+        if not isinstance(self._store, AsyncMemoryStore):
+            self._leasing = AsyncLeasing(self._store, self._engine.holder, clock)
+            self._engine.leased = self._leasing.single
+        rule = self._engine.only_rule
+        make = None if rule is None else self._engine.maker(rule)
         self._short_way: AsyncSingle | Single | None = None
-        if rule is not None and single is not None:
-            self._short_way = single(template_of(rule), self._engine.states)
+        if rule is not None and make is not None:
+            self._short_way = make(template_of(rule), self._engine.states)
         self.single: Any = self._short_way  # for checks by subject alone; None while they have to go the long way
         self._due: Due | None = None  # there once it has had to do with reservations
         self._settling: set[asyncio.Task[Settlement]] = set()
@@ -204,11 +211,13 @@ class AsyncLimiter:
         if self._due is not None:
             await self._attend(self._due)
         try:
-            results = await self._store.check([together.group]) if together.group.checks else []
+            results, answered = await self._check([together.group] if together.group.checks else [])
         except StoreError as error:
             return self._engine.conclude(together.asked, error)
+        if results and isinstance(results[0], StoreError):
+            return self._engine.conclude(together.asked, results[0])
         own = [one for result in results if isinstance(result, Result) for one in together.results(result)]
-        return self._engine.conclude(together.asked, own)
+        return self._engine.conclude(together.asked, own, answered=answered)
 
     async def wait(
         self,
@@ -236,7 +245,7 @@ class AsyncLimiter:
         known = None if self._engine.snapshot.directory is None else await self._known(subject, facts)
         asked = self._engine.ask(subject, facts, cost, known=known)
         due = await self._look()
-        decision = (await self._decide([asked]))[0]
+        decision = (await self._decide([asked], leasing=False))[0]
         record = record_of(decision)
         reservation = AsyncReservation(self, decision, cost, recorded=record is not None)
         if record is not None:
@@ -274,6 +283,8 @@ class AsyncLimiter:
         checks, clients = self._engine.ask_reset(subject, facts, known)
         await self._store.reset(checks, clients)
         self._engine.forget(checks, clients)
+        if self._leasing is not None:
+            self._leasing.forget(checks)
 
     def limit(
         self, quota: str | Quota, *, key: Key | None = None, cost: int = 1, name: str | None = None
@@ -352,6 +363,8 @@ class AsyncLimiter:
             await asyncio.to_thread(self._engine.close)  # it waits for the watcher's thread
         if self._settling:
             await asyncio.wait(self._settling)
+        if self._leasing is not None:
+            await self._leasing.close()
         if self._owned:
             await self._store.close()
 
@@ -360,6 +373,10 @@ class AsyncLimiter:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+    def leases(self) -> LeaseStatus:
+        """See `Limiter.leases`."""
+        return LeaseStatus() if self._leasing is None else self._leasing.status()
 
     def _single_of(self) -> Any:
         """The store's maker of short ways; in memory, of such as need not be awaited."""
@@ -448,15 +465,21 @@ class AsyncLimiter:
         else:
             due.expires(now_us, next_us)
 
-    async def _decide(self, asked: list[Asked]) -> list[Decision]:
+    async def _check(self, groups: list[Group], *, leasing: bool = True) -> Decided:
+        """Have groups decided, by leases as far as they can."""
+        if self._leasing is not None and leasing and groups:
+            return await self._leasing.check(groups)
+        return Decided(list(await self._store.check(groups)) if groups else [], True)
+
+    async def _decide(self, asked: list[Asked], *, leasing: bool = True) -> list[Decision]:
         if self._due is not None:
             await self._attend(self._due)
         groups = [request.group for request in asked if request.sent]
         try:
-            results = await self._store.check(groups) if groups else []
+            results, answered = await self._check(groups, leasing=leasing)
         except StoreError as error:
             return self._engine.conclude(asked, error)
-        decisions = self._engine.conclude(asked, results)
+        decisions = self._engine.conclude(asked, results, answered=answered)
         if not self._engine.failing:
             self.single = self._short_way
         return decisions

@@ -100,6 +100,7 @@ class Engine:
         self._name = name
         self.states = Warnings(self.holder, warning_at, warning_until)
         self._single = single  # the store's maker of short ways, if it has any
+        self.leased: Callable[[Check, Warnings], Any] | None = None  # that of leased rules, where there are leases
         self._ways: dict[Plan, Any] = {}
         self._blocks = blocks  # None: the store is in this process, and asking it costs no more than remembering
         self.local = MemoryStore(clock=self.clock)  # where rules of failure mode local count while the store is away
@@ -163,17 +164,24 @@ class Engine:
     def way(self, planned: Planned, cost: int) -> Any | None:
         """The store's short way for a request to which one plain rule applies; None when it has to go the long way."""
         snapshot, plan = planned
-        if plan.only is None or self._single is None or self.failing or snapshot.terms is not None:
+        if plan.only is None or self.failing or snapshot.terms is not None:
             return None
         if cost.__class__ is not int or not 0 <= cost <= MAX_INT:
             return None
         way = self._ways.get(plan)
         if way is None:
-            way = self._single(plan.only.template, self.states)
+            make = self.maker(plan.only.rule)
+            if make is None:
+                return None
+            way = make(plan.only.template, self.states)
             if len(self._ways) >= WAYS:
                 self._ways = {}
             self._ways[plan] = way
         return way
+
+    def maker(self, rule: Rule) -> Callable[[Check, Warnings], Any] | None:
+        """What makes the short way for requests to which this rule applies alone; None when there is none."""
+        return self.leased if rule.sync == "leased" and self.leased is not None else self._single
 
     def quick(self, snapshot: Snapshot) -> Mapping[Plan, Any]:
         """The short ways that were found before, as far as they may be taken now."""
@@ -259,17 +267,22 @@ class Engine:
         return Known(snapshot, snapshot.user(known))
 
     def conclude(
-        self, asked: list[Asked], results: Sequence[Result | IdempotencyConflict] | StoreError
+        self,
+        asked: list[Asked],
+        results: Sequence[Result | IdempotencyConflict | StoreError] | StoreError,
+        *,
+        answered: bool = True,
     ) -> list[Decision]:
         """The decisions that the store's answers mean. Not all requests were sent to it.
 
-        Raises the first conflict, when all others are decided.
+        Not `answered`: they say nothing good of how the store is doing, as leases gave them, or it failed. Raises the
+        first conflict, when all others are decided.
         """
         decisions: list[Decision] = []
         conflict: IdempotencyConflict | None = None
         if isinstance(results, StoreError):
             return [self._failed(request, results) if request.sent else self._unsent(request) for request in asked]
-        if results:
+        if results and answered:
             self._outage.answered()
         answers = iter(results)
         for request in asked:
@@ -278,7 +291,9 @@ class Engine:
                 decisions.append(self._unsent(request))
                 continue
             result = next(answers)
-            if isinstance(result, IdempotencyConflict):
+            if isinstance(result, StoreError):
+                decisions.append(self._failed(request, result))
+            elif isinstance(result, IdempotencyConflict):
                 conflict = conflict or result
             elif result.block is not None:
                 decisions.append(self._penalised(request, result, result.block))

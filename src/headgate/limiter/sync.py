@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
+from headgate.core.check import Group
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.core.quota import MAX_INT, Quota
@@ -16,6 +17,7 @@ from headgate.errors import RateLimited, StoreError
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
 from headgate.limiter.engine import Asked, Engine, Request, Rules, Subject, Wait
+from headgate.limiter.leasing import Leasing
 from headgate.limiter.reservation import (
     AT_MOST,
     Due,
@@ -31,6 +33,7 @@ from headgate.limiter.reservation import (
 from headgate.rules.plan import template_of
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
+from headgate.stores.leases import Decided, LeaseStatus
 from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import ReservingStore, Single, SingleStore, Store
 from headgate.stores.urls import open_store
@@ -80,10 +83,15 @@ class Limiter:
             blocks=None if isinstance(self._store, MemoryStore) else Blocks(),
             single=self._store.single if isinstance(self._store, SingleStore) else None,
         )
+        self._leasing: Leasing | None = None  # in memory, asking the store costs no more than a lease would
+        if not isinstance(self._store, MemoryStore):
+            self._leasing = Leasing(self._store, self._engine.holder, clock)
+            self._engine.leased = self._leasing.single
         rule = self._engine.only_rule
+        make = None if rule is None else self._engine.maker(rule)
         self._short_way: Single | None = None
-        if rule is not None and isinstance(self._store, SingleStore):
-            self._short_way = self._store.single(template_of(rule), self._engine.states)
+        if rule is not None and make is not None:
+            self._short_way = make(template_of(rule), self._engine.states)
         self._single = self._short_way
         self._due: Due | None = None  # there once it has had to do with reservations
 
@@ -180,7 +188,7 @@ class Limiter:
         store, lives_us = self._reserving(), ttl_us(ttl)
         asked = self._engine.ask(subject, facts, cost)
         due = self._look()
-        decision = self._decide([asked])[0]
+        decision = self._decide([asked], leasing=False)[0]
         record = record_of(decision)
         reservation = Reservation(self, decision, cost, recorded=record is not None)
         if record is not None:
@@ -221,6 +229,8 @@ class Limiter:
         checks, clients = self._engine.ask_reset(subject, facts)
         self._store.reset(checks, clients)
         self._engine.forget(checks, clients)
+        if self._leasing is not None:
+            self._leasing.forget(checks)
 
     def limit(
         self, quota: str | Quota, *, key: Key | None = None, cost: int = 1, name: str | None = None
@@ -319,6 +329,8 @@ class Limiter:
     def close(self) -> None:
         """Stop watching the rules' file, and give back the store's connections, if this limiter opened them."""
         self._engine.close()
+        if self._leasing is not None:
+            self._leasing.close()
         if self._owned:
             self._store.close()
 
@@ -327,6 +339,10 @@ class Limiter:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    def leases(self) -> LeaseStatus:
+        """How rules of `sync = "leased"` are doing: what was decided without the store, and what is held."""
+        return LeaseStatus() if self._leasing is None else self._leasing.status()
 
     def _reserving(self) -> ReservingStore:
         if not isinstance(self._store, ReservingStore):
@@ -363,15 +379,21 @@ class Limiter:
         else:
             due.expires(now_us, next_us)
 
-    def _decide(self, asked: list[Asked]) -> list[Decision]:
+    def _check(self, groups: list[Group], *, leasing: bool = True) -> Decided:
+        """Have groups decided, by leases as far as they can."""
+        if self._leasing is not None and leasing and groups:
+            return self._leasing.check(groups)
+        return Decided(list(self._store.check(groups)) if groups else [], True)
+
+    def _decide(self, asked: list[Asked], *, leasing: bool = True) -> list[Decision]:
         if self._due is not None:
             self._attend(self._due)
         groups = [request.group for request in asked if request.sent]
         try:
-            results = self._store.check(groups) if groups else []
+            results, answered = self._check(groups, leasing=leasing)
         except StoreError as error:
             return self._engine.conclude(asked, error)
-        decisions = self._engine.conclude(asked, results)
+        decisions = self._engine.conclude(asked, results, answered=answered)
         if not self._engine.failing:
             self._single = self._short_way
         return decisions

@@ -52,6 +52,7 @@ class Snapshot:
     version: str = "1"
     directory: Directory | None = None
     terms: Terms | None = field(init=False, repr=False)  # of penalties; None while there are none
+    leased: frozenset[str] = field(init=False, repr=False)  # the ids of rules whose quota nodes take slices of
     _planner: Planner = field(init=False, repr=False)
     _by_id: Mapping[str, Rule] = field(init=False, repr=False)
 
@@ -74,6 +75,7 @@ class Snapshot:
         )
         object.__setattr__(self, "_planner", planner)
         object.__setattr__(self, "terms", self.penalties.terms)
+        object.__setattr__(self, "leased", frozenset(rule.id for rule in self.rules if rule.sync == "leased"))
         object.__setattr__(self, "_by_id", {rule.id: rule for rule in self.rules})
 
     def plan(self, facts: Facts, clock: Clock, user: User | Unknown | None = UNKNOWN) -> Plan:

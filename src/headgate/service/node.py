@@ -98,6 +98,7 @@ class Node:
             rules=self.source.status,
             database=self.source.status if isinstance(self.source, DatabaseSource) else None,
             audit=self.auditor.status,
+            leases=self.limiter.leases,
         )
 
     async def close(self) -> None:

@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from headgate._version import __version__
 from headgate.rules.holder import Holder
+from headgate.stores.leases import LeaseStatus
 from headgate.telemetry.histogram import Histogram
 from headgate.telemetry.meter import Meter
 
@@ -75,8 +76,8 @@ class Metrics:
     """The metrics of one worker.
 
     `failing` says whether the store cannot decide right now; `rules` and `database` are the `status` of the rules'
-    source, the second only if that is a database; `audit` is that of the audit log; `rejections` says how often
-    credentials were rejected, by reason. What is not given is not on the page.
+    source, the second only if that is a database; `audit` is that of the audit log, and `leases` the limiter's;
+    `rejections` says how often credentials were rejected, by reason. What is not given is not on the page.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Metrics:
         rules: Callable[[], RulesStatus] | None = None,
         database: Callable[[], DatabaseStatus] | None = None,
         audit: Callable[[], AuditStatus] | None = None,
+        leases: Callable[[], LeaseStatus] | None = None,
         rejections: Callable[[], Mapping[str, int]] | None = None,
         now: Callable[[], float] = monotonic,
     ) -> None:
@@ -103,6 +105,8 @@ class Metrics:
             self._registry.register(_Figures(lambda: _database(database())))
         if audit is not None:
             self._registry.register(_Figures(lambda: _audit(audit())))
+        if leases is not None:
+            self._registry.register(_Figures(lambda: _leases(leases())))
         if rejections is not None:
             self._registry.register(_Figures(lambda: _rejections(rejections())))
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
@@ -260,6 +264,18 @@ def _audit(status: AuditStatus) -> Iterator[Metric]:
     yield _counter("headgate_audit_dropped", "Events that were lost: the spool was full or broken.", status.dropped)
     yield _counter("headgate_audit_failed", "Events that could not be recorded, by an error of ours.", status.failed)
     yield _counter("headgate_audit_deleted", "Old events that were deleted.", status.deleted)
+
+
+def _leases(status: LeaseStatus) -> Iterator[Metric]:
+    yield _counter("headgate_lease_checks", "Requests to which leased rules applied.", status.checks)
+    yield _counter("headgate_lease_hits", "Such as were decided without asking the store.", status.hits)
+    yield _counter("headgate_lease_store_calls", "Calls to the store on behalf of leased rules.", status.calls)
+    yield _counter("headgate_lease_fetches", "Slices that the store was asked for.", status.fetches)
+    yield _counter("headgate_lease_tokens_fetched", "Tokens that it gave.", status.fetched)
+    yield _counter("headgate_lease_tokens_returned", "Tokens that were not used, and given back.", status.returned)
+    yield _counter("headgate_lease_tokens_stranded", "Tokens that were neither used nor given back.", status.stranded)
+    yield _gauge("headgate_lease_tokens_outstanding", "Tokens that are held.", status.outstanding)
+    yield _gauge("headgate_lease_keys", "Keys of leased rules that are remembered.", status.keys)
 
 
 def _rejections(counts: Mapping[str, int]) -> Iterator[Metric]:

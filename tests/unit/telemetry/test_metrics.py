@@ -54,6 +54,10 @@ def test_figures_are_what_they_were_told(tmp_path: Path) -> None:
     assert value(page, "headgate_audit_backlog") == 3
     assert value(page, "headgate_audit_written_total") == 5
     assert value(page, "headgate_audit_dropped_total") == 2
+    assert value(page, "headgate_lease_hits_total") == 98
+    assert value(page, "headgate_lease_store_calls_total") == 3
+    assert value(page, "headgate_lease_tokens_stranded_total") == 7
+    assert value(page, "headgate_lease_tokens_outstanding") == 90
     assert value(page, "headgate_clock_skew_total") == 1
     assert value(page, "headgate_identity_rejections_total", reason="token_expired") == 1
     assert value(page, "process_start_time_seconds") > 0
@@ -101,7 +105,7 @@ def test_what_is_not_given_is_not_on_the_page() -> None:
     page, _ = Metrics(Meter(), holder=Holder(Snapshot([]))).render()
     names = {name for name, _ in samples(page)}
     assert not {name for name in names if name.startswith(("headgate_audit", "headgate_database", "headgate_users"))}
-    assert "headgate_store_failing" not in names
+    assert not {"headgate_store_failing", "headgate_lease_keys"} & names
 
 
 def test_figures_that_cannot_be_had_cost_only_themselves(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,325 @@
+"""Leases at work: the I/O that `headgate.stores.leases` asks for, and what is done in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from contextvars import Context
+from threading import Event, Lock, Thread
+from time import monotonic
+from typing import Any, Final, cast
+from weakref import WeakSet
+
+from headgate.core.check import Charge, Check, Group, Result
+from headgate.core.clock import Clock
+from headgate.core.decision import Decision, States, single
+from headgate.errors import IdempotencyConflict, StoreError
+from headgate.rules.holder import Holder
+from headgate.stores.leases import TICK_US, Decided, Leases, LeaseStatus
+from headgate.stores.leases.lease import Lease
+from headgate.stores.leases.leases import Steps
+from headgate.stores.protocol import (
+    AsyncReservingStore,
+    AsyncSingleStore,
+    AsyncStore,
+    ReservingStore,
+    SingleStore,
+    Store,
+)
+
+TICK_SECONDS: Final = TICK_US / 1_000_000
+QUIET_TICKS: Final = 20  # after which a thread with nothing to do ends
+
+log = logging.getLogger("headgate")
+
+
+class _Leasing:
+    """What both kinds have in common. With a `clock`, which a test moves, nothing is done in the background."""
+
+    def __init__(self, holder: Holder, clock: Clock | None) -> None:
+        self._holder = holder
+        self._clock = clock
+        self._leases = Leases(None if clock is None else clock.now_us, notify=self._notify)
+        self._tended_us = 0
+        _leasings.add(self)
+
+    def _notify(self) -> None:
+        raise NotImplementedError
+
+    @property
+    def _is_time(self) -> bool:
+        """Where nothing is done in the background: whether to look after the leases."""
+        if self._clock is None or not self._leases.busy:
+            return False
+        now_us = self._clock.now_us()
+        if 0 <= now_us - self._tended_us < TICK_US:
+            return False
+        self._tended_us = now_us
+        return True
+
+    def forget(self, checks: Sequence[Check]) -> None:
+        """The store was told to forget these."""
+        self._leases.forget(checks)
+
+    def status(self) -> LeaseStatus:
+        return self._leases.status()
+
+    def forked(self) -> None:
+        """In a forked child: the leases are the parent's, and so is whatever worked in the background."""
+        self._leases.forget_all()
+
+
+class Leasing(_Leasing):
+    """For threads. A thread of its own fetches slices ahead and gives back what is not used; it ends when idle."""
+
+    def __init__(self, store: Store, holder: Holder, clock: Clock | None) -> None:
+        super().__init__(holder, clock)
+        self._store = store
+        self._lock = Lock()
+        self._thread: Thread | None = None
+        self._wake = Event()
+        self._closed = False
+
+    def check(self, groups: Sequence[Group]) -> Decided:
+        """Decide groups, from leases where that is possible. A fault of the store is the answer to those it met."""
+        leased = self._holder.current.leased
+        if not leased:
+            return Decided(list(self._store.check(groups)), True)
+        if self._is_time:
+            self._give_back(self._leases.tend())
+        decided: Decided = _run(self._leases.decide(groups, leased, inline=True), self._store.check)
+        return decided
+
+    def single(self, template: Check, states: States | None) -> Callable[[str, int], Decision]:
+        """The short way for a leased rule: see `SingleStore.single`."""
+        templates = (template,)
+
+        def slow(subject: str, cost: int) -> Decision:
+            answers, _ = self.check((Group((template._replace(subject=subject, cost=cost),)),))
+            return _decision(templates, answers[0], cost, states, subject)
+
+        if not isinstance(self._store, SingleStore):
+            return self._leases.single(template, states, slow, None)
+        exact, heard = self._store.single(template, states), self._leases.heard
+
+        def ask(lease: Lease | None, subject: str, cost: int, at_us: int) -> Decision:
+            if self._is_time:
+                self._give_back(self._leases.tend())
+            return heard(lease, exact(subject, cost), cost, at_us)
+
+        return self._leases.single(template, states, slow, ask)
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._closed = True
+        self._wake.set()
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+        self._give_back(self._leases.end())
+
+    def forked(self) -> None:
+        super().forked()
+        self._lock, self._wake, self._thread = Lock(), Event(), None
+
+    def _notify(self) -> None:
+        if self._clock is not None:
+            self._fetch()
+            return
+        if self._closed:
+            return
+        self._wake.set()
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None:
+                    self._thread = Thread(target=self._work, name="headgate-leases", daemon=True)
+                    self._thread.start()
+
+    def _work(self) -> None:
+        quiet, due = 0, monotonic() + TICK_SECONDS
+        while not self._closed:
+            self._wake.wait(max(0.0, due - monotonic()))
+            self._wake.clear()
+            try:
+                self._fetch()
+                if monotonic() < due:
+                    continue
+                due = monotonic() + TICK_SECONDS
+                self._give_back(self._leases.tend())
+            except Exception:
+                log.exception("leases: something went wrong in the background")
+            quiet = 0 if self._leases.busy else quiet + 1
+            if quiet > QUIET_TICKS:
+                with self._lock:
+                    if not self._leases.busy and not self._wake.is_set():
+                        self._thread = None
+                        return
+
+    def _fetch(self) -> None:
+        _run(self._leases.fetch(), self._store.check)
+
+    def _give_back(self, charges: list[Charge]) -> None:
+        if not charges:
+            return
+        try:
+            if isinstance(self._store, ReservingStore):
+                self._store.adjust(charges)  # slices overlap, as reservations do
+            else:
+                self._store.refund(charges)
+        except StoreError as error:
+            _not_given_back(error)
+            self._leases.gave_back(charges, done=False)
+        else:
+            self._leases.gave_back(charges, done=True)
+
+
+class AsyncLeasing(_Leasing):
+    """For asyncio. Slices are fetched by tasks, and so a caller that is cancelled takes none of them with it."""
+
+    def __init__(self, store: AsyncStore, holder: Holder, clock: Clock | None) -> None:
+        super().__init__(holder, clock)
+        self._store = store
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._keeper: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def check(self, groups: Sequence[Group]) -> Decided:
+        """See `Leasing.check`."""
+        leased = self._holder.current.leased
+        if not leased:
+            return Decided(list(await self._store.check(groups)), True)
+        if self._is_time:
+            await self._give_back(self._leases.tend())
+        if self._leases.waiting and not self._tasks:  # the loop that they were to be fetched in is gone
+            self._notify()
+        decided: Decided = await _run_async(self._leases.decide(groups, leased, inline=False), self._store.check)
+        return decided
+
+    def single(self, template: Check, states: States | None) -> Callable[[str, int], Any]:
+        """The short way for a leased rule: a decision, or something to await for one."""
+        templates = (template,)
+
+        async def slow(subject: str, cost: int) -> Decision:
+            answers, _ = await self.check((Group((template._replace(subject=subject, cost=cost),)),))
+            return _decision(templates, answers[0], cost, states, subject)
+
+        if not isinstance(self._store, AsyncSingleStore):
+            return self._leases.single(template, states, slow, None)
+        exact, heard = self._store.single(template, states), self._leases.heard
+
+        async def ask(lease: Lease | None, subject: str, cost: int, at_us: int) -> Decision:
+            if self._is_time:
+                await self._give_back(self._leases.tend())
+            return heard(lease, await exact(subject, cost), cost, at_us)
+
+        return self._leases.single(template, states, slow, ask)
+
+    async def close(self) -> None:
+        """Give everything back."""
+        self._closed = True
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._keeper
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._give_back(self._leases.end())
+
+    def forked(self) -> None:
+        super().forked()
+        self._tasks, self._keeper = set(), None
+
+    def _notify(self) -> None:
+        if not self._closed:
+            self._start(self._fetch())
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Work in the background: `close` waits for it. It is not part of what its first caller is about."""
+        task = asyncio.get_running_loop().create_task(work, context=Context())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _fetch(self) -> None:
+        await _run_async(self._leases.fetch(), self._store.check)
+        keeper, loop = self._keeper, asyncio.get_running_loop()
+        if (
+            self._clock is None
+            and not self._closed
+            and (keeper is None or keeper.done() or keeper.get_loop() is not loop)
+        ):
+            self._keeper = loop.create_task(self._keep(), context=Context())
+
+    async def _keep(self) -> None:
+        while self._leases.busy:
+            await asyncio.sleep(TICK_SECONDS)
+            await asyncio.shield(self._start(self._give_back(self._leases.tend())))
+
+    async def _give_back(self, charges: list[Charge]) -> None:
+        if not charges:
+            return
+        try:
+            if isinstance(self._store, AsyncReservingStore):
+                await self._store.adjust(charges)  # slices overlap, as reservations do
+            else:
+                await self._store.refund(charges)
+        except StoreError as error:
+            _not_given_back(error)
+            self._leases.gave_back(charges, done=False)
+        else:
+            self._leases.gave_back(charges, done=True)
+
+
+def _run(steps: Steps, check: Callable[[Sequence[Group]], Sequence[Result | IdempotencyConflict]]) -> Any:
+    """Take the steps of `Leases`, asking the store in between."""
+    try:
+        groups = next(steps)
+        while True:
+            try:
+                answers = check(groups)
+            except BaseException as error:  # noqa: BLE001 - it is for the steps to handle
+                groups = steps.throw(error)
+            else:
+                groups = steps.send(answers)
+    except StopIteration as stop:
+        return stop.value
+
+
+async def _run_async(steps: Steps, check: Callable[[Sequence[Group]], Any]) -> Any:
+    """The same, awaited."""
+    try:
+        groups = next(steps)
+        while True:
+            try:
+                answers = await check(groups)
+            except BaseException as error:  # noqa: BLE001 - it is for the steps to handle
+                groups = steps.throw(error)
+            else:
+                groups = steps.send(answers)
+    except StopIteration as stop:
+        return stop.value
+
+
+def _decision(templates: tuple[Check], answer: object, cost: int, states: States | None, subject: str) -> Decision:
+    if isinstance(answer, StoreError):
+        raise answer
+    now_us, (outcome,), _ = cast("Result", answer)
+    return single(templates, outcome, now_us, cost, states, subject)
+
+
+def _not_given_back(error: StoreError) -> None:
+    log.warning("slices that were not used could not be given back (%s)", error)
+
+
+def _forked() -> None:
+    for leasing in list(_leasings):
+        leasing.forked()
+
+
+_leasings: WeakSet[_Leasing] = WeakSet()
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_forked)

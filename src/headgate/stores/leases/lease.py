@@ -1,0 +1,260 @@
+"""Lease: what this node holds of one key's quota, and how much more it should fetch. Pure: time is handed in.
+
+A lease is made of slices. Each was charged to the store by a check of its own, so that whoever spends it charges nobody
+again. It ends with its bucket of time, if the algorithm has such, and within a second at any rate. The end is counted
+on the local clock from before the store was asked, so it is never later than the store's.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headgate.core.check import NEVER, Charge, Check, Outcome, Result
+from headgate.core.quota import WINDOWS, Quota
+
+LIFE_US: Final = 1_000_000  # for which a slice can be spent, at most
+HORIZON_US: Final = 250_000  # a slice is what is expected to be spent in this time,
+WINDOW_SHARE: Final = 20  # or in this part of a window, if that is less,
+SHARE: Final = 8  # but no more than this part of what is left,
+GROWTH: Final = 4  # nor than so many times what was spent since the last look
+LEAST: Final = 4  # less is not worth a slice
+LOOK_US: Final = 2_000  # between looks at the demand, at least
+REMEMBER_US: Final = 50_000  # for which a refusal is taken to stand, at most: others may give something back
+PACE_US: Final = 5_000  # for which a refusal stands, at least: what flows in meanwhile is not lost,
+PACE_SHARE: Final = 200  # as this is no more than such a part of a window, or an eighth of what fills a bucket
+PAUSE_US: Final = 100_000  # before another slice, when the store could not be asked for one
+DRIFT: Final = 10  # a slice ends early by its time shifted by so many bits: clocks run differently fast
+
+
+class Slice:
+    """Tokens that the store has charged. `offset_us` added to the local time is the store's, or later."""
+
+    __slots__ = ("at_us", "left", "mark", "offset_us", "over_us", "remaining", "reset_us", "until_us")
+
+    def __init__(self, size: int, result: Result, quota: Quota, sent_us: int) -> None:
+        now_us, (outcome,), _ = result
+        lives_us = LIFE_US
+        self.over_us: int | None = None  # when its window is over, on the local clock
+        if quota.algorithm in WINDOWS:
+            lives_us = quota.window_us - now_us % quota.window_us
+            self.over_us = sent_us + lives_us
+        lives_us = min(LIFE_US, lives_us)
+        self.left = size
+        self.mark = size // 3  # with less than this left, it is time to fetch another
+        self.until_us = sent_us + lives_us - (lives_us >> DRIFT)
+        self.at_us = now_us  # when it was charged, by the store's clock, and what was told then
+        self.remaining = outcome.remaining
+        self.reset_us = outcome.reset_us
+        self.offset_us = now_us - sent_us
+
+
+Taken = list[tuple[Slice, int]]
+Late = tuple[int, int, Slice]  # what figures are worked out from: what remains, what is left of the slice, the slice
+
+
+class Refusal:
+    """What the store said when it refused. Counted from when it was asked: so it is over no later than there."""
+
+    __slots__ = ("cost", "offset_us", "outcome", "sent_us", "until_us")
+
+    def __init__(self, cost: int, outcome: Outcome, now_us: int, sent_us: int) -> None:
+        self.cost = cost
+        self.outcome = outcome
+        self.sent_us = sent_us
+        self.offset_us = now_us - sent_us
+        wait_us = outcome.wait_us
+        self.until_us = sent_us + (REMEMBER_US if wait_us == NEVER else min(wait_us, REMEMBER_US))
+
+    def stands(self, cost: int, at_us: int) -> bool:
+        return cost >= self.cost and self.sent_us <= at_us < self.until_us
+
+    def at(self, at_us: int) -> Outcome:
+        """What the store would say now."""
+        wait_us, remaining, reset_us = self.outcome
+        passed = at_us - self.sent_us
+        return Outcome(wait_us if wait_us == NEVER else wait_us - passed, remaining, max(0, reset_us - passed))
+
+
+class Lease:
+    """The slices of one key, oldest first, and the demand for it. Not safe to share: `Leases` has the lock."""
+
+    __slots__ = (
+        "_asked",
+        "_not_before_us",
+        "_pace_us",
+        "_rate",
+        "_since_us",
+        "_stock",
+        "check",
+        "due",
+        "fetching",
+        "gone",
+        "leftover",
+        "quota",
+        "refusal",
+        "remaining",
+        "seen",
+        "slice",
+        "spares",
+    )
+
+    def __init__(self, check: Check, at_us: int) -> None:
+        self.check = check._replace(enforced=True)
+        self.quota = quota = check.quota
+        self._pace_us = quota.window_us // PACE_SHARE if quota.algorithm in WINDOWS else quota.refill[0] // SHARE
+        self.slice = NOTHING  # that is being spent
+        self.spares: list[Slice] = []
+        self.leftover: Taken = []  # of slices that have ended, to be given back
+        self.remaining: int | None = None  # in the store, as it said last
+        self.refusal: Refusal | None = None
+        self.due: int | None = None  # the size of a slice that was found to be wanted, and not asked for yet
+        self.fetching = False
+        self.gone = False  # whether another, or none, has taken its place
+        self.seen: int | None = None  # what was held at the last tick
+        self._rate = 0.0  # tokens per microsecond
+        self._stock = 0  # what would be held had nothing been spent since the last look
+        self._asked = 0  # of the store directly, since then
+        self._since_us = at_us
+        self._not_before_us = 0
+
+    @property
+    def held(self) -> int:
+        """Tokens that can be spent, or could a moment ago."""
+        return self.slice.left + sum(spare.left for spare in self.spares)
+
+    @property
+    def available(self) -> int:
+        """What is held, and what the store said that is left. A bucket may have filled up meanwhile, and no further."""
+        return min(self.held + (self.remaining or 0), self.quota.capacity)
+
+    def take(self, cost: int, at_us: int) -> Taken:
+        """Spend up to `cost`."""
+        taken: Taken = []
+        while cost:
+            piece = self.slice
+            if piece.left > 0 and at_us < piece.until_us:
+                count = min(cost, piece.left)
+                piece.left -= count
+                cost -= count
+                taken.append((piece, count))
+            elif not self._move_on():
+                break
+        return taken
+
+    def put_back(self, taken: Taken) -> None:
+        """Undo a `take`."""
+        for piece, count in taken:
+            if piece is self.slice or piece in self.spares:
+                piece.left += count
+            else:
+                self._stock -= count
+                self.leftover.append((piece, count))
+
+    def add(self, piece: Slice) -> None:
+        self._stock += piece.left
+        self.refusal = None
+        self.seen = None
+        if self.slice.left > 0:
+            self.spares.append(piece)
+        else:
+            self.slice = piece
+
+    def told(self, cost: int, outcome: Outcome, now_us: int, sent_us: int) -> Outcome:
+        """The store has answered a check of this key. Returns what to say: to wait for a moment, if at all."""
+        self.refusal = None
+        if outcome.wait_us:
+            if outcome.wait_us != NEVER:
+                outcome = outcome._replace(wait_us=max(outcome.wait_us, min(PACE_US, self._pace_us)))
+            self.refusal = Refusal(cost, outcome, now_us, sent_us)
+        return outcome
+
+    def asked(self, cost: int) -> None:
+        """The store was asked for this much, to be spent at once."""
+        self._asked += cost
+
+    def failed(self, at_us: int) -> None:
+        """The store could not be asked for a slice."""
+        self.fetching = False
+        self._not_before_us = at_us + PAUSE_US
+
+    def wanted(self, at_us: int) -> int:
+        """How many tokens to fetch; 0 when there are enough, or a slice would not be worth it."""
+        elapsed = at_us - self._since_us
+        if elapsed < 0:
+            self._since_us = at_us  # the clock went back
+        if self.fetching or self.remaining is None or elapsed < LOOK_US or at_us < self._not_before_us:
+            return 0
+        held = self.held
+        spent = self._stock - held + self._asked
+        self._since_us, self._stock, self._asked = at_us, held, 0
+        rate = spent / elapsed
+        self._rate = rate if rate > self._rate or elapsed > LIFE_US else (rate + self._rate) / 2
+        horizon_us = min(HORIZON_US, self.quota.window_us // WINDOW_SHARE)
+        size = min(int(self._rate * horizon_us) - held, GROWTH * spent, self.remaining // SHARE)
+        return size if size >= LEAST else 0
+
+    def tick(self, at_us: int) -> None:
+        """End slices whose time is up; and all of them, if none was used since the last tick."""
+        held = self.held
+        idle = self.seen == held
+        while self.held and (idle or at_us >= self.slice.until_us or self.slice.left == 0):
+            if not self._move_on():
+                break
+        self.seen = self.held
+
+    def end(self) -> None:
+        """End all slices."""
+        while self._move_on():
+            pass
+
+    def returning(self, at_us: int) -> tuple[list[Charge], int]:
+        """What is to be given back, and how many tokens cannot be, as their window is over. They are gone from here."""
+        charges, stranded = [], 0
+        for piece, count in self.leftover:
+            if piece.over_us is not None and at_us >= piece.over_us and self.quota.algorithm == "fixed_window":
+                stranded += count
+            else:
+                charges.append(Charge(self.check._replace(cost=count), piece.at_us, piece.reset_us))
+        self.leftover = []
+        return charges, stranded
+
+    def outcome(self, at_us: int) -> Outcome:
+        """The figures after a check that was paid from here."""
+        piece = self.slice
+        if piece is NOTHING:  # it ended meanwhile
+            return Outcome(0, self.available, 0)
+        return Outcome(0, *figures((piece.remaining + piece.left, piece.left, piece), self.now_us(at_us), self.quota))
+
+    def now_us(self, at_us: int) -> int:
+        """The store's time, or a little later."""
+        return at_us + self.slice.offset_us
+
+    def _move_on(self) -> bool:
+        """End the slice that is being spent. False when there was none, and is none."""
+        ended = self.slice
+        if ended is NOTHING:
+            return False
+        if ended.left > 0:
+            self.leftover.append((ended, ended.left))
+            self._stock -= ended.left
+            ended.left = 0
+        if not self.spares:
+            self.slice = NOTHING
+            return False
+        self.slice = self.spares.pop(0)
+        return True
+
+
+def figures(state: Late, now_us: int, quota: Quota) -> tuple[int, int]:
+    """What remains, and the reset: as the store said, less what has passed; what is held counts as remaining.
+
+    The requests of a leaky bucket leave in order: so the reset of one is before that of what is left of its slice.
+    """
+    remaining, left, piece = state
+    reset_us = piece.at_us + piece.reset_us - now_us
+    if quota.algorithm == "leaky_bucket":
+        reset_us -= left * quota.window_us // quota.limit
+    return remaining, max(0, reset_us)
+
+
+NOTHING: Final = Slice(0, Result(0, (Outcome(0, 0, 0),)), Quota(1, 1, algorithm="gcra"), -LIFE_US)

@@ -1,0 +1,24 @@
+"""What leases tell of themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseStatus:
+    """Since the limiter was made, but for `outstanding` and `keys`, which are of now. Tokens are units of cost."""
+
+    checks: int = 0  # requests to which leased rules applied
+    hits: int = 0  # such as were decided without asking the store
+    calls: int = 0  # to the store, for the others, for slices, and to return what was left of those
+    fetches: int = 0  # slices that the store was asked for
+    fetched: int = 0  # tokens in those that it gave
+    returned: int = 0  # tokens that were not used, and given back
+    stranded: int = 0  # tokens that were neither used nor given back: their window was over, or the store was away
+    outstanding: int = 0  # tokens that are held
+    keys: int = 0  # that are remembered, with or without tokens
+
+    @property
+    def calls_per_check(self) -> float:
+        return self.calls / self.checks if self.checks else 0.0

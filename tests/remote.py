@@ -1,0 +1,114 @@
+"""Stores that are not in this process, as far as a limiter can tell: their calls are counted, and may fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from headgate.core.check import Charge, Check, Client, Group, Result
+from headgate.core.decision import Decision, States
+from headgate.core.reservation import Claim, Expired
+from headgate.errors import IdempotencyConflict, StoreError
+from headgate.stores.memory import MemoryStore
+from headgate.stores.protocol import AsyncSingle, Single
+
+
+class Remote:
+    """Keeps its state in memory."""
+
+    def __init__(self, memory: MemoryStore) -> None:
+        self.memory = memory
+        self.calls = 0
+        self.error: StoreError | None = None
+
+    def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
+        self._called()
+        return self.memory.check(groups)
+
+    def refund(self, charges: Sequence[Charge]) -> None:
+        self._called()
+        self.memory.refund(charges)
+
+    def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
+        self._called()
+        self.memory.adjust(refunds, surcharges)
+
+    def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
+        self.memory.hold(reservation_id, record, ttl_us)
+
+    def claim(self, reservation_id: str) -> Claim | None:
+        return self.memory.claim(reservation_id)
+
+    def expire(self) -> Expired:
+        return self.memory.expire()
+
+    def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
+        self._called()
+        self.memory.reset(checks, clients)
+
+    def close(self) -> None:
+        pass
+
+    def _called(self) -> None:
+        self.calls += 1
+        if self.error is not None:
+            raise self.error
+
+
+class AsyncRemote:
+    """The same, awaited."""
+
+    def __init__(self, remote: Remote) -> None:
+        self.remote = remote
+
+    async def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
+        await asyncio.sleep(0)
+        return self.remote.check(groups)
+
+    async def refund(self, charges: Sequence[Charge]) -> None:
+        self.remote.refund(charges)
+
+    async def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
+        self.remote.adjust(refunds, surcharges)
+
+    async def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
+        self.remote.hold(reservation_id, record, ttl_us)
+
+    async def claim(self, reservation_id: str) -> Claim | None:
+        return self.remote.claim(reservation_id)
+
+    async def expire(self) -> Expired:
+        return self.remote.expire()
+
+    async def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
+        self.remote.reset(checks, clients)
+
+    async def close(self) -> None:
+        pass
+
+
+class ShortRemote(Remote):
+    """One that has a short way for single checks, as Redis has."""
+
+    def single(self, template: Check, states: States | None = None) -> Single:
+        way = self.memory.single(template, states)
+
+        def check(subject: str, cost: int) -> Decision:
+            self._called()
+            return way(subject, cost)
+
+        return check
+
+
+class AsyncShortRemote(AsyncRemote):
+    """The same, awaited."""
+
+    def single(self, template: Check, states: States | None = None) -> AsyncSingle:
+        assert isinstance(self.remote, ShortRemote)
+        way = self.remote.single(template, states)
+
+        async def check(subject: str, cost: int) -> Decision:
+            await asyncio.sleep(0)
+            return way(subject, cost)
+
+        return check
