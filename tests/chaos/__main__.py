@@ -4,7 +4,8 @@
     python -m tests.chaos --quick              the short form, as `make test` has it
     python -m tests.chaos --only blackhole     some cases
 
-Ends with 1 if a bound was broken. docs/explanation/how-exact-is-it.md says what the figures mean.
+Ends with 1 if a bound was broken; those of time want a machine that has nothing else to do.
+docs/explanation/how-exact-is-it.md says what the figures mean.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from rich.console import Console
 from rich.table import Table
 
+from tests.chaos.callers import Witness
 from tests.chaos.case import Case, Figures
 from tests.chaos.cases import CASES
 
@@ -57,7 +59,9 @@ def run(case: Case, *, quick: bool) -> Figures:
     """One case. If it breaks off, that is a bound broken."""
     figures = Figures(SLACK_OF_QUICK if quick else 1.0)
     try:
-        case.run(figures, quick)
+        with Witness() as witness:
+            case.run(figures, quick)
+        figures.note("this machine itself was late by", f"{witness.late_ms:.1f} ms")
     except Exception as error:  # noqa: BLE001 - the table shows it, and the other cases go on
         figures.broke_off(error)
     return figures

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Self
 
 from headgate import AsyncLimiter, Limiter, Rule
 from tests.chaos.case import DEADLINE_MS, OVERTIME_MS, Figures
@@ -97,6 +98,30 @@ def tell(figures: Figures, loads: Sequence[Callers], since: float = 0.0) -> list
     return entries
 
 
+class Witness:
+    """How late this machine is: a thread that asks to be woken, and sees when it is. Use as a context manager."""
+
+    def __init__(self) -> None:
+        self.late_ms = 0.0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while True:
+            asked = time.monotonic() + 0.005
+            if self._stop.wait(0.005):
+                return
+            self.late_ms = max(self.late_ms, 1_000 * (time.monotonic() - asked))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
 class Breakers(logging.Handler):
     """When breakers opened, by time.monotonic. Use as a context manager."""
 
@@ -109,7 +134,7 @@ class Breakers(logging.Handler):
         if record.getMessage().endswith("breaker open"):
             self.opened.append(time.monotonic())
 
-    def __enter__(self) -> Breakers:
+    def __enter__(self) -> Self:
         self._logger.addHandler(self)
         return self
 

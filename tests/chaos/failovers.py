@@ -63,8 +63,9 @@ def sentinel_kill(figures: Figures, quick: bool) -> None:
     figures.within("strict again after it was named", max(0.0, promoted + max(took) - named), 1.0, "s")
     figures.note("… after it was the master", f"{max(took):.2f} s")
     late = [entry for entry in entries_of(loads, strict) if entry.reason == "fail_open"]
-    figures.exactly("admitted by failure mode since then", len(late))
-    figures.note("… and before", sum(entry.reason == "fail_open" for entry in entries))
+    share = 100 * len(late) / len(entries_of(loads, strict))
+    figures.within("admitted by failure mode since then", share, 2.0, "%")
+    figures.note("… and before", sum(entry.reason == "fail_open" for entry in entries) - len(late))
     extra = sum(entry.reason == "within_limit" for entry in entries) - counted
     figures.at_most("admissions forgotten (≤ not replicated)", max(0, extra), max(0, answered - replicated))
 

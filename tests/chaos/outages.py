@@ -112,8 +112,8 @@ def in_every_mode(url: str) -> Iterator[dict[str, list[Callers]]]:
 
 
 def policy(figures: Figures, loads: dict[str, list[Callers]], since: float, until: float) -> None:
-    """Whether failure modes decided whatever the store did not; and for whom, it did in between."""
-    entries = tell(figures, [each for some in loads.values() for each in some], since)
+    """Whether failure modes decided whatever the store did not."""
+    tell(figures, [each for some in loads.values() for each in some], since)
     strange = sum(
         entry.reason not in (*BY_STORE, REASONS[mode])
         for mode, some in loads.items()
@@ -121,7 +121,7 @@ def policy(figures: Figures, loads: dict[str, list[Callers]], since: float, unti
     )
     figures.exactly("decided against the failure mode", strange)
     during = [entry for some in loads.values() for entry in entries_of(some, since, until)]
-    figures.note("decided by failure modes", f"{len(during) - by_store(during):,} of {len(during):,}; {len(entries):,}")
+    figures.note("decided by failure modes meanwhile", f"{len(during) - by_store(during):,} of {len(during):,}")
 
 
 def out_of_memory(figures: Figures, quick: bool) -> None:
