@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 
+from tests.waiting import until
+
 LATEST = 20.0  # seconds, on a busy machine
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LATEST
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.005)
 
 
 def server_pid(directory: Path) -> int:

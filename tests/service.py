@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,14 +97,6 @@ def running_service(tmp_path: Path, *flags: str, **settings: Any) -> Iterator[Se
                 process.wait()
     told = [line for line in service.log.splitlines() if any(secret in line for secret in service.secrets)]
     assert told == []
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that is to come true."""
-    deadline = time.monotonic() + LATEST
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.02)
 
 
 def _secrets(admin_token: str, settings: Mapping[str, Any]) -> list[str]:

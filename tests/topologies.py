@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import redis
 
 from tests.servers import Server, binaries, free_port
+from tests.waiting import until
 
 SERVICE = "headgate"
 PATIENCE = 20.0  # seconds for servers to find each other
@@ -24,20 +23,6 @@ def topology_binary() -> Path:
     """A server that also runs as Sentinel: all but an old one do."""
     found = binaries()
     return found.get("valkey") or found[min(found)]
-
-
-def until(happened: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
-    """Wait until it does, and return what it returned."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            found = happened()
-        except redis.exceptions.RedisError as error:
-            found, what = None, f"{what} ({error})"
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.02)
 
 
 @dataclass

@@ -15,7 +15,7 @@ from headgate.service.access import ROLES, SCOPES, Role, Scope
 from headgate.service.admin.context import ADDRESS_FACT, Needs, needs
 from tests.acceptance.admin import Served, served
 
-OPEN = {("GET", "/docs")}  # to anybody, as CONTRACT says; besides /openapi.json and the page's files
+OPEN = {("GET", "/"), ("GET", "/docs")}  # to anybody, as CONTRACT says; the first leads to the second
 SEVERAL = {"/api/v1/changes"}  # shows what any of some scopes covers
 
 
@@ -126,6 +126,7 @@ def test_a_body_is_not_read_before_the_token(node: Served) -> None:
 
 def test_what_is_open(node: Served) -> None:
     with node.client(None) as client:
+        assert client.get("/").headers["Location"] == "/docs"
         page = client.get("/docs")
         assert page.status_code == 200
         assert "http://" not in page.text.replace("http://www.w3.org", "")

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -27,18 +27,12 @@ from headgate.service.sockets import allow_many
 from tests.embedded import keeper_pid, lives, server_pid, tcp_sockets
 from tests.postgres import Postgres
 from tests.service import COMMAND, Service, environment, running_service
+from tests.waiting import until
 
 LATEST = 30.0  # seconds after which a test gives up
 CHECK = "/headgate.v1.RateLimiter/CheckRateLimit"
 ALICE = {"user": "alice", "endpoint": "/search"}
 RULES = '[[rules]]\nid = "{name}"\nlimit = {limit}\nwindow = "1h"\n'
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LATEST
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.02)
 
 
 def refused(*flags: str, cwd: Path, **settings: Any) -> tuple[int, str]:

@@ -11,9 +11,10 @@ import httpx
 import pytest
 
 from headgate.service.protos import rate_limiter_pb2 as messages
-from tests.acceptance.test_serve import ALICE, LATEST, check_method, refused, until
+from tests.acceptance.test_serve import ALICE, LATEST, check_method, refused
 from tests.certificates import Authority
 from tests.service import Service, running_service
+from tests.waiting import until
 
 
 def by_http(service: Service, context: ssl.SSLContext) -> int:

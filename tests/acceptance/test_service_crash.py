@@ -18,7 +18,8 @@ import httpx
 import pytest
 
 from tests.postgres import Postgres
-from tests.service import Service, running_service, until
+from tests.service import Service, running_service
+from tests.waiting import until
 
 WRITERS = 5
 PAGE = 1_000

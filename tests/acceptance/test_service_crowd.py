@@ -10,7 +10,8 @@ import httpx
 
 from headgate.service.protos import rate_limiter_pb2 as rl
 from tests.crowd import crowded
-from tests.service import Service, running_service, until
+from tests.service import Service, running_service
+from tests.waiting import until
 
 STUCK = 60.0
 

@@ -18,7 +18,8 @@ from headgate.service.protos import rate_limiter_pb2 as rl
 from headgate.service.protos import rls_pb2 as rls
 from tests.acceptance.test_serve import worker_pids
 from tests.servers import Server, binaries
-from tests.service import Service, running_service, until
+from tests.service import Service, running_service
+from tests.waiting import until
 
 STUCK = 60.0
 OPTIONS: dict[str, Any] = {"timeout": STUCK, "verify": httpx.create_ssl_context()}  # made once: it takes its time

@@ -15,7 +15,8 @@ import pytest
 
 from headgate.service.protos import rate_limiter_pb2 as rl
 from headgate.service.protos import rls_pb2 as rls
-from tests.service import Service, running_service, until
+from tests.service import Service, running_service
+from tests.waiting import until
 
 STUCK = 60.0
 OURS = "/headgate.v1.RateLimiter"

@@ -11,7 +11,8 @@ import httpx
 from headgate.service.protos import rate_limiter_pb2 as rl
 from headgate.service.protos import rls_pb2 as rls
 from tests.servers import Server, binaries
-from tests.service import running_service, until
+from tests.service import running_service
+from tests.waiting import until
 
 STUCK = 60.0
 API_KEY = "sk-live-4eC39HqLyjWDarjtT1zdp7dc"

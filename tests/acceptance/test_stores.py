@@ -11,8 +11,9 @@ import httpx
 import pytest
 
 from tests.conftest import TIMEOUT
-from tests.embedded import lives, server_pid, until
+from tests.embedded import lives, server_pid
 from tests.servers import Server, binaries
+from tests.waiting import until
 from tests.webserver import serving
 
 APPS = {
@@ -48,9 +49,9 @@ def test_redis_goes_away_and_comes_back(own_server: Server, app: str) -> None:
             assert refused.headers["Retry-After"] == "1"
 
         own_server.start()
+        until(lambda: client.get("/closed").status_code == 200, "the next probe finds it")
         told = [client.get("/limited/1") for _ in range(3)]
         assert [response.status_code for response in told] == [200, 200, 429]  # it has forgotten, and counts anew
-        assert client.get("/closed").status_code == 200
 
 
 def test_two_processes_admit_the_limit_between_them(own_server: Server) -> None:

@@ -7,7 +7,7 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -28,6 +28,7 @@ from headgate.service.data import Ask, DataPlane
 from headgate.testing import FakeClock
 from tests.integration import nodes, recording
 from tests.postgres import Postgres
+from tests.waiting import until
 
 LATEST = 30.0  # seconds after which a test gives up
 KILLS = 20
@@ -36,13 +37,6 @@ START_US = 1_700_000_000_000_000
 MINUTE_US = 60_000_000
 DAY = 86_400.0
 EVERYTHING = EventFilter()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LATEST
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.005)
 
 
 class World:

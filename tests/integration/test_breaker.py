@@ -17,7 +17,8 @@ from headgate.stores.urls import open_async_store, open_store
 from tests.integration.limiters import AnyLimiter, Awaited, Open, calm
 from tests.proxy import Proxy, no_delay
 from tests.servers import Server, binaries
-from tests.topologies import halt, resume, until
+from tests.topologies import halt, resume
+from tests.waiting import until
 
 QUOTA = calm(1_000_000)
 SOON = 1.5  # seconds: the bound is 1, on a machine that has nothing else to do

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -22,7 +23,8 @@ from headgate.stores.urls import open_async_store, open_store
 from tests.integration.limiters import ALGORITHMS, Open, calm
 from tests.integration.load import BY_STORE, Load
 from tests.servers import Server, free_port
-from tests.topologies import Cluster, halt, kill, resume, until
+from tests.topologies import Cluster, halt, kill, resume
+from tests.waiting import until
 
 LIMIT = 40
 MANY = 1_000_000
@@ -275,6 +277,17 @@ def test_a_server_that_does_not_answer_holds_up_nobody_else(cluster: Cluster, op
     assert took < 100 * 0.05, "each of them has waited"
     until(lambda: limiter.check(dead).reason == "within_limit", "it is back")
     until(cluster.healthy, "and the others know")
+
+
+def test_a_forked_child_has_connections_and_a_lookout_of_its_own(url: str) -> None:
+    with Limiter(calm(MANY), store=url, failure_mode="closed") as limiter:
+        assert limiter.check("alice").remaining == MANY - 1
+        child = os.fork()
+        if not child:
+            decisions = limiter.check_many(["alice", "bob", "carol"])
+            os._exit({decision.reason for decision in decisions} != {"within_limit"})
+        assert os.waitpid(child, 0)[1] == 0
+        assert limiter.check("alice").remaining == MANY - 3
 
 
 @pytest.mark.parametrize("seed", ["nobody there", "a server that answers"])

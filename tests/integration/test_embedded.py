@@ -25,8 +25,9 @@ from headgate.errors import StoreUnavailable
 from headgate.stores.embedded.binary import find_server
 from headgate.stores.embedded.hold import Hold
 from tests.conftest import TIMEOUT
-from tests.embedded import keeper_pid, lives, server_pid, tcp_sockets, until
+from tests.embedded import keeper_pid, lives, server_pid, tcp_sockets
 from tests.integration.workers import Workers
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,7 +13,8 @@ from headgate import AsyncLimiter, Limiter
 from tests.integration.limiters import Open, calm
 from tests.integration.load import BY_STORE, Load
 from tests.servers import Server, free_port
-from tests.topologies import SERVICE, Sentinel, SentinelTrio, kill, topology_binary, until
+from tests.topologies import SERVICE, Sentinel, SentinelTrio, kill, topology_binary
+from tests.waiting import until
 
 LIMIT = 1_000_000
 SOON = 1.5  # seconds: the bound is 1, on a machine that has nothing else to do

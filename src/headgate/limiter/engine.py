@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from importlib import import_module
@@ -15,6 +14,7 @@ from headgate.core.decision import Decision, blocked, combine, delayed, single
 from headgate.core.quota import MAX_INT, Quota, duration_text
 from headgate.errors import IdempotencyConflict, InvalidCheck, InvalidRule, StoreError, StoreFull
 from headgate.limiter.blocks import Blocks
+from headgate.limiter.outage import Outage
 from headgate.limiter.states import Warnings
 from headgate.rules.directory import UNKNOWN, Unknown
 from headgate.rules.holder import Holder, Source
@@ -33,8 +33,6 @@ Clients = tuple[Client, ...]
 
 WAYS: Final = 4_096  # short ways that are remembered
 RETRY_US: Final = 1_000_000  # when to try again a store that could not decide
-
-log = logging.getLogger("headgate")
 
 
 class Asked(NamedTuple):
@@ -105,7 +103,12 @@ class Engine:
         self._ways: dict[Plan, Any] = {}
         self._blocks = blocks  # None: the store is in this process, and asking it costs no more than remembering
         self.local = MemoryStore(clock=self.clock)  # where rules of failure mode local count while the store is away
-        self.failing = False
+        self._outage = Outage()
+
+    @property
+    def failing(self) -> bool:
+        """Whether the store cannot decide right now, or not all of it can."""
+        return self._outage.lasts
 
     @property
     def snapshot(self) -> Snapshot:
@@ -266,9 +269,8 @@ class Engine:
         conflict: IdempotencyConflict | None = None
         if isinstance(results, StoreError):
             return [self._failed(request, results) if request.sent else self._unsent(request) for request in asked]
-        if self.failing and results:
-            self.failing = False
-            log.warning("the store answers again: limits are enforced by it again")
+        if results:
+            self._outage.answered()
         answers = iter(results)
         for request in asked:
             plan, group, cost, _, known = request
@@ -335,9 +337,7 @@ class Engine:
 
     def _failed(self, asked: Asked, error: StoreError) -> Decision:
         """The decision when the store could not make one: the strictest of what the rules say."""
-        if not self.failing:
-            self.failing = True
-            log.error("the store cannot decide: failure modes apply until it can (%s)", error)
+        self._outage.failed(error)
         plan, group, cost, *_ = asked
         modes = [one.failure_mode or self.failure_mode for one in plan.applied]
         for mode, template in zip(modes, plan.templates, strict=True):

@@ -86,6 +86,10 @@ class Breaker:
             if self.state != "closed" or seconds >= self._slow or self._failures >= FAILURES:
                 self._open(now)
 
+    def forked(self) -> None:
+        """In a forked child: whoever held the lock is not here."""
+        self._lock = Lock()
+
     def _is_closed(self) -> bool:
         return self.state == "closed"
 

@@ -1,13 +1,12 @@
 """Finds out which servers serve what, in a thread of its own, whenever somebody has reason to ask.
 
-Of Sentinel: the address of the master, which is believed when that server says that it is one. Of a cluster: who has
-which slots. It looks at most every `PAUSE` seconds. Stores for asyncio use it, too: it is seldom at work, and then it
-waits for others.
+Of the Sentinels: the address of the master, which is believed when that server says that it is one. Of a cluster: who
+has which slots. It looks at most every `PAUSE` seconds. Stores for asyncio use it, too: it is seldom at work, and
+then it waits for others.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event, Lock, Thread
@@ -22,9 +21,9 @@ from headgate.stores.redis.slots import SLOTS
 from headgate.stores.redis.wire import Wire
 
 PAUSE: Final = 0.1  # seconds between the end of a look and the next
-PATIENCE: Final = 0.25  # seconds for one server's answer
+PATIENCE: Final = (0.1, 1.0)  # seconds for one server's answer: as long as a check may take, between these
 
-log = logging.getLogger("headgate.topology")
+_TROUBLE: Final = (*FAULTS, LookupError, TypeError, ValueError)  # the last: an answer that makes no sense
 
 
 class Lookout:
@@ -43,6 +42,7 @@ class Lookout:
         self._heard = heard
         self._known = known
         self._seeds = list(target.seeds)
+        self._patience = min(max(PATIENCE[0], target.options.timeout), PATIENCE[1])
         self._lock = Lock()
         self._wanted = Event()
         self._closed = False
@@ -93,55 +93,84 @@ class Lookout:
 
     def _look(self) -> Sequence[Address]:
         """The owner of each slot. Raises `StoreError`."""
-        ask = self._master if self._target.topology == "sentinel" else self._slots
-        known = [] if self._target.topology == "sentinel" else self._known()
-        problems = []
-        for address in dict.fromkeys((*known, *self._seeds)):
-            try:
-                found = ask(address)
-            except (*FAULTS, StoreError, LookupError, TypeError, ValueError) as error:
-                problems.append(f"{address[0]}:{address[1]}: {error}")
-                continue
-            if address in self._seeds:  # whoever answers is asked first the next time
-                self._seeds.remove(address)
-                self._seeds.insert(0, address)
-            return found
-        whom = "Sentinel" if self._target.topology == "sentinel" else "node of the cluster"
-        raise StoreUnavailable(f"no {whom} could tell which Redis server to ask: {'; '.join(problems)}", sent=False)
+        return [self._master()] if self._target.topology == "sentinel" else self._slots()
 
-    def _master(self, address: Address) -> list[Address]:
+    def _master(self) -> Address:
+        """Whom the Sentinels name, if that server agrees. The latest of what they know counts, by its epoch.
+
+        One that leads a failover takes up to a second to name the new master, but marks it at once as promoted.
+        """
         assert self._target.seed_way is not None
-        command: script.Command = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._target.service)
-        with _asking(self._target.seed_way.to(address)) as ask:
-            answer = ask(command)
-        if answer is None:
-            raise StoreUnavailable(f"it knows no service {self._target.service!r}", sent=False)
-        master = (answer[0].decode(), int(answer[1]))
-        with _asking(self._target.way.to(master)) as ask:
-            role = ask(("ROLE",))[0].decode()
-        if role != "master":
-            raise StoreUnavailable(f"it names {master[0]}:{master[1]}, which is a {role}", sent=False)
-        return [master]
+        problems: list[str] = []
+        named: dict[Address, tuple[int, bool]] = {}
+        for address in list(self._seeds):
+            try:
+                with self._asking(self._target.seed_way.to(address)) as ask:
+                    self._note(ask, named)
+            except _TROUBLE as error:
+                problems.append(f"Sentinel at {address[0]}:{address[1]}: {error}")
+                self._seeds.remove(address)  # it is asked last the next time
+                self._seeds.append(address)
+        latest = max(named.values(), default=(0, False))[0]
+        for address, (epoch, _) in sorted(named.items(), key=lambda item: item[1], reverse=True):
+            if (
+                epoch < latest
+            ):  # by one who missed a failover: it may be a master, still or again, that has been replaced
+                break
+            try:
+                with self._asking(self._target.way.to(address)) as ask:
+                    role = ask(("ROLE",))[0].decode()
+            except _TROUBLE as error:
+                role = str(error)
+            if role == "master":
+                return address
+            problems.append(f"{address[0]}:{address[1]} is no master: {role}")
+        raise StoreUnavailable(f"no master of {self._target.service!r} was found: {'; '.join(problems)}", sent=False)
 
-    def _slots(self, address: Address) -> list[Address]:
-        with _asking(self._target.way.to(address)) as ask:
-            answer = ask(("CLUSTER", "SLOTS"))
-        owners: list[Address | None] = [None] * SLOTS
-        for first, last, (host, port, *_), *_ in answer:
-            owner = (host.decode() if host else address[0], port)
-            owners[first : last + 1] = [owner] * (last - first + 1)
-        others = [owner for owner in owners if owner is not None]
-        if not others:
-            raise StoreUnavailable("it knows of no slots", sent=False)
-        return [owner or others[0] for owner in owners]  # a slot that nobody serves: it will be told so
+    def _note(self, ask: Callable[[script.Command], Any], named: dict[Address, tuple[int, bool]]) -> None:
+        """Whom one Sentinel names: since which epoch, and whether it is being promoted."""
+        known = _fields(ask(("SENTINEL", "MASTER", self._target.service)))
+        replicas = [_fields(replica) for replica in ask(("SENTINEL", "REPLICAS", self._target.service))]
+        epoch = int(known["config-epoch"])
+        promoted = [replica for replica in replicas if "promoted" in replica["flags"].split(",")]
+        for fields, is_promoted in ((known, False), *((replica, True) for replica in promoted)):
+            address = (fields["ip"], int(fields["port"]))
+            named[address] = max(named.get(address, (0, False)), (epoch, is_promoted))
+
+    def _slots(self) -> list[Address]:
+        """As the first server that answers knows them."""
+        problems = []
+        for address in dict.fromkeys((*self._known(), *self._seeds)):
+            try:
+                with self._asking(self._target.way.to(address)) as ask:
+                    return _owners(ask(("CLUSTER", "SLOTS")), address[0])
+            except _TROUBLE as error:
+                problems.append(f"{address[0]}:{address[1]}: {error}")
+        raise StoreUnavailable(
+            f"no node of the cluster has told who has which slots: {'; '.join(problems)}", sent=False
+        )
+
+    @contextmanager
+    def _asking(self, way: Way) -> Iterator[Callable[[script.Command], Any]]:
+        """A connection to ask over."""
+        wire = Wire(way, self._patience, monotonic() + self._patience)
+        try:
+            yield lambda command: wire.ask(script.packed(command), monotonic() + self._patience)
+        finally:
+            wire.close()
 
 
-@contextmanager
-def _asking(way: Way) -> Iterator[Callable[[script.Command], Any]]:
-    """A connection to ask over."""
-    deadline = monotonic() + PATIENCE
-    wire = Wire(Way(way.kind, {**way.arguments, "socket_connect_timeout": PATIENCE}), PATIENCE, deadline)
-    try:
-        yield lambda command: wire.ask(script.packed(command), deadline)
-    finally:
-        wire.close()
+def _fields(flat: list[bytes]) -> dict[str, str]:
+    texts = [text.decode() for text in flat]
+    return dict(zip(texts[::2], texts[1::2], strict=True))
+
+
+def _owners(answer: list[Any], host: str) -> list[Address]:
+    """Who has each slot, by what the server at `host` says."""
+    owners: list[Address | None] = [None] * SLOTS
+    for first, last, (name, port, *_), *_ in answer:
+        owners[first : last + 1] = [(name.decode() if name else host, port)] * (last - first + 1)
+    others = [owner for owner in owners if owner is not None]
+    if not others:
+        raise ValueError("it knows of no slots")
+    return [owner or others[0] for owner in owners]  # whoever is asked for a slot that nobody has will say so

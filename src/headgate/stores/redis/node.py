@@ -139,8 +139,9 @@ class Node:
                 self._idle.pop().close()
 
     def forget(self) -> None:
-        """In a forked child: they are the parent's."""
+        """In a forked child: the connections are the parent's."""
         self._idle = []
+        self.breaker.forked()
 
     def _read(self, parcels: Sequence[Parcel], wire: Wire, deadline: float) -> list[Any]:
         replies = []

@@ -16,6 +16,11 @@ def slot_of(tag: str) -> int:
     return crc_hqx(escape(tag).encode(), 0) % SLOTS
 
 
+def slot_of_key(key: str) -> int:
+    """The slot of a key of ours, by its hash tag."""
+    return crc_hqx(key[key.index("{") + 1 : key.index("}")].encode(), 0) % SLOTS
+
+
 def slot_of_check(check: Check) -> int:
     return slot_of(check.subject)
 

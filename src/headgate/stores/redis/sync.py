@@ -23,7 +23,7 @@ from headgate.stores.redis.lookout import Lookout
 from headgate.stores.redis.node import Node, Parcel, Trip
 from headgate.stores.redis.options import read_url
 from headgate.stores.redis.plans import Plan, Plans, Step
-from headgate.stores.redis.slots import slot_of
+from headgate.stores.redis.slots import slot_of_key
 from headgate.stores.redis.topology import MAX_TURNS, Topology
 
 T = TypeVar("T")
@@ -76,22 +76,25 @@ class RedisStore:
     def single(self, template: Check, states: States | None = None) -> Single:
         """The short way: the same command and reply, of which all but subject and cost are known beforehand."""
         head, tail = script.frame(template.quota)
-        pack, space, templates, ask = script.packer(template.quota), template.space, (template,), self._ask
-        rule, quota, timeout = template.rule, template.quota, self._options.timeout
+        pack, space, templates = script.packer(template.quota), template.space, (template,)
+        timeout = self._options.timeout
+        ask = self._ask if self._only is None else self._only.ask
 
         def check(subject: str, cost: int) -> Decision:
             name = key(space, subject)
             sent_us: script.Argument = "" if self._clock is None else self._clock.now_us()
             deadline = monotonic() + timeout
-            parcel = Parcel((*head, name, sent_us, *tail, cost), False, pack(name, sent_us, cost))
-            reply = ask(subject, parcel, deadline)
-            if reply is None:  # not as easy as that: somebody else is to be asked
-                run = (Group((Check(rule, space, subject, quota, cost),)),)
-                (result,) = self._follow(self._plans.decide(run), deadline)
-                now_us, (outcome,), _ = cast("Result", result)
-                return single(templates, outcome, now_us, cost, states, subject)
-            now_us, wait_us, remaining, reset_us = reply
-            return single(templates, Outcome(wait_us, remaining, reset_us), now_us, cost, states, subject)
+            reply = ask(Parcel((*head, name, sent_us, *tail, cost), False, pack(name, sent_us, cost)), deadline)
+            if reply.__class__ is list:
+                now_us, wait_us, remaining, reset_us = reply
+                return single(templates, Outcome(wait_us, remaining, reset_us), now_us, cost, states, subject)
+            if reply is not None:
+                raise fault(reply, timeout) from reply
+            # Not as easy as that: somebody else is to be asked.
+            run = (Group((template._replace(subject=subject, cost=cost),)),)
+            (result,) = self._follow(self._plans.decide(run), deadline)
+            now_us, (outcome,), _ = cast("Result", result)
+            return single(templates, outcome, now_us, cost, states, subject)
 
         return check
 
@@ -142,9 +145,13 @@ class RedisStore:
                 self._topology.told(found)
             self._heard.notify_all()
 
-    def _ask(self, subject: str, parcel: Parcel, deadline: float) -> Any:
-        """The reply to a check; None: nothing was executed, and it may be tried elsewhere. Raises `StoreError`."""
-        node = self._only or self._topology.serving(slot_of(subject) if self._slotted else 0)
+    def _ask(self, parcel: Parcel, deadline: float) -> Any:
+        """The reply to a check of one key, which may be an exception of redis-py. Raises `StoreError`.
+
+        None: nothing was executed, and it may be tried elsewhere.
+        """
+        assert self._lookout is not None
+        node = self._topology.serving(slot_of_key(str(parcel.command[3])) if self._slotted else 0)
         if node is None:
             return None
         try:
@@ -153,10 +160,9 @@ class RedisStore:
                 return reply
             raise fault(reply, self._options.timeout) from reply
         except StoreError as error:
-            if self._only is None and turn(error, node.host) is not None:
+            if turn(error, node.host) is not None:
                 return None
-            if self._lookout is not None:
-                self._lookout.ask()
+            self._lookout.ask()
             raise
 
     def _follow(self, plan: Plan[T], deadline: float | None = None) -> T:
@@ -287,6 +293,7 @@ def _forget_connections() -> None:
     """In a forked child: they are the parent's."""
     for store in _stores:
         store._heard = Condition()
+        store._topology.forked()
         if store._lookout is not None:
             store._lookout.forget()
         for node in store._nodes():

@@ -94,6 +94,10 @@ class Topology(Generic[N]):
             return self.error
         return StoreUnavailable("nobody has told yet which Redis server to ask", sent=False)
 
+    def forked(self) -> None:
+        """In a forked child: whoever held the lock is not here."""
+        self._lock = RLock()
+
     def _forget(self, owners: set[Address]) -> None:
         """Drop nodes that have served nothing for a while."""
         now = monotonic()

@@ -35,8 +35,9 @@ class Wire:
         self._patient = True  # whether the socket's own timeout is close enough
         self._reader = Reader(protocolError=InvalidResponse, replyError=reply_error, notEnoughData=_INCOMPLETE)
         self._socket: Any = None
+        arguments = {**way.arguments, "socket_connect_timeout": max(LATE, deadline - monotonic())}
         self._connection: Any = (way.kind or Connection)(
-            **way.arguments, socket_timeout=timeout, redis_connect_func=_nothing_more
+            **arguments, socket_timeout=timeout, redis_connect_func=_nothing_more
         )
         try:
             self._connection.connect()

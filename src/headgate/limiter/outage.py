@@ -1,0 +1,44 @@
+"""Whether the store cannot decide, and what the log says of it: a line when that begins, and one when it ends."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from time import monotonic
+from typing import Final
+
+from headgate.errors import StoreError
+
+TURNS: Final = 3  # that are told of, one soon after the other
+SOON: Final = 1.0  # seconds
+
+log = logging.getLogger("headgate")
+
+
+class Outage:
+    """Of a store with several servers, one may be away: then some checks fail while others do not. So an outage that
+    keeps coming back soon is over only when nothing has failed for a second."""
+
+    def __init__(self, now: Callable[[], float] = monotonic) -> None:
+        self.lasts = False
+        self._now = now
+        self._failed = float("-inf")  # when something did last
+        self._ended = float("-inf")
+        self._turns = 0  # one soon after the other
+
+    def failed(self, error: StoreError) -> None:
+        """The store could not decide."""
+        self._failed = self._now()
+        if not self.lasts:
+            self.lasts = True
+            self._turns = self._turns + 1 if self._failed - self._ended < SOON else 1
+            log.error("the store cannot decide: failure modes apply until it can (%s)", error)
+
+    def answered(self) -> None:
+        """The store has decided."""
+        if self.lasts:
+            now = self._now()
+            if self._turns < TURNS or now - self._failed >= SOON:
+                self.lasts = False
+                self._ended = now
+                log.warning("the store answers again: limits are enforced by it again")

@@ -1,0 +1,29 @@
+"""Slots are those that Redis puts keys in."""
+
+from __future__ import annotations
+
+from redis.crc import key_slot
+
+from headgate.core.key import key, penalty_keys, space
+from headgate.stores.redis.reservations import KEYS
+from headgate.stores.redis.script import idempotency_key
+from headgate.stores.redis.slots import RESERVATIONS, slot_of, slot_of_key
+from headgate.testing.contract import HOSTILE
+
+
+def test_slots_are_redis_own() -> None:
+    for subject in HOSTILE:
+        name = key(space("user", "rule", "gcra"), subject)
+        slot = key_slot(name.encode())
+        assert slot_of(subject) == slot_of_key(name) == slot
+        assert key_slot(idempotency_key(subject).encode()) == slot
+        assert {key_slot(one.encode()) for one in penalty_keys("user", subject)} == {slot}
+
+
+def test_a_penalty_is_in_the_slot_of_its_clients_limits() -> None:
+    limits = key(space("user", "rule", "gcra"), "alice")
+    assert {slot_of_key(one) for one in penalty_keys("user", "alice")} == {slot_of_key(limits)}
+
+
+def test_reservations_have_one_slot() -> None:
+    assert {key_slot(name.encode()) for name in KEYS} == {RESERVATIONS}
