@@ -17,7 +17,8 @@ from headgate import Limiter, Quota, Rule
 from tests.chaos.case import Case, Figures
 from tests.integration.limiters import ALGORITHMS, DAY, HOUR, calm
 from tests.servers import Server
-from tests.topologies import topology_binary, until
+from tests.topologies import topology_binary
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 10

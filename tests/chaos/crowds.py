@@ -118,7 +118,7 @@ def late_replies(figures: Figures, quick: bool) -> None:
 
     turns = 20 if quick else 100
     with Server(topology_binary()) as server, Proxy(server.port) as proxy:
-        url = f"{proxy.url}?max_batch=4&probe_every=0.02"
+        url = f"{proxy.url}?max_batch=4&probe_every=0.001"
         proxy.delay = lambda: chance.choice((0.0, 0.01, 0.01, 0.02, 0.02, 0.06))
         asyncio.run(tasks(url))
         with Limiter(QUOTA, store=url) as limiter, ThreadPoolExecutor(8) as pool:

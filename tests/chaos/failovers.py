@@ -12,7 +12,8 @@ from tests.chaos.callers import by_store, entries_of, percentile_ms, rules, tell
 from tests.chaos.case import Case, Figures
 from tests.integration.limiters import calm
 from tests.servers import Server
-from tests.topologies import SERVICE, Cluster, SentinelTrio, kill, until
+from tests.topologies import SERVICE, Cluster, SentinelTrio, kill
+from tests.waiting import until
 
 MANY = 1_000_000
 FEW = 20
@@ -22,6 +23,15 @@ PATIENT = "timeout=10"
 def is_master(server: Server) -> bool:
     with server.client() as client:
         return bool(client.execute_command("ROLE")[0] == b"master")
+
+
+def is_named(trio: SentinelTrio, server: Server) -> bool:
+    """Whether one of the Sentinels says that it is the master; the others follow."""
+    for sentinel in trio.sentinels:
+        with sentinel.client() as client:
+            if int(client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1]) == server.port:
+                return True
+    return False
 
 
 def charged(url: str) -> int:
@@ -51,7 +61,7 @@ def sentinel_kill(figures: Figures, quick: bool) -> None:
             replicated = charged(replica.url)
             until(lambda: is_master(replica), "a new master")
             promoted = time.monotonic()
-            until(lambda: trio.master() is replica, "Sentinel names it")
+            until(lambda: is_named(trio, replica), "a Sentinel that names it")
             named = time.monotonic()
             took = [load.decided_after(promoted) for load in loads]
             strict = time.monotonic()
@@ -59,9 +69,8 @@ def sentinel_kill(figures: Figures, quick: bool) -> None:
         counted = charged(replica.url)
     tell(figures, loads, began)
     entries = entries_of(loads)
-    figures.note("new master, and named by Sentinel, after", f"{promoted - began:.2f} s, {named - began:.2f} s")
-    figures.within("strict again after it was named", max(0.0, promoted + max(took) - named), 1.0, "s")
-    figures.note("… after it was the master", f"{max(took):.2f} s")
+    figures.note("promoted, and named by a Sentinel, after", f"{promoted - began:.2f} s, {named - began:.2f} s")
+    figures.within("strict again after promotion", max(took), 1.0, "s")
     late = [entry for entry in entries_of(loads, strict) if entry.reason == "fail_open"]
     share = 100 * len(late) / len(entries_of(loads, strict))
     figures.within("admitted by failure mode since then", share, 2.0, "%")
