@@ -61,7 +61,7 @@ def run(case: Case, *, quick: bool) -> Figures:
     try:
         with Witness() as witness:
             case.run(figures, quick)
-        figures.note("this machine itself was late by", f"{witness.late_ms:.1f} ms")
+        figures.note("a thread beside it was late by", f"{witness.late_ms:.1f} ms")
     except Exception as error:  # noqa: BLE001 - the table shows it, and the other cases go on
         figures.broke_off(error)
     return figures

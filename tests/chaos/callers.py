@@ -99,7 +99,7 @@ def tell(figures: Figures, loads: Sequence[Callers], since: float = 0.0) -> list
 
 
 class Witness:
-    """How late this machine is: a thread that asks to be woken, and sees when it is. Use as a context manager."""
+    """How late machine and interpreter are: a thread that asks to be woken. Use as a context manager."""
 
     def __init__(self) -> None:
         self.late_ms = 0.0
