@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check fmt bench bench-quick clean
+.PHONY: help setup serve test check fmt chaos bench bench-quick clean
 
 help: ## List the commands.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ check: setup ## Lint, format, types, and which module may import which.
 fmt: setup ## Format the code.
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
+
+chaos: setup ## Faults under load, on real servers, and whether their bounds hold (some two minutes).
+	$(BIN)/python -m tests.chaos
 
 bench: setup ## Measure Headgate beside its peers, in one run (some minutes).
 	$(BIN)/python -m benchmarks

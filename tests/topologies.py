@@ -99,15 +99,13 @@ class SentinelTrio:
 class Cluster:
     """Three masters; with `replicas`, each has one. Use as a context manager."""
 
-    def __init__(self, *, replicas: bool = False) -> None:
+    def __init__(self, *, replicas: bool = False, options: tuple[str, ...] = ()) -> None:
         binary = topology_binary()
-        options: tuple[str, ...] = (
-            "--cluster-enabled",
-            "yes",
-            "--cluster-node-timeout",
-            "1000",
-            "--repl-diskless-sync-delay",
-            "0",
+        options = (
+            *("--cluster-enabled", "yes"),
+            *("--cluster-node-timeout", "1000"),
+            *("--repl-diskless-sync-delay", "0"),
+            *options,
         )
         bus = "--cluster-port"
         self.masters = [Server(binary, (*options, bus, str(free_port()))) for _ in range(3)]

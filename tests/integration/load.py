@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable
+from operator import attrgetter
 from typing import NamedTuple, Self
 
 from headgate import Decision
@@ -21,35 +23,26 @@ class Entry(NamedTuple):
     allowed: bool
 
 
-class Load:
-    """Calls `check`, of the number of the call, again and again in a thread. Use as a context manager."""
+class Callers:
+    """Somebody who checks in a thread until told to stop, and what came of it. Use as a context manager."""
 
-    def __init__(self, check: Callable[[int], Decision], *, pause: float = 0.001) -> None:
-        self._check = check
-        self._pause = pause
+    def __init__(self) -> None:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.entries: list[Entry] = []
         self.errors: list[BaseException] = []
 
     def _run(self) -> None:
-        number = 0
-        while not self._stop.wait(self._pause):
-            began = time.monotonic()
-            try:
-                decision = self._check(number)
-            except Exception as error:  # noqa: BLE001 - the test shows it
-                self.errors.append(error)
-            else:
-                ended = time.monotonic()
-                self.entries.append(Entry(ended, ended - began, decision.reason, decision.allowed))
-            number += 1
+        raise NotImplementedError
 
     def decided_after(self, moment: float, seconds: float = 15.0) -> float:
         """Wait until the store decides a check that began after `moment`; how long after it that ended."""
         deadline = time.monotonic() + seconds
+        at = bisect_left(self.entries, moment, key=attrgetter("ended"))  # whoever looks at all of them is in the way
         while time.monotonic() < deadline:
-            for entry in list(self.entries):
+            new = self.entries[at:]
+            at += len(new)
+            for entry in new:
                 if entry.ended - entry.seconds > moment and entry.reason in BY_STORE:
                     return entry.ended - moment
             time.sleep(0.005)
@@ -70,3 +63,25 @@ class Load:
         self._stop.set()
         self._thread.join(30)
         assert not self._thread.is_alive(), "a check never returned"
+
+
+class Load(Callers):
+    """Calls `check`, of the number of the call, again and again."""
+
+    def __init__(self, check: Callable[[int], Decision], *, pause: float = 0.001) -> None:
+        super().__init__()
+        self._check = check
+        self._pause = pause
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.wait(self._pause):
+            began = time.monotonic()
+            try:
+                decision = self._check(number)
+            except Exception as error:  # noqa: BLE001 - the test shows it
+                self.errors.append(error)
+            else:
+                ended = time.monotonic()
+                self.entries.append(Entry(ended, ended - began, decision.reason, decision.allowed))
+            number += 1

@@ -1,0 +1,142 @@
+"""Those who check without a pause while a case does something to the servers: threads, and tasks of an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Self
+
+from headgate import AsyncLimiter, Limiter, Rule
+from tests.chaos.case import DEADLINE_MS, OVERTIME_MS, Figures
+from tests.integration.load import BY_STORE, Callers, Entry, Load
+
+TASKS = 10
+PAUSE = 0.005
+
+Ask = Callable[[int], dict[str, Any]]  # the facts of a check, by its number
+
+
+def rules(quotas: dict[str, Any]) -> list[Rule]:
+    """A rule for each dimension."""
+    return [Rule(id=dimension, quota=quota, dimension=dimension) for dimension, quota in quotas.items()]
+
+
+class AsyncLoad(Callers):
+    """Tasks of one event loop, and so of one AsyncLimiter."""
+
+    def __init__(self, opened: Callable[[], AsyncLimiter], ask: Ask, *, pause: float = PAUSE) -> None:
+        super().__init__()
+        self._opened, self._ask, self._pause = opened, ask, pause
+
+    def _run(self) -> None:
+        asyncio.run(self._main())
+
+    async def _main(self) -> None:
+        async with self._opened() as limiter:
+            await asyncio.gather(*(self._task(limiter, number) for number in range(TASKS)))
+
+    async def _task(self, limiter: AsyncLimiter, number: int) -> None:
+        while not self._stop.is_set():
+            began = time.monotonic()
+            try:
+                decision = await limiter.check(**self._ask(number))
+            except Exception as error:  # noqa: BLE001 - the case counts it
+                self.errors.append(error)
+            else:
+                ended = time.monotonic()
+                self.entries.append(Entry(ended, ended - began, decision.reason, decision.allowed))
+            number += TASKS + 1  # even and odd in turn
+            await asyncio.sleep(self._pause)
+
+
+@contextmanager
+def under_load(
+    store: str, given: Sequence[Rule], ask: Ask, *, failure_mode: str = "open", pause: float = PAUSE
+) -> Iterator[list[Callers]]:
+    """A thread with a Limiter, and tasks with an AsyncLimiter; the store decides for both when it begins."""
+    with ExitStack() as stack:
+        options: dict[str, Any] = {"store": store, "failure_mode": failure_mode}
+        limiter = stack.enter_context(Limiter(given, **options))
+        loads = [
+            Load(lambda number: limiter.check(**ask(number)), pause=pause),
+            AsyncLoad(lambda: AsyncLimiter(given, **options), ask, pause=pause),
+        ]
+        began = time.monotonic()
+        for load in loads:
+            stack.enter_context(load)
+        for load in loads:
+            load.decided_after(began)
+        yield loads
+
+
+def entries_of(loads: Sequence[Callers], since: float = 0.0, before: float = float("inf")) -> list[Entry]:
+    """Checks that began after one moment and ended before another."""
+    return [entry for load in loads for entry in load.since(since) if entry.ended < before]
+
+
+def by_store(entries: Sequence[Entry]) -> int:
+    return sum(entry.reason in BY_STORE for entry in entries)
+
+
+def percentile_ms(entries: Sequence[Entry], share: float) -> float:
+    times = sorted(entry.seconds for entry in entries)
+    return 1_000 * times[min(len(times) - 1, int(share * len(times)))]
+
+
+def tell(figures: Figures, loads: Sequence[Callers], since: float = 0.0) -> list[Entry]:
+    """The figures of every case: no errors, and nobody has waited for too long."""
+    entries = entries_of(loads, since)
+    figures.note("checks", f"{len(entries):,}")
+    figures.exactly("errors to callers", sum(len(load.errors) for load in loads))
+    figures.note("p99 of a check", f"{percentile_ms(entries, 0.99):.1f} ms")
+    slowest = 1_000 * max(entry.seconds for entry in entries)
+    figures.within("slowest check", slowest, float(DEADLINE_MS + OVERTIME_MS), "ms")
+    return entries
+
+
+class Witness:
+    """How late machine and interpreter are: a thread that asks to be woken. Use as a context manager."""
+
+    def __init__(self) -> None:
+        self.late_ms = 0.0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while True:
+            asked = time.monotonic() + 0.005
+            if self._stop.wait(0.005):
+                return
+            self.late_ms = max(self.late_ms, 1_000 * (time.monotonic() - asked))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+class Breakers(logging.Handler):
+    """When breakers opened, by time.monotonic. Use as a context manager."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened: list[float] = []
+        self._logger = logging.getLogger("headgate.breaker")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().endswith("breaker open"):
+            self.opened.append(time.monotonic())
+
+    def __enter__(self) -> Self:
+        self._logger.addHandler(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._logger.removeHandler(self)

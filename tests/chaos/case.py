@@ -1,0 +1,62 @@
+"""What a case is: a fault under load, the figures that were measured, and the bounds that they must keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+DEADLINE_MS = 50  # of a check, by default
+OVERTIME_MS = 10  # that a check may take beyond it
+HEALED_S = 1.05  # a server that fails is probed once a second, and a probe has its deadline
+
+
+class Figure(NamedTuple):
+    """Something measured. Without a bound, it is there to be known."""
+
+    name: str
+    measured: str
+    bound: str = ""
+    held: bool = True
+
+
+@dataclass
+class Figures:
+    """What one case has measured. `slack` multiplies bounds of time: tests run on machines that are busy."""
+
+    slack: float = 1.0
+    all: list[Figure] = field(default_factory=list)
+
+    def note(self, name: str, measured: object) -> None:
+        self.all.append(Figure(name, str(measured)))
+
+    def exactly(self, name: str, measured: int, expected: int = 0) -> None:
+        self.all.append(Figure(name, f"{measured:,}", f"{expected:,}", measured == expected))
+
+    def at_most(self, name: str, measured: float, bound: float, unit: str = "") -> None:
+        self.all.append(Figure(name, _shown(measured, unit), f"≤ {_shown(bound, unit)}", measured <= bound))
+
+    def within(self, name: str, measured: float, bound: float, unit: str) -> None:
+        """At most so much time."""
+        self.at_most(name, measured, bound * self.slack, unit)
+
+    def broke_off(self, error: BaseException) -> None:
+        self.all.append(Figure("broke off", f"{type(error).__name__}: {error}", "never", held=False))
+
+    @property
+    def held(self) -> bool:
+        return all(figure.held for figure in self.all)
+
+
+class Case(NamedTuple):
+    """A fault. `run` is told whether it should be quick."""
+
+    name: str
+    fault: str
+    run: Callable[[Figures, bool], None]
+    quick: bool = False  # part of the short form: the tests of tests/integration do not cover it
+
+
+def _shown(value: float, unit: str) -> str:
+    number = f"{value:,}" if isinstance(value, int) else f"{value:,.2f}" if value < 10 else f"{value:,.1f}"
+    return f"{number} {unit}".rstrip()

@@ -1,0 +1,181 @@
+"""Servers that others take over from: masters that die or are demoted, slots that move."""
+
+from __future__ import annotations
+
+import time
+from itertools import count
+from threading import Event, Thread
+
+from headgate import Limiter
+from headgate.stores.redis.slots import slot_of
+from tests.chaos.callers import by_store, entries_of, percentile_ms, rules, tell, under_load
+from tests.chaos.case import Case, Figures
+from tests.integration.limiters import calm
+from tests.servers import Server
+from tests.topologies import SERVICE, Cluster, SentinelTrio, kill
+from tests.waiting import until
+
+MANY = 1_000_000
+FEW = 20
+PATIENT = "timeout=10"
+
+
+def is_master(server: Server) -> bool:
+    with server.client() as client:
+        return bool(client.execute_command("ROLE")[0] == b"master")
+
+
+def is_named(trio: SentinelTrio, server: Server) -> bool:
+    """Whether one of the Sentinels says that it is the master; the others follow."""
+    for sentinel in trio.sentinels:
+        with sentinel.client() as client:
+            if int(client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1]) == server.port:
+                return True
+    return False
+
+
+def charged(url: str) -> int:
+    """What the store has counted, of the two limits of `sentinel_kill`."""
+    with Limiter(RULES, store=f"{url}?{PATIENT}", failure_mode="closed") as limiter:
+        used = MANY - limiter.peek(user="alice").remaining
+        return used + FEW - limiter.peek(ip="192.0.2.1").remaining
+
+
+RULES = rules({"user": calm(MANY, "fixed_window"), "ip": calm(FEW, "fixed_window")})
+
+
+def ask(number: int) -> dict[str, str]:
+    return {"ip": "192.0.2.1"} if number % 2 else {"user": "alice"}
+
+
+def sentinel_kill(figures: Figures, quick: bool) -> None:
+    """What was admitted and not yet replicated is forgotten with the master; nothing else is."""
+    with SentinelTrio() as trio:
+        master, replica = trio.master(), trio.replica()
+        with under_load(trio.url, RULES, ask) as loads:
+            time.sleep(1)
+            began = time.monotonic()
+            kill(master)
+            time.sleep(0.1)  # what it has answered, callers have counted
+            answered = sum(entry.reason == "within_limit" for entry in entries_of(loads))
+            replicated = charged(replica.url)
+            until(lambda: is_master(replica), "a new master")
+            promoted = time.monotonic()
+            until(lambda: is_named(trio, replica), "a Sentinel that names it")
+            named = time.monotonic()
+            took = [load.decided_after(promoted) for load in loads]
+            strict = time.monotonic()
+            time.sleep(1)
+        counted = charged(replica.url)
+    tell(figures, loads, began)
+    entries = entries_of(loads)
+    figures.note("promoted, and named by a Sentinel, after", f"{promoted - began:.2f} s, {named - began:.2f} s")
+    figures.within("strict again after promotion", max(took), 1.0, "s")
+    late = [entry for entry in entries_of(loads, strict) if entry.reason == "fail_open"]
+    share = 100 * len(late) / len(entries_of(loads, strict))
+    figures.within("admitted by failure mode since then", share, 2.0, "%")
+    figures.note("… and before", sum(entry.reason == "fail_open" for entry in entries) - len(late))
+    extra = sum(entry.reason == "within_limit" for entry in entries) - counted
+    figures.at_most("admissions forgotten (≤ not replicated)", max(0, extra), max(0, answered - replicated))
+
+
+def demoted(figures: Figures, quick: bool) -> None:
+    """The old master is there, and read-only. By hand, because Sentinel takes its time over this."""
+    given = rules({"user": calm(MANY)})
+    with SentinelTrio() as trio:
+        master, replica = trio.master(), trio.replica()
+        with (
+            under_load(trio.url, given, lambda _: {"user": "alice"}, failure_mode="closed") as loads,
+            replica.client() as new,
+            master.client() as old,
+        ):
+            began = time.monotonic()
+            new.replicaof("NO", "ONE")
+            for sentinel in trio.sentinels:
+                with sentinel.client() as client:
+                    client.execute_command("SENTINEL", "REMOVE", SERVICE)
+                    client.execute_command("SENTINEL", "MONITOR", SERVICE, "127.0.0.1", replica.port, 2)
+            old.replicaof("127.0.0.1", str(replica.port))
+            moment = time.monotonic()
+            took = [load.decided_after(moment) for load in loads]
+            time.sleep(0.5)
+    tell(figures, loads, began)
+    figures.within("strict again, without a restart", max(took), 1.0, "s")
+    figures.note("decided by failure mode", sum(entry.reason == "fail_closed" for entry in entries_of(loads)))
+
+
+def subject_of(cluster: Cluster, server: Server) -> str:
+    """Somebody whose slot this server has."""
+    return next(f"user-{n}" for n in range(10_000) if cluster.of_slot(slot_of(f"user-{n}")) is server)
+
+
+def cluster_kill(figures: Figures, quick: bool) -> None:
+    """With `cluster-require-full-coverage no`: else Redis itself stops the others until there is a new master."""
+    given = rules({"user": calm(MANY)})
+    with Cluster(replicas=True, options=("--cluster-require-full-coverage", "no")) as cluster:
+        lost, replica = cluster.masters[0], cluster.replicas[0]
+        dead, alive = subject_of(cluster, lost), subject_of(cluster, cluster.masters[1])
+        with (
+            under_load(cluster.url, given, lambda _: {"user": dead}, pause=0.02) as struck,
+            under_load(cluster.url, given, lambda _: {"user": alive}, pause=0.02) as others,
+        ):
+            began = time.monotonic()
+            time.sleep(3)
+            killed = time.monotonic()
+            kill(lost)
+            until(lambda: cluster.of_slot(slot_of(dead)) is replica, "a new master")
+            promoted = time.monotonic()
+            took = [load.decided_after(promoted) for load in struck]
+            time.sleep(max(0.0, killed + 3 - time.monotonic()))
+    tell(figures, [*struck, *others], began)
+    figures.note("promoted after", f"{promoted - killed:.2f} s")
+    figures.within("strict again after promotion", max(took), 1.0, "s")
+    before, after = entries_of(others, began, killed), entries_of(others, killed)
+    usual = percentile_ms(before, 0.99)
+    figures.within(f"p99 of other shards (2 x {usual:.2f} ms)", percentile_ms(after, 0.99), 2 * usual, "ms")
+    figures.exactly("other shards' checks not decided", len(after) - by_store(after))
+    figures.note("admitted by failure mode", sum(entry.reason == "fail_open" for entry in entries_of(struck)))
+
+
+def migrate(figures: Figures, quick: bool) -> None:
+    """Limits over several slots, all of which move all the time."""
+    limit, users = 2_000, [f"user-{n}" for n in range(6)]
+    slots = sorted({slot_of(name) for name in (*users, "")})  # the one that all share has an empty subject
+    given = rules({"global": calm(limit, "gcra"), "user": calm(MANY, "fixed_window")})
+    over, moves = Event(), count()
+
+    def move() -> None:
+        while not over.is_set():
+            slot = slots[next(moves) % len(slots)]
+            here = cluster.of_slot(slot)
+            cluster.move(slot, cluster.masters[(cluster.masters.index(here) + 1) % 3])
+
+    with Cluster() as cluster:
+        url = f"{cluster.url}?{PATIENT}"
+        with under_load(url, given, lambda n: {"user": users[n % 6]}, failure_mode="closed") as loads:
+            mover = Thread(target=move)
+            mover.start()
+            time.sleep(5)
+            over.set()
+            mover.join()
+        entries = entries_of(loads)
+        admitted = sum(entry.allowed for entry in entries)
+        with Limiter(given, store=url, failure_mode="closed") as limiter:
+            used = sum(MANY - limiter.peek(user=user).limits[-1].remaining for user in users)
+            left = 0
+            while limiter.check(user="last").allowed:
+                left += 1
+    figures.note("checks", f"{len(entries):,}")
+    figures.note("slots moved", next(moves))
+    figures.exactly("errors to callers", sum(len(load.errors) for load in loads))
+    figures.exactly("not decided by the store", len(entries) - by_store(entries))
+    figures.exactly("charged and not admitted, or the reverse", abs(used - admitted))
+    figures.exactly("admitted, with what was left", admitted + left, limit)
+
+
+CASES = (
+    Case("sentinel-kill", "Sentinel: the master is killed (kill -9)", sentinel_kill),
+    Case("demoted", "Sentinel: the master is a read-only replica now", demoted),
+    Case("cluster-kill", "Cluster: a master is killed", cluster_kill),
+    Case("migrate", "Cluster: slots move all the time", migrate),
+)
