@@ -442,6 +442,11 @@ def test_version() -> None:
     assert cli.json("version")["headgate"] == __version__
 
 
+def _interruptible() -> None:
+    """Ctrl-C counts, also where whoever runs the tests ignores it, as shells have their background jobs do."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Terminal:
     """What a command shows on a terminal."""
 
@@ -487,7 +492,14 @@ def terminal(cli: Cli, *args: str) -> Iterator[Terminal]:
     """A command on a terminal of its own."""
     ours, theirs = pty.openpty()
     environ = cli.environ | {"TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
-    process = subprocess.Popen([SCRIPT, *args], env=environ, stdin=theirs, stdout=theirs, stderr=theirs)
+    process = subprocess.Popen(
+        [SCRIPT, *args],
+        env=environ,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        preexec_fn=_interruptible,  # noqa: PLW1509 - it sets a signal, and nothing else
+    )
     os.close(theirs)
     try:
         yield Terminal(process, ours)
