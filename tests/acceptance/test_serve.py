@@ -418,7 +418,15 @@ def test_a_second_signal_stops_it_at_once(tmp_path: Path, workers: int) -> None:
 
 def worker_pids(service: Service) -> set[int]:
     children = Path(f"/proc/{service.process.pid}/task/{service.process.pid}/children").read_text().split()
-    return {int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()}
+    return {int(child) for child in children if b"spawn_main" in _command_line(child)}
+
+
+def _command_line(pid: str) -> bytes:
+    """What a process was started with; nothing of one that ends while it is looked at."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def test_workers_share_the_ports_and_their_metrics(tmp_path: Path) -> None:
