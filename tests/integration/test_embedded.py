@@ -160,7 +160,6 @@ def test_kill_9_of_all_users_leaves_no_process(directory: Path, url: str) -> Non
     until(lambda: not any(map(lives, left)))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, the server of a killed keeper waits for the next user")
 def test_kill_9_of_everybody_leaves_no_process(directory: Path, url: str) -> None:
     with Holder(url) as user:
         server, keeper = server_pid(directory), keeper_pid(directory)

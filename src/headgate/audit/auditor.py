@@ -91,7 +91,7 @@ class Auditor:
         """Keep a refusal, or what shadows would have refused. Never blocks, never raises."""
         try:
             self._buffer.add(facts, cost, decision)
-        except Exception:
+        except Exception:  # a check must not fail because it could not be recorded, whatever the reason
             self._failed += 1
             if self._failed == 1:
                 log.exception("audit: a decision could not be recorded; further ones are counted")

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from contextvars import Context
@@ -37,7 +38,7 @@ QUIET_TICKS: Final = 20  # after which a thread with nothing to do ends
 log = logging.getLogger("headgate")
 
 
-class _Leasing:
+class _Leasing(ABC):
     """What both kinds have in common. With a `clock`, which a test moves, nothing is done in the background."""
 
     def __init__(self, holder: Holder, clock: Clock | None) -> None:
@@ -47,8 +48,9 @@ class _Leasing:
         self._tended_us = 0
         _leasings.add(self)
 
+    @abstractmethod
     def _notify(self) -> None:
-        raise NotImplementedError
+        """Have slices fetched in the background."""
 
     @property
     def _is_time(self) -> bool:
@@ -150,7 +152,7 @@ class Leasing(_Leasing):
                     continue
                 due = monotonic() + TICK_SECONDS
                 self._give_back(self._leases.tend())
-            except Exception:
+            except Exception:  # a thread that has ended would be missed by nobody, and leases never given back
                 log.exception("leases: something went wrong in the background")
             quiet = 0 if self._leases.busy else quiet + 1
             if quiet > QUIET_TICKS:

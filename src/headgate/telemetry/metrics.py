@@ -132,7 +132,7 @@ class _Figures(Collector):
     def collect(self) -> Iterable[Metric]:
         try:
             return list(self._figures())
-        except Exception:
+        except Exception:  # whatever is wrong with one source of figures, operators need the others
             log.exception("metrics: some could not be collected")
             return []
 
