@@ -59,6 +59,17 @@ class DataPlane:
         self._observe(facts, cost, decision)
         return decision
 
+    def check_at_once(self, facts: dict[str, str], cost: int) -> Decision | None:
+        """`check` without waiting, of what costs something; None where it might have to: then nothing is charged."""
+        if not self.limiter.in_memory:
+            return None
+        if "api_key" in facts or "ip" in facts:
+            self._write(facts)
+        decision = self.limiter.check_at_once(facts, cost=cost)
+        if decision is not None:
+            self._observe(facts, cost, decision)
+        return decision
+
     async def check_many(self, asks: Sequence[Ask]) -> list[Decision]:
         """Decide several requests, in order, each by itself: one that is refused does not concern the others."""
         for facts, _, _ in asks:

@@ -30,7 +30,7 @@ class RateLimiter:
     def __init__(self, data: DataPlane) -> None:
         self._data = data
         self.methods: Mapping[str, Method] = {
-            "CheckRateLimit": Method(messages.CheckRequest, self.check),
+            "CheckRateLimit": Method(messages.CheckRequest, self.check, at_once=self.check_at_once),
             "CheckRateLimits": Method(
                 messages.CheckBatchRequest, self.check_many, size=lambda request: len(request.checks)
             ),
@@ -40,6 +40,17 @@ class RateLimiter:
 
     async def check(self, request: messages.CheckRequest) -> bytes:
         decision = await self._data.check(facts_of(request), cost_of(request), request.idempotency_key or None)
+        require_decided(decision)
+        if request.timestamp:
+            self._compare(request.timestamp, decision)
+        return written(decision)
+
+    def check_at_once(self, request: messages.CheckRequest) -> bytes | None:
+        if request.idempotency_key or (request.cost == 0 and request.HasField("cost")):
+            return None
+        decision = self._data.check_at_once(facts_of(request), cost_of(request))
+        if decision is None:
+            return None
         require_decided(decision)
         if request.timestamp:
             self._compare(request.timestamp, decision)
