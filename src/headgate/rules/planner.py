@@ -28,6 +28,8 @@ from headgate.rules.users import User, misfit
 MIN_REMEMBERED: Final = 4_096  # paths, and plans: with more rules than this, as many as there are rules
 MAX_PATH: Final = 256  # characters: longer paths are not remembered
 
+_NAMED: Final = ("endpoint", "method", "tier")  # facts that patterns, methods and tiers of rules are about
+
 Shape = tuple[object, ...]
 
 
@@ -120,6 +122,19 @@ class Planner:
                 return directory.recall(user_id)
         return None
 
+    def depends_on(self, fact: str, facts: Facts) -> bool:
+        """Whether the plan of a request with these facts depends on what another one says, and not on its being there.
+
+        A user that has to be looked up counts as that.
+        """
+        if self._exempt is not None or fact in _NAMED or any(fact == name for name, _ in self._values):
+            return True
+        directory = self._directory
+        looked_up = (directory.has_overrides and self._by_user) or (
+            directory.has_tiers and self._by_tier and "tier" not in facts
+        )
+        return looked_up and (fact == "user" or "user" in facts)
+
     def _tier(self, facts: Facts, user: User | None) -> str | None:
         tier = facts.get("tier")
         if tier is None and user is not None:
@@ -174,7 +189,7 @@ class Planner:
             fixed["endpoint"] = shelf.text
         if "tier" in rule.facts:
             fixed["tier"] = facts["tier"]
-        simple = len(rule.facts) == 1 and rule.facts[0] not in ("endpoint", "tier", "method")
+        simple = len(rule.facts) == 1 and rule.facts[0] not in _NAMED
         return Applied(
             rule=rule,
             template=template_of(rule),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, runtime_checkable
 
+from headgate.core.alike import Alike, AsyncAlike, Pattern
 from headgate.core.check import Charge, Check, Client, Group, Result
 from headgate.core.decision import Decision, States
 from headgate.core.reservation import Claim, Expired
@@ -49,6 +50,18 @@ class SingleStore(Store, Protocol):
         """The short way from subject and cost to decision, for requests with one check, enforced: always this.
 
         The decisions are given `states`, and their subject.
+        """
+        ...
+
+
+@runtime_checkable
+class AlikeStore(Store, Protocol):
+    """A store that has a short way for many requests that are alike."""
+
+    def alike(self, pattern: Pattern) -> Alike:
+        """The short way from subjects to answers: each request is decided by itself, in order, as by `check`.
+
+        It raises `StoreError` if none was decided, or nobody knows which.
         """
         ...
 
@@ -99,6 +112,16 @@ class AsyncSingleStore(AsyncStore, Protocol):
     """`SingleStore`, awaited."""
 
     def single(self, template: Check, states: States | None = None) -> AsyncSingle: ...
+
+
+@runtime_checkable
+class AsyncAlikeStore(AsyncStore, Protocol):
+    """`AlikeStore`, awaited. None: there is no short way. At most `most_alike` can be asked at a time."""
+
+    @property
+    def most_alike(self) -> int: ...
+
+    def alike(self, pattern: Pattern) -> AsyncAlike | None: ...
 
 
 @runtime_checkable

@@ -7,7 +7,7 @@ charged.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
 from time import perf_counter
 from typing import Any, Final, NamedTuple
@@ -21,7 +21,7 @@ from headgate.service.grpc.wire import HEAD, OK, PREFIX, MessageReader, framed, 
 from headgate.service.h2.connection import Connection
 from headgate.service.h2.frames import CANCEL
 from headgate.service.h2.stream import Stream
-from headgate.service.rpc.method import Flow, Method
+from headgate.service.rpc.method import Answered, Flow, Method, Quick
 from headgate.telemetry.meter import Meter
 
 BODY_SECONDS: Final = 30.0  # in which a request's first message has to be here, and an answer has to be taken
@@ -189,27 +189,35 @@ class UnaryCall(Call):
 
     def _begin(self, message: bytes) -> None:
         """Answer at once if that is possible; else, as soon as it is."""
-        desk, (read, _, role, _, at_once) = self._desk, self._method
+        desk, (_, _, role, _, quickly) = self._desk, self._method
         self._start_time = perf_counter()
-        request = None
-        if at_once is not None and desk.around is None and (role is None or desk.access.open):
+        quick: Quick = None
+        if quickly is not None and desk.around is None and (role is None or desk.access.open):
             try:
-                request = read.FromString(message)
-                sent = at_once(request)
+                quick = quickly(message)
             except Exception as error:  # noqa: BLE001 - told to the caller, and logged
                 self._failed(error)
                 return
-            if sent is not None:
-                self._answer(request, sent)
-                return
-        self._start(self._run(message, request))
+        if quick is None:
+            self._start(self._run(message))
+        elif isinstance(quick, tuple):
+            self._answer(*quick)
+        else:
+            self._start(self._run_quickly(quick))
 
-    async def _run(self, message: bytes, request: Any) -> None:
+    async def _run_quickly(self, quick: Coroutine[Any, Any, Answered]) -> None:
+        try:
+            sent, checks = await quick
+        except Exception as error:  # noqa: BLE001 - told to the caller, and logged
+            self._failed(error)
+        else:
+            self._answer(sent, checks)
+
+    async def _run(self, message: bytes) -> None:
         desk, route, method = self._desk, self._route, self._method
         try:
             await self._require()
-            if request is None:
-                request = method.request.FromString(message)
+            request = method.request.FromString(message)
             if desk.around is None or route.protocol is None:
                 answered = await method.answer(request)
             else:
@@ -219,11 +227,10 @@ class UnaryCall(Call):
         except Exception as error:  # noqa: BLE001 - told to the caller, and logged
             self._failed(error)
         else:
-            self._answer(request, sent)
+            self._answer(sent, 1 if method.size is None else method.size(request))
 
-    def _answer(self, request: Any, sent: bytes) -> None:
-        size = self._method.size
-        self._tell(1 if size is None else size(request))
+    def _answer(self, sent: bytes, checks: int) -> None:
+        self._tell(checks)
         if not self._gone:
             self._leave()
             self.since = self.connection.hub.now

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Literal, NamedTuple, Protocol
 
 from google.protobuf.message import Message
 
 from headgate.service.access import Role
 
+Answered = tuple[bytes, int]  # the answer, and how many checks there were
+Quick = Answered | Coroutine[Any, Any, Answered] | None
+
 
 class Method(NamedTuple):
     """One message, one answer.
 
     `answer` returns a message, or one in the form that it has on the wire. It raises a `HeadgateError` for what is
-    the caller's fault, or the store's. `at_once` does the same without waiting, and returns None where it might have
-    to: then nothing has been done yet.
+    the caller's fault, or the store's. `quickly` does the same with a message in the form that it has on the wire,
+    where that can be done: it returns the answer, without waiting if that is possible, and how many checks there were.
+    None: nothing has been done yet.
     """
 
     request: type[Message]
     answer: Callable[[Any], Awaitable[Message | bytes]]
     role: Role | None = "viewer"  # that callers need where the data plane is not open; None: they need none
     size: Callable[[Any], int] | None = None  # how many checks a request asks for; None: one
-    at_once: Callable[[Any], bytes | None] | None = None
+    quickly: Callable[[bytes], Quick] | None = None
 
 
 class Flow(NamedTuple):

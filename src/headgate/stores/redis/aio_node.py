@@ -44,6 +44,7 @@ class _Waiting(NamedTuple):
     answer: asyncio.Future[Any]
     deadline: float  # on the event loop's clock
     route: Route | None = None
+    size: int = 0  # groups that the command decides
 
 
 class _Batch(NamedTuple):
@@ -85,10 +86,12 @@ class AsyncNode:
         command: script.Command | None = None,
         deadline: float | None = None,
         route: Route | None = None,
+        size: int = 0,
     ) -> asyncio.Future[Any]:
         """Have groups decided, or a command executed, by the next call. On a cluster, all are of one slot.
 
-        Without a deadline, it is the usual time from now. Raises `StoreError`, or the answer does.
+        `size` is how many groups the command decides, if it does. Without a deadline, it is the usual time from now.
+        Raises `StoreError`, or the answer does.
         """
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
@@ -102,7 +105,7 @@ class AsyncNode:
             self._woken = True
             self._deadline = loop.time() + self._options.timeout  # of all that join in this tick
             loop.call_soon(self._depart)
-        self._waiting.append(_Waiting(groups, command, answer, deadline or self._deadline, route))
+        self._waiting.append(_Waiting(groups, command, answer, deadline or self._deadline, route, size))
         return answer
 
     async def close(self) -> None:
@@ -149,8 +152,8 @@ class AsyncNode:
         latest, hurried, plain = 0.0, False, True
         while self._waiting:
             waiting = self._waiting[0]
-            groups, command, answer, deadline, route = waiting
-            count += len(groups) or 1
+            groups, command, answer, deadline, route, decided = waiting
+            count += len(groups) or decided or 1
             if count > self._options.max_batch and batch:
                 break
             self._waiting.popleft()
@@ -158,7 +161,7 @@ class AsyncNode:
                 self._expire(answer)
             elif not answer.done():
                 batch.append(waiting)
-                size += len(groups)
+                size += len(groups) or decided
                 if command is not None or route is not None:
                     plain = False
                 if deadline != latest:
