@@ -9,19 +9,17 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any, ParamSpec, Self, TypeVar
 
-from headgate.core.alike import Answers, Pattern
 from headgate.core.check import Group, Result
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.core.quota import MAX_INT, Quota
 from headgate.core.reservation import Settlement, checked_id, given_back, ttl_us, whole_cost
 from headgate.errors import IdempotencyConflict, InvalidCheck, RateLimited, StoreError
-from headgate.limiter.alike import Concluded, Likeness
-from headgate.limiter.alike import conclude as conclude_alike
+from headgate.limiter.alike import AlikeChecks
 from headgate.limiter.batch import Ask, Part, Way, ask_together, ways
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
-from headgate.limiter.engine import WAYS, Asked, Engine, Known, Request, Rules, Subject, Wait, is_plain
+from headgate.limiter.engine import Asked, Engine, Known, Request, Rules, Subject, Wait, is_plain
 from headgate.limiter.leasing import AsyncLeasing
 from headgate.limiter.reservation import (
     AT_MOST,
@@ -36,13 +34,12 @@ from headgate.limiter.reservation import (
     unsettled,
 )
 from headgate.rules.directory import UNKNOWN
-from headgate.rules.plan import Plan, template_of
+from headgate.rules.plan import template_of
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.leases import Decided, LeaseStatus
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
 from headgate.stores.protocol import (
-    AsyncAlikeStore,
     AsyncReservingStore,
     AsyncSingle,
     AsyncSingleStore,
@@ -107,7 +104,7 @@ class AsyncLimiter:
             self._short_way = make(template_of(rule), self._engine.states)
         self.single: Any = self._short_way  # for checks by subject alone; None while they have to go the long way
         self._due: Due | None = None  # there once it has had to do with reservations
-        self._likenesses: tuple[Snapshot, dict[tuple[Plan, Pattern], Likeness]] | None = None  # of one snapshot
+        self.alike = AlikeChecks(self._engine, self._memory or self._store, lambda: self._due is None)
         self._settling: set[asyncio.Task[Settlement]] = set()
 
     async def check(
@@ -210,53 +207,6 @@ class AsyncLimiter:
         if here is None or len(asked) == len(found):
             return await self._decide(asked)
         return self._decide_here(here, asks, found)
-
-    def likeness(self, facts: dict[str, str], fact: str, cost: int) -> Likeness | None:
-        """What requests have in common that have these facts, and `fact`, which differs, and cost the same.
-
-        None when they have to be looked at one by one; the same object for all that have the same in common.
-        """
-        found = self._engine.pattern(facts, fact, cost)
-        if found is None or self._due is not None:
-            return None
-        snapshot, plan, pattern = found
-        if self._likenesses is None or self._likenesses[0] is not snapshot or len(self._likenesses[1]) >= WAYS:
-            self._likenesses = (snapshot, {})
-        known = self._likenesses[1]
-        likeness = known.get((plan, pattern))
-        if likeness is None:
-            ask: Any = None
-            most = MAX_INT
-            if self._memory is not None:
-                ask = self._memory.alike(pattern)
-            elif isinstance(self._store, AsyncAlikeStore):
-                ask, most = self._store.alike(pattern), self._store.most_alike
-            likeness = known[plan, pattern] = Likeness(snapshot, plan, cost, pattern, ask, most)
-        return None if likeness.ask is None else likeness
-
-    def holds(self, likeness: Likeness, facts: dict[str, str], fact: str) -> bool:
-        """Whether requests can still be decided by what they have in common."""
-        if likeness.snapshot is not self.holder.current or self._due is not None or self._engine.failing:
-            return False
-        return not likeness.snapshot.depends_on(fact, facts)
-
-    def check_alike_at_once(self, likeness: Likeness, subjects: Sequence[str]) -> list[Concluded]:
-        """Decide requests that are alike, in order, each by itself: in memory, where nothing has to be awaited."""
-        return [conclude_alike(self._engine, likeness, subjects, likeness.ask(subjects))]
-
-    async def check_alike(self, likeness: Likeness, subjects: Sequence[str]) -> list[Concluded]:
-        """The same elsewhere. A store that fails is no exception."""
-        concluded, most = [], likeness.most
-        for start in range(0, len(subjects), most):
-            some = subjects[start : start + most]
-            try:
-                answers = await likeness.ask(some)
-            except StoreError as error:
-                answers = Answers(
-                    0, (0, 0, 0) * len(likeness.plan.templates) * len(some), dict.fromkeys(range(len(some)), error)
-                )
-            concluded.append(conclude_alike(self._engine, likeness, some, answers))
-        return concluded
 
     async def check_together(self, parts: Sequence[Part]) -> list[Decision]:
         """Decide one request that is known in several ways: either every limit is charged, or none is.

@@ -1,17 +1,21 @@
-"""Many requests that are alike, on their way through a limiter. Pure: the limiter does the I/O."""
+"""Many requests that are alike, on their way through a limiter."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any, NamedTuple
 
 from headgate.core.alike import Answers, Pattern
 from headgate.core.check import Check, Group, Outcome, Result
 from headgate.core.decision import Decision
-from headgate.limiter.engine import Asked, Engine
+from headgate.core.quota import MAX_INT
+from headgate.errors import StoreError
+from headgate.limiter.engine import WAYS, Asked, Engine
 from headgate.rules.plan import Plan
 from headgate.rules.snapshot import Snapshot
+from headgate.stores.memory import MemoryStore
+from headgate.stores.protocol import AsyncAlikeStore, AsyncStore
 
 
 class Likeness(NamedTuple):
@@ -36,6 +40,63 @@ class Concluded(NamedTuple):
     size: int  # requests
     unusual: dict[int, Decision]  # by place
     orders: Sequence[tuple[int, ...]]  # of each request that is as usual: its checks, the most restrictive first
+
+
+class AlikeChecks:
+    """Many requests that are alike, for an `AsyncLimiter`: its engine, its store, and whether nothing else is to be
+    looked after before a check."""
+
+    def __init__(self, engine: Engine, store: AsyncStore | MemoryStore, free: Callable[[], bool]) -> None:
+        self._engine = engine
+        self._store = store
+        self._free = free
+        self._snapshot: Snapshot | None = None
+        self._known: dict[tuple[Plan, Pattern], Likeness] = {}  # by that snapshot
+
+    def likeness(self, facts: dict[str, str], fact: str, cost: int) -> Likeness | None:
+        """What requests have in common that have these facts, and `fact`, which differs, and cost the same.
+
+        None when they have to be looked at one by one; the same object for all that have the same in common.
+        """
+        found = self._engine.pattern(facts, fact, cost)
+        if found is None or not self._free():
+            return None
+        snapshot, plan, pattern = found
+        if self._snapshot is not snapshot or len(self._known) >= WAYS:
+            self._snapshot, self._known = snapshot, {}
+        likeness = self._known.get((plan, pattern))
+        if likeness is None:
+            ask: Any = None
+            most = MAX_INT
+            if isinstance(self._store, MemoryStore):
+                ask = self._store.alike(pattern)
+            elif isinstance(self._store, AsyncAlikeStore):
+                ask, most = self._store.alike(pattern), self._store.most_alike
+            likeness = self._known[plan, pattern] = Likeness(snapshot, plan, cost, pattern, ask, most)
+        return None if likeness.ask is None else likeness
+
+    def holds(self, likeness: Likeness, facts: dict[str, str], fact: str) -> bool:
+        """Whether requests can still be decided by what they have in common."""
+        if likeness.snapshot is not self._engine.snapshot or not self._free() or self._engine.failing:
+            return False
+        return not likeness.snapshot.depends_on(fact, facts)
+
+    def at_once(self, likeness: Likeness, subjects: Sequence[str]) -> list[Concluded]:
+        """Decide requests that are alike, in order, each by itself: in memory, where nothing has to be awaited."""
+        return [conclude(self._engine, likeness, subjects, likeness.ask(subjects))]
+
+    async def check(self, likeness: Likeness, subjects: Sequence[str]) -> list[Concluded]:
+        """The same elsewhere. A store that fails is no exception."""
+        concluded, most = [], likeness.most
+        for start in range(0, len(subjects), most):
+            some = subjects[start : start + most]
+            try:
+                answers = await likeness.ask(some)
+            except StoreError as error:
+                figures = (0, 0, 0) * len(likeness.plan.templates) * len(some)
+                answers = Answers(0, figures, dict.fromkeys(range(len(some)), error))
+            concluded.append(conclude(self._engine, likeness, some, answers))
+        return concluded
 
 
 def conclude(engine: Engine, likeness: Likeness, subjects: Sequence[str], answers: Answers) -> Concluded:

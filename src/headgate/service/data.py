@@ -71,17 +71,6 @@ class DataPlane:
         self._observe(facts, cost, decision)
         return decision
 
-    def check_at_once(self, facts: dict[str, str], cost: int) -> Decision | None:
-        """`check` without waiting, of what costs something; None where it might have to: then nothing is charged."""
-        if not self.limiter.in_memory:
-            return None
-        if "api_key" in facts or "ip" in facts:
-            self._write(facts)
-        decision = self.limiter.check_at_once(facts, cost=cost)
-        if decision is not None:
-            self._observe(facts, cost, decision)
-        return decision
-
     async def check_many(self, asks: Sequence[Ask]) -> list[Decision]:
         """Decide several requests, in order, each by itself: one that is refused does not concern the others."""
         for facts, _, _ in asks:
@@ -100,25 +89,25 @@ class DataPlane:
         """What is said of requests that differ in this one fact alone, if they can be decided many at a time."""
         if cost == 0 or not _WRITTEN.isdisjoint((fact, *facts)):
             return None
-        likeness = self.limiter.likeness(facts, fact, cost)
+        likeness = self.limiter.alike.likeness(facts, fact, cost)
         return None if likeness is None else Shape(facts, fact, likeness)
 
     def holds(self, shape: Shape) -> bool:
         """Whether that is still so."""
-        return self.limiter.holds(shape.likeness, shape.facts, shape.fact)
+        return self.limiter.alike.holds(shape.likeness, shape.facts, shape.fact)
 
     def check_alike_at_once(self, shapes: Sequence[Shape], subjects: Sequence[str]) -> list[Concluded]:
         """Decide requests that have these shapes, all of one likeness, and these values of the fact that differs.
 
         For counters in memory, where nothing has to be awaited.
         """
-        concluded = self.limiter.check_alike_at_once(shapes[0].likeness, subjects)
+        concluded = self.limiter.alike.at_once(shapes[0].likeness, subjects)
         self._observe_alike(shapes, subjects, concluded)
         return concluded
 
     async def check_alike(self, shapes: Sequence[Shape], subjects: Sequence[str]) -> list[Concluded]:
         """The same for counters elsewhere."""
-        concluded = await self.limiter.check_alike(shapes[0].likeness, subjects)
+        concluded = await self.limiter.alike.check(shapes[0].likeness, subjects)
         self._observe_alike(shapes, subjects, concluded)
         return concluded
 

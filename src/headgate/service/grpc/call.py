@@ -7,8 +7,9 @@ charged.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from time import perf_counter
 from typing import Any, Final, NamedTuple
 
@@ -21,7 +22,7 @@ from headgate.service.grpc.wire import HEAD, OK, PREFIX, MessageReader, framed, 
 from headgate.service.h2.connection import Connection
 from headgate.service.h2.frames import CANCEL
 from headgate.service.h2.stream import Stream
-from headgate.service.rpc.method import Answered, Flow, Method, Quick
+from headgate.service.rpc.method import Answered, Flow, Method, Quick, Work
 from headgate.telemetry.meter import Meter
 
 BODY_SECONDS: Final = 30.0  # in which a request's first message has to be here, and an answer has to be taken
@@ -189,45 +190,51 @@ class UnaryCall(Call):
 
     def _begin(self, message: bytes) -> None:
         """Answer at once if that is possible; else, as soon as it is."""
-        desk, (_, _, role, _, quickly) = self._desk, self._method
+        role = self._method.role
         self._start_time = perf_counter()
-        quick: Quick = None
-        if quickly is not None and desk.around is None and (role is None or desk.access.open):
-            try:
-                quick = quickly(message)
-            except Exception as error:  # noqa: BLE001 - told to the caller, and logged
-                self._failed(error)
-                return
-        if quick is None:
-            self._start(self._run(message))
-        elif isinstance(quick, tuple):
+        if role is not None and not self._desk.access.admits_at_once(self._head.token, role):
+            self._start(self._run(partial(self._answered_with_leave, message)))
+            return
+        try:
+            quick = self._quickly(message)
+        except Exception as error:  # noqa: BLE001 - told to the caller, and logged
+            self._failed(error)
+            return
+        if isinstance(quick, tuple):
             self._answer(*quick)
         else:
-            self._start(self._run_quickly(quick))
+            self._start(self._run(quick or partial(self._answered_in_full, message)))
 
-    async def _run_quickly(self, quick: Coroutine[Any, Any, Answered]) -> None:
+    async def _run(self, work: Work) -> None:
         try:
-            sent, checks = await quick
+            sent, checks = await work()
         except Exception as error:  # noqa: BLE001 - told to the caller, and logged
             self._failed(error)
         else:
             self._answer(sent, checks)
 
-    async def _run(self, message: bytes) -> None:
+    def _quickly(self, message: bytes) -> Quick:
+        quickly = self._method.quickly
+        return None if quickly is None or self._desk.around is not None else quickly(message)
+
+    async def _answered_with_leave(self, message: bytes) -> Answered:
+        """The answer to a caller who has to be looked up."""
+        await self._require()
+        quick = self._quickly(message)
+        if isinstance(quick, tuple):
+            return quick
+        return await (self._answered_in_full(message) if quick is None else quick())
+
+    async def _answered_in_full(self, message: bytes) -> Answered:
         desk, route, method = self._desk, self._route, self._method
-        try:
-            await self._require()
-            request = method.request.FromString(message)
-            if desk.around is None or route.protocol is None:
-                answered = await method.answer(request)
-            else:
-                with desk.around(route.protocol, self._head.carried):
-                    answered = await method.answer(request)
-            sent = answered if isinstance(answered, bytes) else answered.SerializeToString()
-        except Exception as error:  # noqa: BLE001 - told to the caller, and logged
-            self._failed(error)
+        request = method.request.FromString(message)
+        if desk.around is None or route.protocol is None:
+            answered = await method.answer(request)
         else:
-            self._answer(sent, 1 if method.size is None else method.size(request))
+            with desk.around(route.protocol, self._head.carried):
+                answered = await method.answer(request)
+        sent = answered if isinstance(answered, bytes) else answered.SerializeToString()
+        return sent, 1 if method.size is None else method.size(request)
 
     def _answer(self, sent: bytes, checks: int) -> None:
         self._tell(checks)

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 from headgate.service.grpc.status import Code
 from headgate.service.grpc.wire import ENCODINGS, HEAD, IDENTITY, trailers
 from headgate.service.h2 import headers
-from headgate.service.h2.connection import Malformed
 from headgate.service.h2.headers import Fields
+from headgate.service.h2.hub import Malformed
 from headgate.service.rpc.method import Flow, Method
 
 MAX_FIELDS: Final = 16_384  # bytes of all fields, as HTTP/2 counts them

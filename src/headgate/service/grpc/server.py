@@ -15,7 +15,8 @@ from headgate.service.grpc.call import Around, Desk, call_of
 from headgate.service.grpc.head import Heads, Route
 from headgate.service.grpc.health import Health
 from headgate.service.grpc.reflection import NAMES, Reflection
-from headgate.service.h2.connection import App, Connection, Hub
+from headgate.service.h2.connection import Connection
+from headgate.service.h2.hub import App, Hub
 from headgate.service.listener import Listener
 from headgate.service.rpc.method import Service
 from headgate.telemetry.meter import Meter

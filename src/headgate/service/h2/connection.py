@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from headgate.service.h2 import frames
 from headgate.service.h2.frames import (
@@ -39,7 +39,8 @@ from headgate.service.h2.frames import (
     WINDOW_UPDATE,
     Fault,
 )
-from headgate.service.h2.headers import MAX_LIST, Fields, HeaderReader
+from headgate.service.h2.headers import MAX_LIST, HeaderReader
+from headgate.service.h2.hub import App, Hub, Malformed
 from headgate.service.h2.stream import Stream
 
 FIRST_SECONDS: Final = 10.0  # in which a client has to be ready to ask, from when it connects
@@ -50,48 +51,11 @@ LINGER_SECONDS: Final = 1.0  # for a client to hang up by itself, so that it has
 GOODBYE_SECONDS: Final = 0.5  # for a client to hear that the server stops, before that counts
 MAX_STREAMS: Final = 1_000  # at a time
 MAX_RESETS: Final = 2 * MAX_STREAMS  # requests that a client takes back, beyond those that it got answers to
+MAX_IDLE_FRAMES: Final = 1_000  # in a second: those that ask for nothing
 MAX_BLOCK: Final = MAX_LIST  # bytes of a header block
 MAX_PARTS: Final = 64  # frames that a header block comes in
 WINDOW: Final = 16 * 1024 * 1024  # bytes that a client may send on all streams together, until we have looked at them
 GOODBYE: Final = b"headgate"  # what a ping says that the server stops by
-
-
-class Malformed(Exception):
-    """A request's header fields make no sense."""
-
-
-class App(NamedTuple):
-    """What is served: what is made of a request's header fields, and a new stream for what was made of them.
-
-    `head` may raise `Malformed`. `window` is how many bytes a request may have before its stream gives any back.
-    """
-
-    head: Callable[[Fields], Any]
-    stream: Callable[[Connection, int, Any], Stream]
-    window: int
-
-
-class Hub:
-    """What all connections of one server share."""
-
-    def __init__(self, most_connections: int) -> None:
-        self.connections: set[Connection] = set()
-        self.most_connections = most_connections
-        self.now = 0.0  # of the event loop's clock, to a second or so
-        self.held = 0  # bytes of requests that are not here as a whole yet
-
-    def tick(self, now: float) -> None:
-        """Once a second."""
-        self.now = now
-        for connection in list(self.connections):
-            connection.look(now)
-
-    def make_room(self) -> bool:
-        """End the connection that has been idle for longest."""
-        idle = [one for one in self.connections if not one.busy]
-        if idle:
-            min(idle, key=lambda one: one.used).abort()
-        return bool(idle)
 
 
 class Connection(asyncio.Protocol):
@@ -116,6 +80,7 @@ class Connection(asyncio.Protocol):
         self._last = 0  # the latest stream of the client's
         self._final = frames.LARGEST_STREAM  # streams above are not looked at: the client was told
         self._resets = 0
+        self._idle_frames = 0  # in this second
         self._taken = 0  # bytes that the client has not been given back
         self._out: list[bytes] = []
         self._gathering = False  # whether somebody is about to send `_out`
@@ -213,7 +178,8 @@ class Connection(asyncio.Protocol):
     # What the server calls
 
     def look(self, now: float) -> None:
-        """End it if the client keeps us waiting."""
+        """Once a second: end it if the client keeps us waiting."""
+        self._idle_frames = 0
         silent = not self._settled and now - self.used > FIRST_SECONDS
         if silent or now - self._rest_since > FRAME_SECONDS or now - self._unread_since > UNREAD_SECONDS:
             self.abort()
@@ -281,6 +247,8 @@ class Connection(asyncio.Protocol):
 
     def _data(self, flags: int, number: int, payload: bytes) -> None:
         size = len(payload)
+        if not size:
+            self._count_idle()
         self._taken += size
         if self._taken > WINDOW:
             raise Fault(FLOW_CONTROL_ERROR, "more data than there is room for")
@@ -365,6 +333,7 @@ class Connection(asyncio.Protocol):
     def _priority(self, _: int, number: int, payload: bytes) -> None:
         if number == 0 or len(payload) != 5:
             raise Fault(FRAME_SIZE_ERROR if number else PROTOCOL_ERROR, "a priority of nothing")
+        self._count_idle()
 
     def _rst_stream(self, _: int, number: int, payload: bytes) -> None:
         if len(payload) != frames.NUMBER.size:
@@ -396,6 +365,7 @@ class Connection(asyncio.Protocol):
             elif name == frames.ENABLE_PUSH and value > 1:
                 raise Fault(PROTOCOL_ERROR, "a push setting that is not allowed")
         self._settled = True
+        self._count_idle()
         self.write(frames.frame(SETTINGS, ACK, 0))
 
     def _resize(self, window: int) -> None:
@@ -413,6 +383,7 @@ class Connection(asyncio.Protocol):
             raise Fault(PROTOCOL_ERROR, "a ping of a stream")
         if len(payload) != 8:
             raise Fault(FRAME_SIZE_ERROR, "a ping of the wrong size")
+        self._count_idle()
         if not flags & ACK:
             self.write(frames.frame(PING, ACK, 0, payload))
         elif payload == GOODBYE:
@@ -456,6 +427,11 @@ class Connection(asyncio.Protocol):
         self._resets += 1
         if self._resets > MAX_RESETS:
             raise Fault(ENHANCE_YOUR_CALM, "too many requests that nobody waits for")
+
+    def _count_idle(self) -> None:
+        self._idle_frames += 1
+        if self._idle_frames > MAX_IDLE_FRAMES:
+            raise Fault(ENHANCE_YOUR_CALM, "too many frames that ask for nothing")
 
     # The way out
 

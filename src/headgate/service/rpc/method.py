@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Literal, NamedTuple, Protocol
 
 from google.protobuf.message import Message
@@ -10,7 +10,8 @@ from google.protobuf.message import Message
 from headgate.service.access import Role
 
 Answered = tuple[bytes, int]  # the answer, and how many checks there were
-Quick = Answered | Coroutine[Any, Any, Answered] | None
+Work = Callable[[], Awaitable[Answered]]
+Quick = Answered | Work | None  # at once, or by work that is to be awaited; None: there is no quick way
 
 
 class Method(NamedTuple):
@@ -18,8 +19,7 @@ class Method(NamedTuple):
 
     `answer` returns a message, or one in the form that it has on the wire. It raises a `HeadgateError` for what is
     the caller's fault, or the store's. `quickly` does the same with a message in the form that it has on the wire,
-    where that can be done: it returns the answer, without waiting if that is possible, and how many checks there were.
-    None: nothing has been done yet.
+    where that can be done; nothing has been done if it returns None.
     """
 
     request: type[Message]

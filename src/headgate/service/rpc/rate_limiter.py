@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Final, Literal
 
 from headgate.core.decision import Decision
@@ -55,7 +56,7 @@ class RateLimiter:
         if some is None:
             return None
         if not self._data.limiter.in_memory:
-            return self._check_elsewhere(some)
+            return partial(self._check_elsewhere, some)
         (concluded,) = self._data.check_alike_at_once(*some)
         return _written_only(concluded), 1
 
@@ -68,7 +69,7 @@ class RateLimiter:
         if some is None:
             return None
         if not self._data.limiter.in_memory:
-            return self._check_many_elsewhere(some)
+            return partial(self._check_many_elsewhere, some)
         return written_alike(self._data.check_alike_at_once(*some)), len(some.subjects)
 
     async def _check_many_elsewhere(self, some: Some) -> tuple[bytes, int]:
