@@ -104,7 +104,8 @@ class AsyncLimiter:
             self._short_way = make(template_of(rule), self._engine.states)
         self.single: Any = self._short_way  # for checks by subject alone; None while they have to go the long way
         self._due: Due | None = None  # there once it has had to do with reservations
-        self.alike = AlikeChecks(self._engine, self._memory or self._store, lambda: self._due is None)
+        store = self._store if self._memory is None else self._memory
+        self.alike = AlikeChecks(self._engine, store, lambda: self._due is None)  # many requests at a time
         self._settling: set[asyncio.Task[Settlement]] = set()
 
     async def check(
