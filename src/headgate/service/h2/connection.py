@@ -367,6 +367,7 @@ class Connection(asyncio.Protocol):
         self._settled = True
         self._count_idle()
         self.write(frames.frame(SETTINGS, ACK, 0))
+        self._pump()  # behind the acknowledgement: by the settings from before, the client may have no room for it
 
     def _resize(self, window: int) -> None:
         if window > frames.LARGEST_WINDOW:
@@ -376,7 +377,6 @@ class Connection(asyncio.Protocol):
             stream.window += more
             if stream.window > frames.LARGEST_WINDOW:
                 raise Fault(FLOW_CONTROL_ERROR, "a window that is too large")
-        self._pump()
 
     def _ping(self, flags: int, number: int, payload: bytes) -> None:
         if number:
