@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-from headgate.core.alike import Alike, AsyncAlike, Pattern
+from headgate.core.alike import AsyncAlike, Pattern
 from headgate.core.check import Charge, Check, Client, Group, Result
 from headgate.core.decision import Decision, States
 from headgate.core.reservation import Claim, Expired
@@ -50,18 +50,6 @@ class SingleStore(Store, Protocol):
         """The short way from subject and cost to decision, for requests with one check, enforced: always this.
 
         The decisions are given `states`, and their subject.
-        """
-        ...
-
-
-@runtime_checkable
-class AlikeStore(Store, Protocol):
-    """A store that has a short way for many requests that are alike."""
-
-    def alike(self, pattern: Pattern) -> Alike:
-        """The short way from subjects to answers: each request is decided by itself, in order, as by `check`.
-
-        It raises `StoreError` if none was decided, or nobody knows which.
         """
         ...
 
@@ -116,12 +104,19 @@ class AsyncSingleStore(AsyncStore, Protocol):
 
 @runtime_checkable
 class AsyncAlikeStore(AsyncStore, Protocol):
-    """`AlikeStore`, awaited. None: there is no short way. At most `most_alike` can be asked at a time."""
+    """A store that has a short way for many requests that are alike."""
 
     @property
-    def most_alike(self) -> int: ...
+    def most_alike(self) -> int:
+        """How many can be asked at a time."""
+        ...
 
-    def alike(self, pattern: Pattern) -> AsyncAlike | None: ...
+    def alike(self, pattern: Pattern) -> AsyncAlike | None:
+        """The short way from subjects to answers: each request is decided by itself, in order, as by `check`.
+
+        It raises `StoreError` if none was decided, or nobody knows which. None: there is no short way.
+        """
+        ...
 
 
 @runtime_checkable
