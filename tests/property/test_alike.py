@@ -60,10 +60,10 @@ class Recorded:
 class World:
     """A service with counters of its own."""
 
-    def __init__(self, snapshot: Snapshot, clock: FakeClock) -> None:
+    def __init__(self, snapshot: Snapshot, clock: FakeClock, max_keys: int = 1_000) -> None:
         self.recorded = Recorded()
         self.meter = Meter()
-        limiter = AsyncLimiter(snapshot, store=MemoryStore(clock=clock, max_keys=20), clock=clock)
+        limiter = AsyncLimiter(snapshot, store=MemoryStore(clock=clock, max_keys=max_keys), clock=clock)
         self.methods = RateLimiter(DataPlane(limiter, meter=self.meter, recorder=self.recorded))
 
     def in_full(self, body: bytes) -> bytes | str:
@@ -123,11 +123,13 @@ def written(batch: list[dict[str, Any]]) -> bytes:
 
 @pytest.mark.parametrize("name", [*ONE, *SEVERAL])
 @examples(30)
-@given(script=st.lists(batches, min_size=1, max_size=8))
-def test_many_at_a_time_or_each_by_itself(name: str, script: list[tuple[float, list[dict[str, Any]]]]) -> None:
+@given(script=st.lists(batches, min_size=1, max_size=8), max_keys=st.sampled_from((3, 1_000)))
+def test_many_at_a_time_or_each_by_itself(
+    name: str, script: list[tuple[float, list[dict[str, Any]]]], max_keys: int
+) -> None:
     clock = FakeClock(START)
     snapshot = (ONE | SEVERAL)[name]
-    one, other = World(snapshot, clock), World(snapshot, clock)
+    one, other = World(snapshot, clock, max_keys), World(snapshot, clock, max_keys)
     for seconds, batch in script:
         clock.advance(seconds)
         body = written(batch)

@@ -125,11 +125,13 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._unread_since = self._loop.time()
-        self._transport.pause_reading()
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         self._unread_since = inf
-        self._transport.resume_reading()
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
         if self._over:
