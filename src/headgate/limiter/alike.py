@@ -51,19 +51,27 @@ class AlikeChecks:
         self._store = store
         self._free = free
         self._snapshot: Snapshot | None = None
-        self._known: dict[tuple[Plan, Pattern], Likeness] = {}  # by that snapshot
+        self._known: dict[tuple[Plan, Pattern] | tuple[Plan, str, int], Likeness] = {}  # by that snapshot
 
     def likeness(self, facts: dict[str, str], fact: str, cost: int) -> Likeness | None:
         """What requests have in common that have these facts, and `fact`, which differs, and cost the same.
 
         None when they have to be looked at one by one; the same object for all that have the same in common.
         """
-        found = self._engine.pattern(facts, fact, cost)
-        if found is None or not self._free():
+        planned = self._engine.plan_alike(facts, fact) if self._free() else None
+        if planned is None:
             return None
-        snapshot, plan, pattern = found
+        snapshot, plan = planned
         if self._snapshot is not snapshot or len(self._known) >= WAYS:
             self._snapshot, self._known = snapshot, {}
+        likeness = self._known.get((plan, fact, cost))
+        return self._found(plan, facts, fact, cost) if likeness is None else likeness
+
+    def _found(self, plan: Plan, facts: dict[str, str], fact: str, cost: int) -> Likeness | None:
+        assert self._snapshot is not None
+        pattern = self._engine.pattern(plan, facts, fact, cost)
+        if pattern is None:
+            return None
         likeness = self._known.get((plan, pattern))
         if likeness is None:
             ask: Any = None
@@ -72,8 +80,12 @@ class AlikeChecks:
                 ask = self._store.alike(pattern)
             elif isinstance(self._store, AsyncAlikeStore):
                 ask, most = self._store.alike(pattern), self._store.most_alike
-            likeness = self._known[plan, pattern] = Likeness(snapshot, plan, cost, pattern, ask, most)
-        return None if likeness.ask is None else likeness
+            if ask is None:
+                return None
+            likeness = self._known[plan, pattern] = Likeness(self._snapshot, plan, cost, pattern, ask, most)
+        if all(own or not one.rule.facts for own, one in zip(pattern.own, plan.applied, strict=True)):
+            self._known[plan, fact, cost] = likeness  # whatever the other facts say
+        return likeness
 
     def holds(self, likeness: Likeness, facts: dict[str, str], fact: str) -> bool:
         """Whether requests can still be decided by what they have in common."""

@@ -184,24 +184,27 @@ class Engine:
         """What makes the short way for requests to which this rule applies alone; None when there is none."""
         return self.leased if rule.sync == "leased" and self.leased is not None else self._single
 
-    def pattern(self, facts: dict[str, str], fact: str, cost: int) -> tuple[Snapshot, Plan, Pattern] | None:
-        """What requests have in common that have these facts, and one more, which differs: the rules that apply, and
-        the checks. None when they have to be looked at one by one."""
+    def plan_alike(self, facts: dict[str, str], fact: str) -> Planned | None:
+        """Which rules apply to requests that have these facts, and one more, which differs. None when that depends on
+        what it says, and requests have to be looked at one by one."""
         snapshot = self.holder.current
-        if snapshot.terms is not None or snapshot.depends_on(fact, facts) or not 0 < cost <= MAX_INT:
+        if snapshot.terms is not None or snapshot.depends_on(fact, facts):
             return None
-        plan = snapshot.plan({**facts, fact: ""}, self.clock, None)
+        return snapshot, snapshot.plan({**facts, fact: ""}, self.clock, None)
+
+    def pattern(self, plan: Plan, facts: dict[str, str], fact: str, cost: int) -> Pattern | None:
+        """What is asked for such requests; None when there is no asking for them together."""
         checks, own = [], []
         for one in plan.applied:
             total = one.template.cost * cost
             by_it = one.fact == fact
-            if total > MAX_INT or (fact in one.rule.facts and not by_it):
+            if not 0 < total <= MAX_INT or (fact in one.rule.facts and not by_it):
                 return None
             if one.rule.sync == "leased" and self.leased is not None:
                 return None
             checks.append(one.template._replace(subject="" if by_it else one.subject(facts), cost=total))
             own.append(by_it)
-        return (snapshot, plan, Pattern(tuple(checks), tuple(own))) if checks else None
+        return Pattern(tuple(checks), tuple(own)) if checks else None
 
     def quick(self, snapshot: Snapshot) -> Mapping[Plan, Any]:
         """The short ways that were found before, as far as they may be taken now."""

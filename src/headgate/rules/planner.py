@@ -75,6 +75,7 @@ class Planner:
             for fact, wanted in rule.match.items():
                 values.setdefault(fact, set()).add(wanted)
         self._values = tuple((fact, frozenset(wanted)) for fact, wanted in values.items())
+        self._by_value = frozenset((*_NAMED, *values))  # facts of which it matters what they say
         self._by_tier = bool(self._tiers) or "tier" in self._facts
         self._by_user = "user" in self._facts  # only rules that count by user can be overridden
         self._asks = not isinstance(directory, Listed) or directory.has_tiers or directory.has_overrides
@@ -127,13 +128,14 @@ class Planner:
 
         A user that has to be looked up counts as that.
         """
-        if self._exempt is not None or fact in _NAMED or any(fact == name for name, _ in self._values):
+        if self._exempt is not None or fact in self._by_value:
             return True
+        if not self._asks or not (fact == "user" or "user" in facts):
+            return False
         directory = self._directory
-        looked_up = (directory.has_overrides and self._by_user) or (
+        return (directory.has_overrides and self._by_user) or (
             directory.has_tiers and self._by_tier and "tier" not in facts
         )
-        return looked_up and (fact == "user" or "user" in facts)
 
     def _tier(self, facts: Facts, user: User | None) -> str | None:
         tier = facts.get("tier")

@@ -21,7 +21,7 @@ from headgate.telemetry.meter import Meter
 
 __all__ = ["MAX_BATCH", "Ask", "Concluded", "DataPlane", "Part", "Shape"]
 
-_WRITTEN: Final = frozenset(("api_key", "ip"))  # facts that are written anew
+_WRITTEN: Final = ("api_key", "ip")  # facts that are written anew
 
 MAX_BATCH: Final = 1_000  # checks in one call
 
@@ -87,7 +87,7 @@ class DataPlane:
 
     def shape(self, facts: dict[str, str], fact: str, cost: int) -> Shape | None:
         """What is said of requests that differ in this one fact alone, if they can be decided many at a time."""
-        if cost == 0 or not _WRITTEN.isdisjoint((fact, *facts)):
+        if cost == 0 or fact in _WRITTEN or "api_key" in facts or "ip" in facts:
             return None
         likeness = self.limiter.alike.likeness(facts, fact, cost)
         return None if likeness is None else Shape(facts, fact, likeness)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, aclosing
 from functools import partial
 from time import perf_counter
 from typing import Any, Final, NamedTuple
@@ -292,11 +292,12 @@ class FlowCall(Call):
         assert isinstance(method, Flow)
         try:
             await self._require()
-            async for answer in method.answers(self._requests()):
-                if not self._begun:
-                    self._begun = True
-                    self.begin(HEAD)
-                await self.send(framed(answer.SerializeToString()))
+            async with aclosing(method.answers(self._requests())) as answers:
+                async for answer in answers:
+                    if not self._begun:
+                        self._begun = True
+                        self.begin(HEAD)
+                    await self.send(framed(answer.SerializeToString()))
         except Exception as error:  # noqa: BLE001 - told to the caller, and logged
             if not self._gone:
                 self._fail(ended(error, self._route.name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from typing import Final
 
 from headgate.service.grpc.status import Code, Ended
@@ -53,7 +53,7 @@ class Health:
             statuses={name: Response(status=status) for name, status in self._statuses.items()}
         )
 
-    async def watch(self, requests: AsyncIterator[messages.HealthCheckRequest]) -> AsyncIterator[Response]:
+    async def watch(self, requests: AsyncIterator[messages.HealthCheckRequest]) -> AsyncGenerator[Response]:
         """Tell how a service is, now and whenever that changes."""
         request = await anext(requests, None)
         if request is None:

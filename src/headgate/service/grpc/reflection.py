@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
@@ -30,7 +30,7 @@ class Reflection:
 
     async def answers(
         self, requests: AsyncIterator[messages.ServerReflectionRequest]
-    ) -> AsyncIterator[messages.ServerReflectionResponse]:
+    ) -> AsyncGenerator[messages.ServerReflectionResponse]:
         """An answer to each request."""
         async for request in requests:
             try:

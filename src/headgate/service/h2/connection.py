@@ -107,7 +107,7 @@ class Connection(asyncio.Protocol):
         connected = transport.get_extra_info("socket")
         if connected is not None and connected.family != socket.AF_UNIX:
             with suppress(OSError):  # it may be gone
-                connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # or one that vanished is never missed
+                _keep_alive(connected)
         limits = {
             frames.MAX_CONCURRENT_STREAMS: MAX_STREAMS,
             frames.INITIAL_WINDOW_SIZE: self._app.window,
@@ -485,6 +485,14 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
         else:
             self._loop.call_later(LINGER_SECONDS, self._linger)
+
+
+def _keep_alive(connected: Any) -> None:
+    """Have the system notice a client that has vanished."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
+        if hasattr(socket, name):  # not all systems let one say
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 _READ: Final[dict[int, Callable[[Connection, int, int, bytes], None]]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Literal, NamedTuple, Protocol
 
 from google.protobuf.message import Message
@@ -33,7 +33,7 @@ class Flow(NamedTuple):
     """Any number of messages, any number of answers. The rest is as it is with a method."""
 
     request: type[Message]
-    answers: Callable[[AsyncIterator[Any]], AsyncIterator[Message]]
+    answers: Callable[[AsyncIterator[Any]], AsyncGenerator[Message]]
     role: Role | None = "viewer"
 
 
