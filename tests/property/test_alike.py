@@ -42,6 +42,7 @@ SEVERAL = {
     "exempt": Snapshot([USERS], exemptions=[Exemption(type="user", value="bob")]),
     "overridden": Snapshot([USERS], users=[User(id="bob", overrides=[Override(rule="users", limit=2)])]),
     "tiers": Snapshot([Rule(id="gold", quota="2/minute", tiers=["gold"]), USERS], users=[User(id="ann", tier="gold")]),
+    "a long name": Snapshot([Rule(id="r" * 20_000, quota="5/minute"), EVERYBODY]),
     "none": Snapshot([Rule(id="elsewhere", quota="1/minute", endpoints=["/nowhere"])]),
     "warnings": Snapshot([USERS], warning_at=50, warning_until=20),
 }

@@ -58,46 +58,46 @@ def written_alike(concluded: Sequence[Concluded]) -> bytes:
 def written_usual(concluded: Concluded) -> list[bytes]:
     """Decisions on requests that are alike, each as a CheckResponse: of those that are not as usual, nonsense."""
     checks, (now_us, figures, _), _, _, orders = concluded
+    step = 3 * len(checks)
     seconds = {us: _recent_varint(_seconds(now_us + us)) for us in set(figures[2::3])}  # nearly always a few
-    known = [_known.get(id(check)) or _remember(check) for check in checks]
-    if len(checks) == 1:
-        ((_, response, status),) = known
-        head, limit = _USUAL + response + b"\x10", checks[0].quota.capacity
-        return [
-            _written_one(head, status, limit, remaining, seconds[reset_us])
-            for remaining, reset_us in zip(figures[1::3], figures[2::3], strict=True)
-        ]
-    limits = [check.quota.capacity for check in checks]
-    heads = [_USUAL + response + b"\x10" for _, response, _ in known]
-    count = 3 * len(checks)
-    responses = []
-    for start, order in zip(range(0, len(figures), count), orders, strict=True):
-        at = start + 3 * order[0]
-        left = varint(figures[at + 1])
-        used, reset_at = varint(max(0, limits[order[0]] - figures[at + 1])), seconds[figures[at + 2]]
-        parts = [heads[order[0]], used, b"\x20", left, b"\x28", reset_at]
-        for one in order:
-            at = start + 3 * one
-            left, reset_at, status = varint(figures[at + 1]), seconds[figures[at + 2]], known[one][2]
-            parts += (
-                b"\x52",
-                _recent_varint(len(status) + len(left) + len(reset_at) + 2),
-                status,
-                b"\x28",
-                left,
-                b"\x30",
-                reset_at,
-            )
-        responses.append(b"".join(parts))
-    return responses
+    columns = [
+        _Column(check, figures[3 * at + 1 :: step], [seconds[us] for us in figures[3 * at + 2 :: step]])
+        for at, check in enumerate(checks)
+    ]
+    if len(columns) == 1:
+        return [columns[0].written(place, b"") for place in range(len(orders))]
+    return [
+        columns[first].written(place, b"".join([columns[at].status(place) for at in others]))
+        for place, (first, *others) in enumerate(orders)
+    ]
 
 
-def _written_one(head: bytes, status: bytes, limit: int, remaining: int, reset_at: bytes) -> bytes:
-    """The usual CheckResponse, on one rule."""
-    left = varint(remaining)
-    length = _LAST[len(status) + len(left) + len(reset_at) + 2]
-    used = varint(limit - remaining)
-    return b"%b%b\x20%b\x28%b\x52%b%b\x28%b\x30%b" % (head, used, left, reset_at, length, status, left, reset_at)
+class _Column:
+    """What one check has to say in each of many usual answers."""
+
+    __slots__ = ("_head", "_lefts", "_lengths", "_limit", "_remaining", "_resets_at", "_status")
+
+    def __init__(self, check: Check, remaining: Sequence[int], resets_at: Sequence[bytes]) -> None:
+        _, response, self._status = _known.get(id(check)) or _remember(check)
+        self._head = _USUAL + response
+        self._limit = check.quota.capacity
+        self._remaining = remaining
+        self._lefts = list(map(varint, remaining))
+        self._resets_at = resets_at
+        # Of a status, by what its figures take: they are two numbers.
+        self._lengths = [varint(len(self._status) + 2 + more) for more in range(2 * len(_NEVER) + 1)]
+
+    def written(self, place: int, others: bytes) -> bytes:
+        """The whole answer, if it is this check that binds. `others` are the statuses of all other checks."""
+        left, reset_at = self._lefts[place], self._resets_at[place]
+        used, length = varint(self._limit - self._remaining[place]), self._lengths[len(left) + len(reset_at)]
+        figures = (self._head, used, left, reset_at, length, self._status, left, reset_at, others)
+        return b"%b\x10%b\x20%b\x28%b\x52%b%b\x28%b\x30%b%b" % figures
+
+    def status(self, place: int) -> bytes:
+        """The check's part in `limits`."""
+        left, reset_at = self._lefts[place], self._resets_at[place]
+        return b"\x52%b%b\x28%b\x30%b" % (self._lengths[len(left) + len(reset_at)], self._status, left, reset_at)
 
 
 def _written_whole(decision: Decision) -> bytes:
