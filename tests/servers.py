@@ -8,11 +8,13 @@ that Headgate works on).
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +26,7 @@ from redis.retry import Retry
 
 OVERRIDE = "HEADGATE_TEST_REDIS_SERVER"
 START_SECONDS = 10.0
+_CHANCE = random.SystemRandom()  # the tests of several processes look for ports at the same time
 
 
 def binaries() -> dict[str, Path]:
@@ -53,10 +56,12 @@ def binaries() -> dict[str, Path]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that is not in use, below those that the system gives to clients: no connection takes it meanwhile."""
+    while True:
+        port = _CHANCE.randrange(10_000, 32_768)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def gone(process: subprocess.Popen[bytes], seconds: float) -> None:
