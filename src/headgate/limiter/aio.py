@@ -19,6 +19,7 @@ from headgate.limiter.batch import Ask, Part, Way, ask_together, ways
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
 from headgate.limiter.engine import Asked, Engine, Known, Request, Rules, Subject, Wait, is_plain
+from headgate.limiter.pulse import AsyncPulse
 from headgate.limiter.reservation import (
     AT_MOST,
     AsyncReservation,
@@ -36,7 +37,14 @@ from headgate.rules.plan import template_of
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
-from headgate.stores.protocol import AsyncReservingStore, AsyncSingle, AsyncSingleStore, AsyncStore, Single
+from headgate.stores.protocol import (
+    AsyncBeatingStore,
+    AsyncReservingStore,
+    AsyncSingle,
+    AsyncSingleStore,
+    AsyncStore,
+    Single,
+)
 from headgate.stores.urls import open_async_store
 
 P = ParamSpec("P")
@@ -82,12 +90,17 @@ class AsyncLimiter:
             blocks=None if isinstance(self._store, AsyncMemoryStore) else Blocks(),
             single=self._single_of(),
         )
+        self._pulse: AsyncPulse | None = None
+        beats = isinstance(self._store, AsyncBeatingStore | AsyncReservingStore)
+        if beats and not isinstance(self._store, AsyncMemoryStore):
+            self._engine.pulse = self._pulse = AsyncPulse(self._store, self._engine)
         self.in_memory = self._memory is not None  # whether it counts in this process, and can check at once
         self.holder = self._engine.holder  # of the rules in force
         rule, single = self._engine.only_rule, self._single_of()
         self._short_way: AsyncSingle | Single | None = None
         if rule is not None and single is not None:
-            self._short_way = single(template_of(rule), self._engine.states)
+            way = single(template_of(rule), self._engine.states)
+            self._short_way = self._engine.attended(rule.failure_mode, way)
         self.single: Any = self._short_way  # for checks by subject alone; None while they have to go the long way
         self._due: Due | None = None  # there once it has had to do with reservations
         self._settling: set[asyncio.Task[Settlement]] = set()
@@ -302,7 +315,11 @@ class AsyncLimiter:
     def sibling(self, rules: Rules, *, name: str = "default") -> AsyncLimiter:
         """See `Limiter.sibling`."""
         engine = self._engine
-        return AsyncLimiter(rules, store=self._store, clock=engine.clock, name=name, failure_mode=engine.failure_mode)
+        mode = engine.failure_mode
+        limiter = AsyncLimiter(rules, store=self._store, clock=engine.clock, name=name, failure_mode=mode)
+        if self._pulse is not None and limiter._pulse is not None:
+            self._pulse.siblings.add(limiter._pulse)
+        return limiter
 
     async def give_back(self, decision: Decision) -> None:
         """See `Limiter.give_back`."""
@@ -352,6 +369,8 @@ class AsyncLimiter:
             await asyncio.to_thread(self._engine.close)  # it waits for the watcher's thread
         if self._settling:
             await asyncio.wait(self._settling)
+        if self._pulse is not None:
+            await self._pulse.close()
         if self._owned:
             await self._store.close()
 

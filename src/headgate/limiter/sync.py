@@ -16,6 +16,7 @@ from headgate.errors import RateLimited, StoreError
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
 from headgate.limiter.engine import Asked, Engine, Request, Rules, Subject, Wait
+from headgate.limiter.pulse import Pulse
 from headgate.limiter.reservation import (
     AT_MOST,
     Due,
@@ -32,7 +33,7 @@ from headgate.rules.plan import template_of
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import MemoryStore
-from headgate.stores.protocol import ReservingStore, Single, SingleStore, Store
+from headgate.stores.protocol import BeatingStore, ReservingStore, Single, SingleStore, Store
 from headgate.stores.urls import open_store
 
 P = ParamSpec("P")
@@ -80,10 +81,14 @@ class Limiter:
             blocks=None if isinstance(self._store, MemoryStore) else Blocks(),
             single=self._store.single if isinstance(self._store, SingleStore) else None,
         )
+        self._pulse: Pulse | None = None
+        if not isinstance(self._store, MemoryStore) and isinstance(self._store, BeatingStore | ReservingStore):
+            self._engine.pulse = self._pulse = Pulse(self._store, self._engine)
         rule = self._engine.only_rule
         self._short_way: Single | None = None
         if rule is not None and isinstance(self._store, SingleStore):
-            self._short_way = self._store.single(template_of(rule), self._engine.states)
+            way = self._store.single(template_of(rule), self._engine.states)
+            self._short_way = self._engine.attended(rule.failure_mode, way)
         self._single = self._short_way
         self._due: Due | None = None  # there once it has had to do with reservations
 
@@ -267,7 +272,10 @@ class Limiter:
         It need not be closed, as the store is not its own.
         """
         engine = self._engine
-        return Limiter(rules, store=self._store, clock=engine.clock, name=name, failure_mode=engine.failure_mode)
+        limiter = Limiter(rules, store=self._store, clock=engine.clock, name=name, failure_mode=engine.failure_mode)
+        if self._pulse is not None and limiter._pulse is not None:
+            self._pulse.siblings.add(limiter._pulse)
+        return limiter
 
     def give_back(self, decision: Decision) -> None:
         """Undo what an allowed `decision` of this limiter, or of another on its store, has just charged.
@@ -319,6 +327,8 @@ class Limiter:
     def close(self) -> None:
         """Stop watching the rules' file, and give back the store's connections, if this limiter opened them."""
         self._engine.close()
+        if self._pulse is not None:
+            self._pulse.close()
         if self._owned:
             self._store.close()
 

@@ -13,6 +13,7 @@ from headgate.core.check import Charge, Check, Client, Group, Result
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States, single
 from headgate.core.reservation import Claim, Expired
+from headgate.core.share import Standing
 from headgate.errors import IdempotencyConflict, StoreError
 from headgate.stores.observer import StoreObserver
 from headgate.stores.protocol import AsyncSingle
@@ -100,6 +101,9 @@ class AsyncRedisStore:
 
     async def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
         await self._follow(self._plans.adjust(refunds, surcharges))
+
+    async def beat(self, name: str, node: str, ttl_us: int) -> Standing:
+        return await self._follow(self._plans.beat(name, node, ttl_us))
 
     async def close(self) -> None:
         if self._lookout is not None:

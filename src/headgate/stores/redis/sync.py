@@ -14,6 +14,7 @@ from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States, single
 from headgate.core.key import key
 from headgate.core.reservation import Claim, Expired
+from headgate.core.share import Standing
 from headgate.errors import IdempotencyConflict, StoreError
 from headgate.stores.observer import StoreObserver
 from headgate.stores.protocol import Single
@@ -112,6 +113,9 @@ class RedisStore:
 
     def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
         self._follow(self._plans.adjust(refunds, surcharges))
+
+    def beat(self, name: str, node: str, ttl_us: int) -> Standing:
+        return self._follow(self._plans.beat(name, node, ttl_us))
 
     def close(self) -> None:
         if self._lookout is not None:
