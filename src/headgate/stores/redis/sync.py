@@ -19,6 +19,7 @@ from headgate.errors import IdempotencyConflict, StoreError
 from headgate.stores.observer import StoreObserver
 from headgate.stores.protocol import Single
 from headgate.stores.redis import script
+from headgate.stores.redis.exhausted import Exhausted
 from headgate.stores.redis.faults import Address, fault, turn
 from headgate.stores.redis.lookout import Lookout
 from headgate.stores.redis.node import Node, Parcel, Trip
@@ -57,6 +58,8 @@ class RedisStore:
         self._observer = observer
         self._slotted = self._target.topology == "cluster"
         self._plans = Plans(self._options, self._now_us, slotted=self._slotted)
+        remember_us = self._options.remember_us(own_time=clock is not None)
+        self.exhausted = Exhausted(remember_us, clock, slotted=self._slotted)
         self._topology = Topology(self._make, self._drop)
         self._heard = Condition()  # something was, of who serves what
         self._lookout: Lookout | None = None
@@ -69,38 +72,74 @@ class RedisStore:
         _stores.add(self)
 
     def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
+        exhausted = self.exhausted
+        if exhausted.known:
+            answers = exhausted.answers(groups)
+            if any(answers):
+                asked = iter(self._decide([group for group, known in zip(groups, answers, strict=True) if not known]))
+                return [known or next(asked) for known in answers]
+        return self._decide(groups)
+
+    def _decide(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
+        exhausted = self.exhausted
         results: list[Result | IdempotencyConflict] = []
-        for run in self._plans.runs(groups):
-            results += self._follow(self._plans.decide(run))
+        try:
+            for run in self._plans.runs(groups):
+                asked_us, epoch = exhausted.now_us(), exhausted.epoch
+                decided = self._follow(self._plans.decide(run))
+                exhausted.learn(run, decided, asked_us, epoch)
+                results += decided
+        except StoreError:
+            exhausted.clear()
+            raise
         return results
 
     def single(self, template: Check, states: States | None = None) -> Single:
         """The short way: the same command and reply, of which all but subject and cost are known beforehand."""
         head, tail = script.frame(template.quota)
         pack, space, templates, ask = script.packer(template.quota), template.space, (template,), self._ask
-        rule, quota, timeout = template.rule, template.quota, self._options.timeout
+        rule, quota, timeout, exhausted = template.rule, template.quota, self._options.timeout, self.exhausted
 
         def check(subject: str, cost: int) -> Decision:
             name = key(space, subject)
+            if name in exhausted.known:
+                known = exhausted.answer(name, ((quota, cost, True),))
+                if known is not None:
+                    return single(templates, known.outcomes[0], known.now_us, cost, states, subject)
+            epoch = exhausted.epoch
             sent_us: script.Argument = "" if self._clock is None else self._clock.now_us()
             deadline = monotonic() + timeout
             parcel = Parcel((*head, name, sent_us, *tail, cost), False, pack(name, sent_us, cost))
-            reply = ask(subject, parcel, deadline)
-            if reply is None:  # not as easy as that: somebody else is to be asked
-                run = (Group((Check(rule, space, subject, quota, cost),)),)
-                (result,) = self._follow(self._plans.decide(run), deadline)
-                now_us, (outcome,), _ = cast("Result", result)
-                return single(templates, outcome, now_us, cost, states, subject)
+            try:
+                reply = ask(subject, parcel, deadline)
+                if reply is None:  # not as easy as that: somebody else is to be asked
+                    run = (Group((Check(rule, space, subject, quota, cost),)),)
+                    (result,) = self._follow(self._plans.decide(run), deadline)
+                    now_us, (outcome,), _ = cast("Result", result)
+                    return single(templates, outcome, now_us, cost, states, subject)
+            except StoreError:
+                exhausted.clear()
+                raise
             now_us, wait_us, remaining, reset_us = reply
-            return single(templates, Outcome(wait_us, remaining, reset_us), now_us, cost, states, subject)
+            outcome = Outcome(wait_us, remaining, reset_us)
+            if wait_us > 0:
+                asked_us = round((deadline - timeout) * 1_000_000) if sent_us == "" else int(sent_us)
+                exhausted.put(name, ((quota, cost, True),), Result(now_us, (outcome,)), asked_us, epoch)
+            return single(templates, outcome, now_us, cost, states, subject)
 
         return check
 
     def refund(self, charges: Sequence[Charge]) -> None:
-        self._follow(self._plans.refund(charges))
+        try:
+            self._follow(self._plans.refund(charges))
+        finally:  # a call that failed may have been executed
+            self.exhausted.drop(charge.check for charge in charges)
 
     def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
-        self._follow(self._plans.reset(checks, clients))
+        try:
+            self._follow(self._plans.reset(checks, clients))
+        finally:
+            self.exhausted.drop(checks)
 
     def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
         self._follow(self._plans.hold(reservation_id, record, ttl_us))
@@ -112,7 +151,10 @@ class RedisStore:
         return self._follow(self._plans.expire())
 
     def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
-        self._follow(self._plans.adjust(refunds, surcharges))
+        try:
+            self._follow(self._plans.adjust(refunds, surcharges))
+        finally:
+            self.exhausted.drop([*(charge.check for charge in refunds), *surcharges])
 
     def beat(self, name: str, node: str, ttl_us: int) -> Standing:
         return self._follow(self._plans.beat(name, node, ttl_us))
