@@ -219,6 +219,7 @@ class AsyncLimiter:
         try:
             results = await self._store.check([together.group]) if together.group.checks else []
         except StoreError as error:
+            self.single = None  # until the long way finds the store well again
             return self._engine.conclude(together.asked, error)
         own = [one for result in results if isinstance(result, Result) for one in together.results(result)]
         return self._engine.conclude(together.asked, own)
@@ -474,6 +475,7 @@ class AsyncLimiter:
         try:
             results = await self._store.check(groups) if groups else []
         except StoreError as error:
+            self.single = None  # until this way finds the store well again
             return self._engine.conclude(asked, error)
         decisions = self._engine.conclude(asked, results)
         if not self._engine.failing:

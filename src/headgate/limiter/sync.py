@@ -380,6 +380,7 @@ class Limiter:
         try:
             results = self._store.check(groups) if groups else []
         except StoreError as error:
+            self._single = None  # until this way finds the store well again
             return self._engine.conclude(asked, error)
         decisions = self._engine.conclude(asked, results)
         if not self._engine.failing:
