@@ -31,6 +31,7 @@ class Check(NamedTuple):
     cost: int = 1  # 0 looks and charges nothing
     enforced: bool = True  # False: a shadow; evaluated and counted, but never refuses
     refusal: Refusal = REFUSAL
+    leased: bool = False  # nodes hold slices of it, and give them back all the time: what is refused soon may not be
 
     @property
     def key(self) -> str:

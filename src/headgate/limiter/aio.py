@@ -20,6 +20,7 @@ from headgate.limiter.blocks import Blocks
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
 from headgate.limiter.engine import Asked, Engine, Known, Request, Rules, Subject, Wait, is_plain
 from headgate.limiter.leasing import AsyncLeasing
+from headgate.limiter.pulse import AsyncPulse
 from headgate.limiter.reservation import (
     AT_MOST,
     AsyncReservation,
@@ -38,7 +39,14 @@ from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.leases import Decided, LeaseStatus
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
-from headgate.stores.protocol import AsyncReservingStore, AsyncSingle, AsyncSingleStore, AsyncStore, Single
+from headgate.stores.protocol import (
+    AsyncBeatingStore,
+    AsyncReservingStore,
+    AsyncSingle,
+    AsyncSingleStore,
+    AsyncStore,
+    Single,
+)
 from headgate.stores.urls import open_async_store
 
 P = ParamSpec("P")
@@ -84,6 +92,10 @@ class AsyncLimiter:
             blocks=None if isinstance(self._store, AsyncMemoryStore) else Blocks(),
             single=self._single_of(),
         )
+        self._pulse: AsyncPulse | None = None
+        beats = isinstance(self._store, AsyncBeatingStore | AsyncReservingStore)
+        if beats and not isinstance(self._store, AsyncMemoryStore):
+            self._engine.pulse = self._pulse = AsyncPulse(self._store, self._engine)
         self.in_memory = self._memory is not None  # whether it counts in this process, and can check at once
         self.holder = self._engine.holder  # of the rules in force
         self._leasing: AsyncLeasing | None = None  # in memory, asking the store costs no more than a lease would
@@ -94,7 +106,8 @@ class AsyncLimiter:
         make = None if rule is None else self._engine.maker(rule)
         self._short_way: AsyncSingle | Single | None = None
         if rule is not None and make is not None:
-            self._short_way = make(template_of(rule), self._engine.states)
+            way = make(template_of(rule), self._engine.states)
+            self._short_way = self._engine.attended(rule.failure_mode, way)
         self.single: Any = self._short_way  # for checks by subject alone; None while they have to go the long way
         self._due: Due | None = None  # there once it has had to do with reservations
         self._settling: set[asyncio.Task[Settlement]] = set()
@@ -213,8 +226,10 @@ class AsyncLimiter:
         try:
             results, answered = await self._check([together.group] if together.group.checks else [])
         except StoreError as error:
+            self.single = None  # until the long way finds the store well again
             return self._engine.conclude(together.asked, error)
         if results and isinstance(results[0], StoreError):
+            self.single = None
             return self._engine.conclude(together.asked, results[0])
         own = [one for result in results if isinstance(result, Result) for one in together.results(result)]
         return self._engine.conclude(together.asked, own, answered=answered)
@@ -313,7 +328,11 @@ class AsyncLimiter:
     def sibling(self, rules: Rules, *, name: str = "default") -> AsyncLimiter:
         """See `Limiter.sibling`."""
         engine = self._engine
-        return AsyncLimiter(rules, store=self._store, clock=engine.clock, name=name, failure_mode=engine.failure_mode)
+        mode = engine.failure_mode
+        limiter = AsyncLimiter(rules, store=self._store, clock=engine.clock, name=name, failure_mode=mode)
+        if self._pulse is not None and limiter._pulse is not None:
+            self._pulse.siblings.add(limiter._pulse)
+        return limiter
 
     async def give_back(self, decision: Decision) -> None:
         """See `Limiter.give_back`."""
@@ -365,6 +384,8 @@ class AsyncLimiter:
             await asyncio.wait(self._settling)
         if self._leasing is not None:
             await self._leasing.close()
+        if self._pulse is not None:
+            await self._pulse.close()
         if self._owned:
             await self._store.close()
 
@@ -478,8 +499,8 @@ class AsyncLimiter:
         try:
             results, answered = await self._check(groups, leasing=leasing)
         except StoreError as error:
+            self.single = None  # until this way finds the store well again
             return self._engine.conclude(asked, error)
         decisions = self._engine.conclude(asked, results, answered=answered)
-        if not self._engine.failing:
-            self.single = self._short_way
+        self.single = None if self._engine.failing else self._short_way  # leases fail for some, and not for others
         return decisions

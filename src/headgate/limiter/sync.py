@@ -18,6 +18,7 @@ from headgate.limiter.blocks import Blocks
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
 from headgate.limiter.engine import Asked, Engine, Request, Rules, Subject, Wait
 from headgate.limiter.leasing import Leasing
+from headgate.limiter.pulse import Pulse
 from headgate.limiter.reservation import (
     AT_MOST,
     Due,
@@ -35,7 +36,7 @@ from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.leases import Decided, LeaseStatus
 from headgate.stores.memory import MemoryStore
-from headgate.stores.protocol import ReservingStore, Single, SingleStore, Store
+from headgate.stores.protocol import BeatingStore, ReservingStore, Single, SingleStore, Store
 from headgate.stores.urls import open_store
 
 P = ParamSpec("P")
@@ -87,11 +88,15 @@ class Limiter:
         if not isinstance(self._store, MemoryStore):
             self._leasing = Leasing(self._store, self._engine.holder, clock)
             self._engine.leased = self._leasing.single
+        self._pulse: Pulse | None = None
+        if not isinstance(self._store, MemoryStore) and isinstance(self._store, BeatingStore | ReservingStore):
+            self._engine.pulse = self._pulse = Pulse(self._store, self._engine)
         rule = self._engine.only_rule
         make = None if rule is None else self._engine.maker(rule)
         self._short_way: Single | None = None
         if rule is not None and make is not None:
-            self._short_way = make(template_of(rule), self._engine.states)
+            way = make(template_of(rule), self._engine.states)
+            self._short_way = self._engine.attended(rule.failure_mode, way)
         self._single = self._short_way
         self._due: Due | None = None  # there once it has had to do with reservations
 
@@ -277,7 +282,10 @@ class Limiter:
         It need not be closed, as the store is not its own.
         """
         engine = self._engine
-        return Limiter(rules, store=self._store, clock=engine.clock, name=name, failure_mode=engine.failure_mode)
+        limiter = Limiter(rules, store=self._store, clock=engine.clock, name=name, failure_mode=engine.failure_mode)
+        if self._pulse is not None and limiter._pulse is not None:
+            self._pulse.siblings.add(limiter._pulse)
+        return limiter
 
     def give_back(self, decision: Decision) -> None:
         """Undo what an allowed `decision` of this limiter, or of another on its store, has just charged.
@@ -331,6 +339,8 @@ class Limiter:
         self._engine.close()
         if self._leasing is not None:
             self._leasing.close()
+        if self._pulse is not None:
+            self._pulse.close()
         if self._owned:
             self._store.close()
 
@@ -392,8 +402,8 @@ class Limiter:
         try:
             results, answered = self._check(groups, leasing=leasing)
         except StoreError as error:
+            self._single = None  # until this way finds the store well again
             return self._engine.conclude(asked, error)
         decisions = self._engine.conclude(asked, results, answered=answered)
-        if not self._engine.failing:
-            self._single = self._short_way
+        self._single = None if self._engine.failing else self._short_way  # leases fail for some, and not for others
         return decisions

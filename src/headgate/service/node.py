@@ -91,10 +91,12 @@ class Node:
         self.limiter = AsyncLimiter(self.source, store=self._store)
         self.plane = DataPlane(self.limiter, meter=self.meter, recorder=self.auditor)
         self.auditor.start()
+        known = getattr(self._store, "exhausted", None)  # which stores in memory have not
         self.metrics = Metrics(
             self.meter,
             holder=self.source.holder,
             failing=lambda: self.limiter.failing,
+            exhausted=None if known is None else lambda: known.hits,
             rules=self.source.status,
             database=self.source.status if isinstance(self.source, DatabaseSource) else None,
             audit=self.auditor.status,

@@ -12,11 +12,14 @@ from typing import Any, Final, TypeVar, cast
 from headgate.core.check import Charge, Check, Client, Group, Result
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States, single
+from headgate.core.key import key
 from headgate.core.reservation import Claim, Expired
+from headgate.core.share import Standing
 from headgate.errors import IdempotencyConflict, StoreError
 from headgate.stores.observer import StoreObserver
 from headgate.stores.protocol import AsyncSingle
 from headgate.stores.redis.aio_node import AsyncNode, Route
+from headgate.stores.redis.exhausted import Exhausted
 from headgate.stores.redis.faults import Address, turn
 from headgate.stores.redis.lookout import Lookout
 from headgate.stores.redis.options import read_url
@@ -44,6 +47,8 @@ class AsyncRedisStore:
         self._observer = observer
         self._slotted = self._target.topology == "cluster"
         self._plans = Plans(self._options, self._now_us, slotted=self._slotted)
+        remember_us = self._options.remember_us(own_time=clock is not None)
+        self.exhausted = Exhausted(remember_us, clock, slotted=self._slotted)
         self._topology = Topology(self._make, self._drop)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listening: set[asyncio.Future[None]] = set()  # those who wait to hear who serves what
@@ -54,22 +59,55 @@ class AsyncRedisStore:
             self._only = AsyncNode(self._target.way, self._options, observer, self._now_us)
 
     async def check(self, groups: Sequence[Group]) -> Results:
-        if self._only is not None and len(groups) <= self._options.max_batch:
-            return cast("Results", await self._only.join(groups))
+        exhausted = self.exhausted
+        if exhausted.known:
+            answers = exhausted.answers(groups)
+            if any(answers):
+                rest = [group for group, known in zip(groups, answers, strict=True) if not known]
+                asked = iter(await self._decide(rest) if rest else [])
+                return [known or next(asked) for known in answers]
+        return await self._decide(groups)
+
+    async def _decide(self, groups: Sequence[Group]) -> Results:
+        exhausted = self.exhausted
         results: Results = []
-        for run in self._plans.runs(groups):  # one after the other: none may overtake the one before
-            results += await self._follow(self._plans.decide(run))
+        whole = self._only is not None and len(groups) <= self._options.max_batch
+        try:
+            for run in (groups,) if whole else self._plans.runs(groups):  # in turn: none may overtake the one before
+                asked_us, epoch = exhausted.now_us(), exhausted.epoch
+                if whole:
+                    assert self._only is not None
+                    decided = cast("Results", await self._only.join(run))
+                else:
+                    decided = await self._follow(self._plans.decide(run))
+                exhausted.learn(run, decided, asked_us, epoch)
+                results += decided
+        except StoreError:
+            exhausted.clear()
+            raise
         return results
 
     def single(self, template: Check, states: States | None = None) -> AsyncSingle:
         """The short way: nothing to plan, and the decision as soon as the answer is there."""
         rule, space, _, quota, *_ = template
-        templates = (template,)
+        templates, exhausted, remembers = (template,), self.exhausted, not template.leased
 
         async def check_elsewhere(subject: str, cost: int) -> Decision:
+            name = key(space, subject)
+            if name in exhausted.known:
+                known = exhausted.answer(name, ((quota, cost, True),))
+                if known is not None:
+                    return single(templates, known.outcomes[0], known.now_us, cost, states, subject)
+            asked_us, epoch = exhausted.now_us(), exhausted.epoch
             groups = (Group((Check(rule, space, subject, quota, cost),)),)
-            result = await self._decide_one(groups, slot_of(subject) if self._slotted else 0)
-            now_us, (outcome,), _ = cast("Result", result)
+            try:
+                result = cast("Result", await self._decide_one(groups, slot_of(subject) if self._slotted else 0))
+            except StoreError:
+                exhausted.clear()
+                raise
+            now_us, (outcome,), _ = result
+            if outcome.wait_us > 0 and remembers:
+                exhausted.put(name, ((quota, cost, True),), result, asked_us, epoch)
             return single(templates, outcome, now_us, cost, states, subject)
 
         if self._only is None:
@@ -77,17 +115,35 @@ class AsyncRedisStore:
         join = self._only.join
 
         async def check(subject: str, cost: int) -> Decision:
-            (result,) = await join((Group((Check(rule, space, subject, quota, cost),)),))
+            if exhausted.known:
+                name = key(space, subject)
+                known = exhausted.answer(name, ((quota, cost, True),))
+                if known is not None:
+                    return single(templates, known.outcomes[0], known.now_us, cost, states, subject)
+            asked_us, epoch = exhausted.now_us(), exhausted.epoch
+            try:
+                (result,) = await join((Group((Check(rule, space, subject, quota, cost),)),))
+            except StoreError:
+                exhausted.clear()
+                raise
             now_us, (outcome,), _ = result
+            if outcome.wait_us > 0 and remembers:
+                exhausted.put(key(space, subject), ((quota, cost, True),), result, asked_us, epoch)
             return single(templates, outcome, now_us, cost, states, subject)
 
         return check
 
     async def refund(self, charges: Sequence[Charge]) -> None:
-        await self._follow(self._plans.refund(charges))
+        try:
+            await self._follow(self._plans.refund(charges))
+        finally:  # a call that failed may have been executed
+            self.exhausted.drop(charge.check for charge in charges)
 
     async def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
-        await self._follow(self._plans.reset(checks, clients))
+        try:
+            await self._follow(self._plans.reset(checks, clients))
+        finally:
+            self.exhausted.drop(checks)
 
     async def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
         await self._follow(self._plans.hold(reservation_id, record, ttl_us))
@@ -99,7 +155,13 @@ class AsyncRedisStore:
         return await self._follow(self._plans.expire())
 
     async def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
-        await self._follow(self._plans.adjust(refunds, surcharges))
+        try:
+            await self._follow(self._plans.adjust(refunds, surcharges))
+        finally:
+            self.exhausted.drop([*(charge.check for charge in refunds), *surcharges])
+
+    async def beat(self, name: str, node: str, ttl_us: int) -> Standing:
+        return await self._follow(self._plans.beat(name, node, ttl_us))
 
     async def close(self) -> None:
         if self._lookout is not None:

@@ -104,7 +104,7 @@ class Request:
         self.arguments += (VIOLATION, _terms_text(penalty.terms), check.quota.window_us, check.rule)
 
     def _add_check(self, check: Check) -> None:
-        _, space, subject, quota, cost, enforced, _ = check
+        _, space, subject, quota, cost, enforced, _, _ = check
         known = self._quotas.get(id(quota))
         if known is None:
             known = self._quotas[id(quota)] = (len(self._quotas) + 1, quota)
@@ -144,7 +144,7 @@ def _encode_plain(groups: Sequence[Group], now_us: int | None) -> Command | None
     for checks, peek, idempotency, penalty in groups:
         if len(checks) != 1 or peek or idempotency is not None or penalty is not None:
             return None
-        _, space, subject, quota, cost, enforced, _ = checks[0]
+        _, space, subject, quota, cost, enforced, _, _ = checks[0]
         if quota is not shared or not enforced:
             return None
         keys.append(key(space, subject))
