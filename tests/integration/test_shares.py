@@ -80,7 +80,8 @@ def test_beats_in_every_topology(topology_url: str) -> None:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_nodes_share_the_limit_and_tell_the_store(own_server: Server, open_limiter: Open, algorithm: str) -> None:
     limiters = [
-        open_limiter(calm(LIMIT, algorithm), store=store_of(own_server), failure_mode="local") for _ in range(NODES)
+        open_limiter(calm(LIMIT, algorithm), store=store_of(own_server, timeout=1), failure_mode="local")
+        for _ in range(NODES)
     ]
     until(lambda: known(limiters, NODES), "all nodes know of one another")
     own_server.stop()
@@ -95,7 +96,7 @@ def test_nodes_share_the_limit_and_tell_the_store(own_server: Server, open_limit
 
 
 def test_nothing_is_charged_twice(own_server: Server, open_limiter: Open) -> None:
-    limiter = open_limiter(calm(LIMIT), store=store_of(own_server), failure_mode="local")
+    limiter = open_limiter(calm(LIMIT), store=store_of(own_server, timeout=1), failure_mode="local")
     until(lambda: known([limiter], 1) and until_decided(limiter, "alice"), "it is known")
     limiter.reset("alice")
     own_server.stop()
@@ -111,9 +112,9 @@ def test_nothing_is_charged_twice(own_server: Server, open_limiter: Open) -> Non
 
 
 def test_no_rule_is_local_no_beats(own_server: Server, open_limiter: Open) -> None:
-    limiter = open_limiter(calm(LIMIT), store=store_of(own_server))
+    limiter = open_limiter(calm(LIMIT), store=store_of(own_server, timeout=1))
     local = open_limiter(
-        [Rule(id="r", quota=calm(LIMIT), failure_mode="local")], store=store_of(own_server), name="local"
+        [Rule(id="r", quota=calm(LIMIT), failure_mode="local")], store=store_of(own_server, timeout=1), name="local"
     )
     until_decided(limiter, "alice")
     until_decided(local, "alice")
@@ -128,7 +129,7 @@ def test_no_rule_is_local_no_beats(own_server: Server, open_limiter: Open) -> No
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing to fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_process_is_a_node_of_its_own(own_server: Server) -> None:
-    with Limiter(calm(LIMIT), store=store_of(own_server), failure_mode="local") as limiter:
+    with Limiter(calm(LIMIT), store=store_of(own_server, timeout=1), failure_mode="local") as limiter:
         until(lambda: known([limiter], 1) and limiter.check("alice").reason == "within_limit", "it is known")
         child = os.fork()
         if child == 0:
