@@ -5,6 +5,7 @@ The parts add up to the quota exactly. A request is charged to one part if that 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
@@ -55,12 +56,6 @@ def evenly(parts: Sequence[Check], cost: int) -> Layout:
     return layout
 
 
-def surcharges_of(check: Check, shards: int) -> list[Check]:
-    """A check that is charged whether it fits or not, as checks of its parts."""
-    parts = checks_of(check, shards)
-    return [parts[place]._replace(cost=cost) for place, cost in evenly(parts, check.cost)]
-
-
 def forgotten(check: Check, shards: int) -> list[Check]:
     """Where a check's state may be."""
     return [check._replace(space=shard_space(check.space, place)) for place in range(shards)]
@@ -105,7 +100,9 @@ class Search:
             some = dict(evenly(parts, check.cost)) if check.cost <= check.quota.capacity else {}
             cost = check.cost
             self.layout = [(place, cost if cost == 1 else some.get(place, 0)) for place in range(len(parts))]
-        elif check.enforced and parts[self.home].quota.capacity < check.cost <= check.quota.capacity:
+        elif check.cost > check.quota.capacity:  # never: but what is left is to be told
+            self.layout += [(place, 0) for place in range(len(parts)) if place != self.home]
+        elif check.enforced and check.cost > parts[self.home].quota.capacity:
             self.layout = evenly(parts, check.cost)
 
     @property
@@ -160,13 +157,24 @@ class Search:
         if self._splits == SPLITS or self._left() < cost:
             return False
         self._splits += 1
-        self.layout = []
+        self.layout = self._where_there_is_room(cost)
+        return True
+
+    def surcharges(self, cost: int) -> list[Check]:
+        """A cost that is charged whether it fits or not: where there is room, and the rest evenly."""
+        costs = Counter(dict(self._where_there_is_room(cost)))
+        costs.update(dict(evenly(self.parts, cost - costs.total())))
+        return [self.parts[place]._replace(cost=some) for place, some in costs.items()]
+
+    def _where_there_is_room(self, cost: int) -> Layout:
+        """As much as fits, by as few parts as can be."""
+        layout = []
         for place in sorted(self._seen, key=lambda place: -self._seen[place].remaining):
             taken = min(cost, self._seen[place].remaining)
             if taken:
-                self.layout.append((place, taken))
+                layout.append((place, taken))
                 cost -= taken
-        return True
+        return layout
 
     def outcome(self, *, charged: bool) -> Outcome:
         """What to say of the whole. `charged`: the request was."""

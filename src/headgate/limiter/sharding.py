@@ -86,7 +86,8 @@ class Sharding(_Sharding):
         self.store.close()
 
     def _adjust(self, refunds: Sequence[Charge], more: Sequence[Check] = ()) -> None:
-        cast("ReservingStore", self.store).adjust(refunds, surcharges(more, self.shards))
+        store = cast("ReservingStore", self.store)
+        store.adjust(refunds, run(surcharges(more, self.shards), store.check))
 
     def _single(self, template: Check, states: States | None = None) -> Callable[[str, int], Decision]:
         store = cast("SingleStore", self.store)
@@ -143,7 +144,8 @@ class AsyncSharding(_Sharding):
         await self.store.close()
 
     async def _adjust(self, refunds: Sequence[Charge], more: Sequence[Check] = ()) -> None:
-        await cast("AsyncReservingStore", self.store).adjust(refunds, surcharges(more, self.shards))
+        store = cast("AsyncReservingStore", self.store)
+        await store.adjust(refunds, await run_async(surcharges(more, self.shards), store.check))
 
     def _single(self, template: Check, states: States | None = None) -> Callable[[str, int], Awaitable[Decision]]:
         store = cast("AsyncSingleStore", self.store)

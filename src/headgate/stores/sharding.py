@@ -9,13 +9,13 @@ every shard has refused it. A store that remembers refusals answers for those th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
 from headgate.core.check import Check, Group, Idempotency, Outcome, Result
 from headgate.core.key import joined
-from headgate.core.shards import Search, forgotten, surcharges_of
+from headgate.core.shards import Search, forgotten
 from headgate.errors import IdempotencyConflict, StoreError, StoreUnavailable
 
 Answer = Result | IdempotencyConflict | StoreError
@@ -52,18 +52,26 @@ def home_of(subject: str, start: int) -> int:
     return crc32(subject.encode("utf-8", "surrogatepass")) + start
 
 
-def surcharges(checks: Sequence[Check], shards: Shards) -> list[Check]:
-    """Checks that are charged whether they fit or not: those of rules with shards evenly to all of them."""
-    return [one for check in checks for one in _each(check, surcharges_of, shards)]
+def surcharges(checks: Sequence[Check], shards: Shards) -> Generator[list[Group], Sequence[Any], list[Check]]:
+    """Checks that are charged whether they fit or not: those of rules with shards where there is room for them."""
+    searches = [
+        Search(check._replace(cost=0), shards[check.rule], 0) if check.rule in shards else None for check in checks
+    ]
+    asked = [search for search in searches if search is not None]
+    if not asked:
+        return list(checks)
+    results = yield [Group(tuple(search.asked), peek=True) for search in asked]
+    for search, result in zip(asked, results, strict=True):
+        search.told(result.outcomes, result.now_us)
+    found = []
+    for check, known in zip(checks, searches, strict=True):
+        found += [check] if known is None else known.surcharges(check.cost)
+    return found
 
 
 def everywhere(checks: Sequence[Check], shards: Shards) -> list[Check]:
     """Checks whose state is to be forgotten."""
-    return [one for check in checks for one in _each(check, forgotten, shards)]
-
-
-def _each(check: Check, divided: Callable[[Check, int], list[Check]], shards: Shards) -> list[Check]:
-    return divided(check, shards[check.rule]) if check.rule in shards else [check]
+    return [one for check in checks for one in forgotten(check, shards.get(check.rule, 1))]
 
 
 class _Trip:
