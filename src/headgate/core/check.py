@@ -173,3 +173,15 @@ class Charge(NamedTuple):
     check: Check
     at_us: int
     reset_us: int = 0
+
+
+class OutcomeOf(Outcome):
+    """The answer to a check whose state is in several places: what was charged in which of them."""
+
+    charges: tuple[Charge, ...] = ()
+
+    @classmethod
+    def of(cls, outcome: Outcome, charges: tuple[Charge, ...]) -> OutcomeOf:
+        whole = cls(*outcome)
+        whole.charges = charges
+        return whole

@@ -33,6 +33,7 @@ from headgate.limiter.reservation import (
     unheld,
     unsettled,
 )
+from headgate.limiter.sharding import AsyncSharding, Sharding
 from headgate.rules.directory import UNKNOWN
 from headgate.rules.plan import template_of
 from headgate.rules.rule import FailureMode
@@ -43,7 +44,6 @@ from headgate.stores.protocol import (
     AsyncBeatingStore,
     AsyncReservingStore,
     AsyncSingle,
-    AsyncSingleStore,
     AsyncStore,
     Single,
 )
@@ -77,10 +77,12 @@ class AsyncLimiter:
         self._owned = isinstance(store, str)
         if isinstance(store, str):
             store = open_async_store(store, clock)
-        self._store: AsyncStore = AsyncMemoryStore(store) if isinstance(store, MemoryStore) else store
-        self._memory: MemoryStore | None = None  # the store, if it need not be awaited
-        if type(self._store) is AsyncMemoryStore:
-            self._memory = self._store.store
+        own: AsyncStore = AsyncMemoryStore(store) if isinstance(store, MemoryStore) else store
+        in_memory = isinstance(own, AsyncMemoryStore)
+        self._store = AsyncSharding(own)
+        self._memory: Sharding | None = None  # the store, if it need not be awaited
+        if type(own) is AsyncMemoryStore:
+            self._memory = Sharding(own.store)
         self._engine = Engine(
             rules,
             clock=clock,
@@ -89,17 +91,19 @@ class AsyncLimiter:
             watch=watch,
             warning_at=warning_at,
             warning_until=warning_until,
-            blocks=None if isinstance(self._store, AsyncMemoryStore) else Blocks(),
+            blocks=None if in_memory else Blocks(),
             single=self._single_of(),
         )
+        self._store.holder = self._engine.holder
+        if self._memory is not None:
+            self._memory.holder, self._memory.start = self._engine.holder, self._store.start
         self._pulse: AsyncPulse | None = None
-        beats = isinstance(self._store, AsyncBeatingStore | AsyncReservingStore)
-        if beats and not isinstance(self._store, AsyncMemoryStore):
+        if not in_memory and isinstance(self._store, AsyncBeatingStore | AsyncReservingStore):
             self._engine.pulse = self._pulse = AsyncPulse(self._store, self._engine)
         self.in_memory = self._memory is not None  # whether it counts in this process, and can check at once
         self.holder = self._engine.holder  # of the rules in force
         self._leasing: AsyncLeasing | None = None  # in memory, asking the store costs no more than a lease would
-        if not isinstance(self._store, AsyncMemoryStore):
+        if not in_memory:
             self._leasing = AsyncLeasing(self._store, self._engine.holder, clock)
             self._engine.leased = self._leasing.single
         rule = self._engine.only_rule
@@ -329,7 +333,7 @@ class AsyncLimiter:
         """See `Limiter.sibling`."""
         engine = self._engine
         mode = engine.failure_mode
-        limiter = AsyncLimiter(rules, store=self._store, clock=engine.clock, name=name, failure_mode=mode)
+        limiter = AsyncLimiter(rules, store=self._store.store, clock=engine.clock, name=name, failure_mode=mode)
         if self._pulse is not None and limiter._pulse is not None:
             self._pulse.siblings.add(limiter._pulse)
         return limiter
@@ -403,7 +407,7 @@ class AsyncLimiter:
         """The store's maker of short ways; in memory, of such as need not be awaited."""
         if self._memory is not None:
             return self._memory.single
-        return self._store.single if isinstance(self._store, AsyncSingleStore) else None
+        return getattr(self._store, "single", None)
 
     async def _known(self, subject: Subject | None, facts: Mapping[str, Any]) -> Known:
         """The user of a request, looked up if need be, without blocking the event loop."""
@@ -430,7 +434,7 @@ class AsyncLimiter:
                     known[place] = Known(snapshot, users[one["user"]])
         return known
 
-    def _decide_here(self, memory: MemoryStore, asks: Sequence[Ask], found: Sequence[Way]) -> list[Decision]:
+    def _decide_here(self, memory: Sharding, asks: Sequence[Ask], found: Sequence[Way]) -> list[Decision]:
         """Decide several requests in memory, one after the other."""
         engine = self._engine
         decisions: list[Decision] = []
@@ -453,7 +457,7 @@ class AsyncLimiter:
 
     def _reserving(self) -> AsyncReservingStore:
         if not isinstance(self._store, AsyncReservingStore):
-            raise no_reservations(self._store)
+            raise no_reservations(self._store.store)
         return self._store
 
     async def _look(self) -> Due:

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, get_args
 
-from headgate.core.check import Block, Check, Client, Group, Idempotency, Outcome, Penalty, Result
+from headgate.core.check import Block, Check, Client, Group, Idempotency, Outcome, OutcomeOf, Penalty, Result
 from headgate.core.clock import Clock, SystemClock
 from headgate.core.decision import Decision, Reason, blocked, combine, delayed, single
 from headgate.core.quota import MAX_INT, Quota, duration_text
@@ -331,7 +331,7 @@ class Engine:
                 conflict = conflict or result
             elif result.block is not None:
                 decisions.append(self._penalised(request, result, result.block))
-            elif plan.only is not None:
+            elif plan.only is not None and result.outcomes[0].__class__ is not OutcomeOf:  # which is more than figures
                 now_us, (outcome,), _ = result
                 subject = group.checks[0].subject
                 decisions.append(single((plan.only.template,), outcome, now_us, cost, self.states, subject))

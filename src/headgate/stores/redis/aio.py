@@ -24,7 +24,7 @@ from headgate.stores.redis.faults import Address, turn
 from headgate.stores.redis.lookout import Lookout
 from headgate.stores.redis.options import read_url
 from headgate.stores.redis.plans import Plan, Plans, Step
-from headgate.stores.redis.slots import slot_of
+from headgate.stores.redis.slots import slot_of_key
 from headgate.stores.redis.topology import MAX_TURNS, Topology
 
 Results = list[Result | IdempotencyConflict]
@@ -101,7 +101,7 @@ class AsyncRedisStore:
             asked_us, epoch = exhausted.now_us(), exhausted.epoch
             groups = (Group((Check(rule, space, subject, quota, cost),)),)
             try:
-                result = cast("Result", await self._decide_one(groups, slot_of(subject) if self._slotted else 0))
+                result = cast("Result", await self._decide_one(groups, slot_of_key(name) if self._slotted else 0))
             except StoreError:
                 exhausted.clear()
                 raise
