@@ -114,9 +114,6 @@ class AsyncNode:
                 answer.set_exception(StoreUnavailable("the store was closed", sent=False))
         if self._calls:
             await asyncio.wait(self._calls)
-        await self._disconnect_idle()
-
-    async def _disconnect_idle(self) -> None:
         while self._idle:
             await self._idle.pop().disconnect()
 
@@ -197,12 +194,13 @@ class AsyncNode:
             ]
             replies = await self._run(parcels, deadline)
         except BaseException as error:
+            doubtful: list[Any] = []
             known = error if isinstance(error, StoreError) else StoreUnavailable("the call to Redis broke off")
             now = self._loop.time()
             if isinstance(known.__cause__, BusyLoadingError):
                 self.breaker.answered(now, now - began)  # redis-py takes it for a broken connection
-            else:
-                self.breaker.failed(now, now - began)
+            elif self.breaker.failed(now, now - began):
+                doubtful, self._idle = self._idle, []  # they may well be as dead as this one was
             for one in waiting:
                 if not one.answer.done():
                     one.answer.set_exception(known)
@@ -210,6 +208,8 @@ class AsyncNode:
                 self._observer.failed(known, now - began, size)
             if known is not error:
                 raise
+            for connection in doubtful:
+                await connection.disconnect(nowait=True)
             return
         now = self._loop.time()
         self.breaker.answered(now, now - began)
@@ -254,10 +254,7 @@ class AsyncNode:
                         replies[place] = reply
         except FAULTS as error:
             await connection.disconnect(nowait=True)
-            known = fault(error, self._options.timeout, sent=sent)
-            if isinstance(known, StoreUnavailable):
-                await self._disconnect_idle()  # they may well be as dead as this one was
-            raise known from error
+            raise fault(error, self._options.timeout, sent=sent) from error
         except BaseException:
             await connection.disconnect(nowait=True)
             raise

@@ -154,8 +154,7 @@ class Node:
     def _failed(self, error: Exception, began: float, groups: int, *, sent: bool = True) -> StoreError:
         now = monotonic()
         known = fault(error, self._options.timeout, sent=sent)
-        self.breaker.failed(now, now - began)
-        if isinstance(known, StoreUnavailable):
+        if self.breaker.failed(now, now - began):
             self.close()  # the idle connections may well be as dead as this one was
         if self._observer is not None:
             self._observer.failed(known, now - began, groups)
