@@ -140,6 +140,21 @@ def test_connections_of_tasks_that_fell_silent_do_not_cost_a_probe_each(proxy: P
     asyncio.run(main())
 
 
+def test_connections_that_are_answered_meanwhile_are_kept(proxy: Proxy) -> None:
+    """One falls silent, of four; the three others are as good as new."""
+
+    async def main() -> None:
+        async with AsyncLimiter(QUOTA, store=f"{proxy.url}?{SILENT}&max_batch=1", failure_mode="closed") as limiter:
+            await asyncio.gather(*(limiter.check(f"user-{n}") for n in range(4)))
+            proxy.links[0].hold()
+            decisions = await asyncio.gather(*(limiter.check(f"user-{n}") for n in range(4)))
+            assert sorted(decision.reason for decision in decisions) == ["fail_closed", *["within_limit"] * 3]
+            assert (await limiter.check("probe")).reason == "within_limit"
+            assert len(proxy.links) == 4
+
+    asyncio.run(main())
+
+
 def test_a_server_that_is_loading_is_a_fault_that_heals(open_limiter: Open, tmp_path: Path) -> None:
     binary = binaries()[min(binaries())]
     options = ("--dir", str(tmp_path), "--enable-debug-command", "yes")

@@ -76,7 +76,7 @@ class AsyncNode:
         self._deadline = 0.0
         self._calls: set[asyncio.Task[None]] = set()
         self._nobody = Context()  # of calls that leave when another has returned: it is not that one's callers'
-        self._idle: list[Any] = []
+        self._idle: list[tuple[Any, float]] = []  # connections, and when each was last used
         self._closed = False
 
     def join(
@@ -115,7 +115,7 @@ class AsyncNode:
         if self._calls:
             await asyncio.wait(self._calls)
         while self._idle:
-            await self._idle.pop().disconnect()
+            await self._idle.pop()[0].disconnect()
 
     def _enter(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._loop is not None and not self._loop.is_closed():
@@ -194,13 +194,12 @@ class AsyncNode:
             ]
             replies = await self._run(parcels, deadline)
         except BaseException as error:
-            doubtful: list[Any] = []
             known = error if isinstance(error, StoreError) else StoreUnavailable("the call to Redis broke off")
             now = self._loop.time()
             if isinstance(known.__cause__, BusyLoadingError):
                 self.breaker.answered(now, now - began)  # redis-py takes it for a broken connection
             elif self.breaker.failed(now, now - began):
-                doubtful, self._idle = self._idle, []  # they may well be as dead as this one was
+                await self._doubt(began)
             for one in waiting:
                 if not one.answer.done():
                     one.answer.set_exception(known)
@@ -208,8 +207,6 @@ class AsyncNode:
                 self._observer.failed(known, now - began, size)
             if known is not error:
                 raise
-            for connection in doubtful:
-                await connection.disconnect(nowait=True)
             return
         now = self._loop.time()
         self.breaker.answered(now, now - began)
@@ -261,12 +258,19 @@ class AsyncNode:
         if self._closed:
             await connection.disconnect(nowait=True)
         else:
-            self._idle.append(connection)
+            self._idle.append((connection, asyncio.get_running_loop().time()))
         return replies
+
+    async def _doubt(self, began: float) -> None:
+        """End idle connections that may well be as dead as one on which a call failed: not those used since then."""
+        doubtful = [connection for connection, used in self._idle if used < began]
+        self._idle = [(connection, used) for connection, used in self._idle if used >= began]
+        for connection in doubtful:
+            await connection.disconnect(nowait=True)
 
     async def _take(self) -> Any:
         while self._idle:
-            connection = self._idle.pop()
+            connection, _ = self._idle.pop()
             if not connection._reader.at_eof():
                 return connection
             await connection.disconnect(nowait=True)  # the server has closed it
