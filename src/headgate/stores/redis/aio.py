@@ -64,12 +64,23 @@ class AsyncRedisStore:
     def single(self, template: Check, states: States | None = None) -> AsyncSingle:
         """The short way: nothing to plan, and the decision as soon as the answer is there."""
         rule, space, _, quota, *_ = template
-        templates = (template,)
+        templates, timeout = (template,), self._options.timeout
 
         async def check_elsewhere(subject: str, cost: int) -> Decision:
             groups = (Group((Check(rule, space, subject, quota, cost),)),)
-            result = await self._decide_one(groups, slot_of(subject) if self._slotted else 0)
-            now_us, (outcome,), _ = cast("Result", result)
+            slot = slot_of(subject) if self._slotted else 0
+            loop = asyncio.get_running_loop()
+            if loop is not self._loop:
+                self._enter()
+            deadline = loop.time() + timeout
+            node = self._topology.serving(slot)
+            try:
+                if node is None:
+                    raise self._topology.unknown()
+                (result,) = await node.join(groups, None, None, Route(slot))  # with the deadline of this tick
+            except StoreError as error:
+                result = await self._decide_elsewhere(node, Step(slot, groups), error, deadline)
+            now_us, (outcome,), _ = result
             return single(templates, outcome, now_us, cost, states, subject)
 
         if self._only is None:
@@ -186,21 +197,12 @@ class AsyncRedisStore:
 
     # Steps
 
-    async def _decide_one(self, groups: tuple[Group, ...], slot: int) -> Any:
-        """What is decided by one server: most of what is asked."""
-        self._enter()
-        node = self._topology.serving(slot)
-        deadline = asyncio.get_running_loop().time() + self._options.timeout
-        step = Step(slot, groups)
-        if node is not None:
-            try:
-                (decided,) = await node.join(groups, None, deadline, Route(slot))
-            except StoreError as error:
-                answer = await self._elsewhere(node, step, error, deadline, 1)
-            else:
-                return decided
-        else:
+    async def _decide_elsewhere(self, node: AsyncNode | None, step: Step, error: StoreError, deadline: float) -> Any:
+        """What comes of a group that `node` has not decided."""
+        if node is None:
             answer = await self._take(step, deadline)
+        else:
+            answer = await self._elsewhere(node, step, error, deadline, 1)
         if isinstance(answer, StoreError):
             raise answer
         if isinstance(answer[0], StoreError):
