@@ -17,7 +17,7 @@ from headgate.errors import IdempotencyConflict, StoreError
 from headgate.stores.observer import StoreObserver
 from headgate.stores.protocol import AsyncSingle
 from headgate.stores.redis.aio_node import AsyncNode, Route
-from headgate.stores.redis.faults import Address, turn
+from headgate.stores.redis.faults import Address, Owners, turn
 from headgate.stores.redis.lookout import Lookout
 from headgate.stores.redis.options import read_url
 from headgate.stores.redis.plans import Plan, Plans, Step
@@ -155,7 +155,7 @@ class AsyncRedisStore:
             self._lookout = Lookout(self._target, self._hear, self._topology.known)
         return self._lookout
 
-    def _hear(self, found: Sequence[Address] | StoreError) -> None:
+    def _hear(self, found: Owners | StoreError) -> None:
         """In the lookout's thread."""
         assert self._loop is not None
         try:
@@ -163,7 +163,7 @@ class AsyncRedisStore:
         except RuntimeError:  # the event loop was closed meanwhile
             assert self._loop.is_closed()
 
-    def _heard(self, found: Sequence[Address] | StoreError) -> None:
+    def _heard(self, found: Owners | StoreError) -> None:
         if isinstance(found, StoreError):
             self._topology.failed(found)
         else:
