@@ -44,6 +44,9 @@ class Figures:
     def at_most(self, name: str, measured: float, bound: float, unit: str = "") -> None:
         self.all.append(Figure(name, _shown(measured, unit), f"≤ {_shown(bound, unit)}", measured <= bound))
 
+    def at_least(self, name: str, measured: float, bound: float, unit: str = "") -> None:
+        self.all.append(Figure(name, _shown(measured, unit), f"≥ {_shown(bound, unit)}", measured >= bound))
+
     def within(self, name: str, measured: float, bound: float, unit: str) -> None:
         """At most so much time."""
         self.at_most(name, measured, bound * self.slack, unit)
