@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from statistics import median
 from typing import Any, Self
 
 from headgate import AsyncLimiter, Limiter, Rule
@@ -15,6 +16,8 @@ from tests.chaos.lateness import ENOUGH, Wait
 from tests.integration.load import BY_STORE, Callers, Entry, Load
 
 TASKS = 10
+SLICE = 0.5  # seconds
+ENOUGH_CHECKS = 50  # for a p99 that says anything
 BEFORE = 1.0  # seconds: whoever is turned away by a breaker is so because of a call before
 PAUSE = 0.005
 
@@ -101,9 +104,22 @@ def percentile_ms(entries: Sequence[Entry], share: float) -> float:
     return 1_000 * times[min(len(times) - 1, int(share * len(times)))]
 
 
-def in_time(figures: Figures, entries: Sequence[Entry]) -> list[Entry]:
-    """The same checks, without what the machine was late by."""
-    late = figures.witness.late
+def usual_p99_ms(entries: Sequence[Entry]) -> float:
+    """The median of the p99 of each half second: of some of them, the machine was busy with something else."""
+    slices: dict[int, list[Entry]] = {}
+    for entry in entries:
+        slices.setdefault(int(entry.ended / SLICE), []).append(entry)
+    return median(percentile_ms(some, 0.99) for some in slices.values() if len(some) >= ENOUGH_CHECKS)
+
+
+def in_time(figures: Figures, entries: Sequence[Entry], *, servers: bool = False) -> list[Entry]:
+    """The same checks, without what the machine was late by; with `servers`, in running them as well."""
+    witness = figures.witness
+
+    def late(since: float, until: float) -> float:
+        ours = witness.late(since, until)
+        return max(ours, witness.servers_late(since, until)) if servers else ours
+
     return [
         entry._replace(
             seconds=max(0.0, entry.seconds - max(entry.held_up, late(entry.ended - entry.seconds, entry.ended)))

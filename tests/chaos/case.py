@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -12,6 +13,7 @@ DEADLINE_MS = 50  # of a check, by default
 OVERTIME_MS = 10  # that a check may take beyond it
 PROBE_S = 1.0  # between two probes of a server that fails
 SLOW_S = 0.04  # a probe is in vain that is answered later than this
+SWITCH_S = 0.0005  # between threads: several callers share an interpreter here, and elsewhere have their own
 HEALED_S = 1.05  # a server that fails is probed once a second, and a probe has its deadline
 
 
@@ -78,12 +80,16 @@ class Case(NamedTuple):
 
 def measured(case: Case, *, quick: bool, slack: float) -> Figures:
     """Run a case. If it breaks off, that is a bound broken."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)
     with Witness() as witness:
         figures = Figures(witness, slack)
         try:
             case.run(figures, quick)
         except Exception as error:  # noqa: BLE001 - it is one of the figures
             figures.broke_off(error)
+        finally:
+            sys.setswitchinterval(usual)
     figures.note("this process was late by", f"{1_000 * witness.worst:.1f} ms at most")
     return figures
 
