@@ -142,3 +142,24 @@ def test_slots_that_have_moved_unheard_of_are_found(url: str, cluster: Cluster) 
             assert {MANY - decision.remaining for decision in looked} == {3}
 
     asyncio.run(main())
+
+
+def test_those_who_come_while_a_call_is_under_way_go_together(url: str, cluster: Cluster) -> None:
+    """One after the other, in ticks of their own: not as many calls as there are checks, though calls are free."""
+    some = subjects_of(cluster, cluster.masters[0], 24)
+
+    async def main() -> None:
+        async with AsyncLimiter(calm(MANY, "gcra"), store=url, failure_mode="closed") as limiter:
+            await asyncio.gather(*(limiter.check(name) for name in some))
+            with cluster.masters[0].client() as client:
+                before = script_calls(cluster.masters[0])
+                client.execute_command("CLIENT", "PAUSE", 300, "ALL")  # nobody is answered
+                tasks = []
+                for name in some:
+                    tasks.append(asyncio.create_task(limiter.check(name)))
+                    await asyncio.sleep(0)
+                decisions = await asyncio.gather(*tasks)
+            assert {MANY - decision.remaining for decision in decisions} == {2}
+            assert script_calls(cluster.masters[0]) - before <= 4
+
+    asyncio.run(main())

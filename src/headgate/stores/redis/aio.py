@@ -16,17 +16,17 @@ from headgate.core.reservation import Claim, Expired
 from headgate.errors import IdempotencyConflict, StoreError
 from headgate.stores.observer import StoreObserver
 from headgate.stores.protocol import AsyncSingle
-from headgate.stores.redis.aio_node import AsyncNode, Route
+from headgate.stores.redis.aio_node import AsyncNode, Route, route_of
 from headgate.stores.redis.faults import Address, Owners, turn
 from headgate.stores.redis.lookout import Lookout
 from headgate.stores.redis.options import read_url
 from headgate.stores.redis.plans import Plan, Plans, Step
-from headgate.stores.redis.slots import slot_of
 from headgate.stores.redis.topology import MAX_TURNS, Topology
 
 Results = list[Result | IdempotencyConflict]
 T = TypeVar("T")
 
+ANYWHERE: Final = Route(0)  # slots do not matter
 CLOSING_SECONDS: Final = 0.005  # what undoes something is given so much at least
 
 
@@ -64,22 +64,22 @@ class AsyncRedisStore:
     def single(self, template: Check, states: States | None = None) -> AsyncSingle:
         """The short way: nothing to plan, and the decision as soon as the answer is there."""
         rule, space, _, quota, *_ = template
-        templates, timeout = (template,), self._options.timeout
+        templates, timeout, slotted = (template,), self._options.timeout, self._slotted
 
         async def check_elsewhere(subject: str, cost: int) -> Decision:
             groups = (Group((Check(rule, space, subject, quota, cost),)),)
-            slot = slot_of(subject) if self._slotted else 0
+            route = route_of(subject) if slotted else ANYWHERE
             loop = asyncio.get_running_loop()
             if loop is not self._loop:
                 self._enter()
             deadline = loop.time() + timeout
-            node = self._topology.serving(slot)
+            node = self._topology.serving(route.slot)
             try:
                 if node is None:
                     raise self._topology.unknown()
-                (result,) = await node.join(groups, None, None, Route(slot))  # with the deadline of this tick
+                (result,) = await node.join(groups, None, None, route)  # with the deadline of this tick
             except StoreError as error:
-                result = await self._decide_elsewhere(node, Step(slot, groups), error, deadline)
+                result = await self._decide_elsewhere(node, Step(route.slot, groups), error, deadline)
             now_us, (outcome,), _ = result
             return single(templates, outcome, now_us, cost, states, subject)
 
@@ -122,7 +122,8 @@ class AsyncRedisStore:
             await node.close()
 
     def _make(self, address: Address) -> AsyncNode:
-        return AsyncNode(self._target.way.to(address), self._options, self._observer, self._now_us)
+        way = self._target.way.to(address)
+        return AsyncNode(way, self._options, self._observer, self._now_us, gathers=self._slotted)
 
     def _drop(self, node: AsyncNode) -> None:
         self._apart(node.close())

@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import Context
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import redis.asyncio.connection as connections
@@ -31,9 +32,12 @@ from headgate.stores.redis import script
 from headgate.stores.redis.faults import FAULTS, fault
 from headgate.stores.redis.node import Parcel, breaker_of, left_alone, tell
 from headgate.stores.redis.options import Options, Way
+from headgate.stores.redis.slots import slot_of
 
 Results = list[Result | IdempotencyConflict]
 
+GATHER_SECONDS: Final = 0.002  # for which a few wait for others, at most, while a call is under way
+ENOUGH: Final = 32  # waiting are not a few
 APART_SECONDS: Final = 1.0  # for which each slot goes by itself, after a server did not have one
 
 
@@ -43,6 +47,12 @@ class Route(NamedTuple):
     slot: int
     asking: bool = False  # the server is about to take the slot over
     alone: bool = False  # not to be in one command with others
+
+
+@lru_cache(maxsize=8_192)
+def route_of(subject: str) -> Route:
+    """That of a subject's keys."""
+    return Route(slot_of(subject))
 
 
 class _Waiting(NamedTuple):
@@ -85,10 +95,20 @@ class _Load(NamedTuple):
 
 
 class AsyncNode:
-    """A server, for the tasks of one event loop. `now_us` is the time to send along, or None: the server's own."""
+    """A server, for the tasks of one event loop. `now_us` is the time to send along, or None: the server's own.
+
+    `gathers`: there are other servers. Each wakes some callers when it answers, who would then go off to all of them in
+    ever smaller groups; so a few who come while a call is under way wait for it to return, for a moment.
+    """
 
     def __init__(
-        self, way: Way, options: Options, observer: StoreObserver | None, now_us: Callable[[], int | None]
+        self,
+        way: Way,
+        options: Options,
+        observer: StoreObserver | None,
+        now_us: Callable[[], int | None],
+        *,
+        gathers: bool = False,
     ) -> None:
         self.name = way.name
         self.host: str = way.arguments.get("host", "localhost")
@@ -105,6 +125,8 @@ class AsyncNode:
         self._calls: set[asyncio.Task[None]] = set()
         self._nobody = Context()  # of calls that leave when another has returned: it is not that one's callers'
         self._idle: list[tuple[Any, float]] = []  # connections, and when each was last used
+        self._gathers = gathers
+        self._gathering: asyncio.TimerHandle | None = None
         self._apart_until = 0.0  # until then, each slot goes by itself
         self._closed = False
 
@@ -154,17 +176,29 @@ class AsyncNode:
         self._waiting.clear()
         self._calls.clear()
         self._woken = False
+        self._gathering = None
 
-    def _depart(self) -> None:
-        """Send off what is waiting, as far as calls are free."""
+    def _depart(self, *, late: bool = False) -> None:
+        """Send off what is waiting, as far as calls are free. A few wait until one returns, or they are `late`."""
+        assert self._loop is not None
         self._woken = False
+        if self._gathers and self._calls and len(self._waiting) < ENOUGH and not late:
+            if self._gathering is None:
+                self._gathering = self._loop.call_later(GATHER_SECONDS, self._gathered)
+            return
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
         while self._waiting and len(self._calls) < self._options.max_in_flight:
             batch = self._batch()
             if batch.waiting:
-                assert self._loop is not None
                 call = self._loop.create_task(self._call(batch))
                 self._calls.add(call)
                 call.add_done_callback(self._returned, context=self._nobody)
+
+    def _gathered(self) -> None:
+        self._gathering = None
+        self._depart(late=True)
 
     def _batch(self) -> _Batch:
         """Those who go with the next call; not those who were cancelled meanwhile, or whose time is up."""
@@ -352,7 +386,7 @@ def _loads(batch: list[_Waiting], *, mix: bool) -> Iterator[_Load]:
 
 def _load(waiting: list[_Waiting]) -> _Load:
     first = waiting[0].route
-    return _Load(waiting, any(one.route != first for one in waiting))
+    return _Load(waiting, any(one.route is not first and one.route != first for one in waiting))
 
 
 def _is_elsewhere(result: Result | IdempotencyConflict) -> bool:
