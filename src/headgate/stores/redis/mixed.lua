@@ -1,9 +1,9 @@
--- Decides checks under one quota, each by itself, of several slots that one server of a cluster has: what plain.lua does
--- where slots do not matter. Assembled behind the one algorithm; see script.py.
+-- Decides checks under one quota, each by itself, of several slots that one server of a cluster has: what plain.lua
+-- does where slots do not matter. Assembled behind the one algorithm; see script.py.
 --
--- A command may name keys of one slot only, and so it names the first; a script may reach whatever its server has. A key
--- that is elsewhere, or about to go, is left alone and told of. What cannot be decided must be known before anything is
--- written: so only algorithms take part whose state is written by one command.
+-- A command may name keys of one slot only, and so it names the first; a script may reach whatever its server has. A
+-- key that is elsewhere, or about to go, is left alone and told of. What cannot be decided must be known before anything
+-- is written: so only algorithms take part whose state is written by one command.
 --
 -- KEYS: that of the first check
 -- ARGV, all whole numbers unless said otherwise:
@@ -31,7 +31,7 @@ for i = 6, 5 + count do
   if differ then cost = ARGV[i + count] + 0 end
   local wait, remaining, reset = ELSEWHERE, 0, 0
   local expires, a, b, c, d = load(key)
-  if expires or type(try('EXISTS', key)) == 'number' then -- else it is an error
+  if expires or type(try('GET', key)) ~= 'table' then -- else it is an error, most likely of the key's being elsewhere
     local new_a, new_b, new_c, new_d
     wait, new_a, new_b, new_c, new_d = admit(now, quota, cost, a, b, c, d)
     remaining, reset = figures(now, quota, new_a, new_b, new_c, new_d)
