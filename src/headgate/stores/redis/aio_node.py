@@ -245,7 +245,7 @@ class AsyncNode:
         waiting, size, deadline, hurried, plain = batch
         if hurried:  # somebody joined in an earlier tick, while all calls were under way
             for one in waiting:
-                if one.deadline < deadline:
+                if one.deadline < deadline - GATHER_SECONDS:  # others go by the same clock as the last
                     self._loop.call_at(one.deadline, self._expire, one.answer)
         loads = [_Load(waiting)] if plain else list(_loads(waiting, mix=began >= self._apart_until))
         try:
