@@ -18,6 +18,7 @@ from time import monotonic
 from rich.console import Console
 
 from benchmarks import (
+    cluster,
     contenders,
     footprint,
     leases,
@@ -33,7 +34,7 @@ from benchmarks import (
 from benchmarks.plan import FULL, QUICK, Plan
 from tests.servers import Server, binaries
 
-SECTIONS = ("memory", "redis", "async", "footprint", "rules", "web", "service", "leases", "shards")
+SECTIONS = ("memory", "redis", "async", "footprint", "rules", "web", "service", "leases", "cluster", "shards")
 SLOW = ("web", "service", "shards")  # not part of a quick run, unless they are named
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 
@@ -100,6 +101,8 @@ def run(name: str, plan: Plan, binary: Path | None, loader: Path | None) -> repo
         return rules.run(plan)
     if name == "shards":
         return shards.run(plan)
+    if name == "cluster":
+        return cluster.run(plan)
     assert binary is not None
     with Server(binary) as server:
         if name in SLOW:

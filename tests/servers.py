@@ -80,6 +80,7 @@ class Server:
     binary: Path
     options: tuple[str, ...] = ()
     port: int = field(default_factory=free_port)
+    disk: str | None = None  # where its directory is to be, if not where all temporary ones are
     patient: bool = True  # to start means to wait until it has loaded its data
     _process: subprocess.Popen[bytes] | None = None
     _directory: tempfile.TemporaryDirectory[str] | None = None
@@ -111,7 +112,7 @@ class Server:
 
     def start(self) -> None:
         if self._directory is None:
-            self._directory = tempfile.TemporaryDirectory(prefix="headgate-redis-")
+            self._directory = tempfile.TemporaryDirectory(prefix="headgate-redis-", dir=self.disk)
         log = Path(self._directory.name, "server.log")
         self._process = subprocess.Popen(self.command(self._directory.name, log))
         deadline = time.monotonic() + START_SECONDS

@@ -18,18 +18,18 @@ from headgate.core.share import Standing
 from headgate.errors import IdempotencyConflict, StoreError
 from headgate.stores.observer import StoreObserver
 from headgate.stores.protocol import AsyncSingle
-from headgate.stores.redis.aio_node import AsyncNode, Route
+from headgate.stores.redis.aio_node import AsyncNode, Route, route_of
 from headgate.stores.redis.exhausted import Exhausted
-from headgate.stores.redis.faults import Address, turn
+from headgate.stores.redis.faults import Address, Owners, turn
 from headgate.stores.redis.lookout import Lookout
 from headgate.stores.redis.options import read_url
 from headgate.stores.redis.plans import Plan, Plans, Step
-from headgate.stores.redis.slots import slot_of_key
 from headgate.stores.redis.topology import MAX_TURNS, Topology
 
 Results = list[Result | IdempotencyConflict]
 T = TypeVar("T")
 
+ANYWHERE: Final = Route(0)  # slots do not matter
 CLOSING_SECONDS: Final = 0.005  # what undoes something is given so much at least
 
 
@@ -91,6 +91,7 @@ class AsyncRedisStore:
         """The short way: nothing to plan, and the decision as soon as the answer is there."""
         rule, space, _, quota, *_ = template
         templates, exhausted, remembers = (template,), self.exhausted, not template.leased
+        timeout, slotted = self._options.timeout, self._slotted
 
         async def check_elsewhere(subject: str, cost: int) -> Decision:
             name = key(space, subject)
@@ -100,11 +101,19 @@ class AsyncRedisStore:
                     return single(templates, known.outcomes[0], known.now_us, cost, states, subject)
             asked_us, epoch = exhausted.now_us(), exhausted.epoch
             groups = (Group((Check(rule, space, subject, quota, cost),)),)
+            route = route_of(subject) if slotted else ANYWHERE
+            loop = asyncio.get_running_loop()
+            if loop is not self._loop:
+                self._enter()
+            deadline = loop.time() + timeout
+            node = self._topology.serving(route.slot)
             try:
-                result = cast("Result", await self._decide_one(groups, slot_of_key(name) if self._slotted else 0))
-            except StoreError:
+                if node is None:
+                    raise self._topology.unknown()
+                (result,) = await node.join(groups, None, None, route)  # with the deadline of this tick
+            except StoreError as error:
                 exhausted.clear()
-                raise
+                result = await self._decide_elsewhere(node, Step(route.slot, groups), error, deadline)
             now_us, (outcome,), _ = result
             if outcome.wait_us > 0 and remembers:
                 exhausted.put(name, ((quota, cost, True),), result, asked_us, epoch)
@@ -173,7 +182,8 @@ class AsyncRedisStore:
             await node.close()
 
     def _make(self, address: Address) -> AsyncNode:
-        return AsyncNode(self._target.way.to(address), self._options, self._observer, self._now_us)
+        way = self._target.way.to(address)
+        return AsyncNode(way, self._options, self._observer, self._now_us, gathers=self._slotted)
 
     def _drop(self, node: AsyncNode) -> None:
         self._apart(node.close())
@@ -206,7 +216,7 @@ class AsyncRedisStore:
             self._lookout = Lookout(self._target, self._hear, self._topology.known)
         return self._lookout
 
-    def _hear(self, found: Sequence[Address] | StoreError) -> None:
+    def _hear(self, found: Owners | StoreError) -> None:
         """In the lookout's thread."""
         assert self._loop is not None
         try:
@@ -214,7 +224,7 @@ class AsyncRedisStore:
         except RuntimeError:  # the event loop was closed meanwhile
             assert self._loop.is_closed()
 
-    def _heard(self, found: Sequence[Address] | StoreError) -> None:
+    def _heard(self, found: Owners | StoreError) -> None:
         if isinstance(found, StoreError):
             self._topology.failed(found)
         else:
@@ -248,21 +258,12 @@ class AsyncRedisStore:
 
     # Steps
 
-    async def _decide_one(self, groups: tuple[Group, ...], slot: int) -> Any:
-        """What is decided by one server: most of what is asked."""
-        self._enter()
-        node = self._topology.serving(slot)
-        deadline = asyncio.get_running_loop().time() + self._options.timeout
-        step = Step(slot, groups)
-        if node is not None:
-            try:
-                (decided,) = await node.join(groups, None, deadline, Route(slot))
-            except StoreError as error:
-                answer = await self._elsewhere(node, step, error, deadline, 1)
-            else:
-                return decided
-        else:
+    async def _decide_elsewhere(self, node: AsyncNode | None, step: Step, error: StoreError, deadline: float) -> Any:
+        """What comes of a group that `node` has not decided."""
+        if node is None:
             answer = await self._take(step, deadline)
+        else:
+            answer = await self._elsewhere(node, step, error, deadline, 1)
         if isinstance(answer, StoreError):
             raise answer
         if isinstance(answer[0], StoreError):

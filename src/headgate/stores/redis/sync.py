@@ -20,7 +20,7 @@ from headgate.stores.observer import StoreObserver
 from headgate.stores.protocol import Single
 from headgate.stores.redis import script
 from headgate.stores.redis.exhausted import Exhausted
-from headgate.stores.redis.faults import Address, fault, turn
+from headgate.stores.redis.faults import Address, Owners, fault, turn
 from headgate.stores.redis.lookout import Lookout
 from headgate.stores.redis.node import Node, Parcel, Trip
 from headgate.stores.redis.options import read_url
@@ -183,7 +183,7 @@ class RedisStore:
     def _now_us(self) -> int | None:
         return None if self._clock is None else self._clock.now_us()
 
-    def _hear(self, found: Sequence[Address] | StoreError) -> None:
+    def _hear(self, found: Owners | StoreError) -> None:
         """In the lookout's thread."""
         with self._heard:
             if isinstance(found, StoreError):

@@ -6,6 +6,7 @@ timeouts are per read, and a reply that trickles in would never be late.
 
 from __future__ import annotations
 
+from ssl import SSLWantReadError
 from time import monotonic
 from typing import Any, Final
 
@@ -95,7 +96,7 @@ class Wire:
         self._socket.settimeout(0)
         try:
             self._socket.recv(1)  # nobody asked anything: whatever is there to read means that it is of no use
-        except (BlockingIOError, InterruptedError):
+        except (BlockingIOError, InterruptedError, SSLWantReadError):
             self._socket.settimeout(self._timeout)
             return True
         except OSError:
