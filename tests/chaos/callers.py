@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from headgate import AsyncLimiter, Limiter, Rule
 from tests.chaos.case import DEADLINE_MS, OVERTIME_MS, Figures
-from tests.chaos.lateness import ENOUGH, Wait
+from tests.chaos.lateness import Wait
 from tests.integration.load import BY_STORE, Callers, Entry, Load
 
 TASKS = 10
@@ -131,11 +131,7 @@ def in_time(figures: Figures, entries: Sequence[Entry], *, servers: bool = False
 def undecided(figures: Figures, name: str, entries: Sequence[Entry]) -> None:
     """No check may be left to failure modes, but for those in whose time the machine held up us or a server."""
     others = [entry for entry in entries if entry.reason not in BY_STORE]
-    excused = sum(
-        max(entry.held_up, figures.witness.late(began, entry.ended), figures.witness.servers_late(began, entry.ended))
-        >= ENOUGH
-        for entry, began in ((entry, entry.ended - entry.seconds - BEFORE) for entry in others)
-    )
+    excused = sum(figures.witness.was_busy(entry.ended - entry.seconds - BEFORE, entry.ended) for entry in others)
     figures.exactly(name, len(others) - excused)
     if excused:
         figures.note("… and because the machine was late", excused)

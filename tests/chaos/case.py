@@ -12,7 +12,6 @@ from tests.chaos.lateness import Witness
 DEADLINE_MS = 50  # of a check, by default
 OVERTIME_MS = 10  # that a check may take beyond it
 PROBE_S = 1.0  # between two probes of a server that fails
-SLOW_S = 0.04  # a probe is in vain that is answered later than this
 SWITCH_S = 0.0005  # between threads: several callers share an interpreter here, and elsewhere have their own
 HEALED_S = 1.05  # a server that fails is probed once a second, and a probe has its deadline
 
@@ -54,10 +53,10 @@ class Figures:
         self.at_most(name, measured, bound * self.slack, unit)
 
     def healed(self, name: str, since: float, seconds: float, bound: float) -> None:
-        """So long it took until all was well again. A probe that the machine has held up for too long costs another."""
-        late = self.witness.late(since, since + seconds)
-        late = max(late, self.witness.servers_late(since, since + seconds))
-        excused = late + (PROBE_S if late >= SLOW_S else 0.0)
+        """So long it took until all was well again. A probe that the machine has held up for too long costs a second."""
+        witness, probes = self.witness, int(seconds / PROBE_S)
+        in_vain = sum(witness.was_busy(since + PROBE_S * n, since + PROBE_S * (n + 1)) for n in range(probes))
+        excused = witness.late(since, since + seconds) + PROBE_S * in_vain
         self.note(name, f"{seconds:.2f} s")
         self.within("… but for the machine", max(0.0, seconds - excused), bound, "s")
 

@@ -20,7 +20,8 @@ from typing import NamedTuple, Self
 
 TICK = 0.005  # seconds
 LONGEST = 2.0  # seconds: who is later than that is not looked for
-ENOUGH = 0.025  # seconds of lateness that excuse that somebody ran out of time: half of a deadline
+SOON = 0.05  # seconds: the deadline of a check
+ENOUGH = SOON / 2  # of lateness: then it may be the machine alone that somebody ran out of time
 
 
 class Wait:
@@ -76,6 +77,11 @@ class Witness:
         """The same of the servers."""
         return _longest(self._servers_stalls, since, until)
 
+    def was_busy(self, since: float, until: float) -> bool:
+        """Whether somebody may have run out of time, between two moments, for the machine alone: within the time of one
+        deadline, this process or a server was late by half of it in all."""
+        return any(_busiest(stalls, since, until) >= ENOUGH for stalls in (self._stalls, self._servers_stalls))
+
     @property
     def worst(self) -> float:
         return self.late(0.0, float("inf"))
@@ -103,6 +109,21 @@ class Witness:
         self._thread.join()
         for wait in self._servers:
             wait.close()
+
+
+def _busiest(stalls: list[Stall], since: float, until: float) -> float:
+    """The most that any time of `SOON` has of stalls."""
+    ended = attrgetter("ended")
+    some = stalls[bisect_left(stalls, since, key=ended) : bisect_left(stalls, until + SOON, key=ended)]
+    most = total = 0.0
+    first = 0
+    for stall in some:
+        total += stall.ended - stall.began
+        while some[first].ended < stall.ended - SOON:
+            total -= some[first].ended - some[first].began
+            first += 1
+        most = max(most, total)
+    return most
 
 
 def _longest(stalls: list[Stall], since: float, until: float) -> float:
