@@ -53,7 +53,7 @@ class Figures:
         self.at_most(name, measured, bound * self.slack, unit)
 
     def healed(self, name: str, since: float, seconds: float, bound: float) -> None:
-        """So long it took until all was well again. A probe that the machine held up for too long costs a second."""
+        """So long it took until all was well again. A probe that the machine has held up costs a second more."""
         witness, probes = self.witness, int(seconds / PROBE_S)
         in_vain = sum(witness.was_busy(since + PROBE_S * n, since + PROBE_S * (n + 1)) for n in range(probes))
         excused = witness.late(since, since + seconds) + PROBE_S * in_vain
