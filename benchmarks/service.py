@@ -221,7 +221,7 @@ def run(plan: Plan, server: Server, h2load: Path) -> Section:
             "one rule applies to each check, in fixed windows, by user; a limit that is not reached;",
             "p50, p99: of the response times of calls, with as many under way as it takes to keep the worker busy;",
             "CPU: the worker's processor time per call, which noise disturbs least. The empty handler is a method that",
-            "does nothing, of another server with the same event loop: unary calls are compared with it, by CPU.",
+            "does nothing, of grpcio's asyncio server: unary calls are compared with it, by CPU.",
         ],
     )
     for store in ("memory",) if plan.brief else ("memory", "Redis"):

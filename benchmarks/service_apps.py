@@ -5,35 +5,29 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any
 
+import grpc
+import grpc.aio
 import uvloop
 
-from headgate.service.access import Access
-from headgate.service.grpc.server import GrpcServer
 from headgate.service.protos import rate_limiter_pb2 as messages
-from headgate.service.rpc.method import Method
+
+ANSWER = messages.CheckResponse(allowed=True, limit=100, remaining=99, rule="searches", reason="within_limit")
 
 
-class Empty:
-    """A service that answers with a message that is always the same."""
-
-    name: Final = "benchmarks.Empty"
-    protocol: Final[Literal["grpc"]] = "grpc"
-
-    def __init__(self) -> None:
-        answer = messages.CheckResponse(allowed=True, limit=100, remaining=99, rule="searches", reason="within_limit")
-        self._answer = answer
-        self.methods: Mapping[str, Method] = {"Check": Method(messages.CheckRequest, self.check)}
-
-    async def check(self, _: messages.CheckRequest) -> messages.CheckResponse:
-        return self._answer
+async def check(_: messages.CheckRequest, __: Any) -> messages.CheckResponse:
+    return ANSWER
 
 
 async def serve(port: int) -> None:
-    server: Any = GrpcServer([Empty()], access=Access())
-    await server.start(f"127.0.0.1:{port}")
+    server = grpc.aio.server()
+    method: Any = grpc.unary_unary_rpc_method_handler(
+        check, messages.CheckRequest.FromString, messages.CheckResponse.SerializeToString
+    )
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("benchmarks.Empty", {"Check": method}),))
+    server.add_insecure_port(f"127.0.0.1:{port}")
+    await server.start()
     gc.collect()
     gc.freeze()
     await asyncio.Event().wait()

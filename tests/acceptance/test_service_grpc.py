@@ -22,13 +22,12 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from headgate import Rule
-from headgate.errors import Unauthenticated
+from headgate.errors import InvalidSettings, Unauthenticated
 from headgate.service.access import Access, Caller
-from headgate.service.grpc.credentials import Certificates
-from headgate.service.grpc.server import GrpcServer
 from headgate.service.protos import rate_limiter_pb2 as rl
 from headgate.service.protos import rls_pb2 as rls
 from headgate.service.rpc.method import Method
+from headgate.service.tls import Certificates
 from headgate.telemetry.meter import Meter
 from tests.acceptance.apps.service_grpc import Serving, serving
 from tests.servers import free_port
@@ -350,7 +349,7 @@ def test_health_until_the_end() -> None:
         watched = client.channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=STUCK)
         states = (health_pb2.HealthCheckResponse.FromString(one).status for one in watched)
         assert next(states) == health_pb2.HealthCheckResponse.SERVING
-        started.run(started.server.drain())
+        started.loop.call_soon_threadsafe(started.server.drain)
         assert next(states) == health_pb2.HealthCheckResponse.NOT_SERVING
         assert [client.health(name) for name in ("", OURS, ENVOY)] == ["NOT_SERVING"] * 3
         assert client.check(identifier="u", endpoint="/many").allowed  # it still serves
@@ -382,25 +381,6 @@ def test_calls_under_way_are_finished_before_it_stops() -> None:
         started.loop.call_soon_threadsafe(slow.go_on.set)
         assert rl.CheckResponse.FromString(call.result()).allowed
         stopping.result(STUCK)
-
-
-def test_a_port_that_is_taken(served: Serving) -> None:
-    async def start() -> None:
-        with pytest.raises(OSError, match=f"gRPC: cannot listen at {served.address}"):
-            await GrpcServer([], access=Access()).start(served.address)
-
-    served.run(start())
-
-
-def test_workers_share_a_port() -> None:
-    with serving(RULES, reuse_port=True) as first:
-
-        async def start() -> None:
-            second = GrpcServer([], access=Access(), reuse_port=True)
-            assert await second.start(first.address) == int(first.address.rpartition(":")[2])
-            await second.stop(0)
-
-        first.run(start())
 
 
 class Authority:
@@ -470,18 +450,26 @@ class TestTls:
     ) -> None:
         old, new = Authority("old"), Authority("new")
         files = write(tmp_path, *old.issue("server"))
-        with serving(RULES, credentials=Certificates(*files).credentials()) as started:
+        certificates = Certificates(*files, protocol="h2")
+        with serving(RULES, tls=certificates.context) as started:
+
+            def replace(key: bytes, certificate: bytes) -> None:
+                write(tmp_path, key, certificate)
+                if certificates.refresh():
+                    started.run(started.server.replace_tls(certificates.context))
+
             assert allowed(started.address, old.pem)
             assert not allowed(started.address, new.pem)
-            write(tmp_path, *new.issue("server"))
+            replace(*new.issue("server"))
             assert allowed(started.address, new.pem)
             assert not allowed(started.address, old.pem)
-            write(tmp_path, b"no key", b"no certificate")
+            replace(b"no key", b"no certificate")
             assert allowed(started.address, new.pem)  # the last good ones
-            assert "cannot be used, so the last ones stay" in caplog.text
+            assert "the certificate stays as it was" in caplog.text
             files[0].unlink()
+            assert not certificates.refresh()
             assert allowed(started.address, new.pem)
-            write(tmp_path, *old.issue("server"))
+            replace(*old.issue("server"))
             assert allowed(started.address, old.pem)
 
     def test_clients_must_show_a_certificate_where_that_is_asked(self, tmp_path: Path) -> None:
@@ -489,13 +477,13 @@ class TestTls:
         files = write(tmp_path, *authority.issue("server"))
         client_ca = tmp_path / "clients.crt"
         client_ca.write_bytes(clients.pem)
-        with serving(RULES, credentials=Certificates(*files, client_ca).credentials()) as started:
+        with serving(RULES, tls=Certificates(*files, client_ca, protocol="h2").context) as started:
             assert allowed(started.address, authority.pem, clients.issue("client"))
             assert not allowed(started.address, authority.pem)
             assert not allowed(started.address, authority.pem, strangers.issue("client"))
 
     def test_files_that_were_never_good(self, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match=r"server\.crt, .*server\.key: cannot be used"):
-            Certificates(*write(tmp_path, b"no key", b"no certificate"))
-        with pytest.raises(ValueError, match="nowhere: cannot be used"):
-            Certificates(tmp_path / "nowhere", tmp_path / "nowhere")
+        with pytest.raises(InvalidSettings, match=r"server\.crt, .*server\.key: no good"):
+            Certificates(*write(tmp_path, b"no key", b"no certificate"), protocol="h2")
+        with pytest.raises(InvalidSettings, match="nowhere: no good"):
+            Certificates(tmp_path / "nowhere", tmp_path / "nowhere", protocol="h2")

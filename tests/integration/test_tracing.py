@@ -17,9 +17,18 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from headgate import AsyncLimiter
+from headgate import AsyncLimiter, Rule
+from headgate.service.access import Access
+from headgate.service.data import DataPlane
+from headgate.service.grpc.server import GrpcServer
+from headgate.service.protos import rate_limiter_pb2 as rl
+from headgate.service.protos import rls_pb2 as rls
+from headgate.service.rpc.envoy import RateLimitService
+from headgate.service.rpc.method import Service
+from headgate.service.rpc.rate_limiter import RateLimiter
+from headgate.service.sockets import bound
+from headgate.settings import Address
 from headgate.stores.urls import open_async_store
-from headgate.telemetry.interceptor import TracingInterceptor
 from headgate.telemetry.spans import TracedMeter, Tracing
 from headgate.telemetry.traces import configure_tracing
 from tests.servers import free_port
@@ -134,27 +143,27 @@ def test_grpc_calls_of_the_data_plane_are_traced() -> None:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))
 
-    async def echo(request: bytes, context: Any) -> bytes:
-        return request
-
     async def main() -> None:
-        server = grpc.aio.server(interceptors=[TracingInterceptor(Tracing(provider))])
-        for service in ("headgate.v1.RateLimiter", "envoy.service.ratelimit.v3.RateLimitService", "another.Service"):
-            handlers: Any = {"Call": grpc.unary_unary_rpc_method_handler(echo)}
-            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            for service in (
-                "headgate.v1.RateLimiter",
-                "envoy.service.ratelimit.v3.RateLimitService",
-                "another.Service",
+        meter = TracedMeter(Tracing(provider))
+        data = DataPlane(AsyncLimiter([Rule(id="users", quota="5/day")]), meter=meter)
+        services: list[Service] = [RateLimiter(data), RateLimitService(data)]
+        server = GrpcServer(services, access=Access(), meter=meter, around=Tracing(provider).check)
+        sockets = bound(Address("127.0.0.1", 0), "grpc_address")
+        address = f"127.0.0.1:{sockets[0].getsockname()[1]}"
+        await server.start(sockets)
+        request = rls.RateLimitRequest(domain="d", descriptors=[rls.RateLimitDescriptor()])
+        async with grpc.aio.insecure_channel(address) as channel:
+            for path, message in (
+                ("headgate.v1.RateLimiter/CheckRateLimit", rl.CheckRequest(identifier="u")),
+                ("envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", request),
+                ("grpc.health.v1.Health/Check", rl.CheckRequest()),
             ):
-                call: Any = channel.unary_unary(f"/{service}/Call")
-                assert await call(b"hello", metadata=(("traceparent", PARENT),)) == b"hello"
-        await server.stop(None)
+                call: Any = channel.unary_unary(f"/{path}")
+                assert await call(message.SerializeToString(), metadata=(("traceparent", PARENT),))
+        await server.stop(0)
 
     asyncio.run(main())
     spans = kept.get_finished_spans()
     assert [(span.attributes or {})["headgate.protocol"] for span in spans] == ["grpc", "envoy"]
+    assert [(span.attributes or {}).get("headgate.rule") for span in spans] == ["users", None]
     assert {f"{span.context.trace_id:032x}" for span in spans} == {PARENT.split("-")[1]}

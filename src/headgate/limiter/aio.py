@@ -15,6 +15,7 @@ from headgate.core.decision import Decision
 from headgate.core.quota import MAX_INT, Quota
 from headgate.core.reservation import Settlement, checked_id, given_back, ttl_us, whole_cost
 from headgate.errors import IdempotencyConflict, InvalidCheck, RateLimited, StoreError
+from headgate.limiter.alike import AlikeChecks
 from headgate.limiter.batch import Ask, Part, Way, ask_together, ways
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
@@ -114,6 +115,8 @@ class AsyncLimiter:
             self._short_way = self._engine.attended(rule.failure_mode, way)
         self.single: Any = self._short_way  # for checks by subject alone; None while they have to go the long way
         self._due: Due | None = None  # there once it has had to do with reservations
+        behind = own.store if type(own) is AsyncMemoryStore else own  # rules with shards do not go this way
+        self.alike = AlikeChecks(self._engine, behind, lambda: self._due is None)  # many requests at a time
         self._settling: set[asyncio.Task[Settlement]] = set()
 
     async def check(

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, get_args
 
+from headgate.core.alike import Pattern
 from headgate.core.check import Block, Check, Client, Group, Idempotency, Outcome, OutcomeOf, Penalty, Result
 from headgate.core.clock import Clock, SystemClock
 from headgate.core.decision import Decision, Reason, blocked, combine, delayed, single
@@ -213,6 +214,28 @@ class Engine:
         if self.pulse is None or (mode or self.failure_mode) != "local":
             return way
         return self.pulse.attended(way)
+
+    def plan_alike(self, facts: dict[str, str], fact: str) -> Planned | None:
+        """Which rules apply to requests that have these facts, and one more, which differs. None when that depends on
+        what it says, and requests have to be looked at one by one."""
+        snapshot = self.holder.current
+        if snapshot.terms is not None or snapshot.depends_on(fact, facts):
+            return None
+        return snapshot, snapshot.plan({**facts, fact: ""}, self.clock, None)
+
+    def pattern(self, plan: Plan, facts: dict[str, str], fact: str, cost: int) -> Pattern | None:
+        """What is asked for such requests; None when there is no asking for them together."""
+        checks, own = [], []
+        for one in plan.applied:
+            total = one.template.cost * cost
+            by_it = one.fact == fact
+            if not 0 < total <= MAX_INT or (fact in one.rule.facts and not by_it):
+                return None
+            if one.rule.shards > 1 or (one.rule.sync == "leased" and self.leased is not None):
+                return None
+            checks.append(one.template._replace(subject="" if by_it else one.subject(facts), cost=total))
+            own.append(by_it)
+        return Pattern(tuple(checks), tuple(own)) if checks else None
 
     def quick(self, snapshot: Snapshot) -> Mapping[Plan, Any]:
         """The short ways that were found before, as far as they may be taken now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from headgate.core.decision import WARNING_PERCENT
@@ -37,6 +38,17 @@ class Warnings:
         self._until = NORMAL_PERCENT if until is None else until
         self._warned = False  # whether there was ever one to remember
         self._known: Recent[tuple[str, str], int] = Recent(size)  # when the limit is whole again, if nobody comes
+
+    def least(self, limit: int) -> int:
+        """How much of a limit has to be used for it to begin to be in warning."""
+        return -(limit * (self._holder.current.warning_at or self._at) // -100)
+
+    def remembered(self, space: str, subjects: Sequence[str]) -> Sequence[int]:
+        """By place: the subjects whose limit was in warning, and may still be."""
+        if not self._warned:  # nearly always
+            return ()
+        known = self._known.get
+        return [place for place, subject in enumerate(subjects) if known((space, subject)) is not None]
 
     def warns(self, space: str, subject: str, used: int, limit: int, now_us: int, reset_us: int) -> bool:
         """Whether the subject's limit, of which this much is used, is in warning; remembers what it says."""

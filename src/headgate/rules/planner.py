@@ -28,6 +28,8 @@ from headgate.rules.users import User, misfit
 MIN_REMEMBERED: Final = 4_096  # paths, and plans: with more rules than this, as many as there are rules
 MAX_PATH: Final = 256  # characters: longer paths are not remembered
 
+_NAMED: Final = ("endpoint", "method", "tier")  # facts that patterns, methods and tiers of rules are about
+
 Shape = tuple[object, ...]
 
 
@@ -73,6 +75,7 @@ class Planner:
             for fact, wanted in rule.match.items():
                 values.setdefault(fact, set()).add(wanted)
         self._values = tuple((fact, frozenset(wanted)) for fact, wanted in values.items())
+        self._by_value = frozenset((*_NAMED, *values))  # facts of which it matters what they say
         self._by_tier = bool(self._tiers) or "tier" in self._facts
         self._by_user = "user" in self._facts  # only rules that count by user can be overridden
         self._asks = not isinstance(directory, Listed) or directory.has_tiers or directory.has_overrides
@@ -119,6 +122,20 @@ class Planner:
             if user_id is not None:
                 return directory.recall(user_id)
         return None
+
+    def depends_on(self, fact: str, facts: Facts) -> bool:
+        """Whether the plan of a request with these facts depends on what another one says, and not on its being there.
+
+        A user that has to be looked up counts as that.
+        """
+        if self._exempt is not None or fact in self._by_value:
+            return True
+        if not self._asks or not (fact == "user" or "user" in facts):
+            return False
+        directory = self._directory
+        return (directory.has_overrides and self._by_user) or (
+            directory.has_tiers and self._by_tier and "tier" not in facts
+        )
 
     def _tier(self, facts: Facts, user: User | None) -> str | None:
         tier = facts.get("tier")
@@ -174,7 +191,7 @@ class Planner:
             fixed["endpoint"] = shelf.text
         if "tier" in rule.facts:
             fixed["tier"] = facts["tier"]
-        simple = len(rule.facts) == 1 and rule.facts[0] not in ("endpoint", "tier", "method")
+        simple = len(rule.facts) == 1 and rule.facts[0] not in _NAMED
         return Applied(
             rule=rule,
             template=template_of(rule),

@@ -99,6 +99,10 @@ class Snapshot:
         """
         return self._planner.user(facts)
 
+    def depends_on(self, fact: str, facts: Facts) -> bool:
+        """Whether the plan of a request with these facts depends on what another one says, beyond its being there."""
+        return self._planner.depends_on(fact, facts)
+
     @property
     def has_users(self) -> bool:
         """Whether users may have tiers or overrides of their own."""

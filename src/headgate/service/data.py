@@ -6,20 +6,32 @@ recorded, here and nowhere else.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from headgate.audit.recorder import Forgetful, Recorder
 from headgate.core.decision import Decision
 from headgate.http.identity import hashed_api_key
 from headgate.http.identity.address import Trust
 from headgate.limiter.aio import AsyncLimiter
+from headgate.limiter.alike import Concluded, Likeness
 from headgate.limiter.batch import Ask, Part
 from headgate.telemetry.meter import Meter
 
-__all__ = ["MAX_BATCH", "Ask", "DataPlane", "Part"]
+__all__ = ["MAX_BATCH", "Ask", "Concluded", "DataPlane", "Part", "Shape"]
+
+_WRITTEN: Final = ("api_key", "ip")  # facts that are written anew
 
 MAX_BATCH: Final = 1_000  # checks in one call
+
+
+class Shape(NamedTuple):
+    """What is said of requests that differ in one fact alone."""
+
+    facts: dict[str, str]  # all others
+    fact: str
+    likeness: Likeness  # what they have in common with others of other shapes, perhaps
 
 
 class DataPlane:
@@ -72,6 +84,46 @@ class DataPlane:
                 if not decision.allowed or decision.reason == "shadow":
                     self._recorder.record(facts, cost, decision)
         return decisions
+
+    def shape(self, facts: dict[str, str], fact: str, cost: int) -> Shape | None:
+        """What is said of requests that differ in this one fact alone, if they can be decided many at a time."""
+        if cost == 0 or fact in _WRITTEN or "api_key" in facts or "ip" in facts:
+            return None
+        likeness = self.limiter.alike.likeness(facts, fact, cost)
+        return None if likeness is None else Shape(facts, fact, likeness)
+
+    def holds(self, shape: Shape) -> bool:
+        """Whether that is still so."""
+        return self.limiter.alike.holds(shape.likeness, shape.facts, shape.fact)
+
+    def check_alike_at_once(self, shapes: Sequence[Shape], subjects: Sequence[str]) -> list[Concluded]:
+        """Decide requests that have these shapes, all of one likeness, and these values of the fact that differs.
+
+        For counters in memory, where nothing has to be awaited.
+        """
+        concluded = self.limiter.alike.at_once(shapes[0].likeness, subjects)
+        self._observe_alike(shapes, subjects, concluded)
+        return concluded
+
+    async def check_alike(self, shapes: Sequence[Shape], subjects: Sequence[str]) -> list[Concluded]:
+        """The same for counters elsewhere."""
+        concluded = await self.limiter.alike.check(shapes[0].likeness, subjects)
+        self._observe_alike(shapes, subjects, concluded)
+        return concluded
+
+    def _observe_alike(self, shapes: Sequence[Shape], subjects: Sequence[str], concluded: Sequence[Concluded]) -> None:
+        start = 0
+        for checks, _, size, unusual, orders in concluded:
+            for place, decision in unusual.items():
+                shape, subject = shapes[start + place], subjects[start + place]
+                self._observe({**shape.facts, shape.fact: subject}, shape.likeness.cost, decision)
+            if len(checks) == 1:
+                self.meter.within(checks[0].rule, size - len(unusual))
+            else:
+                binding = Counter(order[0] for place, order in enumerate(orders) if place not in unusual)
+                for at, count in binding.items():
+                    self.meter.within(checks[at].rule, count)
+            start += size
 
     async def check_together(self, parts: Sequence[Part]) -> list[Decision]:
         """Decide one request that is known in several ways: either every limit is charged, or none is.

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import uvloop
-from grpc.aio import ServerInterceptor
 
 from headgate.db import Changes
 from headgate.db.events import Events
@@ -26,17 +25,17 @@ from headgate.http.asgi import App
 from headgate.service.admin import admin_app
 from headgate.service.admin.context import needs
 from headgate.service.admin.events import events_router
-from headgate.service.grpc.credentials import Certificates as GrpcCertificates
+from headgate.service.grpc.call import Around
 from headgate.service.grpc.server import GrpcServer
 from headgate.service.node import Node
 from headgate.service.pages import Pages
 from headgate.service.rest.app import HttpApp
 from headgate.service.rpc.envoy import RateLimitService
 from headgate.service.rpc.rate_limiter import RateLimiter
-from headgate.service.sockets import CannotListen, allow_many, bound, close
+from headgate.service.sockets import allow_many, bound, close
 from headgate.service.tls import Certificates
 from headgate.service.web import WebServer
-from headgate.settings import Address, Settings, flag, variable
+from headgate.settings import Address, Settings
 
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 AT_ONCE: Final = 1  # exit code of a process that a second signal ended
@@ -104,22 +103,21 @@ class Server:
     def __init__(self, settings: Settings, worker: Worker | None = None) -> None:
         self._settings = settings
         self._worker = worker
-        self._certificates: Certificates | None = None
-        grpc_certificates: GrpcCertificates | None = None
+        self._http_tls = self._grpc_tls = None
         if settings.tls_certificate is not None and settings.tls_key is not None:
             files = (settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
-            self._certificates = Certificates(*files)
-            grpc_certificates = GrpcCertificates(*files)
-        self._credentials = None if grpc_certificates is None else grpc_certificates.credentials()
+            self._http_tls = Certificates(*files, protocol="http/1.1")
+            self._grpc_tls = Certificates(*files, protocol="h2")
         self._node = Node(settings, worker=0 if worker is None else worker.number)
 
     async def start(self, stack: AsyncExitStack) -> Addresses:
         """Listen. `stack` gets what is to be undone at the end, in the order in which it has to be."""
         settings, node, shared = self._settings, self._node, self._worker is not None
-        sockets = bound(settings.http_address, "http_address", shared=shared)
-        stack.callback(close, sockets)
-        if not shared:
-            close(bound(settings.grpc_address, "grpc_address"))  # gRPC does not say why it cannot have a port
+        http = bound(settings.http_address, "http_address", shared=shared)
+        stack.callback(close, http)
+        grpc = bound(settings.grpc_address, "grpc_address", shared=shared)
+        stack.callback(close, grpc)
+        http_port, grpc_port = (sockets[0].getsockname()[1] for sockets in (http, grpc))
         await node.open()
         stack.push_async_callback(node.close)
         pages = Pages(node.metrics)
@@ -127,29 +125,22 @@ class Server:
             pages = Pages(node.metrics, self._worker.number, settings.workers, self._worker.sockets)
         await pages.start()
         stack.callback(pages.close)
-        self._web = WebServer(
-            self._http_app(pages), tls=None if self._certificates is None else self._certificates.context
-        )
+        self._web = WebServer(self._http_app(pages), tls=None if self._http_tls is None else self._http_tls.context)
         self._grpc = GrpcServer(
             [RateLimiter(node.plane), RateLimitService(node.plane)],
             access=node.access,
             meter=node.meter,
             reflection=settings.reflection,
-            reuse_port=shared,
-            interceptors=self._interceptors(),
+            tls=None if self._grpc_tls is None else self._grpc_tls.context,
+            around=self._around(),
         )
-        await self._web.start(sockets)
-        try:
-            port = await self._grpc.start(str(settings.grpc_address), self._credentials)
-        except OSError as error:
-            choose = f"choose another with {flag('grpc_address')} (or {variable('grpc_address')})"
-            raise CannotListen(f"cannot listen on {settings.grpc_address}: {error}; {choose}") from error
-        if self._certificates is not None:
-            watching = asyncio.create_task(self._watch(self._certificates))
-            stack.push_async_callback(_cancelled, watching)
-        return Addresses(
-            settings.http_address._replace(port=sockets[0].getsockname()[1]), settings.grpc_address._replace(port=port)
-        )
+        await self._web.start(http)
+        await self._grpc.start(grpc)
+        if self._http_tls is not None and self._grpc_tls is not None:
+            for certificates, server in ((self._http_tls, self._web), (self._grpc_tls, self._grpc)):
+                watching = asyncio.create_task(_watch(certificates, server))
+                stack.push_async_callback(_cancelled, watching)
+        return Addresses(settings.http_address._replace(port=http_port), settings.grpc_address._replace(port=grpc_port))
 
     def _http_app(self, pages: Pages) -> App:
         node = self._node
@@ -167,29 +158,21 @@ class Server:
             app = import_module("headgate.telemetry.spans").TracedApp(app, node.tracing)
         return app
 
-    def _interceptors(self) -> list[ServerInterceptor]:
-        if self._node.tracing is None:
-            return []
-        return [import_module("headgate.telemetry.interceptor").TracingInterceptor(self._node.tracing)]
+    def _around(self) -> Around | None:
+        return None if self._node.tracing is None else self._node.tracing.check
 
     async def drain(self) -> None:
         """Stop serving, without anybody noticing who had begun."""
         settings = self._settings
         self._node.draining = True
         self._web.drain()
-        await self._grpc.drain()
+        self._grpc.drain()
         await asyncio.sleep(settings.drain_delay)
-        cut_off, _ = await asyncio.gather(
-            self._web.stop(settings.drain_timeout), self._grpc.stop(settings.drain_timeout)
+        cut_off = sum(
+            await asyncio.gather(self._web.stop(settings.drain_timeout), self._grpc.stop(settings.drain_timeout))
         )
         if cut_off:
             log.warning("%d connections were cut off: their calls took longer than drain_timeout", cut_off)
-
-    async def _watch(self, certificates: Certificates) -> None:
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            if await asyncio.to_thread(certificates.refresh):
-                await self._web.replace_tls(certificates.context)
 
 
 def _stopping(signals: Collection[signal.Signals], stop_on: int | None) -> asyncio.Event:
@@ -212,6 +195,13 @@ def _stopping(signals: Collection[signal.Signals], stop_on: int | None) -> async
     if stop_on is not None:
         loop.add_reader(stop_on, stop_with_parent)
     return stopping
+
+
+async def _watch(certificates: Certificates, server: WebServer | GrpcServer) -> None:
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        if await asyncio.to_thread(certificates.refresh):
+            await server.replace_tls(certificates.context)
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

@@ -1,10 +1,11 @@
-"""TLS of the HTTP port: certificates from files, read again when those change."""
+"""TLS of a port: certificates from files, read again when those change."""
 
 from __future__ import annotations
 
 import logging
 import ssl
 from pathlib import Path
+from typing import Literal
 
 from headgate.errors import InvalidSettings
 from headgate.settings import variable
@@ -15,11 +16,16 @@ log = logging.getLogger("headgate")
 class Certificates:
     """A certificate with its key, and optionally who signs those of the clients, which they then need.
 
+    `protocol` is what the port speaks, by its name in TLS.
+
     Raises `InvalidSettings` when they are no good to begin with; later, those that were stay in use.
     """
 
-    def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None) -> None:
+    def __init__(
+        self, certificate: Path, key: Path, client_ca: Path | None = None, *, protocol: Literal["http/1.1", "h2"]
+    ) -> None:
         self._paths = (certificate, key, client_ca)
+        self._protocol = protocol
         self._mark = self._look()
         try:
             self.context = self._context()
@@ -44,7 +50,7 @@ class Certificates:
         certificate, key, client_ca = self._paths
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols(["http/1.1"])
+        context.set_alpn_protocols([self._protocol])
         context.load_cert_chain(certificate, key, password="")  # one that needs a password is an error, not a prompt
         if client_ca is not None:
             context.load_verify_locations(client_ca)

@@ -21,6 +21,8 @@ from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from headgate.service.listener import Listener
+
 HEAD_SECONDS: Final = 10.0  # in which a request's head has to be here, from its first byte
 FIRST_SECONDS: Final = 0.5  # that a client who has just connected has to begin, when the server stops
 BODY_SECONDS: Final = 30.0  # … and its body, from its head
@@ -30,7 +32,6 @@ LINGER_SECONDS: Final = 1.0  # for a client to read why it was refused
 MAX_HEAD: Final = 64 * 1024  # bytes
 MOST_CONNECTIONS: Final = 20_000
 ROOM: Final = 0.1  # of the waiting connections that go when there are too many
-BACKLOG: Final = 2_048
 TICK: Final = 1.0  # seconds between looks at all connections
 POLL: Final = 0.02  # seconds between looks at what is left when it stops
 
@@ -58,25 +59,19 @@ class WebServer:
         )
         self._config.load()
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # its warnings are what strangers send, any number
-        self._tls = tls
         self.state = _State(most_connections)
-        self._sockets: list[socket] = []
-        self._servers: list[asyncio.Server] = []
+        self._listener = Listener(self._connection, tls)
         self._ticking: asyncio.Task[None] | None = None
 
     async def start(self, sockets: Sequence[socket]) -> None:
         """Serve on sockets that are bound; they are its own from now on."""
-        self._sockets = list(sockets)
         self.state.tick(asyncio.get_running_loop().time())
         self._ticking = asyncio.create_task(self._tick())
-        self._servers = await self._listen()
+        await self._listener.start(sockets)
 
     async def replace_tls(self, tls: SSLContext) -> None:
         """Greet new clients with another certificate. Connections that there are go on."""
-        before, self._tls = self._servers, tls
-        self._servers = await self._listen()
-        for server in before:
-            server.close()
+        await self._listener.replace_tls(tls)
 
     def drain(self) -> None:
         """Go on serving, and have every client close its connection with its next answer."""
@@ -88,11 +83,7 @@ class WebServer:
         Those that take longer than `seconds` are cut off; returns how many.
         """
         self.drain()
-        servers, self._servers = self._servers, []
-        for server in servers:
-            server.close()
-        sockets, self._sockets = self._sockets, []
-        await asyncio.gather(*(self._accept_last(bound) for bound in sockets))
+        await self._listener.stop()
         connections = self.state.connections
         for connection in list(connections):
             connection.shutdown()
@@ -108,30 +99,6 @@ class WebServer:
             with suppress(asyncio.CancelledError):
                 await self._ticking
         return len(left)
-
-    async def _accept_last(self, bound: socket) -> None:
-        """Close a socket, but take those who wait at it: they believe that they are connected."""
-        bound.setblocking(False)
-        waiting = []
-        with suppress(OSError):  # until there are none
-            while True:
-                waiting.append(bound.accept()[0])
-        bound.close()
-        loop = asyncio.get_running_loop()
-        for client in waiting:
-            with suppress(OSError):  # one that has left
-                await loop.connect_accepted_socket(self._connection, client, **self._options())
-
-    async def _listen(self) -> list[asyncio.Server]:
-        """On copies of the sockets, so that what waits to be accepted survives a server that is closed."""
-        loop = asyncio.get_running_loop()
-        return [
-            await loop.create_server(self._connection, sock=bound.dup(), backlog=BACKLOG, **self._options())
-            for bound in self._sockets
-        ]
-
-    def _options(self) -> dict[str, Any]:
-        return {} if self._tls is None else {"ssl": self._tls, "ssl_handshake_timeout": HEAD_SECONDS}
 
     def _connection(self) -> _Connection:
         return _Connection(self._config, self.state)

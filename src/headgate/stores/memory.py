@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from headgate.algorithms import ALGORITHMS
 from headgate.algorithms.force import FORCES
+from headgate.core.alike import Alike, Answers, Pattern
 from headgate.core.check import (
     IDEMPOTENCY_US,
     Charge,
@@ -31,7 +32,7 @@ from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States
 from headgate.core.quota import MAX_INT, Quota
 from headgate.core.reservation import Claim, Expired
-from headgate.errors import IdempotencyConflict, StoreFull
+from headgate.errors import IdempotencyConflict, StoreError, StoreFull
 from headgate.stores import penalty
 from headgate.stores.protocol import Single
 from headgate.stores.reservations import Refunds, Reservations
@@ -139,6 +140,80 @@ class MemoryStore:
             return decision
 
         return check
+
+    def alike(self, pattern: Pattern) -> Alike:
+        """The short way for requests that are alike: all at one moment. What is not as usual takes the long one."""
+        with self._lock:
+            tables = [self._table(check.space, check.quota) for check in pattern.checks]
+        parts = [
+            (table.states, table.algorithm.admit, table.algorithm.figures, check.quota, check.cost, check.subject, own)
+            for table, check, own in zip(tables, pattern.checks, pattern.own, strict=True)
+        ]
+        decide = self._decide_one_alike if len(parts) == 1 and parts[0][-1] else self._decide_all_alike
+
+        def check(subjects: Sequence[str]) -> Answers:
+            now = time_ns() // 1_000 if self._clock is None else self._clock.now_us()
+            self._lock.acquire()
+            try:
+                return decide(pattern, parts, subjects, now)
+            finally:
+                self._lock.release(None)
+
+        return check
+
+    def _decide_one_alike(self, pattern: Pattern, parts: list[Any], subjects: Sequence[str], now: int) -> Answers:
+        """Of one check, which has the request's own subject."""
+        ((states, admit, figures_of, quota, cost, _, _),) = parts
+        figures: list[int] = []
+        faults: dict[int, StoreError] = {}
+        for place, subject in enumerate(subjects):
+            state = states.get(subject)
+            wait, kept = admit(state, now, quota, cost)
+            if kept is not state:
+                if state is None and subject not in states:
+                    self._decide_alone(pattern, subject, now, figures, faults, place)
+                    continue
+                states[subject] = kept
+            remaining, reset = figures_of(kept, now, quota)
+            figures += (wait, remaining, reset)
+        return Answers(now, figures, faults)
+
+    def _decide_all_alike(self, pattern: Pattern, parts: list[Any], subjects: Sequence[str], now: int) -> Answers:
+        figures: list[int] = []
+        faults: dict[int, StoreError] = {}
+        for place, own_subject in enumerate(subjects):
+            kept = []
+            for states, admit, figures_of, quota, cost, subject, own in parts:
+                key = own_subject if own else subject
+                before = states.get(key)
+                wait, state = admit(before, now, quota, cost)
+                if wait or before is None:  # one that is refused, or new: nothing is charged yet
+                    self._decide_alone(pattern, own_subject, now, figures, faults, place)
+                    break
+                kept.append((states, key, state, figures_of, quota))
+            else:
+                for states, key, state, figures_of, quota in kept:
+                    states[key] = state
+                    remaining, reset = figures_of(state, now, quota)
+                    figures += (0, remaining, reset)
+        return Answers(now, figures, faults)
+
+    def _decide_alone(
+        self,
+        pattern: Pattern,
+        subject: str,
+        now: int,
+        figures: list[int],
+        faults: dict[int, StoreError],
+        place: int,
+    ) -> None:
+        """One of many requests that are alike, by the long way."""
+        try:
+            for outcome in self._decide_checks(Group(pattern.of(subject)), now).outcomes:
+                figures += outcome
+        except StoreFull as error:
+            faults[place] = error
+            figures += (0, 0, 0) * len(pattern.checks)
 
     def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
         now = time_ns() // 1_000 if self._clock is None else self._clock.now_us()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, runtime_checkable
 
+from headgate.core.alike import AsyncAlike, Pattern
 from headgate.core.check import Charge, Check, Client, Group, Result
 from headgate.core.decision import Decision, States
 from headgate.core.reservation import Claim, Expired
@@ -112,6 +113,23 @@ class AsyncSingleStore(AsyncStore, Protocol):
     """`SingleStore`, awaited."""
 
     def single(self, template: Check, states: States | None = None) -> AsyncSingle: ...
+
+
+@runtime_checkable
+class AsyncAlikeStore(AsyncStore, Protocol):
+    """A store that has a short way for many requests that are alike."""
+
+    @property
+    def most_alike(self) -> int:
+        """How many can be asked at a time."""
+        ...
+
+    def alike(self, pattern: Pattern) -> AsyncAlike | None:
+        """The short way from subjects to answers: each request is decided by itself, in order, as by `check`.
+
+        It raises `StoreError` if none was decided, or nobody knows which. None: there is no short way.
+        """
+        ...
 
 
 @runtime_checkable

@@ -61,6 +61,14 @@ class Meter:
             cause = self._begun(cause)
             tallies[cause] = tallies.get(cause, 0) + 1
 
+    def within(self, rule: str, count: int) -> None:
+        """So many requests were decided as usual: allowed, and bound by this rule."""
+        try:
+            self._allowed[rule, "within_limit"] += count
+        except KeyError:
+            cause = self._begun((rule, "within_limit"))
+            self._allowed[cause] = self._allowed.get(cause, 0) + count
+
     def took(self, protocol: str, seconds: float, checks: int = 1) -> None:
         """A call to the data plane was answered: by `http`, `grpc`, `envoy` or `authorize`."""
         if protocol not in self.requests:

@@ -8,8 +8,6 @@ from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
-import grpc
-
 from headgate import AsyncLimiter, Rule
 from headgate.service.access import Access
 from headgate.service.data import DataPlane
@@ -17,6 +15,8 @@ from headgate.service.grpc.server import GrpcServer
 from headgate.service.rpc.envoy import RateLimitService
 from headgate.service.rpc.method import Service
 from headgate.service.rpc.rate_limiter import RateLimiter
+from headgate.service.sockets import bound
+from headgate.settings import Address
 
 T = TypeVar("T")
 
@@ -38,7 +38,6 @@ def serving(
     rules: list[Rule],
     *,
     access: Access | None = None,
-    credentials: grpc.ServerCredentials | None = None,
     store: Any = "memory://",
     others: Sequence[Service] = (),
     **options: Any,
@@ -53,8 +52,9 @@ def serving(
         data = DataPlane(limiter)
         services: list[Service] = [RateLimiter(data), RateLimitService(data), *others]
         server = GrpcServer(services, access=access or Access(), **options)
-        port = await server.start("127.0.0.1:0", credentials)
-        return Serving(f"127.0.0.1:{port}", server, loop)
+        sockets = bound(Address("127.0.0.1", 0), "grpc_address")
+        await server.start(sockets)
+        return Serving(f"127.0.0.1:{sockets[0].getsockname()[1]}", server, loop)
 
     try:
         started = asyncio.run_coroutine_threadsafe(start(), loop).result(30)

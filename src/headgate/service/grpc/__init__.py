@@ -1,1 +1,1 @@
-"""The service's remote procedures over gRPC, with grpcio: sockets, tokens, statuses, health and reflection."""
+"""gRPC over `headgate.service.h2`: the service's remote procedures on a port."""

@@ -3,31 +3,76 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from typing import Final
 
-from grpc_health.v1 import health, health_pb2
+from headgate.service.grpc.status import Code, Ended
+from headgate.service.protos import health_pb2 as messages
+from headgate.service.rpc.method import Flow, Method
 
-SERVING: Final = health_pb2.HealthCheckResponse.SERVING
+MAX_WATCHERS: Final = 1_000  # at a time
+
+Response = messages.HealthCheckResponse
 
 
-class Health(health.aio.HealthServicer):  # type: ignore[misc]  # it has no stubs
-    """Says how each service is, and sends watchers home at the end: otherwise they are calls under way for ever."""
+class Health:
+    """Says how each service is, and how all are, under the empty name. Asks for no token."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._dismissed = asyncio.Event()
+    name: Final = "grpc.health.v1.Health"
+    protocol: Final = None
+
+    def __init__(self, services: Iterable[str]) -> None:
+        self._statuses: dict[str, Response.ServingStatus] = dict.fromkeys(("", *services), Response.SERVING)
+        self._changed = asyncio.Event()
+        self._watchers = 0
+        self._dismissed = False
+        self.methods: Mapping[str, Method | Flow] = {
+            "Check": Method(messages.HealthCheckRequest, self.check, None),
+            "List": Method(messages.HealthListRequest, self.list, None),
+            "Watch": Flow(messages.HealthCheckRequest, self.watch, None),
+        }
+
+    def stop_serving(self) -> None:
+        """Say NOT_SERVING from now on."""
+        self._statuses = dict.fromkeys(self._statuses, Response.NOT_SERVING)
+        self._tell()
 
     def dismiss(self) -> None:
         """End the calls of all who watch."""
-        self._dismissed.set()
+        self._dismissed = True
+        self._tell()
 
-    async def Watch(self, request: Any, context: Any) -> None:  # noqa: N802 - its name in the protocol
+    async def check(self, request: messages.HealthCheckRequest) -> Response:
+        status = self._statuses.get(request.service)
+        if status is None:
+            raise Ended(Code.NOT_FOUND, f"there is no service {request.service!r} here")
+        return Response(status=status)
+
+    async def list(self, _: messages.HealthListRequest) -> messages.HealthListResponse:
+        return messages.HealthListResponse(
+            statuses={name: Response(status=status) for name, status in self._statuses.items()}
+        )
+
+    async def watch(self, requests: AsyncIterator[messages.HealthCheckRequest]) -> AsyncGenerator[Response]:
         """Tell how a service is, now and whenever that changes."""
-        watching = asyncio.ensure_future(super().Watch(request, context))
-        end = asyncio.ensure_future(self._dismissed.wait())
+        request = await anext(requests, None)
+        if request is None:
+            raise Ended(Code.INTERNAL, "the request has no message")
+        if self._watchers >= MAX_WATCHERS:
+            raise Ended(Code.RESOURCE_EXHAUSTED, f"at most {MAX_WATCHERS:,} may watch at a time")
+        self._watchers += 1
+        told = None
         try:
-            await asyncio.wait({watching, end}, return_when=asyncio.FIRST_COMPLETED)
+            while not self._dismissed:
+                changed = self._changed
+                status = self._statuses.get(request.service, Response.SERVICE_UNKNOWN)
+                if status != told:
+                    told = status
+                    yield Response(status=status)
+                await changed.wait()
         finally:
-            for task in (watching, end):
-                task.cancel()
-            await asyncio.gather(watching, end, return_exceptions=True)
+            self._watchers -= 1
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()

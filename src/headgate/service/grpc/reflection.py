@@ -2,28 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
-import grpc
-from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection, reflection_pb2
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-from headgate.service.access import Access
-from headgate.service.grpc.calls import guarded
+from headgate.service.grpc.status import Code
+from headgate.service.protos import reflection_pb2 as messages
 from headgate.service.protos.pool import POOL
+from headgate.service.rpc.method import Flow, Method
 
-HEALTH: Final = "grpc.health.v1.Health"
 # The two are the same but for their name.
 NAMES: Final = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
 
-for _module in (health_pb2, reflection_pb2):
-    POOL.AddSerializedFile(_module.DESCRIPTOR.serialized_pb)
+Request, Response = messages.ServerReflectionRequest, messages.ServerReflectionResponse
 
 
-def reflection_handlers(services: Sequence[str], access: Access) -> list[grpc.GenericRpcHandler]:
-    """The handlers of reflection, which needs what a check needs."""
-    servicer: Any = reflection.aio.ReflectionServicer((*services, HEALTH, *NAMES[1:]), pool=POOL)
-    name = "ServerReflectionInfo"
-    method = guarded(name, servicer.ServerReflectionInfo, reflection_pb2.ServerReflectionRequest, access)
-    return [grpc.method_handlers_generic_handler(service, {name: method}) for service in NAMES]
+class Reflection:
+    """One of its versions. Needs what a check needs."""
+
+    protocol: Final = None
+
+    def __init__(self, name: str, services: Sequence[str]) -> None:
+        self.name = name
+        self._services = sorted((*services, NAMES[0]))
+        self.methods: Mapping[str, Method | Flow] = {"ServerReflectionInfo": Flow(Request, self.answers)}
+
+    async def answers(
+        self, requests: AsyncIterator[messages.ServerReflectionRequest]
+    ) -> AsyncGenerator[messages.ServerReflectionResponse]:
+        """An answer to each request."""
+        async for request in requests:
+            try:
+                answer = self._answer(request)
+            except KeyError:
+                answer = _error(Code.NOT_FOUND, "there is nothing of that name here")
+            answer.valid_host = request.host
+            answer.original_request.CopyFrom(request)
+            yield answer
+
+    def _answer(self, request: messages.ServerReflectionRequest) -> messages.ServerReflectionResponse:
+        asked = request.WhichOneof("message_request")
+        pool: Any = POOL
+        if asked == "list_services":
+            listed = [messages.ServiceResponse(name=name) for name in self._services]
+            return Response(list_services_response=messages.ListServiceResponse(service=listed))
+        if asked == "file_by_filename":
+            return _files(pool.FindFileByName(request.file_by_filename))
+        if asked == "file_containing_symbol":
+            return _files(pool.FindFileContainingSymbol(request.file_containing_symbol))
+        if asked == "file_containing_extension":
+            extended = pool.FindMessageTypeByName(request.file_containing_extension.containing_type)
+            number = request.file_containing_extension.extension_number
+            return _files(pool.FindExtensionByNumber(extended, number).file)
+        if asked == "all_extension_numbers_of_type":
+            extended = pool.FindMessageTypeByName(request.all_extension_numbers_of_type)
+            numbers = sorted(extension.number for extension in pool.FindAllExtensions(extended))
+            told = messages.ExtensionNumberResponse(base_type_name=extended.full_name, extension_number=numbers)
+            return Response(all_extension_numbers_response=told)
+        return _error(Code.INVALID_ARGUMENT, "the request asks for nothing that is known")
+
+
+def _error(code: Code, message: str) -> messages.ServerReflectionResponse:
+    return Response(error_response=messages.ErrorResponse(error_code=code, error_message=message))
+
+
+def _files(file: Any) -> messages.ServerReflectionResponse:
+    """A file, and all that it imports."""
+    found: dict[str, bytes] = {}
+
+    def collect(one: Any) -> None:
+        if one.name not in found:
+            described = FileDescriptorProto()
+            one.CopyToProto(described)
+            found[one.name] = described.SerializeToString()
+            for needed in one.dependencies:
+                collect(needed)
+
+    collect(file)
+    return Response(
+        file_descriptor_response=messages.FileDescriptorResponse(file_descriptor_proto=list(found.values()))
+    )

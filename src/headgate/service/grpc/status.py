@@ -1,36 +1,64 @@
-"""What an exception means to a caller of gRPC."""
+"""How calls end: gRPC's codes, and what an exception means to a caller."""
 
 from __future__ import annotations
 
 import logging
+from enum import IntEnum
 from secrets import token_hex
+from typing import Final
 
-import grpc
 from google.protobuf.message import DecodeError
 
 from headgate.errors import DatabaseError, Forbidden, HeadgateError, InvalidCheck, StoreError, Unauthenticated
 
 log = logging.getLogger("headgate")
 
-_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
-    (InvalidCheck, grpc.StatusCode.INVALID_ARGUMENT),
-    (Unauthenticated, grpc.StatusCode.UNAUTHENTICATED),
-    (Forbidden, grpc.StatusCode.PERMISSION_DENIED),
-    (StoreError, grpc.StatusCode.UNAVAILABLE),
+
+class Code(IntEnum):
+    """Those that we answer with."""
+
+    OK = 0
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    UNAUTHENTICATED = 16
+
+
+class Ended(Exception):
+    """A call ends with this code, and these details."""
+
+    def __init__(self, code: Code, details: str) -> None:
+        super().__init__(details)
+        self.code = code
+        self.details = details
+
+
+_CODES: Final[tuple[tuple[type[Exception], Code], ...]] = (
+    (InvalidCheck, Code.INVALID_ARGUMENT),
+    (Unauthenticated, Code.UNAUTHENTICATED),
+    (Forbidden, Code.PERMISSION_DENIED),
+    (StoreError, Code.UNAVAILABLE),
 )
 
 
-def status_of(error: Exception, method: str) -> tuple[grpc.StatusCode, str]:
-    """The code and the details to answer with. What nobody has thought of is logged, and told by an id alone: Envoy
-    would read UNKNOWN as leave to go on."""
+def ended(error: Exception, method: str) -> Ended:
+    """What to answer with. What nobody has thought of is logged, and told by an id alone: Envoy would read UNKNOWN as
+    leave to go on."""
+    if isinstance(error, Ended):
+        return error
     if isinstance(error, DecodeError):
-        return grpc.StatusCode.INVALID_ARGUMENT, f"the message cannot be read: it is no {method} request, or not UTF-8"
+        return Ended(Code.INVALID_ARGUMENT, f"the message cannot be read: it is no {method} request, or not UTF-8")
     if isinstance(error, DatabaseError):
-        return grpc.StatusCode.UNAVAILABLE, "the token could not be looked up: try again later"
+        return Ended(Code.UNAVAILABLE, "the token could not be looked up: try again later")
     if isinstance(error, HeadgateError):
         for kind, code in _CODES:
             if isinstance(error, kind):
-                return code, str(error)
+                return Ended(code, str(error))
     fault = token_hex(8)
     log.error("gRPC: %s failed, fault %s", method, fault, exc_info=error)
-    return grpc.StatusCode.INTERNAL, f"something went wrong here; the log has more, under fault {fault}"
+    return Ended(Code.INTERNAL, f"something went wrong here; the log has more, under fault {fault}")

@@ -6,12 +6,14 @@ the rule is written once, and only figures are added to it: some times quicker t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
 from headgate.core.check import NEVER, Check, Outcome
 from headgate.core.decision import Decision, restrictiveness
 from headgate.core.quota import MICROSECONDS
+from headgate.service.data import Concluded
 from headgate.service.protos import rate_limiter_pb2 as messages
 
 REMEMBERED: Final = 4_096  # rules
@@ -38,6 +40,64 @@ def written_batch(decisions: list[Decision]) -> bytes:
         response = written(decision)
         parts += (b"\x0a", _recent_varint(len(response)), response)  # responses
     return b"".join(parts)
+
+
+def written_alike(concluded: Sequence[Concluded]) -> bytes:
+    """Decisions on requests that are alike, as a CheckBatchResponse."""
+    parts: list[bytes] = []
+    for some in concluded:
+        responses = written_usual(some)
+        for place, decision in some.unusual.items():
+            responses[place] = written(decision)
+        for response in responses:
+            size = len(response)
+            parts += (b"\x0a", _LAST[size] if size < 1 << 14 else varint(size), response)  # responses
+    return b"".join(parts)
+
+
+def written_usual(concluded: Concluded) -> list[bytes]:
+    """Decisions on requests that are alike, each as a CheckResponse: of those that are not as usual, nonsense."""
+    checks, (now_us, figures, _), _, _, orders = concluded
+    seconds = {us: _recent_varint(_seconds(now_us + us)) for us in set(figures[2::3])}  # nearly always a few
+    known = [_known.get(id(check)) or _remember(check) for check in checks]
+    if len(checks) == 1:
+        ((_, response, status),) = known
+        head, limit = _USUAL + response + b"\x10", checks[0].quota.capacity
+        return [
+            _written_one(head, status, limit, remaining, seconds[reset_us])
+            for remaining, reset_us in zip(figures[1::3], figures[2::3], strict=True)
+        ]
+    limits = [check.quota.capacity for check in checks]
+    heads = [_USUAL + response + b"\x10" for _, response, _ in known]
+    count = 3 * len(checks)
+    responses = []
+    for start, order in zip(range(0, len(figures), count), orders, strict=True):
+        at = start + 3 * order[0]
+        left = varint(figures[at + 1])
+        used, reset_at = varint(max(0, limits[order[0]] - figures[at + 1])), seconds[figures[at + 2]]
+        parts = [heads[order[0]], used, b"\x20", left, b"\x28", reset_at]
+        for one in order:
+            at = start + 3 * one
+            left, reset_at, status = varint(figures[at + 1]), seconds[figures[at + 2]], known[one][2]
+            parts += (
+                b"\x52",
+                _recent_varint(len(status) + len(left) + len(reset_at) + 2),
+                status,
+                b"\x28",
+                left,
+                b"\x30",
+                reset_at,
+            )
+        responses.append(b"".join(parts))
+    return responses
+
+
+def _written_one(head: bytes, status: bytes, limit: int, remaining: int, reset_at: bytes) -> bytes:
+    """The usual CheckResponse, on one rule."""
+    left = varint(remaining)
+    length = _LAST[len(status) + len(left) + len(reset_at) + 2]
+    used = varint(limit - remaining)
+    return b"%b%b\x20%b\x28%b\x52%b%b\x28%b\x30%b" % (head, used, left, reset_at, length, status, left, reset_at)
 
 
 def _written_whole(decision: Decision) -> bytes:

@@ -41,6 +41,11 @@ def facts_of(message: Asking) -> dict[str, str]:
     return facts
 
 
+def identity_of(dimension: int) -> str | None:
+    """The fact that `identifier` is; None if it is none, or the dimension is not known."""
+    return _FACTS.get(dimension)
+
+
 def cost_of(message: messages.CheckRequest | messages.QuotaRequest) -> int:
     """What a request costs. Raises `InvalidCheck`."""
     if not message.HasField("cost"):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Final, Literal
 
 from headgate.core.decision import Decision
 from headgate.core.quota import MICROSECONDS
 from headgate.errors import InvalidCheck, StoreUnavailable
-from headgate.service.data import MAX_BATCH, Ask, DataPlane
+from headgate.service.data import MAX_BATCH, Ask, Concluded, DataPlane
 from headgate.service.protos import rate_limiter_pb2 as messages
-from headgate.service.rpc.answers import written, written_batch
+from headgate.service.rpc.alike import Reader, Some
+from headgate.service.rpc.answers import written, written_alike, written_batch, written_usual
 from headgate.service.rpc.facts import cost_of, facts_of
-from headgate.service.rpc.method import Method
+from headgate.service.rpc.method import Method, Quick
 
 MAX_SKEW: Final = 5.0  # seconds: a caller's clock that is further off is counted
 
@@ -29,10 +31,14 @@ class RateLimiter:
 
     def __init__(self, data: DataPlane) -> None:
         self._data = data
+        self._reader = Reader(data)
         self.methods: Mapping[str, Method] = {
-            "CheckRateLimit": Method(messages.CheckRequest, self.check),
+            "CheckRateLimit": Method(messages.CheckRequest, self.check, quickly=self.check_quickly),
             "CheckRateLimits": Method(
-                messages.CheckBatchRequest, self.check_many, size=lambda request: len(request.checks)
+                messages.CheckBatchRequest,
+                self.check_many,
+                size=lambda request: len(request.checks),
+                quickly=self.check_many_quickly,
             ),
             "GetRemainingQuota": Method(messages.QuotaRequest, self.quota),
             "ResetLimit": Method(messages.ResetRequest, self.reset, "operator"),
@@ -44,6 +50,30 @@ class RateLimiter:
         if request.timestamp:
             self._compare(request.timestamp, decision)
         return written(decision)
+
+    def check_quickly(self, received: bytes) -> Quick:
+        some = self._reader.check(received)
+        if some is None:
+            return None
+        if not self._data.limiter.in_memory:
+            return partial(self._check_elsewhere, some)
+        (concluded,) = self._data.check_alike_at_once(*some)
+        return _written_only(concluded), 1
+
+    async def _check_elsewhere(self, some: Some) -> tuple[bytes, int]:
+        (concluded,) = await self._data.check_alike(*some)
+        return _written_only(concluded), 1
+
+    def check_many_quickly(self, received: bytes) -> Quick:
+        some = self._reader.check_many(received)
+        if some is None:
+            return None
+        if not self._data.limiter.in_memory:
+            return partial(self._check_many_elsewhere, some)
+        return written_alike(self._data.check_alike_at_once(*some)), len(some.subjects)
+
+    async def _check_many_elsewhere(self, some: Some) -> tuple[bytes, int]:
+        return written_alike(await self._data.check_alike(*some)), len(some.subjects)
 
     async def check_many(self, request: messages.CheckBatchRequest) -> bytes:
         checks = request.checks
@@ -78,6 +108,15 @@ class RateLimiter:
         skew = timestamp - decision.at_us / MICROSECONDS
         if abs(skew) > MAX_SKEW:
             self._data.meter.skewed(skew)
+
+
+def _written_only(concluded: Concluded) -> bytes:
+    """The decision on the only request. Raises `StoreUnavailable`."""
+    decision = concluded.unusual.get(0)
+    if decision is None:
+        return written_usual(concluded)[0]
+    require_decided(decision)
+    return written(decision)
 
 
 def require_decided(decision: Decision) -> None:

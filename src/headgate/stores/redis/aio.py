@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final, TypeVar, cast
 
+from headgate.core.alike import Answers, AsyncAlike, Pattern
 from headgate.core.check import Charge, Check, Client, Group, Result
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States, single
@@ -18,6 +19,7 @@ from headgate.core.share import Standing
 from headgate.errors import IdempotencyConflict, StoreError
 from headgate.stores.observer import StoreObserver
 from headgate.stores.protocol import AsyncSingle
+from headgate.stores.redis import script
 from headgate.stores.redis.aio_node import AsyncNode, Route, route_of
 from headgate.stores.redis.exhausted import Exhausted
 from headgate.stores.redis.faults import Address, Owners, turn
@@ -101,7 +103,7 @@ class AsyncRedisStore:
                     return single(templates, known.outcomes[0], known.now_us, cost, states, subject)
             asked_us, epoch = exhausted.now_us(), exhausted.epoch
             groups = (Group((Check(rule, space, subject, quota, cost),)),)
-            route = route_of(subject) if slotted else ANYWHERE
+            route = route_of(name) if slotted else ANYWHERE
             loop = asyncio.get_running_loop()
             if loop is not self._loop:
                 self._enter()
@@ -139,6 +141,26 @@ class AsyncRedisStore:
             if outcome.wait_us > 0 and remembers:
                 exhausted.put(key(space, subject), ((quota, cost, True),), result, asked_us, epoch)
             return single(templates, outcome, now_us, cost, states, subject)
+
+        return check
+
+    @property
+    def most_alike(self) -> int:
+        return self._options.max_batch
+
+    def alike(self, pattern: Pattern) -> AsyncAlike | None:
+        """The short way for requests that are alike. On a cluster, each is somewhere else: there is none."""
+        if self._only is None:
+            return None
+        encode, join = script.alike(pattern), self._only.join
+
+        async def check(subjects: Sequence[str]) -> Answers:
+            try:
+                reply = await join((), encode(subjects, self._now_us()), size=len(subjects))
+            except StoreError:
+                self.exhausted.clear()
+                raise
+            return Answers(reply[0], reply[1:])
 
         return check
 

@@ -32,7 +32,7 @@ from headgate.stores.redis import script
 from headgate.stores.redis.faults import FAULTS, fault
 from headgate.stores.redis.node import Parcel, breaker_of, left_alone, tell
 from headgate.stores.redis.options import Options, Way
-from headgate.stores.redis.slots import slot_of
+from headgate.stores.redis.slots import slot_of_key
 
 Results = list[Result | IdempotencyConflict]
 
@@ -50,9 +50,9 @@ class Route(NamedTuple):
 
 
 @lru_cache(maxsize=8_192)
-def route_of(subject: str) -> Route:
-    """That of a subject's keys."""
-    return Route(slot_of(subject))
+def route_of(key: str) -> Route:
+    """That of a key."""
+    return Route(slot_of_key(key))
 
 
 class _Waiting(NamedTuple):
@@ -63,6 +63,7 @@ class _Waiting(NamedTuple):
     answer: asyncio.Future[Any]
     deadline: float  # on the event loop's clock
     route: Route | None = None
+    size: int = 0  # groups that the command decides
 
 
 class _Batch(NamedTuple):
@@ -136,10 +137,12 @@ class AsyncNode:
         command: script.Command | None = None,
         deadline: float | None = None,
         route: Route | None = None,
+        size: int = 0,
     ) -> asyncio.Future[Any]:
         """Have groups decided, or a command executed, by the next call. On a cluster, all are of one slot.
 
-        Without a deadline, it is the usual time from now. Raises `StoreError`, or the answer does.
+        `size` is how many groups the command decides, if it does. Without a deadline, it is the usual time from now.
+        Raises `StoreError`, or the answer does.
         """
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
@@ -153,7 +156,7 @@ class AsyncNode:
             self._woken = True
             self._deadline = loop.time() + self._options.timeout  # of all that join in this tick
             loop.call_soon(self._depart)
-        self._waiting.append(_Waiting(groups, command, answer, deadline or self._deadline, route))
+        self._waiting.append(_Waiting(groups, command, answer, deadline or self._deadline, route, size))
         return answer
 
     async def close(self) -> None:
@@ -209,8 +212,8 @@ class AsyncNode:
         latest, hurried, plain = 0.0, False, True
         while self._waiting:
             waiting = self._waiting[0]
-            groups, command, answer, deadline, route = waiting
-            count += len(groups) or 1
+            groups, command, answer, deadline, route, decided = waiting
+            count += len(groups) or decided or 1
             if count > self._options.max_batch and batch:
                 break
             self._waiting.popleft()
@@ -218,7 +221,7 @@ class AsyncNode:
                 self._expire(answer)
             elif not answer.done():
                 batch.append(waiting)
-                size += len(groups)
+                size += len(groups) or decided
                 if command is not None or route is not None:
                     plain = False
                 if deadline != latest:
@@ -365,7 +368,7 @@ def _loads(batch: list[_Waiting], *, mix: bool) -> Iterator[_Load]:
     """
     loads: dict[Route | int | None, list[_Waiting]] = {}
     for waiting in batch:
-        groups, command, _, _, route = waiting
+        groups, command, route = waiting.groups, waiting.command, waiting.route
         name: Route | int | None = route
         if command is not None or (route is not None and route.alone):
             yield from map(_load, loads.values())

@@ -1,0 +1,316 @@
+"""Calls: a stream's messages to a method, and its answers back.
+
+A call that is cancelled, or whose time is up, is not answered by whoever was at work on it; what was charged stays
+charged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager, aclosing
+from functools import partial
+from time import perf_counter
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.message import Message
+
+from headgate.service.access import Access
+from headgate.service.grpc.head import Head, Route
+from headgate.service.grpc.status import Code, Ended, ended
+from headgate.service.grpc.wire import HEAD, OK, PREFIX, MessageReader, framed, trailers
+from headgate.service.h2.connection import Connection
+from headgate.service.h2.frames import CANCEL
+from headgate.service.h2.stream import Stream
+from headgate.service.rpc.method import Answered, Flow, Method, Quick, Work
+from headgate.telemetry.meter import Meter
+
+BODY_SECONDS: Final = 30.0  # in which a request's first message has to be here, and an answer has to be taken
+MAX_HELD: Final = 64 * 1024 * 1024  # bytes of messages, of all connections, that are not here as a whole
+ALWAYS_HELD: Final = 65_536  # bytes of one message that there is always room for
+
+# Around a call to the data plane, given its protocol and the header fields by which a trace comes along.
+Around = Callable[[str, Mapping[str, str]], AbstractContextManager[None]]
+
+
+class Desk(NamedTuple):
+    """What all calls need."""
+
+    access: Access
+    meter: Meter
+    around: Around | None
+    max_message: int
+
+
+def call_of(desk: Desk, connection: Connection, number: int, head: Head) -> Stream:
+    """The call of a new stream."""
+    route = head.route
+    if route is None:
+        return Refusal(connection, number, head.refusal)
+    if isinstance(route.method, Flow):
+        return FlowCall(desk, connection, number, head, route)
+    return UnaryCall(desk, connection, number, head, route, route.method)
+
+
+class Refusal(Stream):
+    """A request that is no call."""
+
+    __slots__ = ("_block",)
+
+    def __init__(self, connection: Connection, number: int, block: bytes) -> None:
+        super().__init__(connection, number)
+        self._block = block
+
+    def opened(self) -> None:
+        self.refuse(self._block)
+
+    def received(self, data: bytes) -> None:
+        pass
+
+    def cancelled(self) -> None:
+        pass
+
+
+class Call(Stream):
+    """What calls have in common."""
+
+    __slots__ = ("_desk", "_gone", "_head", "_held", "_reader", "_route", "_task", "_timer")
+
+    def __init__(self, desk: Desk, connection: Connection, number: int, head: Head, route: Route) -> None:
+        super().__init__(connection, number)
+        self._desk = desk
+        self._head = head
+        self._route = route
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._reader: MessageReader | None = None  # of a message that comes in parts
+        self._held = 0  # bytes that it was told to keep
+        self._gone = False  # whether it is answered, or nobody waits for that any more
+
+    def cancelled(self) -> None:
+        self._leave()
+
+    def look(self, now: float) -> None:
+        if now - self.since <= BODY_SECONDS:
+            return
+        if self._gone:  # it is answered, and the client does not take the answer
+            self.reset(CANCEL)
+        elif self._task is None:
+            self._fail(Ended(Code.DEADLINE_EXCEEDED, f"the request was not here within {BODY_SECONDS:g} seconds"))
+
+    def _read(self, data: bytes) -> list[bytes]:
+        """The messages that are here as a whole with this part. Raises `Ended`."""
+        reader = self._reader
+        if reader is None:
+            reader = self._reader = MessageReader(self._head.encoding, self._desk.max_message)
+        messages = reader.feed(data)
+        if self.ended and reader.gathered:
+            raise Ended(Code.INTERNAL, "the request breaks off within a message")
+        return messages
+
+    def _hold(self, size: int) -> None:
+        """Take note of how many bytes wait for more. Raises `Ended` when there are too many, of all calls."""
+        hub = self.connection.hub
+        hub.held += size - self._held
+        self._held = size
+        if size > ALWAYS_HELD and hub.held > MAX_HELD:
+            raise Ended(Code.RESOURCE_EXHAUSTED, "too many large messages are on their way here: try again later")
+
+    async def _require(self) -> None:
+        """Raises `Unauthenticated` and `Forbidden`."""
+        role, access = self._route.method.role, self._desk.access
+        if role is not None and not access.open:
+            await access.require_data(self._head.token, role)
+
+    def _start(self, work: Any) -> None:
+        """Have the call's work done in a task, in the time that the caller gives it."""
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(work)
+        timeout = self._head.timeout
+        if timeout is not None:
+            self._timer = loop.call_later(timeout, self._expire)
+
+    def _expire(self) -> None:
+        if not self._gone:
+            self._fail(Ended(Code.DEADLINE_EXCEEDED, "the time that the caller gave is up"))
+
+    def _fail(self, error: Ended) -> None:
+        self._leave()
+        self.refuse(HEAD + trailers(error.code, error.details))
+
+    def _leave(self) -> None:
+        """Nobody is to answer any more."""
+        self._gone = True
+        if self._held:
+            self.connection.hub.held -= self._held
+            self._held = 0
+        if self._timer is not None:
+            self._timer.cancel()
+        task = self._task
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+
+
+class UnaryCall(Call):
+    """One message, one answer."""
+
+    __slots__ = ("_method", "_request", "_start_time")
+
+    def __init__(
+        self, desk: Desk, connection: Connection, number: int, head: Head, route: Route, method: Method
+    ) -> None:
+        super().__init__(desk, connection, number, head, route)
+        self._method = method
+        self._request: bytes | None = None
+        self._start_time = 0.0
+
+    def received(self, data: bytes) -> None:
+        if self.ended and self._reader is None and len(data) >= PREFIX.size:  # all of it at once, as most come
+            compressed, size = PREFIX.unpack_from(data)
+            if not compressed and PREFIX.size + size == len(data) and size <= self._desk.max_message:
+                self._begin(data[PREFIX.size :])
+                return
+        try:
+            self._gather(data)
+        except Ended as error:
+            self._fail(error)
+
+    def _gather(self, data: bytes) -> None:
+        for message in self._read(data):
+            if self._request is not None:
+                raise Ended(Code.INTERNAL, "the request has more than one message")
+            self._request = message
+        if not self.ended:
+            assert self._reader is not None
+            self._hold(self._reader.gathered + len(self._request or b""))
+        elif self._request is None:
+            raise Ended(Code.INTERNAL, "the request has no message")
+        else:
+            self._begin(self._request)
+
+    def _begin(self, message: bytes) -> None:
+        """Answer at once if that is possible; else, as soon as it is."""
+        role = self._method.role
+        self._start_time = perf_counter()
+        if role is not None and not self._desk.access.admits_at_once(self._head.token, role):
+            self._start(self._run(partial(self._answered_with_leave, message)))
+            return
+        try:
+            quick = self._quickly(message)
+        except Exception as error:  # noqa: BLE001 - told to the caller, and logged
+            self._failed(error)
+            return
+        if isinstance(quick, tuple):
+            self._answer(*quick)
+        else:
+            self._start(self._run(quick or partial(self._answered_in_full, message)))
+
+    async def _run(self, work: Work) -> None:
+        try:
+            sent, checks = await work()
+        except Exception as error:  # noqa: BLE001 - told to the caller, and logged
+            self._failed(error)
+        else:
+            self._answer(sent, checks)
+
+    def _quickly(self, message: bytes) -> Quick:
+        quickly = self._method.quickly
+        return None if quickly is None or self._desk.around is not None else quickly(message)
+
+    async def _answered_with_leave(self, message: bytes) -> Answered:
+        """The answer to a caller who has to be looked up."""
+        await self._require()
+        quick = self._quickly(message)
+        if isinstance(quick, tuple):
+            return quick
+        return await (self._answered_in_full(message) if quick is None else quick())
+
+    async def _answered_in_full(self, message: bytes) -> Answered:
+        desk, route, method = self._desk, self._route, self._method
+        request = method.request.FromString(message)
+        if desk.around is None or route.protocol is None:
+            answered = await method.answer(request)
+        else:
+            with desk.around(route.protocol, self._head.carried):
+                answered = await method.answer(request)
+        sent = answered if isinstance(answered, bytes) else answered.SerializeToString()
+        return sent, 1 if method.size is None else method.size(request)
+
+    def _answer(self, sent: bytes, checks: int) -> None:
+        self._tell(checks)
+        if not self._gone:
+            self._leave()
+            self.since = self.connection.hub.now
+            self.respond(HEAD, framed(sent), OK)
+
+    def _failed(self, error: Exception) -> None:
+        self._tell(1)
+        if not self._gone:
+            self._fail(ended(error, self._route.name))
+
+    def _tell(self, checks: int) -> None:
+        protocol = self._route.protocol
+        if protocol is not None:
+            self._desk.meter.took(protocol, perf_counter() - self._start_time, checks)
+
+
+class FlowCall(Call):
+    """Any number of messages, any number of answers."""
+
+    __slots__ = ("_begun", "_messages")
+
+    def __init__(self, desk: Desk, connection: Connection, number: int, head: Head, route: Route) -> None:
+        super().__init__(desk, connection, number, head, route)
+        self._messages: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._begun = False  # whether there was an answer
+
+    def received(self, data: bytes) -> None:
+        try:
+            messages = self._read(data)
+            assert self._reader is not None
+            self._hold(self.taken)
+        except Ended as error:
+            self._fail(error)
+            return
+        for message in messages:
+            self._messages.put_nowait(message)
+        if self.ended:
+            self._messages.put_nowait(None)
+        if self._task is None and (messages or self.ended):
+            self._start(self._run())
+
+    async def _requests(self) -> AsyncIterator[Message]:
+        method = self._route.method
+        while (message := await self._messages.get()) is not None:
+            if self._messages.empty():
+                self.give_back()
+                self._hold(0)
+            yield method.request.FromString(message)
+
+    async def _run(self) -> None:
+        method = self._route.method
+        assert isinstance(method, Flow)
+        try:
+            await self._require()
+            async with aclosing(method.answers(self._requests())) as answers:
+                async for answer in answers:
+                    if not self._begun:
+                        self._begun = True
+                        self.begin(HEAD)
+                    await self.send(framed(answer.SerializeToString()))
+        except Exception as error:  # noqa: BLE001 - told to the caller, and logged
+            if not self._gone:
+                self._fail(ended(error, self._route.name))
+        else:
+            if not self._gone:
+                self._leave()
+                if not self._begun:
+                    self.begin(HEAD)
+                self.finish(OK)
+
+    def _fail(self, error: Ended) -> None:
+        if not self._begun:
+            super()._fail(error)
+        else:
+            self._leave()
+            self.refuse(trailers(error.code, error.details))

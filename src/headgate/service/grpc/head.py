@@ -1,0 +1,109 @@
+"""What the header fields of a request say of the call that it is to be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from headgate.service.grpc.status import Code
+from headgate.service.grpc.wire import ENCODINGS, HEAD, IDENTITY, trailers
+from headgate.service.h2 import headers
+from headgate.service.h2.headers import Fields
+from headgate.service.h2.hub import Malformed
+from headgate.service.rpc.method import Flow, Method
+
+MAX_FIELDS: Final = 16_384  # bytes of all fields, as HTTP/2 counts them
+CARRIED: Final = (b"traceparent", b"tracestate")  # the fields by which a trace comes along
+
+_PSEUDO: Final = frozenset((b":method", b":scheme", b":path", b":authority"))
+_FORBIDDEN: Final = frozenset(
+    (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")  # of HTTP/1.1
+)
+_NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
+_VALUE: Final = re.compile(rb"[^\0\r\n]*")
+_TIMEOUT: Final = re.compile(rb"([0-9]{1,8})([HMSmun])")
+_UNITS: Final = {b"H": 3_600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
+_BEARER: Final = "bearer "
+
+
+class Route(NamedTuple):
+    """A method, and what calls to it are known by."""
+
+    name: str
+    method: Method | Flow
+    protocol: str | None  # to the meter; None: it is not told
+
+
+class Head(NamedTuple):
+    """A call. With a `refusal`, which is the response's only header block, it is none."""
+
+    route: Route | None = None
+    refusal: bytes = b""
+    encoding: bytes = IDENTITY
+    timeout: float | None = None  # seconds
+    token: str | None = None
+    carried: Mapping[str, str] = {}
+
+
+class Heads:
+    """Reads header fields. `routes` are by path."""
+
+    def __init__(self, routes: Mapping[bytes, Route]) -> None:
+        self._routes = routes
+
+    def __call__(self, fields: Fields) -> Head:
+        """Raises `Malformed`."""
+        pseudo, others = _divided(fields)
+        if pseudo.get(b":method") != b"POST":
+            return Head(refusal=headers.status(405) + headers.field(b"allow", b"POST"))
+        told = others.get(b"content-type", b"")
+        if told != b"application/grpc" and not told.startswith((b"application/grpc+", b"application/grpc;")):
+            return Head(refusal=headers.status(415))
+        if sum(len(name) + len(value) + 32 for name, value in fields) > MAX_FIELDS:
+            return _refused(Code.RESOURCE_EXHAUSTED, f"the metadata is larger than max: {MAX_FIELDS:,} bytes")
+        path = pseudo[b":path"]
+        route = self._routes.get(path)
+        if route is None:
+            return _refused(Code.UNIMPLEMENTED, f"there is no method {path.decode('utf-8', 'replace')!r} here")
+        encoding = others.get(b"grpc-encoding", IDENTITY)
+        if encoding not in ENCODINGS:
+            return _refused(Code.UNIMPLEMENTED, f"grpc-encoding {encoding.decode('utf-8', 'replace')!r} is not known")
+        timeout = None
+        if b"grpc-timeout" in others:
+            found = _TIMEOUT.fullmatch(others[b"grpc-timeout"])
+            if found is None:
+                return _refused(Code.INTERNAL, "grpc-timeout cannot be read")
+            timeout = int(found[1]) * _UNITS[found[2]]
+        carried = {name.decode(): others[name].decode("latin-1") for name in CARRIED if name in others}
+        return Head(route, b"", encoding, timeout, _token(others), carried)
+
+
+def _divided(fields: Fields) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
+    """The fields of HTTP itself, and the others. Of one that is there twice, the first counts. Raises `Malformed`."""
+    pseudo: dict[bytes, bytes] = {}
+    others: dict[bytes, bytes] = {}
+    for name, value in fields:
+        if name[:1] == b":":
+            if name not in _PSEUDO or name in pseudo or others:
+                raise Malformed
+            pseudo[name] = value
+        elif not _NAME.fullmatch(name) or name in _FORBIDDEN or (name == b"te" and value != b"trailers"):
+            raise Malformed
+        else:
+            others.setdefault(name, value)
+        if not _VALUE.fullmatch(value):
+            raise Malformed
+    if not pseudo.get(b":path") or b":method" not in pseudo or b":scheme" not in pseudo:
+        raise Malformed
+    return pseudo, others
+
+
+def _refused(code: Code, details: str) -> Head:
+    return Head(refusal=HEAD + trailers(code, details))
+
+
+def _token(others: Mapping[bytes, Any]) -> str | None:
+    """The bearer token of a call."""
+    value: str = others.get(b"authorization", b"").decode("utf-8", "replace")
+    return value[7:].strip() if value[:7].lower() == _BEARER else None

@@ -1,0 +1,91 @@
+"""Frames: their numbers, and their form on the wire. All names are those of RFC 9113."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # what a client says first
+
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
+
+END_STREAM: Final = 0x1
+ACK: Final = 0x1
+END_HEADERS: Final = 0x4
+PADDED: Final = 0x8
+PRIORITISED: Final = 0x20  # HEADERS that say a priority too
+
+NO_ERROR: Final = 0x0
+PROTOCOL_ERROR: Final = 0x1
+FLOW_CONTROL_ERROR: Final = 0x3
+STREAM_CLOSED: Final = 0x5
+FRAME_SIZE_ERROR: Final = 0x6
+REFUSED_STREAM: Final = 0x7
+CANCEL: Final = 0x8
+COMPRESSION_ERROR: Final = 0x9
+ENHANCE_YOUR_CALM: Final = 0xB
+
+HEADER_TABLE_SIZE: Final = 0x1
+ENABLE_PUSH: Final = 0x2
+MAX_CONCURRENT_STREAMS: Final = 0x3
+INITIAL_WINDOW_SIZE: Final = 0x4
+MAX_FRAME_SIZE: Final = 0x5
+MAX_HEADER_LIST_SIZE: Final = 0x6
+
+DEFAULT_WINDOW: Final = 65_535
+DEFAULT_FRAME: Final = 16_384  # the largest payload, until settings say otherwise; ours say nothing
+LARGEST_FRAME: Final = 2**24 - 1
+LARGEST_WINDOW: Final = 2**31 - 1
+LARGEST_STREAM: Final = 2**31 - 1
+HEAD_SIZE: Final = 9
+
+HEAD: Final = Struct(">HBBBL")  # length (its upper 16 bits, and its lower 8), kind, flags, stream
+NUMBER: Final = Struct(">L")
+SETTING: Final = Struct(">HL")
+_GOAWAY: Final = Struct(">LL")
+
+
+class Fault(Exception):
+    """What the client does is against the protocol, in a way that ends the connection."""
+
+    def __init__(self, code: int, what: str) -> None:
+        super().__init__(what)
+        self.code = code
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """A frame."""
+    size = len(payload)
+    return HEAD.pack(size >> 8, size & 255, kind, flags, stream) + payload
+
+
+def settings(values: dict[int, int]) -> bytes:
+    """A frame of settings."""
+    return frame(SETTINGS, 0, 0, b"".join(SETTING.pack(name, value) for name, value in values.items()))
+
+
+def window_update(stream: int, more: int) -> bytes:
+    """A frame that lets the peer send so many more bytes."""
+    return frame(WINDOW_UPDATE, 0, stream, NUMBER.pack(more))
+
+
+def rst_stream(stream: int, code: int) -> bytes:
+    """A frame that ends a stream."""
+    return frame(RST_STREAM, 0, stream, NUMBER.pack(code))
+
+
+def goaway(last: int, code: int, what: str = "") -> bytes:
+    """A frame that says that streams above `last` were not looked at, nor will be, and why."""
+    return frame(GOAWAY, 0, 0, _GOAWAY.pack(last, code) + what.encode("ascii", "replace"))
+
+
+def unpadded(flags: int, payload: bytes) -> bytes:
+    """What a frame that may be padded carries. Raises `Fault`."""
+    if not flags & PADDED:
+        return payload
+    if not payload:
+        raise Fault(FRAME_SIZE_ERROR, "a padded frame without a length of padding")
+    padding = payload[0]
+    if padding >= len(payload):
+        raise Fault(PROTOCOL_ERROR, "padding as long as its frame")
+    return payload[1 : len(payload) - padding]

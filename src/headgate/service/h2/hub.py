@@ -1,0 +1,52 @@
+"""Hub: what all connections of one server share; and App: what they serve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from headgate.service.h2.headers import Fields
+
+if TYPE_CHECKING:
+    from headgate.service.h2.connection import Connection
+    from headgate.service.h2.stream import Stream
+
+ROOM: Final = 0.1  # of the idle connections that go when there are too many
+
+
+class Malformed(Exception):
+    """A request's header fields make no sense."""
+
+
+class App(NamedTuple):
+    """What is served: what is made of a request's header fields, and a new stream for what was made of them.
+
+    `head` may raise `Malformed`. `window` is how many bytes a request may have before its stream gives any back.
+    """
+
+    head: Callable[[Fields], Any]
+    stream: Callable[[Connection, int, Any], Stream]
+    window: int
+
+
+class Hub:
+    """Belongs to one event loop."""
+
+    def __init__(self, most_connections: int) -> None:
+        self.connections: set[Connection] = set()
+        self.most_connections = most_connections
+        self.now = 0.0  # of the event loop's clock, to a second or so
+        self.held = 0  # bytes of requests that are not here as a whole yet
+
+    def tick(self, now: float) -> None:
+        """Once a second."""
+        self.now = now
+        for connection in list(self.connections):
+            connection.look(now)
+
+    def make_room(self) -> bool:
+        """End some of the connections that are idle, those first that have been for longest."""
+        idle = sorted((one for one in self.connections if not one.busy), key=lambda one: one.used)
+        for connection in idle[: max(1, int(len(idle) * ROOM))]:
+            connection.abort()
+        return bool(idle)
