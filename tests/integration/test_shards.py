@@ -196,7 +196,7 @@ def test_memory_and_server_agree(redis_url: str, algorithm: str) -> None:
     rules = [Rule(id="r", quota=quota, shards=3)]
     here = Limiter(rules, store=MemoryStore(clock=clock), clock=clock)
     there = Limiter(rules, store=redis_url, clock=clock)
-    here._store.start = there._store.start = 1
+    here._store.home.start = there._store.home.start = 1
     for step in range(120):
         cost = (1, 1, 3, 1, 0, 5)[step % 6]
         assert here.check("alice", cost=cost).as_dict() == there.check("alice", cost=cost).as_dict()

@@ -70,7 +70,7 @@ def test_all_that_is_left_is_admitted_and_nothing_else(algorithm: str, data: st.
     rules = [Rule(id="r", quota=quota, shards=shards)]
     nodes = [Limiter(rules, store=store, clock=clock) for _ in range(NODES)]
     for place, node in enumerate(nodes):
-        node._store.start = place
+        node._store.home.start = place
     wait, remaining = 0, quota.capacity
     for step in taken:
         clock._now_us += max(0, step.move.us(quota, clock.now_us(), wait))

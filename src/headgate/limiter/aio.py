@@ -83,7 +83,7 @@ class AsyncLimiter:
         self._store = AsyncSharding(own)
         self._memory: Sharding | None = None  # the store, if it need not be awaited
         if type(own) is AsyncMemoryStore:
-            self._memory = Sharding(own.store)
+            self._memory = Sharding(own.store, self._store.home)
         self._engine = Engine(
             rules,
             clock=clock,
@@ -95,9 +95,7 @@ class AsyncLimiter:
             blocks=None if in_memory else Blocks(),
             single=self._single_of(),
         )
-        self._store.holder = self._engine.holder
-        if self._memory is not None:
-            self._memory.holder, self._memory.start = self._engine.holder, self._store.start
+        self._store.home.holder = self._engine.holder
         self._pulse: AsyncPulse | None = None
         if not in_memory and isinstance(self._store, AsyncBeatingStore | AsyncReservingStore):
             self._engine.pulse = self._pulse = AsyncPulse(self._store, self._engine)

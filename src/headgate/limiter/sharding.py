@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from secrets import randbits
 from typing import Any, cast
 from weakref import WeakSet
 
 from headgate.core.check import Charge, Check, Client, Group, Result
 from headgate.core.decision import Decision, States
-from headgate.core.shards import Search
+from headgate.core.shards import Search, checks_of
 from headgate.errors import IdempotencyConflict, StoreUnavailable
 from headgate.limiter.steps import run, run_async
 from headgate.rules.holder import Holder
@@ -30,21 +31,13 @@ from headgate.stores.sharding import Shards, decide, everywhere, home_of, surcha
 Answers = list[Result | IdempotencyConflict]
 
 
-class _Sharding:
-    """What both kinds have in common. It can what the store behind it can: no more, and no less."""
-
-    # There if the store has them.
-    single: Any
-    hold: Any
-    claim: Any
-    expire: Any
-    adjust: Any
-    beat: Any
+class Home:
+    """What a node knows of shards: which rules have any, and where it starts itself."""
 
     def __init__(self) -> None:
         self.holder: Holder | None = None  # of the rules in force; there as soon as the limiter has it
         self.forked()
-        _shardings.add(self)
+        _homes.add(self)
 
     def forked(self) -> None:
         """Another process is another node."""
@@ -55,121 +48,150 @@ class _Sharding:
         return {} if self.holder is None else self.holder.current.sharded
 
 
-class Sharding(_Sharding):
-    """For threads."""
+class Sharding:
+    """For threads. It can what the store behind it can: no more, and no less."""
 
-    def __init__(self, store: Store) -> None:
-        super().__init__()
+    # There if the store has them. None refers to this object, so that it is gone as soon as nobody uses it.
+    single: Any
+    hold: Any
+    claim: Any
+    expire: Any
+    adjust: Any
+    beat: Any
+
+    def __init__(self, store: Store, home: Home | None = None) -> None:
         self.store = store
+        self.home = home = home or Home()
         if isinstance(store, SingleStore):
-            self.single = self._single
+            self.single = partial(_single, store, home)
         if isinstance(store, ReservingStore):
             self.hold, self.claim, self.expire = store.hold, store.claim, store.expire
-            self.adjust = self._adjust
+            self.adjust = partial(_adjust, store, home)
         if isinstance(store, BeatingStore):
             self.beat = store.beat
 
     def check(self, groups: Sequence[Group]) -> Answers:
-        shards = self.shards
-        if not shards:
-            return self.store.check(groups)
-        answers: Answers = run(decide(groups, shards, self.start), self.store.check)
-        return answers
+        return _check(self.store, self.home, groups)
 
     def refund(self, charges: Sequence[Charge]) -> None:
         self.store.refund(charges)  # each has the shard that was charged
 
     def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
-        self.store.reset(everywhere(checks, self.shards), clients)
+        self.store.reset(everywhere(checks, self.home.shards), clients)
 
     def close(self) -> None:
         self.store.close()
 
-    def _adjust(self, refunds: Sequence[Charge], more: Sequence[Check] = ()) -> None:
-        store = cast("ReservingStore", self.store)
-        store.adjust(refunds, run(surcharges(more, self.shards), store.check))
 
-    def _single(self, template: Check, states: States | None = None) -> Callable[[str, int], Decision]:
-        store = cast("SingleStore", self.store)
-        count = self.shards.get(template.rule, 1)
-        if count == 1:
-            return store.single(template, states)
-        ways = [store.single(part) for part in Search(template, count, 0).parts]
-
-        def check(subject: str, cost: int) -> Decision:
-            search = Search(template._replace(subject=subject, cost=cost), count, home_of(subject, self.start))
-            if cost != 1:
-                (answer,) = self.check((Group((search.check,)),))
-                return _decision(template, cast("Result", answer), cost, states, subject)
-            away = None
-            while True:
-                try:
-                    decision = ways[search.layout[0][0]](subject, cost)
-                except StoreUnavailable as error:
-                    away = _tried(search, error)
-                    continue
-                if decision.allowed or _is_last(search, decision, away):
-                    return _concluded(template, search, decision, states)
-
-        return check
+def _check(store: Store, home: Home, groups: Sequence[Group]) -> Answers:
+    shards = home.shards
+    if not shards:
+        return store.check(groups)
+    answers: Answers = run(decide(groups, shards, home.start), store.check)
+    return answers
 
 
-class AsyncSharding(_Sharding):
+def _adjust(store: ReservingStore, home: Home, refunds: Sequence[Charge], more: Sequence[Check] = ()) -> None:
+    store.adjust(refunds, run(surcharges(more, home.shards), store.check))
+
+
+def _single(
+    store: SingleStore, home: Home, template: Check, states: States | None = None
+) -> Callable[[str, int], Decision]:
+    count = home.shards.get(template.rule, 1)
+    if count == 1:
+        return store.single(template, states)
+    ways = [store.single(part) for part in checks_of(template, count)]
+
+    def check(subject: str, cost: int) -> Decision:
+        asked = template._replace(subject=subject, cost=cost)
+        if cost != 1:
+            (answer,) = _check(store, home, (Group((asked,)),))
+            return _decision(template, cast("Result", answer), cost, states, subject)
+        search, away = Search(asked, count, home_of(subject, home.start)), None
+        while True:
+            try:
+                decision = ways[search.layout[0][0]](subject, cost)
+            except StoreUnavailable as error:
+                away = _tried(search, error)
+                continue
+            if decision.allowed or _is_last(search, decision, away):
+                return _concluded(template, search, decision, states)
+
+    return check
+
+
+class AsyncSharding:
     """For asyncio."""
 
+    single: Any
+    hold: Any
+    claim: Any
+    expire: Any
+    adjust: Any
+    beat: Any
+
     def __init__(self, store: AsyncStore) -> None:
-        super().__init__()
         self.store = store
+        self.home = home = Home()
         if isinstance(store, AsyncSingleStore):
-            self.single = self._single
+            self.single = partial(_single_async, store, home)
         if isinstance(store, AsyncReservingStore):
             self.hold, self.claim, self.expire = store.hold, store.claim, store.expire
-            self.adjust = self._adjust
+            self.adjust = partial(_adjust_async, store, home)
         if isinstance(store, AsyncBeatingStore):
             self.beat = store.beat
 
     def check(self, groups: Sequence[Group]) -> Coroutine[Any, Any, Answers]:
-        shards = self.shards
-        if not shards:
-            return self.store.check(groups)
-        return run_async(decide(groups, shards, self.start), self.store.check)
+        return _check_async(self.store, self.home, groups)
 
     async def refund(self, charges: Sequence[Charge]) -> None:
         await self.store.refund(charges)
 
     async def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
-        await self.store.reset(everywhere(checks, self.shards), clients)
+        await self.store.reset(everywhere(checks, self.home.shards), clients)
 
     async def close(self) -> None:
         await self.store.close()
 
-    async def _adjust(self, refunds: Sequence[Charge], more: Sequence[Check] = ()) -> None:
-        store = cast("AsyncReservingStore", self.store)
-        await store.adjust(refunds, await run_async(surcharges(more, self.shards), store.check))
 
-    def _single(self, template: Check, states: States | None = None) -> Callable[[str, int], Awaitable[Decision]]:
-        store = cast("AsyncSingleStore", self.store)
-        count = self.shards.get(template.rule, 1)
-        if count == 1:
-            return store.single(template, states)
-        ways = [store.single(part) for part in Search(template, count, 0).parts]
+def _check_async(store: AsyncStore, home: Home, groups: Sequence[Group]) -> Coroutine[Any, Any, Answers]:
+    shards = home.shards
+    if not shards:
+        return store.check(groups)
+    return run_async(decide(groups, shards, home.start), store.check)
 
-        async def check(subject: str, cost: int) -> Decision:
-            search = Search(template._replace(subject=subject, cost=cost), count, home_of(subject, self.start))
-            if cost != 1:
-                (answer,) = await self.check((Group((search.check,)),))
-                return _decision(template, cast("Result", answer), cost, states, subject)
-            away = None
-            while True:
-                try:
-                    decision = await ways[search.layout[0][0]](subject, cost)
-                except StoreUnavailable as error:
-                    away = _tried(search, error)
-                    continue
-                if decision.allowed or _is_last(search, decision, away):
-                    return _concluded(template, search, decision, states)
 
-        return check
+async def _adjust_async(
+    store: AsyncReservingStore, home: Home, refunds: Sequence[Charge], more: Sequence[Check] = ()
+) -> None:
+    await store.adjust(refunds, await run_async(surcharges(more, home.shards), store.check))
+
+
+def _single_async(
+    store: AsyncSingleStore, home: Home, template: Check, states: States | None = None
+) -> Callable[[str, int], Awaitable[Decision]]:
+    count = home.shards.get(template.rule, 1)
+    if count == 1:
+        return store.single(template, states)
+    ways = [store.single(part) for part in checks_of(template, count)]
+
+    async def check(subject: str, cost: int) -> Decision:
+        asked = template._replace(subject=subject, cost=cost)
+        if cost != 1:
+            (answer,) = await _check_async(store, home, (Group((asked,)),))
+            return _decision(template, cast("Result", answer), cost, states, subject)
+        search, away = Search(asked, count, home_of(subject, home.start)), None
+        while True:
+            try:
+                decision = await ways[search.layout[0][0]](subject, cost)
+            except StoreUnavailable as error:
+                away = _tried(search, error)
+                continue
+            if decision.allowed or _is_last(search, decision, away):
+                return _concluded(template, search, decision, states)
+
+    return check
 
 
 def _tried(search: Search, error: StoreUnavailable) -> StoreUnavailable:
@@ -207,10 +229,10 @@ def _decision(template: Check, result: Result, cost: int, states: States | None,
 
 
 def _forked() -> None:
-    for sharding in list(_shardings):
-        sharding.forked()
+    for home in list(_homes):
+        home.forked()
 
 
-_shardings: WeakSet[_Sharding] = WeakSet()
+_homes: WeakSet[Home] = WeakSet()
 if sys.platform != "win32":
     os.register_at_fork(after_in_child=_forked)

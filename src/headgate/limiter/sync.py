@@ -87,7 +87,7 @@ class Limiter:
             blocks=None if in_memory else Blocks(),
             single=getattr(self._store, "single", None),
         )
-        self._store.holder = self._engine.holder
+        self._store.home.holder = self._engine.holder
         self._leasing: Leasing | None = None  # in memory, asking the store costs no more than a lease would
         if not in_memory:
             self._leasing = Leasing(self._store, self._engine.holder, clock)

@@ -35,9 +35,12 @@ class Wire:
         self.used: float  # when it was last
         self._patient = True  # whether the socket's own timeout is close enough
         self._reader = Reader(protocolError=InvalidResponse, replyError=reply_error, notEnoughData=_INCOMPLETE)
+        # Before the socket: the garbage collector finalizes what it finds first. redis-py's connection closes one that
+        # nobody has closed; the socket would complain.
+        self._connection: Any = None
         self._socket: Any = None
         arguments = {**way.arguments, "socket_connect_timeout": max(LATE, deadline - monotonic())}
-        self._connection: Any = (way.kind or Connection)(
+        self._connection = (way.kind or Connection)(
             **arguments, socket_timeout=timeout, redis_connect_func=_nothing_more
         )
         try:
