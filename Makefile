@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SHARED := --numprocesses 3 --dist loadfile --no-loadscope-reorder # tests mostly wait: for servers, clocks and each other
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test check fmt chaos bench bench-quick clean
@@ -21,7 +22,7 @@ serve: setup ## Run the service here, in memory and on SQLite, with sample rules
 	@$(BIN)/headgate serve --data-dir .data --hints $(SERVE)
 
 test: setup check ## Lint, types, and all tests on real servers.
-	$(BIN)/pytest
+	$(BIN)/pytest $(SHARED)
 
 check: setup ## Lint, format, types, and which module may import which.
 	$(BIN)/ruff check
@@ -33,7 +34,7 @@ fmt: setup ## Format the code.
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
-chaos: setup ## Faults under load, on real servers, and whether their bounds hold (some two minutes).
+chaos: setup ## Faults under load, on real servers, and whether their bounds hold (some three minutes).
 	$(BIN)/python -m tests.chaos
 
 bench: setup ## Measure Headgate beside its peers, in one run (some minutes).

@@ -1,7 +1,7 @@
 """`python -m benchmarks`: Headgate beside its peers, on this machine, in one run.
 
     python -m benchmarks                      all sections, some ten minutes
-    python -m benchmarks --quick              all but web and service, in under one, less exact
+    python -m benchmarks --quick              all but web, service and shards, in under one, less exact
     python -m benchmarks --only memory async  some sections
 
 A missed target is reported and fails nothing. docs/benchmarks.md says what is measured and how it is kept
@@ -17,12 +17,25 @@ from time import monotonic
 
 from rich.console import Console
 
-from benchmarks import contenders, footprint, leases, memory, redis_async, redis_sync, report, rules, service, web
+from benchmarks import (
+    cluster,
+    contenders,
+    footprint,
+    leases,
+    memory,
+    redis_async,
+    redis_sync,
+    report,
+    rules,
+    service,
+    shards,
+    web,
+)
 from benchmarks.plan import FULL, QUICK, Plan
 from tests.servers import Server, binaries
 
-SECTIONS = ("memory", "redis", "async", "footprint", "rules", "web", "service", "leases")
-SLOW = ("web", "service")  # not part of a quick run, unless they are named
+SECTIONS = ("memory", "redis", "async", "footprint", "rules", "web", "service", "leases", "cluster", "shards")
+SLOW = ("web", "service", "shards")  # not part of a quick run, unless they are named
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 
 
@@ -86,6 +99,10 @@ def run(name: str, plan: Plan, binary: Path | None, loader: Path | None) -> repo
         return footprint.run(plan)
     if name == "rules":
         return rules.run(plan)
+    if name == "shards":
+        return shards.run(plan)
+    if name == "cluster":
+        return cluster.run(plan)
     assert binary is not None
     with Server(binary) as server:
         if name in SLOW:

@@ -1,8 +1,8 @@
 """Leased rules beside exact ones, on one hot key and on a Zipf mix of 100,000 keys; and how exact they are.
 
 Throughput is that of one caller, thread or task, who waits for each answer, and of 64 tasks, whose checks
-travel together when they are exact. Calls are those of scripts, by INFO commandstats. How much is let in is
-measured on eight processes that spend half as much again as the limit, in bursts.
+travel together when they are exact. Calls are what Redis has read, by INFO. How much is let in is measured on eight
+processes that spend half as much again as the limit, in bursts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import struct
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate, cycle, islice
 from pathlib import Path
@@ -19,7 +19,7 @@ from random import Random
 from time import perf_counter
 from typing import Any
 
-from benchmarks.contenders import Contender, peers_for
+from benchmarks.contenders import AsyncContender, Contender, peers_for
 from benchmarks.measure import Series, Turn, interleave
 from benchmarks.plan import Plan
 from benchmarks.report import Row, Section, Target
@@ -35,7 +35,9 @@ KEYS = 100_000
 DRAWN = 1 << 17  # subjects of the mix, which then repeat
 TASKS = 64
 PROCESSES = 8
-SPENT = 100_000  # the limit that is spent by several processes
+SPENT = 100_000  # the limit that is spent by several processes,
+SPENT_EXACT = 20_000  # and by those who ask Redis each time
+BESIDE = ("limits", "throttled-py")
 CHUNK = 50
 TIMES = Target(20)
 CALLS = Target(0.02, "calls", at_least=False)
@@ -61,7 +63,7 @@ class Work:
             start = perf_counter()
             checks = self._check(self._subjects, seconds)
             spent = perf_counter() - start
-            self.calls.append(script_calls(self._client) / checks)
+            self.calls.append(calls_of(self._client) / checks)
             return checks / spent
 
         return checks_per_second
@@ -74,8 +76,8 @@ def run(plan: Plan, server: Server) -> Section:
         "leased is",
         notes=[
             f"{LIMIT}/hour, not reached; one caller waits for each answer, {TASKS} tasks travel together when exact;",
-            "calls: of scripts per check, by INFO commandstats, the median of the rounds;",
-            f"spent: {PROCESSES} processes try half as many again as a limit of {SPENT}, in bursts.",
+            "calls: how often Redis read something, for each check, by INFO stats, the median of the rounds;",
+            f"{PROCESSES} processes try half as many again as a limit in bursts: {SPENT} leased, {SPENT_EXACT} exact.",
         ],
     )
     mix = zipf()
@@ -88,6 +90,9 @@ def run(plan: Plan, server: Server) -> Section:
                 compare(section, name, asyncio_tasks(tasks, server), subjects, plan, client)
     for algorithm in ("fixed_window", "gcra"):
         section.rows += spent(algorithm, server)
+    for peer in peers_for("fixed_window"):
+        if peer.name in ("headgate", *BESIDE):
+            section.rows += spent_exactly(peer.name, server)
     return section
 
 
@@ -99,7 +104,7 @@ def compare(section: Section, work: str, opened: Any, subjects: list[str], plan:
         series = interleave(turns, plan.lease_rounds)
     aimed = len(subjects) == 1
     section.compare(work, series, {EXACT: TIMES} if aimed and f"{TASKS}" not in work else {})
-    for name in (LEASED, EXACT):
+    for name in works:
         calls = Series(tuple(works[name].calls[1:])).median
         figure, target = (calls, CALLS) if name == LEASED and aimed else (None, None)
         section.rows.append(Row(f"{work}: calls", name, calls, "a check", 0.0, figure, target))
@@ -112,7 +117,7 @@ def one_thread(algorithm: str, server: Server) -> Iterator[dict[str, Turns]]:
         for name, sync in ((LEASED, "leased"), (EXACT, "exact"))
     }
     peers: dict[str, Contender] = {
-        peer.name: peer.redis(algorithm, LIMIT, server.url) for peer in peers_for(algorithm) if peer.name != "headgate"
+        peer.name: peer.redis(algorithm, LIMIT, server.url) for peer in peers_for(algorithm) if peer.name in BESIDE
     }
     checks: dict[str, Callable[[str], object]] = {name: limiter.check for name, limiter in limiters.items()}
     checks |= {name: peer.check for name, peer in peers.items()}
@@ -143,13 +148,18 @@ def asyncio_tasks(tasks: int, server: Server) -> Iterator[dict[str, Turns]]:
             name: AsyncLimiter([rule("gcra", sync)], store=f"{server.url}?timeout=5")
             for name, sync in ((LEASED, "leased"), (EXACT, "exact"))
         }
+        peers = {
+            peer.name: runner.run(peer.asyncio("gcra", LIMIT, server.url))
+            for peer in peers_for("gcra", is_async=True)
+            if peer.name in BESIDE
+        }
 
-        def together(limiter: AsyncLimiter) -> Turns:
+        def together(check: Callable[[str], Awaitable[object]]) -> Turns:
             async def task(subjects: Iterator[str], until: float) -> int:
                 count = 0
                 while perf_counter() < until:
                     for subject in islice(subjects, CHUNK):
-                        await limiter.check(subject)
+                        await check(subject)
                     count += CHUNK
                 return count
 
@@ -159,10 +169,18 @@ def asyncio_tasks(tasks: int, server: Server) -> Iterator[dict[str, Turns]]:
 
             return lambda subjects, seconds: runner.run(all_tasks(subjects, seconds))
 
-        yield {name: together(limiter) for name, limiter in limiters.items()}
+        yield {name: together(limiter.check) for name, limiter in limiters.items()} | {
+            name: together(peer.check) for name, peer in peers.items()
+        }
         for limiter in limiters.values():
             decided(runner.run(limiter.check("user-1")))
             runner.run(limiter.close())
+        for peer in peers.values():
+            runner.run(closed(peer))
+
+
+async def closed(peer: AsyncContender) -> None:
+    await peer.close()
 
 
 def decided(decision: Decision) -> None:
@@ -213,6 +231,41 @@ def spent(algorithm: str, server: Server) -> list[Row]:
         Row(f"{work}: usable", LEASED, 100 * used, "%", 0.0, 100 * used, Target(95, "%")),
         Row(f"{work}: calls", LEASED, calls, "a check", 0.0, calls, Target(0.05, "calls", at_least=False)),
     ]
+
+
+def spent_exactly(peer: str, server: Server) -> list[Row]:
+    """The same of those who ask Redis each time, in windows of an hour."""
+    with server.client() as client:
+        client.flushdb()
+        workers = Workers("benchmarks.spender", PROCESSES)
+        shared = {
+            "peer": peer,
+            "algorithm": "fixed_window",
+            "limit": SPENT_EXACT,
+            "url": server.url,
+            "bursts": 5,
+            "pause": 0.2,
+            "checks": SPENT_EXACT * 3 // 2 // PROCESSES // 5,
+        }
+        client.config_resetstat()
+        try:
+            answers = workers.run([shared | {"place": place} for place in range(PROCESSES)])
+        finally:
+            workers.close()
+        admitted = sum(answer["admitted"] for answer in answers)
+        calls = calls_of(client) / sum(answer["checks"] for answer in answers)
+    work, name = f"fixed_window, {PROCESSES} processes", EXACT if peer == "headgate" else peer
+    return [
+        Row(f"{work}: over-admission", name, max(0, admitted - SPENT_EXACT), "checks"),
+        Row(f"{work}: usable", name, 100 * min(admitted, SPENT_EXACT) / SPENT_EXACT, "%"),
+        Row(f"{work}: calls", name, calls, "a check"),
+    ]
+
+
+def calls_of(client: Any) -> int:
+    """How often Redis was called since its statistics were reset, whatever with: by how often it has read something."""
+    told: dict[str, int] = client.info("stats")
+    return told["total_reads_processed"] - 1  # this one
 
 
 def script_calls(client: Any) -> int:

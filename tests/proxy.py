@@ -97,8 +97,17 @@ class Proxy:
         self._thread = threading.Thread(target=self._accept, daemon=True)
 
     @property
+    def port(self) -> int:
+        port: int = self._listener.getsockname()[1]
+        return port
+
+    @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self._listener.getsockname()[1]}/0"
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def _port_for(self, _client: socket.socket) -> int:
+        """Where to forward a connection."""
+        return self._target
 
     def ended(self, link: Link) -> None:
         with self._lock:
@@ -116,7 +125,7 @@ class Proxy:
             except OSError:  # closed
                 return
             try:
-                server = socket.create_connection(("127.0.0.1", self._target))
+                server = socket.create_connection(("127.0.0.1", self._port_for(client)))
             except OSError:  # nobody there
                 client.close()
                 continue

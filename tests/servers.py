@@ -8,11 +8,13 @@ that Headgate works on).
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +26,7 @@ from redis.retry import Retry
 
 OVERRIDE = "HEADGATE_TEST_REDIS_SERVER"
 START_SECONDS = 10.0
+_CHANCE = random.SystemRandom()  # the tests of several processes look for ports at the same time
 
 
 def binaries() -> dict[str, Path]:
@@ -53,10 +56,12 @@ def binaries() -> dict[str, Path]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that is not in use, below those that the system gives to clients: no connection takes it meanwhile."""
+    while True:
+        port = _CHANCE.randrange(10_000, 32_768)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def gone(process: subprocess.Popen[bytes], seconds: float) -> None:
@@ -75,6 +80,7 @@ class Server:
     binary: Path
     options: tuple[str, ...] = ()
     port: int = field(default_factory=free_port)
+    disk: str | None = None  # where its directory is to be, if not where all temporary ones are
     patient: bool = True  # to start means to wait until it has loaded its data
     _process: subprocess.Popen[bytes] | None = None
     _directory: tempfile.TemporaryDirectory[str] | None = None
@@ -106,7 +112,7 @@ class Server:
 
     def start(self) -> None:
         if self._directory is None:
-            self._directory = tempfile.TemporaryDirectory(prefix="headgate-redis-")
+            self._directory = tempfile.TemporaryDirectory(prefix="headgate-redis-", dir=self.disk)
         log = Path(self._directory.name, "server.log")
         self._process = subprocess.Popen(self.command(self._directory.name, log))
         deadline = time.monotonic() + START_SECONDS

@@ -16,6 +16,7 @@ from tests.waiting import until
 
 SERVICE = "headgate"
 PATIENCE = 20.0  # seconds for servers to find each other
+MEMORY = "/dev/shm"  # a disk that is none
 DOWN_AFTER_MS = 500  # after which a master that does not answer is replaced
 
 
@@ -31,13 +32,14 @@ class Sentinel(Server):
 
     master_port: int = 0
     settings: tuple[str, ...] = ()
+    down_after_ms: int = DOWN_AFTER_MS
 
     def command(self, directory: str, log: Path) -> list[str]:
         file = Path(directory, "sentinel.conf")
         lines = [f"port {self.port}", "bind 127.0.0.1", f"dir {directory}", f"logfile {log}"]
         lines += [
             f"sentinel monitor {SERVICE} 127.0.0.1 {self.master_port} 2",
-            f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}",
+            f"sentinel down-after-milliseconds {SERVICE} {self.down_after_ms}",
             f"sentinel failover-timeout {SERVICE} 2000",
             *self.settings,
         ]
@@ -52,7 +54,8 @@ class SentinelTrio:
         binary = topology_binary()
         quick = ("--repl-diskless-sync-delay", "0")
         self.servers = [Server(binary, quick), Server(binary, quick)]
-        self.sentinels = [Sentinel(binary, master_port=self.servers[0].port) for _ in range(3)]
+        patient = int(PATIENCE * 1_000)  # until all are there: on a busy machine, the master would be replaced before
+        self.sentinels = [Sentinel(binary, master_port=self.servers[0].port, down_after_ms=patient) for _ in range(3)]
         self._stack = ExitStack()
 
     @property
@@ -88,6 +91,9 @@ class SentinelTrio:
         for sentinel in self.sentinels:
             self._stack.enter_context(sentinel)
         until(self.healthy, "three Sentinels, a master and a replica")
+        for sentinel in self.sentinels:
+            with sentinel.client() as client:
+                client.execute_command("SENTINEL", "SET", SERVICE, "down-after-milliseconds", DOWN_AFTER_MS)
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -108,8 +114,12 @@ class Cluster:
             *options,
         )
         bus = "--cluster-port"
-        self.masters = [Server(binary, (*options, bus, str(free_port()))) for _ in range(3)]
-        self.replicas = [Server(binary, (*options, bus, str(free_port()))) for _ in range(3 if replicas else 0)]
+        # Those who elect a master wait until the disk has noted that, and so does everybody whom they serve.
+        disk = MEMORY if Path(MEMORY).is_dir() else None
+        self.masters, self.replicas = (
+            [Server(binary, (*options, bus, str(free_port())), disk=disk) for _ in range(count)]
+            for count in (3, 3 if replicas else 0)
+        )
         self._stack = ExitStack()
 
     @property

@@ -101,6 +101,17 @@ def test_redis_goes_and_comes_back(tmp_path: Path, redis: Server) -> None:
         assert reason(LOGIN) == (200, "within_limit")
 
 
+def test_a_redis_that_is_away_at_the_start_is_told_of_before_anybody_asks(tmp_path: Path) -> None:
+    redis = Server(binaries()["valkey"])
+    with running_service(tmp_path, store=f"{redis.url}?timeout=5") as service:
+        until(lambda: ready(service) == (200, "degraded"))
+        assert "the store cannot be reached yet" in service.log
+        with redis:
+            until(lambda: ready(service) == (200, "ready"))
+            with redis.client() as client:
+                assert client.keys("*") == []
+
+
 def test_a_rules_file_that_breaks_and_is_mended(tmp_path: Path) -> None:
     file = tmp_path / "rules.toml"
     file.write_text(RULES.format(limit=5))

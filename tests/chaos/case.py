@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tests.chaos.lateness import Witness
+
 DEADLINE_MS = 50  # of a check, by default
 OVERTIME_MS = 10  # that a check may take beyond it
+PROBE_S = 1.0  # between two probes of a server that fails
+SWITCH_S = 0.0005  # between threads: several callers share an interpreter here, and elsewhere have their own
 HEALED_S = 1.05  # a server that fails is probed once a second, and a probe has its deadline
 
 
@@ -22,8 +27,12 @@ class Figure(NamedTuple):
 
 @dataclass
 class Figures:
-    """What one case has measured. `slack` multiplies bounds of time: tests run on machines that are busy."""
+    """What one case has measured. `witness` knows how late the machine was meanwhile.
 
+    `slack` multiplies bounds of time: tests run on machines that are busy.
+    """
+
+    witness: Witness
     slack: float = 1.0
     all: list[Figure] = field(default_factory=list)
 
@@ -36,9 +45,20 @@ class Figures:
     def at_most(self, name: str, measured: float, bound: float, unit: str = "") -> None:
         self.all.append(Figure(name, _shown(measured, unit), f"≤ {_shown(bound, unit)}", measured <= bound))
 
+    def at_least(self, name: str, measured: float, bound: float, unit: str = "") -> None:
+        self.all.append(Figure(name, _shown(measured, unit), f"≥ {_shown(bound, unit)}", measured >= bound))
+
     def within(self, name: str, measured: float, bound: float, unit: str) -> None:
         """At most so much time."""
         self.at_most(name, measured, bound * self.slack, unit)
+
+    def healed(self, name: str, since: float, seconds: float, bound: float) -> None:
+        """So long it took until all was well again. A probe that the machine has held up costs a second more."""
+        witness, probes = self.witness, int(seconds / PROBE_S)
+        in_vain = sum(witness.was_busy(since + PROBE_S * n, since + PROBE_S * (n + 1)) for n in range(probes))
+        excused = witness.late(since, since + seconds) + PROBE_S * in_vain
+        self.note(name, f"{seconds:.2f} s")
+        self.within("… but for the machine", max(0.0, seconds - excused), bound, "s")
 
     def broke_off(self, error: BaseException) -> None:
         self.all.append(Figure("broke off", f"{type(error).__name__}: {error}", "never", held=False))
@@ -55,6 +75,22 @@ class Case(NamedTuple):
     fault: str
     run: Callable[[Figures, bool], None]
     quick: bool = False  # part of the short form: the tests of tests/integration do not cover it
+
+
+def measured(case: Case, *, quick: bool, slack: float) -> Figures:
+    """Run a case. If it breaks off, that is a bound broken."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)
+    with Witness() as witness:
+        figures = Figures(witness, slack)
+        try:
+            case.run(figures, quick)
+        except Exception as error:  # noqa: BLE001 - it is one of the figures
+            figures.broke_off(error)
+        finally:
+            sys.setswitchinterval(usual)
+    figures.note("this process was late by", f"{1_000 * witness.worst:.1f} ms at most")
+    return figures
 
 
 def _shown(value: float, unit: str) -> str:

@@ -70,11 +70,13 @@ class ServerOutOfTime(Server):
 
 
 class Limiters:
-    """A limiter for each algorithm, of `LIMIT` a minute."""
+    """A limiter for each algorithm, of `LIMIT` a minute. They remember no refusals: each is to be the server's own."""
 
     def __init__(self, url: str) -> None:
         self._limiters = {
-            name: Limiter(Quota(LIMIT, WINDOW, algorithm=name), store=f"{url}?timeout=10", failure_mode="closed")
+            name: Limiter(
+                Quota(LIMIT, WINDOW, algorithm=name), store=f"{url}?timeout=10&remember=0", failure_mode="closed"
+            )
             for name in ALGORITHMS
         }
 
@@ -177,7 +179,7 @@ def client_jumps(figures: Figures, quick: bool) -> None:
 def serve(url: str) -> None:
     """In the process of a client: so many checks for each algorithm, as a line of standard input says."""
     given = [Rule(id=name, quota=calm(LIMIT, name), dimension="user", endpoints=[f"/{name}"]) for name in ALGORITHMS]
-    with Limiter(given, store=f"{url}?timeout=10", failure_mode="closed") as limiter:
+    with Limiter(given, store=f"{url}?timeout=10&remember=0", failure_mode="closed") as limiter:
         for line in sys.stdin:
             decisions = [limiter.check(user="alice", endpoint=f"/{name}") for name in ALGORITHMS * int(line)]
             answer = {"admitted": sum(each.allowed for each in decisions), "clock": time.time()}

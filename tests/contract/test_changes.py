@@ -71,6 +71,19 @@ def test_what_was_put_in_comes_out(changes: Changes) -> None:
     assert snapshot.penalties == Penalties(enabled=True, multipliers=(1, 1, 2))
 
 
+def test_shards_are_kept_and_do_not_go_with_penalties(changes: Changes) -> None:
+    rule = Rule(id="hot", quota="100/minute", shards=8)
+    with changes.begin("alice") as change:
+        change.create_rule(rule)
+    assert rules(changes) == [rule]
+    with (
+        pytest.raises(InvalidRule, match="shards: cannot be above 1 while penalties are enabled"),
+        changes.begin("alice") as change,
+    ):
+        change.update_penalties(Penalties(enabled=True))
+    assert rules(changes) == [rule]
+
+
 def test_rules_stay_in_the_order_in_which_they_came(changes: Changes) -> None:
     for name in ("c", "a", "b"):
         with changes.begin("alice") as change:

@@ -22,6 +22,7 @@ def rules_of(job: dict[str, Any]) -> list[Rule]:
             id=rule["id"],
             dimension=rule["dimension"],
             quota=Quota(rule["limit"], rule["window"], algorithm=rule["algorithm"]),
+            shards=rule.get("shards", 1),
         )
         for rule in job["rules"]
     ]

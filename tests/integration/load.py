@@ -21,6 +21,7 @@ class Entry(NamedTuple):
     seconds: float
     reason: str
     allowed: bool
+    held_up: float = 0.0  # seconds of them, in which the thread waited for a processor
 
 
 class Callers:
@@ -76,12 +77,17 @@ class Load(Callers):
     def _run(self) -> None:
         number = 0
         while not self._stop.wait(self._pause):
-            began = time.monotonic()
+            waited, began = self._held_up(), time.monotonic()
             try:
                 decision = self._check(number)
             except Exception as error:  # noqa: BLE001 - the test shows it
                 self.errors.append(error)
             else:
                 ended = time.monotonic()
-                self.entries.append(Entry(ended, ended - began, decision.reason, decision.allowed))
+                held_up = self._held_up() - waited
+                self.entries.append(Entry(ended, ended - began, decision.reason, decision.allowed, held_up))
             number += 1
+
+    def _held_up(self) -> float:
+        """Seconds so far that the thread has waited for a processor, if anybody wants to know."""
+        return 0.0

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from tests.topologies import halt, resume
 from tests.waiting import until
 
 QUOTA = calm(1_000_000)
-SOON = 1.5  # seconds: the bound is 1, on a machine that has nothing else to do
+SOON = 3.0  # seconds: the bound is 1, on a machine that has nothing else to do (`make chaos`)
 
 
 class Told:
@@ -105,6 +106,52 @@ def test_a_server_that_is_slow_is_left_alone(proxy: Proxy) -> None:
         await store.close()
 
     told = Told()
+    asyncio.run(main())
+
+
+SILENT = "timeout=0.3&probe_every=3600"  # whoever is not decided by the first probe never is
+
+
+def test_connections_of_threads_that_fell_silent_do_not_cost_a_probe_each(proxy: Proxy) -> None:
+    with Limiter(QUOTA, store=f"{proxy.url}?{SILENT}", failure_mode="closed") as limiter:
+        proxy.delay = lambda: 0.05  # so that they are under way at the same time
+        with ThreadPoolExecutor(4) as threads:
+            until(lambda: len(proxy.links) >= 4 or not list(threads.map(limiter.check, range(4))), "four connections")
+        proxy.delay = no_delay
+        for link in list(proxy.links):
+            link.hold()
+        assert limiter.check("waits").reason == "fail_closed"
+        assert limiter.check("probe").reason == "within_limit"
+
+
+def test_connections_of_tasks_that_fell_silent_do_not_cost_a_probe_each(proxy: Proxy) -> None:
+    async def main() -> None:
+        async with AsyncLimiter(QUOTA, store=f"{proxy.url}?{SILENT}&max_batch=1", failure_mode="closed") as limiter:
+            await asyncio.gather(*(limiter.check(f"user-{n}") for n in range(4)))
+            assert len(proxy.links) == 4
+            for link in list(proxy.links):
+                link.hold()
+            first, second = (asyncio.create_task(limiter.check(name)) for name in ("waits", "waits, too"))
+            await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETED)
+            assert (await limiter.check("probe")).reason == "within_limit"
+            assert {(await first).reason, (await second).reason} == {"fail_closed"}
+            assert (await limiter.check("after that")).reason == "within_limit"
+
+    asyncio.run(main())
+
+
+def test_connections_that_are_answered_meanwhile_are_kept(proxy: Proxy) -> None:
+    """One falls silent, of four; the three others are as good as new."""
+
+    async def main() -> None:
+        async with AsyncLimiter(QUOTA, store=f"{proxy.url}?{SILENT}&max_batch=1", failure_mode="closed") as limiter:
+            await asyncio.gather(*(limiter.check(f"user-{n}") for n in range(4)))
+            proxy.links[0].hold()
+            decisions = await asyncio.gather(*(limiter.check(f"user-{n}") for n in range(4)))
+            assert sorted(decision.reason for decision in decisions) == ["fail_closed", *["within_limit"] * 3]
+            assert (await limiter.check("probe")).reason == "within_limit"
+            assert len(proxy.links) == 4
+
     asyncio.run(main())
 
 

@@ -306,13 +306,14 @@ else:
     until(lambda: not lives(server))
 
 
-def test_names_are_directories_of_this_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    own = tmp_path / f"headgate-{os.geteuid()}"
-    with Limiter("3/hour", store="embedded://"), Limiter("3/hour", store=f"embedded://app?{TIMEOUT}"):
-        servers = [server_pid(own / "default"), server_pid(own / "app")]
-        assert own.stat().st_mode & 0o777 == 0o700
-    until(lambda: not any(map(lives, servers)))
+def test_names_are_directories_of_this_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    with TemporaryDirectory(prefix="hg-") as short:  # the path of a socket in a test's own directory may be too long
+        monkeypatch.setattr("tempfile.tempdir", short)
+        own = Path(short, f"headgate-{os.geteuid()}")
+        with Limiter("3/hour", store="embedded://"), Limiter("3/hour", store=f"embedded://app?{TIMEOUT}"):
+            servers = [server_pid(own / "default"), server_pid(own / "app")]
+            assert own.stat().st_mode & 0o777 == 0o700
+        until(lambda: not any(map(lives, servers)))
 
 
 # What cannot be

@@ -116,6 +116,19 @@ def test_an_answer_to_a_call_that_was_still_under_way_closes_it() -> None:
     assert world.state == "closed"
 
 
+def test_a_call_that_began_before_it_closed_and_fails_later_does_not_open_it_again() -> None:
+    world = World().opened()
+    began = world.now
+    assert world.call(QUICK, fails=False)
+    closed = world.now
+    world.now = began + LONG
+    assert not world.breaker.failed(world.now, LONG), "that is no news"
+    assert world.state == "closed"
+    world.now = closed + LONG
+    assert world.breaker.failed(world.now, LONG)
+    assert world.state == "open"
+
+
 SECONDS = st.sampled_from([0.0, QUICK, SLOW * DEADLINE, LONG])
 EVENTS = st.lists(
     st.tuples(st.sampled_from(["call", "admit", "end", "wait"]), SECONDS, st.booleans(), st.floats(0, 3)), max_size=200

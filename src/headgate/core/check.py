@@ -31,6 +31,7 @@ class Check(NamedTuple):
     cost: int = 1  # 0 looks and charges nothing
     enforced: bool = True  # False: a shadow; evaluated and counted, but never refuses
     refusal: Refusal = REFUSAL
+    leased: bool = False  # nodes hold slices of it, and give them back all the time: what is refused soon may not be
 
     @property
     def key(self) -> str:
@@ -172,3 +173,15 @@ class Charge(NamedTuple):
     check: Check
     at_us: int
     reset_us: int = 0
+
+
+class OutcomeOf(Outcome):
+    """The answer to a check whose state is in several places: what was charged in which of them."""
+
+    charges: tuple[Charge, ...] = ()
+
+    @classmethod
+    def of(cls, outcome: Outcome, charges: tuple[Charge, ...]) -> OutcomeOf:
+        whole = cls(*outcome)
+        whole.charges = charges
+        return whole

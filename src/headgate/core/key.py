@@ -6,6 +6,9 @@ all limits of one subject share a slot and are decided in one atomic step.
 A *space* is a key with `*` for the subject: all that a rule fixes once. A store that lives in this process
 keeps one table per space and never builds the text of a key; Redis is given `key(space, subject)`.
 
+A rule with `shards` has a space for each: the first is the plain one, the others read `rl:<dimension>:{*#<shard>}:…`,
+so that the shards of one subject are in slots of their own.
+
 Subjects, dimensions and rule ids are escaped, so that two of them never make the same key, whatever characters
 they contain: everything but letters, digits and `_.-~@` is percent-encoded as UTF-8.
 """
@@ -32,6 +35,11 @@ def space(dimension: str, rule: str, algorithm: str) -> str:
 def key(space: str, subject: str) -> str:
     """The key of one subject in a space."""
     return space.replace("*", escape(subject), 1)
+
+
+def shard_space(space: str, shard: int) -> str:
+    """The space of one shard, from 0. An escaped subject has no `#` but at its beginning: nobody's key is another's."""
+    return space if shard == 0 else space.replace("*", f"*#{shard}", 1)
 
 
 def dimension_of(space: str) -> str:

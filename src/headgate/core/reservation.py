@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from headgate.core.check import Charge, Check
 from headgate.core.quota import MAX_INT, MICROSECONDS, Quota
@@ -46,8 +46,9 @@ class Expired(NamedTuple):
 class Reserved(NamedTuple):
     """One limit's part in a reservation."""
 
-    charge: Charge
+    charge: Charge  # of the whole
     unit: int  # what a request of cost 1 costs by its rule
+    parts: tuple[Charge, ...] = ()  # of a rule with shards: what was charged to which
 
 
 class Adjustments(NamedTuple):
@@ -92,20 +93,23 @@ class Record(NamedTuple):
 
     def encode(self) -> str:
         rows = []
-        for (check, at_us, reset_us), unit in self.reserved:
-            quota = check.quota
-            figures = (quota.limit, quota.window_us, quota.burst, quota.algorithm)
-            rows.append((check.rule, check.space, check.subject, figures, check.enforced, unit, at_us, reset_us))
+        for (check, at_us, reset_us), unit, parts in self.reserved:
+            row = (check.rule, check.space, check.subject, _figures(check), check.enforced, unit, at_us, reset_us)
+            shards = [(part.space, _figures(part), part.cost, part_at, reset) for part, part_at, reset in parts]
+            rows.append((*row, shards) if shards else row)
         return json.dumps((self.cost, rows), separators=(",", ":"))
 
     @classmethod
     def decode(cls, text: str) -> Record:
         cost, rows = json.loads(text)
         reserved = []
-        for rule, space, subject, (limit, window_us, burst, algorithm), enforced, unit, at_us, reset_us in rows:
-            quota = Quota(limit, timedelta(microseconds=window_us), burst=burst, algorithm=algorithm)
-            check = Check(rule, space, subject, quota, unit * cost, enforced)
-            reserved.append(Reserved(Charge(check, at_us, reset_us), unit))
+        for rule, space, subject, figures, enforced, unit, at_us, reset_us, *shards in rows:
+            check = Check(rule, space, subject, _quota(figures), unit * cost, enforced)
+            parts = tuple(
+                Charge(check._replace(space=own, quota=_quota(part), cost=charged), part_at, reset)
+                for own, part, charged, part_at, reset in (shards[0] if shards else ())
+            )
+            reserved.append(Reserved(Charge(check, at_us, reset_us), unit, parts))
         return cls(cost, tuple(reserved))
 
     def settled(self, cost: int, status: Status = Status.OPEN) -> Adjustments:
@@ -115,17 +119,30 @@ class Record(NamedTuple):
         the estimate is given back as ever, and all of the cost charged now.
         """
         refunds, surcharges = [], []
-        for charge, unit in self.reserved:
+        for charge, unit, parts in self.reserved:
             check = charge.check
             actual = min(MAX_INT, unit * cost)
             back, more = max(0, check.cost - actual), max(0, actual - check.cost)
             if status is not Status.OPEN:
                 back, more = check.cost if status is Status.OVERDUE else 0, actual
-            if back:
-                refunds.append(charge._replace(check=check._replace(cost=back)))
+            for part in parts or (charge,) if back else ():
+                given = min(back, part.check.cost)
+                if given:
+                    refunds.append(part._replace(check=part.check._replace(cost=given)))
+                    back -= given
             if more:
                 surcharges.append(check._replace(cost=more))
         return Adjustments(tuple(refunds), tuple(surcharges))
+
+
+def _figures(check: Check) -> tuple[int, int, int, str]:
+    quota = check.quota
+    return quota.limit, quota.window_us, quota.burst, quota.algorithm
+
+
+def _quota(figures: Sequence[Any]) -> Quota:
+    limit, window_us, burst, algorithm = figures
+    return Quota(limit, timedelta(microseconds=window_us), burst=burst, algorithm=algorithm)
 
 
 def given_back(records: Iterable[str]) -> tuple[Charge, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import sqlite3
+from contextlib import suppress
 from threading import Event
 from time import monotonic
 from typing import Any, Final, Protocol
@@ -26,7 +27,7 @@ class Listener(Protocol):
         ...
 
     def wake(self) -> None:
-        """Have `wait` return at once, now and ever after. From any thread."""
+        """Have `wait` return at once, now and ever after. From any thread, also when it is closed already."""
         ...
 
     def close(self) -> None: ...
@@ -68,7 +69,8 @@ class PostgresListener:
             raise wrapped(error, self._name) from error
 
     def wake(self) -> None:
-        self._wake.send(b"!")
+        with suppress(OSError):  # closed: nobody waits any more
+            self._wake.send(b"!")
 
     def close(self) -> None:
         self._connection.close()

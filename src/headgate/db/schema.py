@@ -46,6 +46,7 @@ rules = Table(
     Column("priority", BigInteger, nullable=False),
     Column("group", Text),
     Column("sync", Text, nullable=False),
+    Column("shards", Integer, nullable=False, server_default="1"),
     Column("failure_mode", Text),
     Column("cost", BigInteger, nullable=False),
     Column("status", Integer, nullable=False),

@@ -21,6 +21,7 @@ from headgate.limiter.blocks import Blocks
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
 from headgate.limiter.engine import Asked, Engine, Known, Request, Rules, Subject, Wait, is_plain
 from headgate.limiter.leasing import AsyncLeasing
+from headgate.limiter.pulse import AsyncPulse
 from headgate.limiter.reservation import (
     AT_MOST,
     AsyncReservation,
@@ -33,6 +34,7 @@ from headgate.limiter.reservation import (
     unheld,
     unsettled,
 )
+from headgate.limiter.sharding import AsyncSharding, Sharding
 from headgate.rules.directory import UNKNOWN
 from headgate.rules.plan import template_of
 from headgate.rules.rule import FailureMode
@@ -40,9 +42,9 @@ from headgate.rules.snapshot import Snapshot
 from headgate.stores.leases import Decided, LeaseStatus
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
 from headgate.stores.protocol import (
+    AsyncBeatingStore,
     AsyncReservingStore,
     AsyncSingle,
-    AsyncSingleStore,
     AsyncStore,
     Single,
 )
@@ -76,10 +78,12 @@ class AsyncLimiter:
         self._owned = isinstance(store, str)
         if isinstance(store, str):
             store = open_async_store(store, clock)
-        self._store: AsyncStore = AsyncMemoryStore(store) if isinstance(store, MemoryStore) else store
-        self._memory: MemoryStore | None = None  # the store, if it need not be awaited
-        if type(self._store) is AsyncMemoryStore:
-            self._memory = self._store.store
+        own: AsyncStore = AsyncMemoryStore(store) if isinstance(store, MemoryStore) else store
+        in_memory = isinstance(own, AsyncMemoryStore)
+        self._store = AsyncSharding(own)
+        self._memory: Sharding | None = None  # the store, if it need not be awaited
+        if type(own) is AsyncMemoryStore:
+            self._memory = Sharding(own.store, self._store.home)
         self._engine = Engine(
             rules,
             clock=clock,
@@ -88,24 +92,29 @@ class AsyncLimiter:
             watch=watch,
             warning_at=warning_at,
             warning_until=warning_until,
-            blocks=None if isinstance(self._store, AsyncMemoryStore) else Blocks(),
+            blocks=None if in_memory else Blocks(),
             single=self._single_of(),
         )
+        self._store.home.holder = self._engine.holder
+        self._pulse: AsyncPulse | None = None
+        if not in_memory and isinstance(self._store, AsyncBeatingStore | AsyncReservingStore):
+            self._engine.pulse = self._pulse = AsyncPulse(self._store, self._engine)
         self.in_memory = self._memory is not None  # whether it counts in this process, and can check at once
         self.holder = self._engine.holder  # of the rules in force
         self._leasing: AsyncLeasing | None = None  # in memory, asking the store costs no more than a lease would
-        if not isinstance(self._store, AsyncMemoryStore):
+        if not in_memory:
             self._leasing = AsyncLeasing(self._store, self._engine.holder, clock)
             self._engine.leased = self._leasing.single
         rule = self._engine.only_rule
         make = None if rule is None else self._engine.maker(rule)
         self._short_way: AsyncSingle | Single | None = None
         if rule is not None and make is not None:
-            self._short_way = make(template_of(rule), self._engine.states)
+            way = make(template_of(rule), self._engine.states)
+            self._short_way = self._engine.attended(rule.failure_mode, way)
         self.single: Any = self._short_way  # for checks by subject alone; None while they have to go the long way
         self._due: Due | None = None  # there once it has had to do with reservations
-        store = self._store if self._memory is None else self._memory
-        self.alike = AlikeChecks(self._engine, store, lambda: self._due is None)  # many requests at a time
+        behind = own.store if type(own) is AsyncMemoryStore else own  # rules with shards do not go this way
+        self.alike = AlikeChecks(self._engine, behind, lambda: self._due is None)  # many requests at a time
         self._settling: set[asyncio.Task[Settlement]] = set()
 
     async def check(
@@ -222,8 +231,10 @@ class AsyncLimiter:
         try:
             results, answered = await self._check([together.group] if together.group.checks else [])
         except StoreError as error:
+            self.single = None  # until the long way finds the store well again
             return self._engine.conclude(together.asked, error)
         if results and isinstance(results[0], StoreError):
+            self.single = None
             return self._engine.conclude(together.asked, results[0])
         own = [one for result in results if isinstance(result, Result) for one in together.results(result)]
         return self._engine.conclude(together.asked, own, answered=answered)
@@ -322,7 +333,11 @@ class AsyncLimiter:
     def sibling(self, rules: Rules, *, name: str = "default") -> AsyncLimiter:
         """See `Limiter.sibling`."""
         engine = self._engine
-        return AsyncLimiter(rules, store=self._store, clock=engine.clock, name=name, failure_mode=engine.failure_mode)
+        mode = engine.failure_mode
+        limiter = AsyncLimiter(rules, store=self._store.store, clock=engine.clock, name=name, failure_mode=mode)
+        if self._pulse is not None and limiter._pulse is not None:
+            self._pulse.siblings.add(limiter._pulse)
+        return limiter
 
     async def give_back(self, decision: Decision) -> None:
         """See `Limiter.give_back`."""
@@ -374,6 +389,8 @@ class AsyncLimiter:
             await asyncio.wait(self._settling)
         if self._leasing is not None:
             await self._leasing.close()
+        if self._pulse is not None:
+            await self._pulse.close()
         if self._owned:
             await self._store.close()
 
@@ -391,7 +408,7 @@ class AsyncLimiter:
         """The store's maker of short ways; in memory, of such as need not be awaited."""
         if self._memory is not None:
             return self._memory.single
-        return self._store.single if isinstance(self._store, AsyncSingleStore) else None
+        return getattr(self._store, "single", None)
 
     async def _known(self, subject: Subject | None, facts: Mapping[str, Any]) -> Known:
         """The user of a request, looked up if need be, without blocking the event loop."""
@@ -418,7 +435,7 @@ class AsyncLimiter:
                     known[place] = Known(snapshot, users[one["user"]])
         return known
 
-    def _decide_here(self, memory: MemoryStore, asks: Sequence[Ask], found: Sequence[Way]) -> list[Decision]:
+    def _decide_here(self, memory: Sharding, asks: Sequence[Ask], found: Sequence[Way]) -> list[Decision]:
         """Decide several requests in memory, one after the other."""
         engine = self._engine
         decisions: list[Decision] = []
@@ -441,7 +458,7 @@ class AsyncLimiter:
 
     def _reserving(self) -> AsyncReservingStore:
         if not isinstance(self._store, AsyncReservingStore):
-            raise no_reservations(self._store)
+            raise no_reservations(self._store.store)
         return self._store
 
     async def _look(self) -> Due:
@@ -487,8 +504,8 @@ class AsyncLimiter:
         try:
             results, answered = await self._check(groups, leasing=leasing)
         except StoreError as error:
+            self.single = None  # until this way finds the store well again
             return self._engine.conclude(asked, error)
         decisions = self._engine.conclude(asked, results, answered=answered)
-        if not self._engine.failing:
-            self.single = self._short_way
+        self.single = None if self._engine.failing else self._short_way  # leases fail for some, and not for others
         return decisions

@@ -100,6 +100,8 @@ class AlikeChecks:
     async def check(self, likeness: Likeness, subjects: Sequence[str]) -> list[Concluded]:
         """The same elsewhere. A store that fails is no exception."""
         concluded, most = [], likeness.most
+        if self._engine.pulse is not None:
+            self._engine.pulse.attend()
         for start in range(0, len(subjects), most):
             some = subjects[start : start + most]
             try:

@@ -6,16 +6,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, NamedTuple, Protocol, get_args
 
 from headgate.core.alike import Pattern
-from headgate.core.check import Block, Check, Client, Group, Idempotency, Outcome, Penalty, Result
+from headgate.core.check import Block, Check, Client, Group, Idempotency, Outcome, OutcomeOf, Penalty, Result
 from headgate.core.clock import Clock, SystemClock
-from headgate.core.decision import Decision, blocked, combine, delayed, single
+from headgate.core.decision import Decision, Reason, blocked, combine, delayed, single
 from headgate.core.quota import MAX_INT, Quota, duration_text
 from headgate.errors import IdempotencyConflict, InvalidCheck, InvalidRule, StoreError, StoreFull
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.outage import Outage
+from headgate.limiter.shares import Shares, hopeful
 from headgate.limiter.states import Warnings
 from headgate.rules.directory import UNKNOWN, Unknown
 from headgate.rules.holder import Holder, Source
@@ -58,6 +59,16 @@ class Known(NamedTuple):
     user: User | Unknown | None
 
 
+class Background(Protocol):
+    """What is done in the background: see `headgate.limiter.pulse`."""
+
+    def attend(self) -> None: ...
+
+    def attended(self, way: Any) -> Any: ...
+
+    def wake(self) -> None: ...
+
+
 Planned = tuple[Snapshot, Plan]  # the rules that apply to a request, behind the snapshot that they are of
 
 
@@ -98,19 +109,33 @@ class Engine:
             modes = ", ".join(get_args(FailureMode))
             raise InvalidRule(f"failure_mode: must be one of {modes}, got {failure_mode!r}")
         self.failure_mode: FailureMode = failure_mode
-        self._name = name
+        self.name = name
         self.states = Warnings(self.holder, warning_at, warning_until)
         self._single = single  # the store's maker of short ways, if it has any
         self.leased: Callable[[Check, Warnings], Any] | None = None  # that of leased rules, where there are leases
         self._ways: dict[Plan, Any] = {}
         self._blocks = blocks  # None: the store is in this process, and asking it costs no more than remembering
         self.local = MemoryStore(clock=self.clock)  # where rules of failure mode local count while the store is away
+        self.shares = Shares()
+        self.pulse: Background | None = None  # None: the store is in this process, and there is no other node
+        self._seen: Snapshot | None = None  # of which `has_local` knows
+        self._has_local = False
         self._outage = Outage()
 
     @property
     def failing(self) -> bool:
         """Whether the store cannot decide right now, or not all of it can."""
         return self._outage.lasts
+
+    @property
+    def has_local(self) -> bool:
+        """Whether any rule in force is of failure mode local."""
+        snapshot = self.holder.current
+        if snapshot is not self._seen:
+            default = snapshot.failure_mode or self.failure_mode
+            self._has_local = any((rule.failure_mode or default) == "local" for rule in snapshot.rules)
+            self._seen = snapshot
+        return self._has_local
 
     @property
     def snapshot(self) -> Snapshot:
@@ -174,7 +199,7 @@ class Engine:
             make = self.maker(plan.only.rule)
             if make is None:
                 return None
-            way = make(plan.only.template, self.states)
+            way = self.attended(plan.only.failure_mode, make(plan.only.template, self.states))
             if len(self._ways) >= WAYS:
                 self._ways = {}
             self._ways[plan] = way
@@ -183,6 +208,12 @@ class Engine:
     def maker(self, rule: Rule) -> Callable[[Check, Warnings], Any] | None:
         """What makes the short way for requests to which this rule applies alone; None when there is none."""
         return self.leased if rule.sync == "leased" and self.leased is not None else self._single
+
+    def attended(self, mode: FailureMode | None, way: Any) -> Any:
+        """The short way for a rule of a failure mode: if it is local, the other nodes are to know of this one."""
+        if self.pulse is None or (mode or self.failure_mode) != "local":
+            return way
+        return self.pulse.attended(way)
 
     def plan_alike(self, facts: dict[str, str], fact: str) -> Planned | None:
         """Which rules apply to requests that have these facts, and one more, which differs. None when that depends on
@@ -200,7 +231,7 @@ class Engine:
             by_it = one.fact == fact
             if not 0 < total <= MAX_INT or (fact in one.rule.facts and not by_it):
                 return None
-            if one.rule.sync == "leased" and self.leased is not None:
+            if one.rule.shards > 1 or (one.rule.sync == "leased" and self.leased is not None):
                 return None
             checks.append(one.template._replace(subject="" if by_it else one.subject(facts), cost=total))
             own.append(by_it)
@@ -228,7 +259,7 @@ class Engine:
         idempotency = None
         if idempotency_key is not None:
             idempotency = Idempotency(
-                idempotency_key, _fingerprint(texts, cost, plan, snapshot.terms is not None), self._name
+                idempotency_key, _fingerprint(texts, cost, plan, snapshot.terms is not None), self.name
             )
         if snapshot.terms is not None and plan.enforced:
             client = client_of(texts)
@@ -263,6 +294,7 @@ class Engine:
     def forget(self, checks: tuple[Check, ...], clients: Clients) -> None:
         """Forget here what the store was told to."""
         self.local.reset(checks)
+        self.shares.forget(checks)
         if self._blocks is not None:
             for client in clients:
                 self._blocks.drop(client)
@@ -303,10 +335,12 @@ class Engine:
         """
         decisions: list[Decision] = []
         conflict: IdempotencyConflict | None = None
+        if self.pulse is not None:
+            self.pulse.attend()
         if isinstance(results, StoreError):
             return [self._failed(request, results) if request.sent else self._unsent(request) for request in asked]
-        if results and answered:
-            self._outage.answered()
+        if results and answered and self._outage.answered() and self.pulse is not None:
+            self.pulse.wake()
         answers = iter(results)
         for request in asked:
             plan, group, cost, _, known = request
@@ -320,7 +354,7 @@ class Engine:
                 conflict = conflict or result
             elif result.block is not None:
                 decisions.append(self._penalised(request, result, result.block))
-            elif plan.only is not None:
+            elif plan.only is not None and result.outcomes[0].__class__ is not OutcomeOf:  # which is more than figures
                 now_us, (outcome,), _ = result
                 subject = group.checks[0].subject
                 decisions.append(single((plan.only.template,), outcome, now_us, cost, self.states, subject))
@@ -376,25 +410,45 @@ class Engine:
     def _failed(self, asked: Asked, error: StoreError) -> Decision:
         """The decision when the store could not make one: the strictest of what the rules say."""
         self._outage.failed(error)
-        plan, group, cost, *_ = asked
+        plan = asked.plan
         modes = [one.failure_mode or self.failure_mode for one in plan.applied]
         for mode, template in zip(modes, plan.templates, strict=True):
             if mode == "closed" and template.enforced:
-                outcome = Outcome(RETRY_US, 0, RETRY_US)  # nobody knows better
-                return Decision.of(False, self.clock.now_us(), (template,), (outcome,), reason="fail_closed")
+                return self._refused(template, "fail_closed")
         here = [place for place, mode in enumerate(modes) if mode == "local"]
         try:
-            results = self.local.check(
-                [Group(tuple(group.checks[place] for place in here), group.peek)] if here else []
-            )
+            decision = self._locally(asked, here)
         except StoreFull:  # no room to count in
-            results = []
-        if not results:
-            return Decision.of(True, self.clock.now_us(), reason="fail_open")
-        result = results[0]
+            decision = None
+        return Decision.of(True, self.clock.now_us(), reason="fail_open") if decision is None else decision
+
+    def _locally(self, asked: Asked, here: list[int]) -> Decision | None:
+        """The decision by this node's share of the limits at these places; None when there are none."""
+        plan, group, cost, *_ = asked
+        checks, parts, templates = [], [], []
+        for place in here:
+            check, template = group.checks[place], plan.templates[place]
+            part = self.shares.of(check.quota)
+            if part is not None:
+                checks.append(check)
+                parts.append(check._replace(quota=part))
+                templates.append(template._replace(quota=part))
+            elif check.enforced:
+                return self._refused(template, "local_fallback")
+        if not parts:
+            return None
+        (result,) = self.local.check([Group(tuple(parts), group.peek)])
         assert isinstance(result, Result)
-        templates = tuple(plan.templates[place] for place in here)
-        return combine(templates, result.outcomes, result.now_us, cost=cost, reason="local_fallback")
+        outcomes = hopeful(checks, result.outcomes, RETRY_US)
+        decision = combine(tuple(templates), outcomes, result.now_us, cost=cost, reason="local_fallback")
+        if decision.allowed and self.shares.merges and not group.peek:
+            self.shares.spent(checks, parts, outcomes)
+        return decision
+
+    def _refused(self, template: Check, reason: Reason) -> Decision:
+        """The refusal of a request of which nobody knows when it may pass."""
+        outcome = Outcome(RETRY_US, 0, RETRY_US)
+        return Decision.of(False, self.clock.now_us(), (template,), (outcome,), reason=reason)
 
 
 class Wait:

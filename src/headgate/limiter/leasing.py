@@ -18,11 +18,11 @@ from weakref import WeakSet
 from headgate.core.check import Charge, Check, Group, Result
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States, single
-from headgate.errors import IdempotencyConflict, StoreError
+from headgate.errors import StoreError
+from headgate.limiter.steps import run, run_async
 from headgate.rules.holder import Holder
 from headgate.stores.leases import TICK_US, Decided, Leases, LeaseStatus
 from headgate.stores.leases.lease import Lease
-from headgate.stores.leases.leases import Steps
 from headgate.stores.protocol import (
     AsyncReservingStore,
     AsyncSingleStore,
@@ -93,7 +93,7 @@ class Leasing(_Leasing):
             return Decided(list(self._store.check(groups)), True)
         if self._is_time:
             self._give_back(self._leases.tend())
-        decided: Decided = _run(self._leases.decide(groups, leased, inline=True), self._store.check)
+        decided: Decided = run(self._leases.decide(groups, leased, inline=True), self._store.check)
         return decided
 
     def single(self, template: Check, states: States | None) -> Callable[[str, int], Decision]:
@@ -162,7 +162,7 @@ class Leasing(_Leasing):
                         return
 
     def _fetch(self) -> None:
-        _run(self._leases.fetch(), self._store.check)
+        run(self._leases.fetch(), self._store.check)
 
     def _give_back(self, charges: list[Charge]) -> None:
         if not charges:
@@ -198,7 +198,7 @@ class AsyncLeasing(_Leasing):
             await self._give_back(self._leases.tend())
         if self._leases.waiting and not self._tasks:  # the loop that they were to be fetched in is gone
             self._notify()
-        decided: Decided = await _run_async(self._leases.decide(groups, leased, inline=False), self._store.check)
+        decided: Decided = await run_async(self._leases.decide(groups, leased, inline=False), self._store.check)
         return decided
 
     def single(self, template: Check, states: States | None) -> Callable[[str, int], Any]:
@@ -247,7 +247,7 @@ class AsyncLeasing(_Leasing):
         return task
 
     async def _fetch(self) -> None:
-        await _run_async(self._leases.fetch(), self._store.check)
+        await run_async(self._leases.fetch(), self._store.check)
         keeper, loop = self._keeper, asyncio.get_running_loop()
         if (
             self._clock is None
@@ -274,36 +274,6 @@ class AsyncLeasing(_Leasing):
             self._leases.gave_back(charges, done=False)
         else:
             self._leases.gave_back(charges, done=True)
-
-
-def _run(steps: Steps, check: Callable[[Sequence[Group]], Sequence[Result | IdempotencyConflict]]) -> Any:
-    """Take the steps of `Leases`, asking the store in between."""
-    try:
-        groups = next(steps)
-        while True:
-            try:
-                answers = check(groups)
-            except BaseException as error:  # noqa: BLE001 - it is for the steps to handle
-                groups = steps.throw(error)
-            else:
-                groups = steps.send(answers)
-    except StopIteration as stop:
-        return stop.value
-
-
-async def _run_async(steps: Steps, check: Callable[[Sequence[Group]], Any]) -> Any:
-    """The same, awaited."""
-    try:
-        groups = next(steps)
-        while True:
-            try:
-                answers = await check(groups)
-            except BaseException as error:  # noqa: BLE001 - it is for the steps to handle
-                groups = steps.throw(error)
-            else:
-                groups = steps.send(answers)
-    except StopIteration as stop:
-        return stop.value
 
 
 def _decision(templates: tuple[Check], answer: object, cost: int, states: States | None, subject: str) -> Decision:

@@ -34,11 +34,13 @@ class Outage:
             self._turns = self._turns + 1 if self._failed - self._ended < SOON else 1
             log.error("the store cannot decide: failure modes apply until it can (%s)", error)
 
-    def answered(self) -> None:
-        """The store has decided."""
+    def answered(self) -> bool:
+        """The store has decided. Whether this ends the outage."""
         if self.lasts:
             now = self._now()
             if self._turns < TURNS or now - self._failed >= SOON:
                 self.lasts = False
                 self._ended = now
                 log.warning("the store answers again: limits are enforced by it again")
+                return True
+        return False

@@ -7,7 +7,7 @@ from secrets import token_urlsafe
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from headgate.core.check import Charge, OutcomeAt
+from headgate.core.check import Charge, OutcomeAt, OutcomeOf
 from headgate.core.decision import Decision
 from headgate.core.quota import MICROSECONDS
 from headgate.core.reservation import Adjustments, Claim, Record, Reserved, Settlement, Status
@@ -174,7 +174,8 @@ def record_of(decision: Decision) -> Record | None:
         if outcome.wait_us == 0:  # a shadow that did not fit was not charged
             check = template._replace(subject=subject, cost=template.cost * cost)
             at_us = outcome.at_us if isinstance(outcome, OutcomeAt) else now_us
-            reserved.append(Reserved(Charge(check, at_us, outcome.reset_us), template.cost))
+            parts = outcome.charges if isinstance(outcome, OutcomeOf) else ()
+            reserved.append(Reserved(Charge(check, at_us, outcome.reset_us), template.cost, parts))
     return Record(cost, tuple(reserved))
 
 

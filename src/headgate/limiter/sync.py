@@ -18,6 +18,7 @@ from headgate.limiter.blocks import Blocks
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
 from headgate.limiter.engine import Asked, Engine, Request, Rules, Subject, Wait
 from headgate.limiter.leasing import Leasing
+from headgate.limiter.pulse import Pulse
 from headgate.limiter.reservation import (
     AT_MOST,
     Due,
@@ -30,12 +31,13 @@ from headgate.limiter.reservation import (
     unheld,
     unsettled,
 )
+from headgate.limiter.sharding import Sharding
 from headgate.rules.plan import template_of
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.leases import Decided, LeaseStatus
 from headgate.stores.memory import MemoryStore
-from headgate.stores.protocol import ReservingStore, Single, SingleStore, Store
+from headgate.stores.protocol import BeatingStore, ReservingStore, Single, Store
 from headgate.stores.urls import open_store
 
 P = ParamSpec("P")
@@ -71,7 +73,9 @@ class Limiter:
         warning_until: int | None = None,
     ) -> None:
         self._owned = isinstance(store, str)
-        self._store: Store = open_store(store, clock) if isinstance(store, str) else store
+        own: Store = open_store(store, clock) if isinstance(store, str) else store
+        in_memory = isinstance(own, MemoryStore)
+        self._store = Sharding(own)
         self._engine = Engine(
             rules,
             clock=clock,
@@ -80,18 +84,23 @@ class Limiter:
             watch=watch,
             warning_at=warning_at,
             warning_until=warning_until,
-            blocks=None if isinstance(self._store, MemoryStore) else Blocks(),
-            single=self._store.single if isinstance(self._store, SingleStore) else None,
+            blocks=None if in_memory else Blocks(),
+            single=getattr(self._store, "single", None),
         )
+        self._store.home.holder = self._engine.holder
         self._leasing: Leasing | None = None  # in memory, asking the store costs no more than a lease would
-        if not isinstance(self._store, MemoryStore):
+        if not in_memory:
             self._leasing = Leasing(self._store, self._engine.holder, clock)
             self._engine.leased = self._leasing.single
+        self._pulse: Pulse | None = None
+        if not in_memory and isinstance(self._store, BeatingStore | ReservingStore):
+            self._engine.pulse = self._pulse = Pulse(self._store, self._engine)
         rule = self._engine.only_rule
         make = None if rule is None else self._engine.maker(rule)
         self._short_way: Single | None = None
         if rule is not None and make is not None:
-            self._short_way = make(template_of(rule), self._engine.states)
+            way = make(template_of(rule), self._engine.states)
+            self._short_way = self._engine.attended(rule.failure_mode, way)
         self._single = self._short_way
         self._due: Due | None = None  # there once it has had to do with reservations
 
@@ -277,7 +286,11 @@ class Limiter:
         It need not be closed, as the store is not its own.
         """
         engine = self._engine
-        return Limiter(rules, store=self._store, clock=engine.clock, name=name, failure_mode=engine.failure_mode)
+        mode = engine.failure_mode
+        limiter = Limiter(rules, store=self._store.store, clock=engine.clock, name=name, failure_mode=mode)
+        if self._pulse is not None and limiter._pulse is not None:
+            self._pulse.siblings.add(limiter._pulse)
+        return limiter
 
     def give_back(self, decision: Decision) -> None:
         """Undo what an allowed `decision` of this limiter, or of another on its store, has just charged.
@@ -331,6 +344,8 @@ class Limiter:
         self._engine.close()
         if self._leasing is not None:
             self._leasing.close()
+        if self._pulse is not None:
+            self._pulse.close()
         if self._owned:
             self._store.close()
 
@@ -346,7 +361,7 @@ class Limiter:
 
     def _reserving(self) -> ReservingStore:
         if not isinstance(self._store, ReservingStore):
-            raise no_reservations(self._store)
+            raise no_reservations(self._store.store)
         return self._store
 
     def _look(self) -> Due:
@@ -392,8 +407,8 @@ class Limiter:
         try:
             results, answered = self._check(groups, leasing=leasing)
         except StoreError as error:
+            self._single = None  # until this way finds the store well again
             return self._engine.conclude(asked, error)
         decisions = self._engine.conclude(asked, results, answered=answered)
-        if not self._engine.failing:
-            self._single = self._short_way
+        self._single = None if self._engine.failing else self._short_way  # leases fail for some, and not for others
         return decisions

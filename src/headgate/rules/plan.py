@@ -80,13 +80,13 @@ class Plan:
         """What to ask the store for a request with these facts. Raises `InvalidCheck`."""
         checks = []
         for one in self.applied:
-            rule, space, _, quota, factor, enforced, refusal = one.template
+            rule, space, _, quota, factor, enforced, refusal, leased = one.template
             fact = one.fact
             subject = one.subject(facts) if fact is None else facts[fact]
             total = cost if factor == 1 else factor * cost
             if total > MAX_INT:
                 raise InvalidCheck(f"cost: {cost} times {factor} of rule {rule!r} is above 2^53-1")
-            checks.append(Check(rule, space, subject, quota, total, enforced, refusal))
+            checks.append(Check(rule, space, subject, quota, total, enforced, refusal, leased))
         return tuple(checks)
 
 
@@ -101,7 +101,8 @@ def template_of(rule: Rule) -> Check:
         delay = rule.quota.window_us if rule.max_delay is None else round(rule.max_delay * MICROSECONDS)
     refusal = Refusal(rule.status, rule.message, delay)
     quota = quota_in_force(rule, rule.quota)
-    return Check(rule.id, rule.space, "", quota, rule.cost, rule.action != "log_only", refusal)
+    enforced, leased = rule.action != "log_only", rule.sync == "leased"
+    return Check(rule.id, rule.space, "", quota, rule.cost, enforced, refusal, leased)
 
 
 def quota_in_force(rule: Rule, quota: Quota) -> Quota:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from headgate.core.key import space
 from headgate.core.quota import MAX_INT, Quota
+from headgate.core.shards import MAX_SHARDS, is_whole
 from headgate.errors import InvalidRule, Problem
 from headgate.rules import fields
 from headgate.rules.path import Pattern
@@ -50,6 +51,7 @@ class Rule:
     priority: int  # lower first
     group: str | None
     sync: Sync
+    shards: int  # in how many parts a subject's state is kept
     failure_mode: FailureMode | None  # None leaves it to the snapshot, then to the limiter
     cost: int  # multiplies the cost of a request
     status: int
@@ -75,6 +77,7 @@ class Rule:
         priority: int = DEFAULT_PRIORITY,
         group: str | None = None,
         sync: Sync = "exact",
+        shards: int = 1,
         failure_mode: FailureMode | None = None,
         cost: int = 1,
         status: int = 429,
@@ -91,6 +94,8 @@ class Rule:
             problems += (
                 Problem(where, "sync", "a sliding_window_log cannot be leased; use another algorithm, or 'exact'"),
             )
+        if not problems and shards > 1:
+            problems = tuple(Problem(where, "shards", message) for message in _shards_misfit(self))
         if problems:
             raise InvalidRule(*problems)
         facts = () if dimension == GLOBAL else tuple(dimension.split("+"))
@@ -104,6 +109,20 @@ class Rule:
     def conditions(self) -> int:
         """How many things other than the endpoint a request must fit: breaks ties of equal patterns."""
         return bool(self.methods) + bool(self.tiers) + len(self.match)
+
+
+def _shards_misfit(rule: Rule) -> Iterator[str]:
+    """Why a rule cannot have its shards."""
+    quota, shards = rule.quota, rule.shards
+    if quota.algorithm == "leaky_bucket":
+        yield "a leaky_bucket cannot have shards: its requests leave one by one; use another algorithm, or 1"
+    elif rule.sync == "leased":
+        yield "a leased rule cannot have shards: leases keep its calls few; use sync = 'exact', or 1"
+    elif min(quota.limit, quota.capacity) < shards:
+        name = "limit" if quota.limit < shards else "burst"
+        yield f"must not be above the {name} ({getattr(quota, name)}), which they divide, got {shards}"
+    elif not is_whole(quota, shards):
+        yield f"a burst that takes so long to fill cannot be divided into {shards}; use fewer, or a smaller burst"
 
 
 def _quota(value: Any) -> Quota:
@@ -169,6 +188,7 @@ _CHECKS: Final[dict[str, fields.Check]] = {
     "priority": fields.whole(-MAX_INT),
     "group": fields.optional(fields.name),
     "sync": fields.choice(*get_args(Sync)),
+    "shards": fields.whole(1, MAX_SHARDS),
     "failure_mode": fields.optional(fields.failure_mode),
     "cost": fields.whole(1),
     "status": fields.whole(400, 599),

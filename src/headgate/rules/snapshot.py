@@ -53,6 +53,7 @@ class Snapshot:
     directory: Directory | None = None
     terms: Terms | None = field(init=False, repr=False)  # of penalties; None while there are none
     leased: frozenset[str] = field(init=False, repr=False)  # the ids of rules whose quota nodes take slices of
+    sharded: Mapping[str, int] = field(init=False, repr=False)  # how many shards rules have that have any, by id
     _planner: Planner = field(init=False, repr=False)
     _by_id: Mapping[str, Rule] = field(init=False, repr=False)
 
@@ -76,6 +77,7 @@ class Snapshot:
         object.__setattr__(self, "_planner", planner)
         object.__setattr__(self, "terms", self.penalties.terms)
         object.__setattr__(self, "leased", frozenset(rule.id for rule in self.rules if rule.sync == "leased"))
+        object.__setattr__(self, "sharded", {rule.id: rule.shards for rule in self.rules if rule.shards > 1})
         object.__setattr__(self, "_by_id", {rule.id: rule for rule in self.rules})
 
     def plan(self, facts: Facts, clock: Clock, user: User | Unknown | None = UNKNOWN) -> Plan:
@@ -138,6 +140,10 @@ class Snapshot:
                 yield Problem(SETTINGS, "default_tier", message)
         if self.users and self.directory is not None:
             yield Problem("", "users", "are either listed or found in a directory, not both")
+        for rule in self.rules if self.penalties.enabled else ():
+            if rule.shards > 1:
+                message = "cannot be above 1 while penalties are enabled: a shard's refusal would count as a violation"
+                yield Problem(f"rule {rule.id!r}", "shards", message)
         rules = {rule.id: rule for rule in self.rules}
         for user in self.users:
             yield from _twice(f"user {user.id!r}: override of rule", "rule", [one.rule for one in user.overrides])

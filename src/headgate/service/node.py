@@ -23,7 +23,7 @@ from headgate.service.access import Access
 from headgate.service.data import DataPlane
 from headgate.service.directory import DataDirectory
 from headgate.settings import Settings, variable
-from headgate.stores.protocol import AsyncStore
+from headgate.stores.protocol import AsyncBeatingStore, AsyncStore
 from headgate.stores.urls import open_async_store
 from headgate.telemetry.meter import Meter
 from headgate.telemetry.metrics import Metrics
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 SAMPLES: Final = Path(__file__).with_name("samples") / "rules.toml"
 PREPARE_SECONDS: Final = 2.0  # that a start waits for a database that it could do without
-LOOK_SECONDS: Final = 1.0  # between looks whether there are new rules to write down, or a database to prepare
+LOOK_SECONDS: Final = 1.0  # between looks whether there are new rules to write down, a database to prepare, or a store
 
 log = logging.getLogger("headgate")
 
@@ -69,6 +69,8 @@ class Node:
         self.tracing = None if settings.otlp_endpoint is None else _tracing(settings.otlp_endpoint)
         self._kept: Snapshot | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._finding: asyncio.Task[None] | None = None
+        self._store_unseen = False
 
     async def open(self) -> None:
         """Read the rules and get ready to decide. Raises `InvalidRule`, and `DatabaseError` if there are none."""
@@ -91,10 +93,14 @@ class Node:
         self.limiter = AsyncLimiter(self.source, store=self._store)
         self.plane = DataPlane(self.limiter, meter=self.meter, recorder=self.auditor)
         self.auditor.start()
+        if isinstance(self._store, AsyncBeatingStore):
+            self._finding = asyncio.create_task(self._find_store(self._store))
+        known = getattr(self._store, "exhausted", None)  # which stores in memory have not
         self.metrics = Metrics(
             self.meter,
             holder=self.source.holder,
             failing=lambda: self.limiter.failing,
+            exhausted=None if known is None else lambda: known.hits,
             rules=self.source.status,
             database=self.source.status if isinstance(self.source, DatabaseSource) else None,
             audit=self.auditor.status,
@@ -106,11 +112,12 @@ class Node:
         self._unsubscribe()
         await asyncio.to_thread(self.auditor.close)
         await self.limiter.close()
+        for task in (self._finding, self._looking):
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
         await self._store.close()
-        if self._looking is not None:
-            self._looking.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._looking
         if isinstance(self.source, DatabaseSource) and self.worker == 0:
             await asyncio.to_thread(self._keep)
         await asyncio.to_thread(self.source.close)
@@ -133,7 +140,7 @@ class Node:
 
     def faults(self) -> Mapping[str, str]:
         faults = {}
-        if self.limiter.failing:
+        if self.limiter.failing or self._store_unseen:
             faults["store"] = "does not decide: the rules' failure modes do"
         if isinstance(self.source, DatabaseSource) and self.source.status().failing:
             faults["database"] = "does not answer: the last good rules are in force"
@@ -165,6 +172,20 @@ class Node:
                 return
             finally:
                 tried.set()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _find_store(self, store: AsyncBeatingStore) -> None:
+        """A store that cannot be reached is told of at once, not when somebody asks first."""
+        while True:
+            try:
+                await store.beat("service", "looks", 0)  # which leaves nothing there
+            except StoreError as error:
+                if not self._store_unseen:
+                    log.error("the store cannot be reached yet: %s", error)  # noqa: TRY400
+                self._store_unseen = True
+            else:
+                self._store_unseen = False
+                return
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _keep_last_good(self) -> None:

@@ -8,7 +8,8 @@ It opens
 - when a call fails that made its caller wait (`SLOW` of the deadline or more): the next would wait as long;
 - when `FAILURES` calls in a row fail quickly: nothing listens, or what does is no use;
 - when `SLOW_ANSWERS` of the last `ANSWERS` were slow.
-Whatever is answered in good time closes it, be it to a probe or to a call that was still under way.
+Whatever is answered in good time closes it, be it to a probe or to a call that was still under way. A call that began
+before, and fails after that, says nothing new: its connection was from before, too.
 
 An error reply is an answer: whoever gives one does not keep anybody waiting.
 """
@@ -34,7 +35,17 @@ class Breaker:
     `changed` is told of every new state, and of the one before; it must not call back.
     """
 
-    __slots__ = ("_changed", "_failures", "_lock", "_next_probe", "_probe_every", "_recent", "_slow", "state")
+    __slots__ = (
+        "_changed",
+        "_closed_at",
+        "_failures",
+        "_lock",
+        "_next_probe",
+        "_probe_every",
+        "_recent",
+        "_slow",
+        "state",
+    )
 
     def __init__(
         self, deadline: float, changed: Callable[[State, State], None], *, probe_every: float = PROBE_SECONDS
@@ -46,7 +57,7 @@ class Breaker:
         self._lock = Lock()
         self._failures = 0  # in a row
         self._recent = 0  # a bit for each of the last answers, set if it was slow
-        self._next_probe = float("-inf")
+        self._next_probe = self._closed_at = float("-inf")
 
     def admits(self, now: float) -> bool:
         """Whether a call may go out now. If it does while the breaker is not closed, it is the probe."""
@@ -73,18 +84,22 @@ class Breaker:
                     self._open(now)
                 else:
                     self._recent = 0
+                    self._closed_at = now
                     self._become("closed")
                 return
             self._recent = (self._recent << 1 | slow) & (1 << ANSWERS) - 1
             if self._recent.bit_count() >= SLOW_ANSWERS:
                 self._open(now)
 
-    def failed(self, now: float, seconds: float) -> None:
-        """A call failed: there was no answer, after so long, or no connection."""
+    def failed(self, now: float, seconds: float) -> bool:
+        """A call failed: there was no answer, after so long, or no connection. Whether that is news."""
         with self._lock:
+            if self._is_closed() and now - seconds < self._closed_at:
+                return False
             self._failures += 1
             if self.state != "closed" or seconds >= self._slow or self._failures >= FAILURES:
                 self._open(now)
+            return True
 
     def forked(self) -> None:
         """In a forked child: whoever held the lock is not here."""

@@ -339,7 +339,7 @@ class MemoryStore:
         asked = []
         refused = group.peek
         for check in group.checks:
-            _, space, subject, quota, cost, enforced, _ = check
+            _, space, subject, quota, cost, enforced, _, _ = check
             table = self._table(space, quota)
             before = table.states.get(subject)
             wait, state = table.algorithm.admit(before, now, quota, cost)

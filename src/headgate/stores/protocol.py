@@ -9,6 +9,7 @@ from headgate.core.alike import AsyncAlike, Pattern
 from headgate.core.check import Charge, Check, Client, Group, Result
 from headgate.core.decision import Decision, States
 from headgate.core.reservation import Claim, Expired
+from headgate.core.share import Standing
 from headgate.errors import IdempotencyConflict
 
 Single = Callable[[str, int], Decision]  # of subject and cost
@@ -83,6 +84,18 @@ class ReservingStore(Store, Protocol):
 
 
 @runtime_checkable
+class BeatingStore(Store, Protocol):
+    """A store that knows which nodes use it: what failure mode `local` needs to count by shares."""
+
+    def beat(self, name: str, node: str, ttl_us: int) -> Standing:
+        """Say that a node is alive, of those that go by `name`, for `ttl_us` by the store's clock; 0: it leaves.
+
+        Returns how many are alive, and the node's place among them by its id.
+        """
+        ...
+
+
+@runtime_checkable
 class AsyncStore(Protocol):
     """`Store`, awaited: the same promises, from any number of tasks."""
 
@@ -130,3 +143,10 @@ class AsyncReservingStore(AsyncStore, Protocol):
     async def expire(self) -> Expired: ...
 
     async def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None: ...
+
+
+@runtime_checkable
+class AsyncBeatingStore(AsyncStore, Protocol):
+    """`BeatingStore`, awaited."""
+
+    async def beat(self, name: str, node: str, ttl_us: int) -> Standing: ...

@@ -75,9 +75,10 @@ class AuditStatus(Protocol):
 class Metrics:
     """The metrics of one worker.
 
-    `failing` says whether the store cannot decide right now; `rules` and `database` are the `status` of the rules'
-    source, the second only if that is a database; `audit` is that of the audit log, and `leases` the limiter's;
-    `rejections` says how often credentials were rejected, by reason. What is not given is not on the page.
+    `failing` says whether the store cannot decide right now, and `exhausted` how many refusals it gave that it knew
+    already; `rules` and `database` are the `status` of the rules' source, the second only if that is a database;
+    `audit` is that of the audit log, and `leases` the limiter's; `rejections` says how often credentials were
+    rejected, by reason. What is not given is not on the page.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Metrics:
         *,
         holder: Holder,
         failing: Callable[[], bool] | None = None,
+        exhausted: Callable[[], int] | None = None,
         rules: Callable[[], RulesStatus] | None = None,
         database: Callable[[], DatabaseStatus] | None = None,
         audit: Callable[[], AuditStatus] | None = None,
@@ -99,6 +101,8 @@ class Metrics:
         self._registry.register(_Figures(lambda: _snapshot(holder, now)))
         if failing is not None:
             self._registry.register(_Figures(lambda: _failing(failing())))
+        if exhausted is not None:
+            self._registry.register(_Figures(lambda: _exhausted(exhausted())))
         if rules is not None:
             self._registry.register(_Figures(lambda: _rules(rules())))
         if database is not None:
@@ -229,6 +233,10 @@ def version_number(version: str) -> int:
 
 def _failing(failing: bool) -> Iterator[Metric]:
     yield _gauge("headgate_store_failing", "1 while the store cannot decide, and failure modes do.", failing)
+
+
+def _exhausted(hits: int) -> Iterator[Metric]:
+    yield _counter("headgate_exhausted_hits", "Refusals that were known, and cost no call to the store.", hits)
 
 
 def _rules(status: RulesStatus) -> Iterator[Metric]:

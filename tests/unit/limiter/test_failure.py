@@ -136,6 +136,17 @@ def test_one_line_at_the_outage_and_one_at_its_end(
     assert "no route to host" in caplog.records[0].getMessage()
 
 
+def test_a_batch_that_failed_is_followed_by_the_news_that_the_store_is_back(
+    store: Flaky, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The short way does not tell: after a failure, the long way is taken once more."""
+    limiter = Limiter("100/minute", store=store, clock=clock)
+    store.failures = 1
+    limiter.check_many(["alice", "bob"])
+    assert limiter.check("alice").reason == "within_limit"
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+
+
 def test_requests_without_a_rule_say_nothing_of_the_store(
     store: Flaky, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -19,6 +19,7 @@ def test_defaults() -> None:
     assert (rule.dimension, rule.facts, rule.action, rule.priority) == ("user", ("user",), "reject", 100)
     assert (rule.endpoints, rule.methods, rule.tiers, rule.match) == ((), (), (), {})
     assert (rule.max_delay, rule.group, rule.sync, rule.failure_mode) == (None, None, "exact", None)
+    assert rule.shards == 1
     assert (rule.cost, rule.status, rule.message, rule.name, rule.enabled) == (1, 429, "", "", True)
 
 
@@ -37,6 +38,7 @@ def test_every_field_is_kept() -> None:
         "priority": -1,
         "group": "search",
         "sync": "leased",
+        "shards": 1,
         "failure_mode": "closed",
         "cost": 3,
         "status": 503,
@@ -109,6 +111,9 @@ def test_values_are_kept_in_one_form() -> None:
         ("group", "", "not empty"),
         ("group", 5, "got 5"),
         ("sync", "eventual", "must be one of exact, leased, got 'eventual'"),
+        ("shards", 0, "must be a whole number from 1 to 64, got 0"),
+        ("shards", 65, "got 65"),
+        ("shards", True, "got True"),
         ("failure_mode", "maybe", "must be one of open, closed, local, got 'maybe'"),
         ("failure_mode", 5, "got 5"),
         ("cost", 0, "must be a whole number from 1 to 2^53-1, got 0"),
@@ -141,6 +146,24 @@ def test_a_log_cannot_be_leased() -> None:
     with pytest.raises(InvalidRule, match=r"rule 'a': sync: a sliding_window_log cannot be leased"):
         Rule(id="a", quota="1/s sliding_window_log", sync="leased")
     assert Rule(id="a", quota="1/s gcra", sync="leased").sync == "leased"
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"quota": "7/s"}, "must not be above the limit (7), which they divide, got 8"),
+        ({"quota": "100/s burst 7"}, "must not be above the burst (7), which they divide, got 8"),
+        ({"quota": "100/s leaky_bucket"}, "a leaky_bucket cannot have shards"),
+        ({"quota": "100/s", "sync": "leased"}, "a leased rule cannot have shards"),
+        ({"quota": "9/y burst 890"}, "a burst that takes so long to fill cannot be divided into 8"),
+    ],
+)
+def test_shards_that_make_no_sense(fields: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(InvalidRule) as caught:
+        Rule(id="a", shards=8, **fields)
+    (problem,) = caught.value.problems
+    assert (problem.where, problem.field) == ("rule 'a'", "shards")
+    assert complaint in problem.message
 
 
 def test_rules_are_values() -> None:

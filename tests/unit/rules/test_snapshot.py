@@ -388,3 +388,10 @@ def test_what_does_not_fit_together_is_named(parts: dict[str, Any], where: str, 
     (problem,) = caught.value.problems
     assert (problem.where, problem.field) == (where, field)
     assert complaint in problem.message
+
+
+def test_shards_do_not_go_with_penalties() -> None:
+    hot = Rule(id="hot", quota="100/s", shards=8)
+    assert Snapshot([hot, Rule(id="b", quota="1/s")], penalties=Penalties()).sharded == {"hot": 8}
+    with pytest.raises(InvalidRule, match="rule 'hot': shards: cannot be above 1 while penalties are enabled"):
+        Snapshot([hot], penalties=Penalties(enabled=True))

@@ -61,6 +61,7 @@ class RuleTable(_Table):
     priority: int = 0
     group: str = ""
     sync: str = ""
+    shards: int = 1
     failure_mode: str = ""
     cost: int = 1
     status: int = 429

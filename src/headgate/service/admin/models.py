@@ -36,6 +36,7 @@ RULE: Final[dict[str, Any]] = {
     "action": "reject",
     "priority": 100,
     "sync": "exact",
+    "shards": 1,
     "cost": 1,
     "status": 429,
     "message": "Rate limit exceeded. Upgrade to Premium.",
@@ -82,6 +83,7 @@ class Rule(_Model):
     priority: int | None = None
     group: str | None = None
     sync: Literal["exact", "leased"] | None = None
+    shards: int | None = Field(None, ge=1, le=64, description="In how many parts each subject's state is kept.")
     failure_mode: FailureMode | None = None
     cost: int | None = None
     status: int | None = Field(None, ge=400, le=599)

@@ -13,22 +13,25 @@ from headgate.core.alike import Answers, AsyncAlike, Pattern
 from headgate.core.check import Charge, Check, Client, Group, Result
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States, single
+from headgate.core.key import key
 from headgate.core.reservation import Claim, Expired
+from headgate.core.share import Standing
 from headgate.errors import IdempotencyConflict, StoreError
 from headgate.stores.observer import StoreObserver
 from headgate.stores.protocol import AsyncSingle
 from headgate.stores.redis import script
-from headgate.stores.redis.aio_node import AsyncNode, Route
-from headgate.stores.redis.faults import Address, turn
+from headgate.stores.redis.aio_node import AsyncNode, Route, route_of
+from headgate.stores.redis.exhausted import Exhausted
+from headgate.stores.redis.faults import Address, Owners, turn
 from headgate.stores.redis.lookout import Lookout
 from headgate.stores.redis.options import read_url
 from headgate.stores.redis.plans import Plan, Plans, Step
-from headgate.stores.redis.slots import slot_of
 from headgate.stores.redis.topology import MAX_TURNS, Topology
 
 Results = list[Result | IdempotencyConflict]
 T = TypeVar("T")
 
+ANYWHERE: Final = Route(0)  # slots do not matter
 CLOSING_SECONDS: Final = 0.005  # what undoes something is given so much at least
 
 
@@ -46,6 +49,8 @@ class AsyncRedisStore:
         self._observer = observer
         self._slotted = self._target.topology == "cluster"
         self._plans = Plans(self._options, self._now_us, slotted=self._slotted)
+        remember_us = self._options.remember_us(own_time=clock is not None)
+        self.exhausted = Exhausted(remember_us, clock, slotted=self._slotted)
         self._topology = Topology(self._make, self._drop)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listening: set[asyncio.Future[None]] = set()  # those who wait to hear who serves what
@@ -56,22 +61,64 @@ class AsyncRedisStore:
             self._only = AsyncNode(self._target.way, self._options, observer, self._now_us)
 
     async def check(self, groups: Sequence[Group]) -> Results:
-        if self._only is not None and len(groups) <= self._options.max_batch:
-            return cast("Results", await self._only.join(groups))
+        exhausted = self.exhausted
+        if exhausted.known:
+            answers = exhausted.answers(groups)
+            if any(answers):
+                rest = [group for group, known in zip(groups, answers, strict=True) if not known]
+                asked = iter(await self._decide(rest) if rest else [])
+                return [known or next(asked) for known in answers]
+        return await self._decide(groups)
+
+    async def _decide(self, groups: Sequence[Group]) -> Results:
+        exhausted = self.exhausted
         results: Results = []
-        for run in self._plans.runs(groups):  # one after the other: none may overtake the one before
-            results += await self._follow(self._plans.decide(run))
+        whole = self._only is not None and len(groups) <= self._options.max_batch
+        try:
+            for run in (groups,) if whole else self._plans.runs(groups):  # in turn: none may overtake the one before
+                asked_us, epoch = exhausted.now_us(), exhausted.epoch
+                if whole:
+                    assert self._only is not None
+                    decided = cast("Results", await self._only.join(run))
+                else:
+                    decided = await self._follow(self._plans.decide(run))
+                exhausted.learn(run, decided, asked_us, epoch)
+                results += decided
+        except StoreError:
+            exhausted.clear()
+            raise
         return results
 
     def single(self, template: Check, states: States | None = None) -> AsyncSingle:
         """The short way: nothing to plan, and the decision as soon as the answer is there."""
         rule, space, _, quota, *_ = template
-        templates = (template,)
+        templates, exhausted, remembers = (template,), self.exhausted, not template.leased
+        timeout, slotted = self._options.timeout, self._slotted
 
         async def check_elsewhere(subject: str, cost: int) -> Decision:
+            name = key(space, subject)
+            if name in exhausted.known:
+                known = exhausted.answer(name, ((quota, cost, True),))
+                if known is not None:
+                    return single(templates, known.outcomes[0], known.now_us, cost, states, subject)
+            asked_us, epoch = exhausted.now_us(), exhausted.epoch
             groups = (Group((Check(rule, space, subject, quota, cost),)),)
-            result = await self._decide_one(groups, slot_of(subject) if self._slotted else 0)
-            now_us, (outcome,), _ = cast("Result", result)
+            route = route_of(name) if slotted else ANYWHERE
+            loop = asyncio.get_running_loop()
+            if loop is not self._loop:
+                self._enter()
+            deadline = loop.time() + timeout
+            node = self._topology.serving(route.slot)
+            try:
+                if node is None:
+                    raise self._topology.unknown()
+                (result,) = await node.join(groups, None, None, route)  # with the deadline of this tick
+            except StoreError as error:
+                exhausted.clear()
+                result = await self._decide_elsewhere(node, Step(route.slot, groups), error, deadline)
+            now_us, (outcome,), _ = result
+            if outcome.wait_us > 0 and remembers:
+                exhausted.put(name, ((quota, cost, True),), result, asked_us, epoch)
             return single(templates, outcome, now_us, cost, states, subject)
 
         if self._only is None:
@@ -79,8 +126,20 @@ class AsyncRedisStore:
         join = self._only.join
 
         async def check(subject: str, cost: int) -> Decision:
-            (result,) = await join((Group((Check(rule, space, subject, quota, cost),)),))
+            if exhausted.known:
+                name = key(space, subject)
+                known = exhausted.answer(name, ((quota, cost, True),))
+                if known is not None:
+                    return single(templates, known.outcomes[0], known.now_us, cost, states, subject)
+            asked_us, epoch = exhausted.now_us(), exhausted.epoch
+            try:
+                (result,) = await join((Group((Check(rule, space, subject, quota, cost),)),))
+            except StoreError:
+                exhausted.clear()
+                raise
             now_us, (outcome,), _ = result
+            if outcome.wait_us > 0 and remembers:
+                exhausted.put(key(space, subject), ((quota, cost, True),), result, asked_us, epoch)
             return single(templates, outcome, now_us, cost, states, subject)
 
         return check
@@ -96,16 +155,26 @@ class AsyncRedisStore:
         encode, join = script.alike(pattern), self._only.join
 
         async def check(subjects: Sequence[str]) -> Answers:
-            reply = await join((), encode(subjects, self._now_us()), size=len(subjects))
+            try:
+                reply = await join((), encode(subjects, self._now_us()), size=len(subjects))
+            except StoreError:
+                self.exhausted.clear()
+                raise
             return Answers(reply[0], reply[1:])
 
         return check
 
     async def refund(self, charges: Sequence[Charge]) -> None:
-        await self._follow(self._plans.refund(charges))
+        try:
+            await self._follow(self._plans.refund(charges))
+        finally:  # a call that failed may have been executed
+            self.exhausted.drop(charge.check for charge in charges)
 
     async def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
-        await self._follow(self._plans.reset(checks, clients))
+        try:
+            await self._follow(self._plans.reset(checks, clients))
+        finally:
+            self.exhausted.drop(checks)
 
     async def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
         await self._follow(self._plans.hold(reservation_id, record, ttl_us))
@@ -117,7 +186,13 @@ class AsyncRedisStore:
         return await self._follow(self._plans.expire())
 
     async def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
-        await self._follow(self._plans.adjust(refunds, surcharges))
+        try:
+            await self._follow(self._plans.adjust(refunds, surcharges))
+        finally:
+            self.exhausted.drop([*(charge.check for charge in refunds), *surcharges])
+
+    async def beat(self, name: str, node: str, ttl_us: int) -> Standing:
+        return await self._follow(self._plans.beat(name, node, ttl_us))
 
     async def close(self) -> None:
         if self._lookout is not None:
@@ -129,7 +204,8 @@ class AsyncRedisStore:
             await node.close()
 
     def _make(self, address: Address) -> AsyncNode:
-        return AsyncNode(self._target.way.to(address), self._options, self._observer, self._now_us)
+        way = self._target.way.to(address)
+        return AsyncNode(way, self._options, self._observer, self._now_us, gathers=self._slotted)
 
     def _drop(self, node: AsyncNode) -> None:
         self._apart(node.close())
@@ -162,7 +238,7 @@ class AsyncRedisStore:
             self._lookout = Lookout(self._target, self._hear, self._topology.known)
         return self._lookout
 
-    def _hear(self, found: Sequence[Address] | StoreError) -> None:
+    def _hear(self, found: Owners | StoreError) -> None:
         """In the lookout's thread."""
         assert self._loop is not None
         try:
@@ -170,7 +246,7 @@ class AsyncRedisStore:
         except RuntimeError:  # the event loop was closed meanwhile
             assert self._loop.is_closed()
 
-    def _heard(self, found: Sequence[Address] | StoreError) -> None:
+    def _heard(self, found: Owners | StoreError) -> None:
         if isinstance(found, StoreError):
             self._topology.failed(found)
         else:
@@ -204,21 +280,12 @@ class AsyncRedisStore:
 
     # Steps
 
-    async def _decide_one(self, groups: tuple[Group, ...], slot: int) -> Any:
-        """What is decided by one server: most of what is asked."""
-        self._enter()
-        node = self._topology.serving(slot)
-        deadline = asyncio.get_running_loop().time() + self._options.timeout
-        step = Step(slot, groups)
-        if node is not None:
-            try:
-                (decided,) = await node.join(groups, None, deadline, Route(slot))
-            except StoreError as error:
-                answer = await self._elsewhere(node, step, error, deadline, 1)
-            else:
-                return decided
-        else:
+    async def _decide_elsewhere(self, node: AsyncNode | None, step: Step, error: StoreError, deadline: float) -> Any:
+        """What comes of a group that `node` has not decided."""
+        if node is None:
             answer = await self._take(step, deadline)
+        else:
+            answer = await self._elsewhere(node, step, error, deadline, 1)
         if isinstance(answer, StoreError):
             raise answer
         if isinstance(answer[0], StoreError):

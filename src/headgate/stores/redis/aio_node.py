@@ -10,12 +10,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import Context
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 import redis.asyncio.connection as connections
-from redis.exceptions import BusyLoadingError, NoScriptError, RedisError
+from redis.exceptions import (
+    AskError,
+    BusyLoadingError,
+    ClusterDownError,
+    NoScriptError,
+    RedisError,
+    TryAgainError,
+)
 
 from headgate.core.check import Group, Result
 from headgate.errors import IdempotencyConflict, StoreError, StoreUnavailable
@@ -24,8 +32,13 @@ from headgate.stores.redis import script
 from headgate.stores.redis.faults import FAULTS, fault
 from headgate.stores.redis.node import Parcel, breaker_of, left_alone, tell
 from headgate.stores.redis.options import Options, Way
+from headgate.stores.redis.slots import slot_of_key
 
 Results = list[Result | IdempotencyConflict]
+
+GATHER_SECONDS: Final = 0.002  # for which a few wait for others, at most, while a call is under way
+ENOUGH: Final = 32  # waiting are not a few
+APART_SECONDS: Final = 1.0  # for which each slot goes by itself, after a server did not have one
 
 
 class Route(NamedTuple):
@@ -34,6 +47,12 @@ class Route(NamedTuple):
     slot: int
     asking: bool = False  # the server is about to take the slot over
     alone: bool = False  # not to be in one command with others
+
+
+@lru_cache(maxsize=8_192)
+def route_of(key: str) -> Route:
+    """That of a key."""
+    return Route(slot_of_key(key))
 
 
 class _Waiting(NamedTuple):
@@ -57,11 +76,40 @@ class _Batch(NamedTuple):
     plain: bool  # groups that go together as one command
 
 
+class _Load(NamedTuple):
+    """Those who go together, as one command."""
+
+    waiting: list[_Waiting]
+    mixed: bool = False  # they are of several slots
+
+    @property
+    def groups(self) -> list[Group]:
+        return [group for one in self.waiting for group in one.groups]
+
+    def parcel(self, now_us: int | None) -> Parcel:
+        first = self.waiting[0]
+        if first.command is not None:
+            return Parcel(first.command, bool(first.route and first.route.asking))
+        if self.mixed:
+            return Parcel(script.encode_mixed(self.groups, now_us))
+        return Parcel(script.encode(self.groups, now_us), bool(first.route and first.route.asking))
+
+
 class AsyncNode:
-    """A server, for the tasks of one event loop. `now_us` is the time to send along, or None: the server's own."""
+    """A server, for the tasks of one event loop. `now_us` is the time to send along, or None: the server's own.
+
+    `gathers`: there are other servers. Each wakes some callers when it answers, who would then go off to all of them in
+    ever smaller groups; so a few who come while a call is under way wait for it to return, for a moment.
+    """
 
     def __init__(
-        self, way: Way, options: Options, observer: StoreObserver | None, now_us: Callable[[], int | None]
+        self,
+        way: Way,
+        options: Options,
+        observer: StoreObserver | None,
+        now_us: Callable[[], int | None],
+        *,
+        gathers: bool = False,
     ) -> None:
         self.name = way.name
         self.host: str = way.arguments.get("host", "localhost")
@@ -77,7 +125,10 @@ class AsyncNode:
         self._deadline = 0.0
         self._calls: set[asyncio.Task[None]] = set()
         self._nobody = Context()  # of calls that leave when another has returned: it is not that one's callers'
-        self._idle: list[Any] = []
+        self._idle: list[tuple[Any, float]] = []  # connections, and when each was last used
+        self._gathers = gathers
+        self._gathering: asyncio.TimerHandle | None = None
+        self._apart_until = 0.0  # until then, each slot goes by itself
         self._closed = False
 
     def join(
@@ -117,11 +168,8 @@ class AsyncNode:
                 answer.set_exception(StoreUnavailable("the store was closed", sent=False))
         if self._calls:
             await asyncio.wait(self._calls)
-        await self._disconnect_idle()
-
-    async def _disconnect_idle(self) -> None:
         while self._idle:
-            await self._idle.pop().disconnect()
+            await self._idle.pop()[0].disconnect()
 
     def _enter(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._loop is not None and not self._loop.is_closed():
@@ -131,17 +179,29 @@ class AsyncNode:
         self._waiting.clear()
         self._calls.clear()
         self._woken = False
+        self._gathering = None
 
-    def _depart(self) -> None:
-        """Send off what is waiting, as far as calls are free."""
+    def _depart(self, *, late: bool = False) -> None:
+        """Send off what is waiting, as far as calls are free. A few wait until one returns, or they are `late`."""
+        assert self._loop is not None
         self._woken = False
+        if self._gathers and self._calls and len(self._waiting) < ENOUGH and not late:
+            if self._gathering is None:
+                self._gathering = self._loop.call_later(GATHER_SECONDS, self._gathered)
+            return
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
         while self._waiting and len(self._calls) < self._options.max_in_flight:
             batch = self._batch()
             if batch.waiting:
-                assert self._loop is not None
                 call = self._loop.create_task(self._call(batch))
                 self._calls.add(call)
                 call.add_done_callback(self._returned, context=self._nobody)
+
+    def _gathered(self) -> None:
+        self._gathering = None
+        self._depart(late=True)
 
     def _batch(self) -> _Batch:
         """Those who go with the next call; not those who were cancelled meanwhile, or whose time is up."""
@@ -188,24 +248,19 @@ class AsyncNode:
         waiting, size, deadline, hurried, plain = batch
         if hurried:  # somebody joined in an earlier tick, while all calls were under way
             for one in waiting:
-                if one.deadline < deadline:
+                if one.deadline < deadline - GATHER_SECONDS:  # others go by the same clock as the last
                     self._loop.call_at(one.deadline, self._expire, one.answer)
-        loads = [waiting] if plain else _loads(waiting)
-        groups = [[group for one in load for group in one.groups] for load in loads]
+        loads = [_Load(waiting)] if plain else list(_loads(waiting, mix=began >= self._apart_until))
         try:
             now_us = self._now_us()
-            parcels = [
-                Parcel(load[0].command or script.encode(some, now_us), bool(load[0].route and load[0].route.asking))
-                for load, some in zip(loads, groups, strict=True)
-            ]
-            replies = await self._run(parcels, deadline)
+            replies = await self._run([load.parcel(now_us) for load in loads], deadline)
         except BaseException as error:
             known = error if isinstance(error, StoreError) else StoreUnavailable("the call to Redis broke off")
             now = self._loop.time()
             if isinstance(known.__cause__, BusyLoadingError):
                 self.breaker.answered(now, now - began)  # redis-py takes it for a broken connection
-            else:
-                self.breaker.failed(now, now - began)
+            elif self.breaker.failed(now, now - began):
+                await self._doubt(began)
             for one in waiting:
                 if not one.answer.done():
                     one.answer.set_exception(known)
@@ -218,27 +273,50 @@ class AsyncNode:
         self.breaker.answered(now, now - began)
         if self._observer is not None:
             tell(self._observer, replies, now - began, size, self._options.timeout)
-        for load, some, reply in zip(loads, groups, replies, strict=True):
-            self._hand_out(load, some, reply)
+        for load, reply in zip(loads, replies, strict=True):
+            self._hand_out(load, reply)
 
-    def _hand_out(self, load: list[_Waiting], groups: list[Group], reply: Any) -> None:
+    def _hand_out(self, load: _Load, reply: Any) -> None:
         """The reply to one command, to those who wait for it."""
+        waiting = load.waiting
         if isinstance(reply, Exception):
-            for waiting in load:
-                if not waiting.answer.done():
-                    waiting.answer.set_exception(fault(reply, self._options.timeout))
+            self._refuse(load, reply)
             return
-        if load[0].command is not None:
-            if not load[0].answer.done():
-                load[0].answer.set_result(reply)  # whatever it is
+        if waiting[0].command is not None:
+            if not waiting[0].answer.done():
+                waiting[0].answer.set_result(reply)  # whatever it is
             return
-        results = script.decode(groups, reply)
+        results = script.decode(load.groups, reply)
+        some_elsewhere = load.mixed and script.ELSEWHERE in reply
         at = 0
-        for waiting in load:
-            count = len(waiting.groups)
-            if not waiting.answer.done():
-                waiting.answer.set_result(results[at : at + count])
-            at += count
+        for one in waiting:
+            count = len(one.groups)
+            some, at = results[at : at + count], at + count
+            if some_elsewhere and _is_elsewhere(some[0]):
+                self._set_apart(one)
+            elif not one.answer.done():
+                one.answer.set_result(some)
+
+    def _refuse(self, load: _Load, error: Exception) -> None:
+        """An error instead of a reply. If it is about the slot that the command names, only those of that get it."""
+        timeout = self._options.timeout
+        first = load.waiting[0].route
+        only_first = load.mixed and isinstance(error, AskError | TryAgainError | ClusterDownError)
+        for one in load.waiting:
+            if only_first and one.route != first:
+                self._set_apart(one)
+            elif not one.answer.done():
+                one.answer.set_exception(fault(error, timeout))
+
+    def _set_apart(self, one: _Waiting) -> None:
+        """Nothing was executed of what somebody wants, who went with others: now it goes by itself.
+
+        Slots are about to move, most likely; so do all others for a while.
+        """
+        assert self._loop is not None
+        self._apart_until = self._loop.time() + APART_SECONDS
+        if not one.answer.done():
+            one.answer.set_exception(fault(TryAgainError("this key is elsewhere"), self._options.timeout))
 
     async def _run(self, parcels: list[Parcel], deadline: float) -> list[Any]:
         """The replies to parcels, which may be exceptions of redis-py. Raises `StoreError` when there is none."""
@@ -257,43 +335,65 @@ class AsyncNode:
                         replies[place] = reply
         except FAULTS as error:
             await connection.disconnect(nowait=True)
-            known = fault(error, self._options.timeout, sent=sent)
-            if isinstance(known, StoreUnavailable):
-                await self._disconnect_idle()  # they may well be as dead as this one was
-            raise known from error
+            raise fault(error, self._options.timeout, sent=sent) from error
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
         if self._closed:
             await connection.disconnect(nowait=True)
         else:
-            self._idle.append(connection)
+            self._idle.append((connection, asyncio.get_running_loop().time()))
         return replies
+
+    async def _doubt(self, began: float) -> None:
+        """End idle connections that may well be as dead as one on which a call failed: not those used since then."""
+        doubtful = [connection for connection, used in self._idle if used < began]
+        self._idle = [(connection, used) for connection, used in self._idle if used >= began]
+        for connection in doubtful:
+            await connection.disconnect(nowait=True)
 
     async def _take(self) -> Any:
         while self._idle:
-            connection = self._idle.pop()
+            connection, _ = self._idle.pop()
             if not connection._reader.at_eof():
                 return connection
             await connection.disconnect(nowait=True)  # the server has closed it
         return self._connection_class(**self._arguments, socket_timeout=None)
 
 
-def _loads(batch: list[_Waiting]) -> list[list[_Waiting]]:
-    """Who goes together, as one command: those of one slot, as long as no command of somebody's is in between."""
-    loads: list[list[_Waiting]] = []
-    open_loads: dict[Route | None, list[_Waiting]] = {}
+def _loads(batch: list[_Waiting], *, mix: bool) -> Iterator[_Load]:
+    """Who goes together: those of one slot; and with `mix` those of one quota, if nothing is special about them.
+
+    Not those between whom a command of somebody's goes.
+    """
+    loads: dict[Route | int | None, list[_Waiting]] = {}
     for waiting in batch:
-        if waiting.command is not None or (waiting.route is not None and waiting.route.alone):
-            loads.append([waiting])
-            open_loads.clear()
+        groups, command, route = waiting.groups, waiting.command, waiting.route
+        name: Route | int | None = route
+        if command is not None or (route is not None and route.alone):
+            yield from map(_load, loads.values())
+            loads = {}
+            yield _Load([waiting])
             continue
-        load = open_loads.get(waiting.route)
+        if mix and len(groups) == 1 and route is not None and not route.asking:
+            quota = script.mixable(groups[0])
+            if quota is not None:
+                name = id(quota)
+        load = loads.get(name)
         if load is None:
-            load = open_loads[waiting.route] = []
-            loads.append(load)
-        load.append(waiting)
-    return loads
+            loads[name] = [waiting]
+        else:
+            load.append(waiting)
+    yield from map(_load, loads.values())
+
+
+def _load(waiting: list[_Waiting]) -> _Load:
+    first = waiting[0].route
+    return _Load(waiting, any(one.route is not first and one.route != first for one in waiting))
+
+
+def _is_elsewhere(result: Result | IdempotencyConflict) -> bool:
+    return isinstance(result, Result) and result.outcomes[0].wait_us == script.ELSEWHERE
 
 
 async def _exchange(connection: Any, parcels: list[Parcel], *, whole: bool = False) -> list[Any]:

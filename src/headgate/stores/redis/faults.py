@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from redis.exceptions import (
@@ -38,6 +39,7 @@ _READ_ONLY: Final = "-READONLY"  # within what Redis 6.2 says of a script that m
 TRY_AGAIN_SECONDS: Final = 0.002
 
 Address = tuple[str, int]  # host and port
+Owners = Sequence[tuple[int, Address]]  # so many slots, one after the other, and whose they are; one: all there is
 
 
 def reply_error(message: str) -> Exception:

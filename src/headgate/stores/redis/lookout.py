@@ -7,15 +7,16 @@ then it waits for others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import itemgetter
 from threading import Event, Lock, Thread
 from time import monotonic, sleep
 from typing import Any, Final
 
 from headgate.errors import StoreError, StoreUnavailable
 from headgate.stores.redis import script
-from headgate.stores.redis.faults import FAULTS, Address
+from headgate.stores.redis.faults import FAULTS, Address, Owners
 from headgate.stores.redis.options import Target, Way
 from headgate.stores.redis.slots import SLOTS
 from headgate.stores.redis.wire import Wire
@@ -27,15 +28,15 @@ _TROUBLE: Final = (*FAULTS, LookupError, TypeError, ValueError)  # the last: an 
 
 
 class Lookout:
-    """`heard` is told what came of each look, in the lookout's thread: the owner of each slot, or why there is none.
+    """`heard` is told what came of each look, in the lookout's thread: who owns the slots, or why nobody does.
 
-    A master owns all slots, and is told as the only one. `known` names servers that may be asked besides the URL's.
+    A master owns one, which is all there is. `known` names servers that may be asked besides the URL's.
     """
 
     def __init__(
         self,
         target: Target,
-        heard: Callable[[Sequence[Address] | StoreError], None],
+        heard: Callable[[Owners | StoreError], None],
         known: Callable[[], list[Address]],
     ) -> None:
         self._target = target
@@ -81,7 +82,7 @@ class Lookout:
             if self._closed:  # looked at after the event was cleared, which close sets as well
                 return
             self._looking = True
-            found: Sequence[Address] | StoreError
+            found: Owners | StoreError
             try:
                 found = self._look()
             except StoreError as error:
@@ -91,9 +92,9 @@ class Lookout:
             if not self._closed:
                 self._heard(found)
 
-    def _look(self) -> Sequence[Address]:
-        """The owner of each slot. Raises `StoreError`."""
-        return [self._master()] if self._target.topology == "sentinel" else self._slots()
+    def _look(self) -> Owners:
+        """Who owns the slots. Raises `StoreError`."""
+        return [(1, self._master())] if self._target.topology == "sentinel" else self._slots()
 
     def _master(self) -> Address:
         """Whom the Sentinels name, if that server agrees. The latest of what they know counts, by its epoch.
@@ -137,7 +138,7 @@ class Lookout:
             address = (fields["ip"], int(fields["port"]))
             named[address] = max(named.get(address, (0, False)), (epoch, is_promoted))
 
-    def _slots(self) -> list[Address]:
+    def _slots(self) -> Owners:
         """As the first server that answers knows them."""
         problems = []
         for address in dict.fromkeys((*self._known(), *self._seeds)):
@@ -165,12 +166,17 @@ def _fields(flat: list[bytes]) -> dict[str, str]:
     return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
-def _owners(answer: list[Any], host: str) -> list[Address]:
-    """Who has each slot, by what the server at `host` says."""
-    owners: list[Address | None] = [None] * SLOTS
-    for first, last, (name, port, *_), *_ in answer:
-        owners[first : last + 1] = [(name.decode() if name else host, port)] * (last - first + 1)
-    others = [owner for owner in owners if owner is not None]
-    if not others:
+def _owners(answer: list[Any], host: str) -> Owners:
+    """Who has the slots, by what the server at `host` says."""
+    found: list[tuple[int, Address | None]] = []
+    at = 0
+    for first, last, (name, port, *_), *_ in sorted(answer, key=itemgetter(0)):
+        if first > at:
+            found.append((first - at, None))
+        found.append((last + 1 - first, (name.decode() if name else host, port)))
+        at = last + 1
+    if not found:
         raise ValueError("it knows of no slots")
-    return [owner or others[0] for owner in owners]  # whoever is asked for a slot that nobody has will say so
+    found.append((SLOTS - at, None))
+    anybody = next(owner for _, owner in found if owner is not None)  # asked for a slot that nobody has, it will say so
+    return [(count, owner or anybody) for count, owner in found if count]

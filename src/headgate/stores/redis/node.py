@@ -154,12 +154,23 @@ class Node:
     def _failed(self, error: Exception, began: float, groups: int, *, sent: bool = True) -> StoreError:
         now = monotonic()
         known = fault(error, self._options.timeout, sent=sent)
-        self.breaker.failed(now, now - began)
-        if isinstance(known, StoreUnavailable):
-            self.close()  # the idle connections may well be as dead as this one was
+        if self.breaker.failed(now, now - began):
+            self._doubt(began)
         if self._observer is not None:
             self._observer.failed(known, now - began, groups)
         return known
+
+    def _doubt(self, began: float) -> None:
+        """End idle connections that may well be as dead as one on which a call failed: not those used since then."""
+        good = []
+        with suppress(IndexError):
+            while True:
+                wire = self._idle.pop()
+                if wire.used >= began:
+                    good.append(wire)
+                else:
+                    wire.close()
+        self._idle += good
 
     def _take(self) -> Wire | None:
         """An idle connection: the one used last, so that those too many are not used and nobody minds them."""

@@ -10,7 +10,7 @@ from redis.connection import parse_url
 from headgate.stores.breaker import PROBE_SECONDS
 from headgate.stores.redis.faults import Address
 
-OWN: Final = ("timeout", "max_batch", "max_in_flight", "probe_every")
+OWN: Final = ("timeout", "max_batch", "max_in_flight", "probe_every", "remember")
 WHOLE: Final = ("max_batch", "max_in_flight")
 SENTINEL_OPTIONS: Final = ("sentinel_username", "sentinel_password", "sentinel_ssl")
 PORTS: Final = {"sentinel": 26379, "cluster": 6379}
@@ -25,6 +25,12 @@ class Options(NamedTuple):
     max_batch: int = 128  # groups in one script call: one call holds up Redis for well under a millisecond
     max_in_flight: int = 4  # calls, and so connections, at a time of an async store to each server
     probe_every: float = PROBE_SECONDS  # how often a server that fails is tried, at most
+    remember: float | None = None  # seconds for which a refusal is given again without a call, at most; None: one
+
+    def remember_us(self, *, own_time: bool) -> int:
+        """The same in microseconds. `own_time`: the store has a clock of its own, on which time may stand still."""
+        seconds = (0.0 if own_time else 1.0) if self.remember is None else self.remember
+        return round(seconds * 1_000_000)
 
 
 class Way(NamedTuple):
@@ -63,7 +69,7 @@ def read_url(url: str) -> Target:
     others, of_sentinels = [], {}
     for name, value in parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)):
         if name in OWN:
-            own[name] = _positive(name, value, whole=name in WHOLE)
+            own[name] = _number(name, value, whole=name in WHOLE, zero=name == "remember")
         elif name in SENTINEL_OPTIONS and topology == "sentinel":
             of_sentinels[name] = value
         else:
@@ -132,11 +138,12 @@ def _address(text: str, port: int) -> Address:
     return host, number or port
 
 
-def _positive(name: str, value: str, *, whole: bool) -> float:
+def _number(name: str, value: str, *, whole: bool, zero: bool = False) -> float:
     try:
         number = int(value) if whole else float(value)
     except ValueError:
-        number = 0
-    if not 0 < number < float("inf"):
-        raise ValueError(f"store URL: {name}: must be a {'whole ' if whole else ''}number above 0, got {value!r}")
+        number = -1
+    if not 0 <= number < float("inf") or (number == 0 and not zero):
+        kind, least = "whole number" if whole else "number", "from 0" if zero else "above 0"
+        raise ValueError(f"store URL: {name}: must be a {kind} {least}, got {value!r}")
     return number

@@ -16,8 +16,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from headgate.core.check import Charge, Check, Client, Group, Outcome, OutcomeAt, Result, binding
 from headgate.core.reservation import Claim, Expired
+from headgate.core.share import Standing
 from headgate.errors import IdempotencyConflict, StoreError, StoreUnavailable
-from headgate.stores.redis import idempotency, reservations, script
+from headgate.stores.redis import idempotency, nodes, reservations, script
 from headgate.stores.redis.options import Options
 from headgate.stores.redis.slots import RESERVATIONS, slot_of, slot_of_check, slot_of_client
 
@@ -137,6 +138,11 @@ class Plans:
             more = [one for one in some if isinstance(one, Check)]
             steps.append(Step(slot, command=reservations.encode_adjust(back, more, now_us)))
         yield from _all(steps)
+
+    def beat(self, name: str, node: str, ttl_us: int) -> Plan[Standing]:
+        command = nodes.encode_beat(name, node, ttl_us, self._now_us())
+        (answer,) = yield [Step(slot_of(name) if self._slotted else 0, command=command)]
+        return nodes.decode_beat(_raised(answer))
 
     def _one(self, command: script.Command) -> Plan[Any]:
         (answer,) = yield [Step(RESERVATIONS if self._slotted else 0, command=command)]

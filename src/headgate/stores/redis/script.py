@@ -22,10 +22,14 @@ from headgate.errors import IdempotencyConflict
 
 CHARGE, PEEK, CHARGE_ONCE, REFUND, WITH_PENALTY = range(5)
 VIOLATION = 7
+ELSEWHERE = -2  # in the place of a wait: the server does not have this key, and has not decided
+
+# Whose state is one value, that is written by one command: what is decided for a key is then all done, or nothing.
+MIXED = frozenset(("fixed_window", "sliding_window_counter", "token_bucket", "leaky_bucket", "gcra"))
 
 Argument = str | bytes | int
 Command = tuple[Argument, ...]
-Kind = Literal["plain", "groups", "penalised"]
+Kind = Literal["plain", "mixed", "groups", "penalised"]
 
 
 @cache
@@ -33,10 +37,11 @@ def sha(algorithms: tuple[str, ...], kind: Kind = "groups") -> str:
     """What EVALSHA knows the script by that has the twins of these algorithms.
 
     A script runs from the top at every call, so it holds nothing that the call does not need: `plain` decides checks
-    under one quota, each by itself; `groups` anything but penalties; `penalised` all.
+    under one quota, each by itself, and `mixed` does so with several slots; `groups` anything but penalties;
+    `penalised` all.
     """
-    own = {"plain": ("plain",), "groups": ("check", "loop"), "penalised": ("check", "penalty", "loop")}[kind]
-    shared = ("prelude",) if kind == "plain" else ("prelude", "idle")
+    own = {"groups": ("check", "loop"), "penalised": ("check", "penalty", "loop")}.get(kind, (kind,))
+    shared = ("prelude",) if kind in ("plain", "mixed") else ("prelude", "idle")
     parts = [lua(name) for name in (*shared, *algorithms)]
     parts += (files(__package__).joinpath(f"{name}.lua").read_text(encoding="utf-8") for name in own)
     return known("\n".join(parts))
@@ -105,7 +110,7 @@ class Request:
         self.arguments += (VIOLATION, _terms_text(penalty.terms), check.quota.window_us, check.rule)
 
     def _add_check(self, check: Check) -> None:
-        _, space, subject, quota, cost, enforced, _ = check
+        _, space, subject, quota, cost, enforced, _, _ = check
         known = self._quotas.get(id(quota))
         if known is None:
             known = self._quotas[id(quota)] = (len(self._quotas) + 1, quota)
@@ -149,7 +154,7 @@ def _encode_plain(groups: Sequence[Group], now_us: int | None) -> Command | None
     for checks, peek, idempotency, penalty in groups:
         if len(checks) != 1 or peek or idempotency is not None or penalty is not None:
             return None
-        _, space, subject, quota, cost, enforced, _ = checks[0]
+        _, space, subject, quota, cost, enforced, _, _ = checks[0]
         if quota is not shared or not enforced:
             return None
         keys.append(key(space, subject))
@@ -160,6 +165,28 @@ def _encode_plain(groups: Sequence[Group], now_us: int | None) -> Command | None
         del costs[1:]
     head, tail = frame(shared, len(keys))
     return (*head, *keys, "" if now_us is None else now_us, *tail, *costs)
+
+
+def mixable(group: Group) -> Quota | None:
+    """The quota of a group that can be decided in one command with those of other slots; else None."""
+    checks, peek, idempotency, penalty = group
+    if len(checks) != 1 or peek or idempotency is not None or penalty is not None:
+        return None
+    check = checks[0]
+    quota, cost, enforced = check.quota, check.cost, check.enforced
+    return quota if enforced and cost and quota.algorithm in MIXED else None
+
+
+def encode_mixed(groups: Sequence[Group], now_us: int | None) -> Command:
+    """The command that decides `groups` of several slots, all `mixable` and of one quota. Some may be elsewhere."""
+    checks = [group.checks[0] for group in groups]
+    keys = [key(check.space, check.subject) for check in checks]
+    costs = [check.cost for check in checks]
+    cost, quota = costs[0], checks[0].quota
+    head = ("EVALSHA", sha((quota.algorithm,), "mixed"), 1, keys[0], "" if now_us is None else now_us)
+    tail = (quota.limit, quota.window_us, quota.burst)
+    same = costs.count(cost) == len(costs)
+    return (*head, *tail, cost, *keys) if same else (*head, *tail, 0, *keys, *costs)
 
 
 def frame(quota: Quota, count: int = 1) -> tuple[Command, Command]:

@@ -14,11 +14,13 @@ from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States, single
 from headgate.core.key import key
 from headgate.core.reservation import Claim, Expired
+from headgate.core.share import Standing
 from headgate.errors import IdempotencyConflict, StoreError
 from headgate.stores.observer import StoreObserver
 from headgate.stores.protocol import Single
 from headgate.stores.redis import script
-from headgate.stores.redis.faults import Address, fault, turn
+from headgate.stores.redis.exhausted import Exhausted
+from headgate.stores.redis.faults import Address, Owners, fault, turn
 from headgate.stores.redis.lookout import Lookout
 from headgate.stores.redis.node import Node, Parcel, Trip
 from headgate.stores.redis.options import read_url
@@ -56,6 +58,8 @@ class RedisStore:
         self._observer = observer
         self._slotted = self._target.topology == "cluster"
         self._plans = Plans(self._options, self._now_us, slotted=self._slotted)
+        remember_us = self._options.remember_us(own_time=clock is not None)
+        self.exhausted = Exhausted(remember_us, clock, slotted=self._slotted)
         self._topology = Topology(self._make, self._drop)
         self._heard = Condition()  # something was, of who serves what
         self._lookout: Lookout | None = None
@@ -68,41 +72,78 @@ class RedisStore:
         _stores.add(self)
 
     def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
+        exhausted = self.exhausted
+        if exhausted.known:
+            answers = exhausted.answers(groups)
+            if any(answers):
+                asked = iter(self._decide([group for group, known in zip(groups, answers, strict=True) if not known]))
+                return [known or next(asked) for known in answers]
+        return self._decide(groups)
+
+    def _decide(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
+        exhausted = self.exhausted
         results: list[Result | IdempotencyConflict] = []
-        for run in self._plans.runs(groups):
-            results += self._follow(self._plans.decide(run))
+        try:
+            for run in self._plans.runs(groups):
+                asked_us, epoch = exhausted.now_us(), exhausted.epoch
+                decided = self._follow(self._plans.decide(run))
+                exhausted.learn(run, decided, asked_us, epoch)
+                results += decided
+        except StoreError:
+            exhausted.clear()
+            raise
         return results
 
     def single(self, template: Check, states: States | None = None) -> Single:
         """The short way: the same command and reply, of which all but subject and cost are known beforehand."""
         head, tail = script.frame(template.quota)
         pack, space, templates = script.packer(template.quota), template.space, (template,)
-        timeout = self._options.timeout
+        quota, timeout, exhausted = template.quota, self._options.timeout, self.exhausted
         ask = self._ask if self._only is None else self._only.ask
+        remembers = not template.leased
 
         def check(subject: str, cost: int) -> Decision:
             name = key(space, subject)
+            if name in exhausted.known:  # which none is that is leased
+                known = exhausted.answer(name, ((quota, cost, True),))
+                if known is not None:
+                    return single(templates, known.outcomes[0], known.now_us, cost, states, subject)
+            epoch = exhausted.epoch
             sent_us: script.Argument = "" if self._clock is None else self._clock.now_us()
             deadline = monotonic() + timeout
-            reply = ask(Parcel((*head, name, sent_us, *tail, cost), False, pack(name, sent_us, cost)), deadline)
-            if reply.__class__ is list:
-                now_us, wait_us, remaining, reset_us = reply
-                return single(templates, Outcome(wait_us, remaining, reset_us), now_us, cost, states, subject)
-            if reply is not None:
-                raise fault(reply, timeout) from reply
-            # Not as easy as that: somebody else is to be asked.
-            run = (Group((template._replace(subject=subject, cost=cost),)),)
-            (result,) = self._follow(self._plans.decide(run), deadline)
-            now_us, (outcome,), _ = cast("Result", result)
+            try:
+                reply = ask(Parcel((*head, name, sent_us, *tail, cost), False, pack(name, sent_us, cost)), deadline)
+                if reply.__class__ is not list:
+                    if reply is not None:
+                        raise fault(reply, timeout) from reply
+                    # Not as easy as that: somebody else is to be asked.
+                    run = (Group((template._replace(subject=subject, cost=cost),)),)
+                    (result,) = self._follow(self._plans.decide(run), deadline)
+                    now_us, (outcome,), _ = cast("Result", result)
+                    return single(templates, outcome, now_us, cost, states, subject)
+            except StoreError:
+                exhausted.clear()
+                raise
+            now_us, wait_us, remaining, reset_us = reply
+            outcome = Outcome(wait_us, remaining, reset_us)
+            if wait_us > 0 and remembers:
+                asked_us = round((deadline - timeout) * 1_000_000) if sent_us == "" else int(sent_us)
+                exhausted.put(name, ((quota, cost, True),), Result(now_us, (outcome,)), asked_us, epoch)
             return single(templates, outcome, now_us, cost, states, subject)
 
         return check
 
     def refund(self, charges: Sequence[Charge]) -> None:
-        self._follow(self._plans.refund(charges))
+        try:
+            self._follow(self._plans.refund(charges))
+        finally:  # a call that failed may have been executed
+            self.exhausted.drop(charge.check for charge in charges)
 
     def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
-        self._follow(self._plans.reset(checks, clients))
+        try:
+            self._follow(self._plans.reset(checks, clients))
+        finally:
+            self.exhausted.drop(checks)
 
     def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
         self._follow(self._plans.hold(reservation_id, record, ttl_us))
@@ -114,7 +155,13 @@ class RedisStore:
         return self._follow(self._plans.expire())
 
     def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
-        self._follow(self._plans.adjust(refunds, surcharges))
+        try:
+            self._follow(self._plans.adjust(refunds, surcharges))
+        finally:
+            self.exhausted.drop([*(charge.check for charge in refunds), *surcharges])
+
+    def beat(self, name: str, node: str, ttl_us: int) -> Standing:
+        return self._follow(self._plans.beat(name, node, ttl_us))
 
     def close(self) -> None:
         if self._lookout is not None:
@@ -136,7 +183,7 @@ class RedisStore:
     def _now_us(self) -> int | None:
         return None if self._clock is None else self._clock.now_us()
 
-    def _hear(self, found: Sequence[Address] | StoreError) -> None:
+    def _hear(self, found: Owners | StoreError) -> None:
         """In the lookout's thread."""
         with self._heard:
             if isinstance(found, StoreError):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from threading import RLock
 from time import monotonic
 from typing import Final, Generic, Protocol, TypeVar
 
 from headgate.errors import StoreError, StoreUnavailable
 from headgate.stores.breaker import Breaker
-from headgate.stores.redis.faults import Address, Turn
+from headgate.stores.redis.faults import Address, Owners, Turn
 
 MAX_TURNS: Final = 8  # of one call, until it is given up: those who send each other callers do not agree
 GONE_SECONDS: Final = 10.0  # after which a server that serves nothing is forgotten
@@ -56,12 +56,14 @@ class Topology(Generic[N]):
         with self._lock:
             return sorted(self._nodes, key=lambda address: self._nodes[address].breaker.state != "closed")
 
-    def told(self, owners: Sequence[Address]) -> None:
-        """A look was successful: who serves each slot."""
+    def told(self, owners: Owners) -> None:
+        """A look was successful: who serves which slots."""
         with self._lock:
-            nodes = {address: self.at(address) for address in set(owners)}
-            self._owners = [nodes[address] for address in owners]
-            self._forget(set(nodes))
+            nodes: list[N] = []
+            for count, address in owners:
+                nodes += [self.at(address)] * count
+            self._owners = nodes
+            self._forget({address for _, address in owners})
             self.error = None
             self.generation += 1
 

@@ -6,6 +6,7 @@ timeouts are per read, and a reply that trickles in would never be late.
 
 from __future__ import annotations
 
+from ssl import SSLWantReadError
 from time import monotonic
 from typing import Any, Final
 
@@ -34,9 +35,12 @@ class Wire:
         self.used: float  # when it was last
         self._patient = True  # whether the socket's own timeout is close enough
         self._reader = Reader(protocolError=InvalidResponse, replyError=reply_error, notEnoughData=_INCOMPLETE)
+        # Before the socket: the garbage collector finalizes what it finds first. redis-py's connection closes one that
+        # nobody has closed; the socket would complain.
+        self._connection: Any = None
         self._socket: Any = None
         arguments = {**way.arguments, "socket_connect_timeout": max(LATE, deadline - monotonic())}
-        self._connection: Any = (way.kind or Connection)(
+        self._connection = (way.kind or Connection)(
             **arguments, socket_timeout=timeout, redis_connect_func=_nothing_more
         )
         try:
@@ -95,7 +99,7 @@ class Wire:
         self._socket.settimeout(0)
         try:
             self._socket.recv(1)  # nobody asked anything: whatever is there to read means that it is of no use
-        except (BlockingIOError, InterruptedError):
+        except (BlockingIOError, InterruptedError, SSLWantReadError):
             self._socket.settimeout(self._timeout)
             return True
         except OSError:

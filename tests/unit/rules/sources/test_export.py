@@ -32,6 +32,12 @@ def test_a_file_comes_back_as_it_was(text: str) -> None:
         assert getattr(after, part) == getattr(before, part), part
 
 
+def test_shards_are_said_where_there_are_any() -> None:
+    rules = (Rule(id="hot", quota="100/s", shards=8), Rule(id="cold", quota="100/s"))
+    assert again(Snapshot(rules)).rules == rules
+    assert [rule.get("shards") for rule in document_of(Snapshot(rules))["rules"]] == [8, None]
+
+
 @pytest.mark.parametrize("algorithm", ["token_bucket", "leaky_bucket", "gcra"])
 def test_a_burst_does_not_change_the_algorithm(algorithm: str) -> None:
     rule = snapshot_of(

@@ -1,0 +1,213 @@
+"""Shards: one subject's quota, divided into parts that are kept and charged in different places. Pure; no I/O.
+
+The parts add up to the quota exactly. A request is charged to one part if that has room for it, and else to several.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate
+from typing import Final
+
+from headgate.core.check import NEVER, Charge, Check, Outcome, OutcomeAt, OutcomeOf
+from headgate.core.key import shard_space
+from headgate.core.quota import Quota
+from headgate.core.share import Standing, share
+
+MAX_SHARDS: Final = 64
+SPLITS: Final = 3  # tries to charge what is left where it was last seen: somebody else may be faster
+
+Layout = list[tuple[int, int]]  # places and costs: what to charge where, all of it or nothing
+
+
+@lru_cache(maxsize=4_096)
+def parts_of(quota: Quota, shards: int) -> tuple[Quota, ...]:
+    """The quotas of all shards. They are fewer where the quota, perhaps an override's, cannot be divided so often."""
+    count = min(shards, quota.limit, quota.capacity)
+    parts = (share(quota, Standing(count, place)) for place in range(count))
+    return tuple(part for part in parts if part is not None)
+
+
+def is_whole(quota: Quota, shards: int) -> bool:
+    """Whether there is a part for each shard, and nothing is lost to rounding."""
+    parts = parts_of(quota, shards)
+    return len(parts) == shards and sum(part.capacity for part in parts) == quota.capacity
+
+
+def checks_of(check: Check, shards: int) -> list[Check]:
+    """A check of the whole, as checks of each part: each of the same cost."""
+    return [
+        check._replace(space=shard_space(check.space, place), quota=part)
+        for place, part in enumerate(parts_of(check.quota, shards))
+    ]
+
+
+def evenly(parts: Sequence[Check], cost: int) -> Layout:
+    """A cost divided by the size of the parts: none has to hold more than it can, if they can together."""
+    total = sum(part.quota.capacity for part in parts)
+    layout, before = [], 0
+    for place, size in enumerate(accumulate(part.quota.capacity for part in parts)):
+        upto = cost * size // total
+        if upto > before:
+            layout.append((place, upto - before))
+        before = upto
+    return layout
+
+
+def forgotten(check: Check, shards: int) -> list[Check]:
+    """Where a check's state may be."""
+    return [check._replace(space=shard_space(check.space, place)) for place in range(shards)]
+
+
+class Search:
+    """A check of a rule with shards on its way: where to charge it next, and what to say of it in the end.
+
+    `home` is the part that is tried first. To `look` is to charge nothing, and to ask all of them. `layout` is what to
+    ask now, and `told` is to be called with the answers.
+    """
+
+    __slots__ = (
+        "_away",
+        "_costs",
+        "_fits",
+        "_look",
+        "_now_us",
+        "_seen",
+        "_splits",
+        "_waits",
+        "check",
+        "home",
+        "layout",
+        "parts",
+    )
+
+    def __init__(self, check: Check, shards: int, home: int, *, look: bool = False) -> None:
+        self.check = check
+        self.parts = parts = checks_of(check, shards)
+        self.home = home % len(parts)
+        self._look = look or check.cost == 0
+        self._seen: dict[int, Outcome] = {}  # by place, as it was told last
+        self._waits: list[int] = []  # by the last answers
+        self._costs: Layout = []  # that were charged, or would have been
+        self._now_us = 0
+        self._fits = False
+        self._away: set[int] = set()  # places that could not be asked
+        self._splits = 0
+        self.layout: Layout = [(self.home, check.cost)]
+        if self._look:
+            some = dict(evenly(parts, check.cost)) if check.cost <= check.quota.capacity else {}
+            cost = check.cost
+            self.layout = [(place, cost if cost == 1 else some.get(place, 0)) for place in range(len(parts))]
+        elif check.cost > check.quota.capacity:  # never: but what is left is to be told
+            self.layout += [(place, 0) for place in range(len(parts)) if place != self.home]
+        elif check.enforced and check.cost > parts[self.home].quota.capacity:
+            self.layout = evenly(parts, check.cost)
+
+    @property
+    def asked(self) -> list[Check]:
+        """The checks of this layout."""
+        enforced = self.check.enforced
+        return [
+            self.parts[place]._replace(cost=cost, enforced=enforced and cost > 0)  # to look is not to be refused
+            for place, cost in self.layout
+        ]
+
+    @property
+    def fits(self) -> bool:
+        """Whether what was last asked for was there."""
+        return self._fits
+
+    def told(self, outcomes: Sequence[Outcome], now_us: int) -> None:
+        """The answers to this layout, at a time of the store's."""
+        self._now_us, self._costs, self._waits = now_us, self.layout, []
+        for (place, cost), outcome in zip(self.layout, outcomes, strict=True):
+            self._seen[place] = outcome
+            self._waits.append(outcome.wait_us if cost else 0)
+        if self._look:
+            self._fits = self.check.cost <= self._left()
+        else:
+            self._fits = not any(self._waits)
+
+    def passed_over(self) -> bool:
+        """The one that was to be asked cannot be. Whether there is another to ask instead."""
+        self._away.add(self.layout[0][0])
+        return self.advance()
+
+    def advance(self) -> bool:
+        """It did not fit. Whether there is something else to try: then `layout` has it."""
+        cost, parts = self.check.cost, self.parts
+        if self._look or cost > self.check.quota.capacity:
+            return False
+        if cost == 1:
+            for turn in range(1, len(parts)):
+                place = (self.home + turn) % len(parts)
+                if place not in self._seen and place not in self._away:
+                    self.layout = [(place, cost)]
+                    return True
+            return False
+        if self._away:
+            return False
+        if len(self._seen) < len(parts):
+            layout = evenly(parts, cost)
+            missing = [(place, 0) for place in range(len(parts)) if place not in dict(layout)]
+            self.layout = layout + missing  # those that are only looked at: what is there may be needed
+            return True
+        if self._splits == SPLITS or self._left() < cost:
+            return False
+        self._splits += 1
+        self.layout = self._where_there_is_room(cost)
+        return True
+
+    def surcharges(self, cost: int) -> list[Check]:
+        """A cost that is charged whether it fits or not: where there is room, and the rest evenly."""
+        costs = Counter(dict(self._where_there_is_room(cost)))
+        costs.update(dict(evenly(self.parts, cost - costs.total())))
+        return [self.parts[place]._replace(cost=some) for place, some in costs.items()]
+
+    def _where_there_is_room(self, cost: int) -> Layout:
+        """As much as fits, by as few parts as can be."""
+        layout = []
+        for place in sorted(self._seen, key=lambda place: -self._seen[place].remaining):
+            taken = min(cost, self._seen[place].remaining)
+            if taken:
+                layout.append((place, taken))
+                cost -= taken
+        return layout
+
+    def outcome(self, *, charged: bool) -> Outcome:
+        """What to say of the whole. `charged`: the request was."""
+        reset_us = max(outcome.reset_us for outcome in self._seen.values())
+        if not self._fits:
+            return Outcome(self._wait_us(), self._left(), reset_us)
+        if not charged:
+            return Outcome(0, self._likely(), reset_us)
+        charges = tuple(
+            Charge(self.parts[place]._replace(cost=cost), self._at_us(place), self._seen[place].reset_us)
+            for place, cost in self._costs
+            if cost
+        )
+        return OutcomeOf.of(Outcome(0, self._likely(), reset_us), charges)
+
+    def _left(self) -> int:
+        """What is left in the parts that were asked."""
+        return sum(outcome.remaining for outcome in self._seen.values())
+
+    def _likely(self) -> int:
+        """The same in all: those that were not asked are taken to have as much left as the one that was charged."""
+        asked = self._seen[self._costs[0][0]].remaining, self.parts[self._costs[0][0]].quota.capacity
+        others = sum(part.quota.capacity for place, part in enumerate(self.parts) if place not in self._seen)
+        return self._left() + asked[0] * others // asked[1]
+
+    def _wait_us(self) -> int:
+        """Until it fits: a cost of 1 into the first part that has room again; more, into all of them together."""
+        if self.check.cost > self.check.quota.capacity:
+            return NEVER
+        if self.check.cost == 1:
+            return min(outcome.wait_us for outcome in self._seen.values())
+        return max(self._waits)
+
+    def _at_us(self, place: int) -> int:
+        outcome = self._seen[place]
+        return outcome.at_us if isinstance(outcome, OutcomeAt) else self._now_us

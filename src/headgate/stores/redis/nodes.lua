@@ -1,0 +1,32 @@
+-- Which nodes of a limiter are alive. Read and written by nodes.py.
+--
+-- KEYS
+--   nodes    a sorted set: their ids, by when they are given up
+-- ARGV
+--   now      microseconds, or empty: the server's own time
+--   id       of the node that asks
+--   ttl      microseconds until it is given up, if it is not heard of again; 0: it leaves
+-- Replies how many there are, and how many of them have a smaller id.
+local call, format = redis.call, string.format
+local nodes, id, ttl = KEYS[1], ARGV[2], tonumber(ARGV[3])
+local slack = 1000 -- milliseconds
+local now = tonumber(ARGV[1])
+if now then
+  slack = 3600000 -- a clock of the caller's own may run slower than ours, by which keys expire
+else
+  local time = call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+
+call('ZREMRANGEBYSCORE', nodes, '-inf', format('%.0f', now))
+if ttl == 0 then
+  call('ZREM', nodes, id)
+else
+  call('ZADD', nodes, format('%.0f', now + ttl), id)
+  call('PEXPIRE', nodes, format('%.0f', math.ceil(ttl / 1000) + slack))
+end
+local place, known = 0, call('ZRANGE', nodes, 0, -1)
+for i = 1, #known do
+  if known[i] < id then place = place + 1 end
+end
+return {#known, place}

@@ -1,0 +1,25 @@
+"""Which nodes of a limiter are alive: the command, and what its reply means. Pure; no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+
+from headgate.core.key import escape
+from headgate.core.share import Standing
+from headgate.stores.redis import script
+
+
+def encode_beat(name: str, node: str, ttl_us: int, now_us: int | None) -> script.Command:
+    """`nodes.lua` documents the arguments and the reply."""
+    return ("EVALSHA", _sha(), 1, f"rl:nodes:{{{escape(name)}}}", "" if now_us is None else now_us, node, ttl_us)
+
+
+def decode_beat(reply: Sequence[int]) -> Standing:
+    return Standing(*reply)
+
+
+@cache
+def _sha() -> str:
+    return script.known(files(__package__).joinpath("nodes.lua").read_text(encoding="utf-8"))

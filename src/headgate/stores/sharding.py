@@ -1,0 +1,161 @@
+"""Sharding: decides groups of which some rules have shards, and says what the store has to be asked for that.
+
+It does no I/O. `decide` is a generator: it yields groups for the store, and is sent its answers, or thrown its error.
+
+A request is first charged to the shard where this node is at home. If that has no room, others are asked, one after
+the other, each time with all other checks of the group: it is charged all of it or nothing, and refused only when
+every shard has refused it. A store that remembers refusals answers for those that are known to be empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
+from zlib import crc32
+
+from headgate.core.check import Check, Group, Idempotency, Outcome, Result
+from headgate.core.key import joined
+from headgate.core.shards import Search, forgotten
+from headgate.errors import IdempotencyConflict, StoreError, StoreUnavailable
+
+Answer = Result | IdempotencyConflict | StoreError
+Shards = Mapping[str, int]  # how many the rules have that have any, by id
+
+
+def decide(groups: Sequence[Group], shards: Shards, start: int) -> Generator[list[Group], Sequence[Any], list[Any]]:
+    """Decide groups. `start` is this node's own number, whatever it is.
+
+    Raises the store's error, if nothing was decided; else that is the answer to those that it met.
+    """
+    trips = [_Trip(group, shards, start) for group in groups]
+    under_way = trips
+    while under_way:
+        asks = [trip.ask() for trip in under_way]
+        try:
+            answers = yield asks
+        except StoreError as error:
+            if len(under_way) == 1 and under_way[0].passed_over(error):
+                continue
+            if under_way is trips:
+                raise
+            answers = [error] * len(under_way)
+        for trip, answer in zip(under_way, answers, strict=True):
+            trip.told(answer)
+        under_way = [trip for trip in under_way if trip.answer is None]
+    if len(trips) == 1 and isinstance(trips[0].answer, StoreError):
+        raise trips[0].answer
+    return [trip.answer for trip in trips]
+
+
+def home_of(subject: str, start: int) -> int:
+    """Where a node begins: nodes differ, and so do subjects."""
+    return crc32(subject.encode("utf-8", "surrogatepass")) + start
+
+
+def surcharges(checks: Sequence[Check], shards: Shards) -> Generator[list[Group], Sequence[Any], list[Check]]:
+    """Checks that are charged whether they fit or not: those of rules with shards where there is room for them."""
+    searches = [
+        Search(check._replace(cost=0), shards[check.rule], 0) if check.rule in shards else None for check in checks
+    ]
+    asked = [search for search in searches if search is not None]
+    if not asked:
+        return list(checks)
+    results = yield [Group(tuple(search.asked), peek=True) for search in asked]
+    for search, result in zip(asked, results, strict=True):
+        search.told(result.outcomes, result.now_us)
+    found = []
+    for check, known in zip(checks, searches, strict=True):
+        found += [check] if known is None else known.surcharges(check.cost)
+    return found
+
+
+def everywhere(checks: Sequence[Check], shards: Shards) -> list[Check]:
+    """Checks whose state is to be forgotten."""
+    return [one for check in checks for one in forgotten(check, shards.get(check.rule, 1))]
+
+
+class _Trip:
+    """A group on its way to its answer."""
+
+    __slots__ = ("_error", "_group", "_outcomes", "_round", "_searches", "_shadow", "answer", "refused")
+
+    def __init__(self, group: Group, shards: Shards, start: int) -> None:
+        self.answer: Answer | None = None
+        self._error: StoreError | None = None  # of a shard that could not be asked
+        self.refused = False
+        self._group = group
+        key = group.idempotency
+        self._searches: dict[int, Search] = {}
+        for place, check in enumerate(group.checks):
+            if check.rule in shards:
+                # A repetition has to find what was asked the first time, wherever it comes from.
+                home = home_of(check.subject, start) if key is None else home_of(key.key, 0)
+                self._searches[place] = Search(check, shards[check.rule], home, look=group.peek)
+        self._outcomes: dict[int, Outcome] = {}  # of the other checks
+        self._round = 0
+        self._shadow: Search | None = None  # that is asked by itself, when all else is decided
+
+    def ask(self) -> Group:
+        group, key = self._group, self._group.idempotency
+        if not self._searches:
+            return group
+        if key is not None and self._round:
+            key = Idempotency(key.key, key.fingerprint, joined((key.scope, str(self._round))))
+        if self._shadow is not None:
+            # All of it or nothing: so it is enforced, in a group of its own.
+            checks = tuple(check._replace(enforced=check.cost > 0) for check in self._shadow.asked)
+            return Group(checks, group.peek or self.refused, key)
+        checks = ()
+        for place, check in enumerate(group.checks):
+            search = self._searches.get(place)
+            checks += (check,) if search is None else tuple(search.asked)
+        return Group(checks, group.peek, key, group.penalty)
+
+    def passed_over(self, error: StoreError) -> bool:
+        """What was asked cannot be. Whether there is something else to ask: not if it may have been charged."""
+        if not isinstance(error, StoreUnavailable) or error.sent:
+            return False
+        searches = [self._shadow] if self._shadow is not None else list(self._searches.values())
+        if len(searches) != 1 or not searches[0].passed_over():
+            return False
+        self._error = error
+        self._round += 1
+        return True
+
+    def told(self, answer: Answer) -> None:
+        """What was asked was answered. If that is all, `answer` is there then."""
+        if not self._searches or not isinstance(answer, Result) or not answer.outcomes:
+            self.answer = answer
+            return
+        self._round += 1
+        if self._shadow is not None:
+            self._shadow.told(answer.outcomes, answer.now_us)
+            self._go_on(answer)
+            return
+        given = iter(answer.outcomes)
+        self.refused = False
+        for place, check in enumerate(self._group.checks):
+            search = self._searches.get(place)
+            if search is None:
+                self._outcomes[place] = next(given)
+                wait_us = self._outcomes[place].wait_us
+            else:
+                search.told([next(given) for _ in search.layout], answer.now_us)
+                wait_us = 0 if search.fits else 1
+            self.refused = self.refused or (check.enforced and wait_us != 0)
+        again = [search.advance() for search in self._searches.values() if search.check.enforced and not search.fits]
+        if not any(again):
+            self._go_on(answer)
+
+    def _go_on(self, answer: Result) -> None:
+        """All that is enforced is decided: see to shadows that had no room at first, and then answer."""
+        for search in self._searches.values():
+            if not search.check.enforced and not search.fits and search.advance():
+                self._shadow = search
+                return
+        if self._error is not None and self.refused:
+            self.answer = self._error  # nobody knows what is left there
+            return
+        charged = not self.refused and not self._group.peek
+        outcomes = self._outcomes | {place: search.outcome(charged=charged) for place, search in self._searches.items()}
+        self.answer = Result(answer.now_us, tuple(outcomes[place] for place in sorted(outcomes)), answer.block)

@@ -1,0 +1,165 @@
+"""Checks of several slots in one command: they are decided as by themselves, also when some have gone elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from headgate import AsyncLimiter, Quota
+from headgate.core.check import Check, Group
+from headgate.core.key import space
+from headgate.stores.redis import script
+from headgate.stores.redis.slots import slot_of
+from tests.integration.limiters import calm
+from tests.servers import Server
+from tests.topologies import Cluster
+
+MANY = 1_000_000
+SECOND = 1_000_000
+START = 1_800_000_000 * SECOND
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def url(cluster: Cluster) -> str:
+    cluster.empty()
+    return cluster.url + "?timeout=10"
+
+
+def script_calls(server: Server) -> int:
+    with server.client() as client:
+        stats = client.info("commandstats")
+    return sum(int(stats[name]["calls"]) for name in ("cmdstat_evalsha", "cmdstat_eval") if name in stats)
+
+
+def subjects_of(cluster: Cluster, server: Server, count: int) -> list[str]:
+    """Subjects in different slots, all of which this server has."""
+    found: dict[int, str] = {}
+    for number in range(10_000):
+        name = f"user-{number}"
+        if cluster.of_slot(slot_of(name)) is server:
+            found.setdefault(slot_of(name), name)
+            if len(found) == count:
+                return list(found.values())
+    raise LookupError(server)
+
+
+def groups_of(rule: str, quota: Quota, drawn: list[tuple[str, int]]) -> list[Group]:
+    place = space("user", rule, quota.algorithm)
+    return [Group((Check(rule, place, subject, quota, cost),)) for subject, cost in drawn]
+
+
+@pytest.mark.parametrize("algorithm", sorted(script.MIXED))
+def test_it_decides_as_the_plain_script_does(redis_server: Server, redis_url: str, algorithm: str) -> None:
+    assert redis_url
+    chance, quota, now_us = Random(7), Quota(10, 10, algorithm=algorithm), START
+    refused = 0
+    with redis_server.client() as client:
+        for turn in range(60):
+            now_us += chance.choice((0, 1, SECOND // 3, 2 * SECOND, 11 * SECOND, -SECOND))
+            drawn = [(f"user-{chance.randrange(4)}", chance.choice((1, turn % 3 + 1))) for _ in range(6)]
+            plain, mixed = (
+                client.execute_command(*script.whole(encode(groups_of(rule, quota, drawn), now_us)))
+                for encode, rule in ((script.encode, "plain"), (script.encode_mixed, "mixed"))
+            )
+            assert plain == mixed, f"turn {turn}"
+            refused += any(plain[1::3])
+    assert 5 < refused < 55
+
+
+def test_checks_of_many_slots_are_one_command_for_each_server(url: str, cluster: Cluster) -> None:
+    async def main() -> None:
+        async with AsyncLimiter(calm(MANY, "gcra"), store=url, failure_mode="closed") as limiter:
+            await asyncio.gather(*(limiter.check(f"warm-{n}") for n in range(40)))
+            before = [script_calls(server) for server in cluster.masters]
+            decisions = await asyncio.gather(*(limiter.check(f"user-{n}", cost=n % 2 + 1) for n in range(100)))
+            assert [MANY - decision.remaining for decision in decisions] == [n % 2 + 1 for n in range(100)]
+            assert [script_calls(server) - calls for server, calls in zip(cluster.masters, before, strict=True)] == [
+                1
+            ] * 3
+            many = await limiter.check_many([f"user-{n}" for n in range(100)])
+            assert [MANY - decision.remaining for decision in many] == [n % 2 + 2 for n in range(100)]
+            assert [script_calls(server) - calls for server, calls in zip(cluster.masters, before, strict=True)] == [
+                2
+            ] * 3
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("algorithm", sorted(script.MIXED))
+def test_slots_that_are_half_way_to_another_server_are_decided_once(url: str, cluster: Cluster, algorithm: str) -> None:
+    """Of those that move, one has a key there still, and another does not; the first of all is one of them, or not."""
+    old, new = cluster.masters[:2]
+    some = subjects_of(cluster, old, 8)
+    with_key, without_key = some[0], some[3]
+    old_id, new_id = cluster.node_id(old), cluster.node_id(new)
+
+    async def main() -> None:
+        async with AsyncLimiter(calm(MANY, algorithm), store=url, failure_mode="closed") as limiter:
+            stay = [name for name in some if name != without_key]
+            await asyncio.gather(*(limiter.check(name) for name in stay))
+            with old.client() as from_client, new.client() as to_client:
+                for name in (with_key, without_key):
+                    to_client.execute_command("CLUSTER", "SETSLOT", slot_of(name), "IMPORTING", old_id)
+                    from_client.execute_command("CLUSTER", "SETSLOT", slot_of(name), "MIGRATING", new_id)
+            for turn in range(4):
+                order = some[turn % 2 * 3 :] + some[: turn % 2 * 3]  # with the first or the fourth in front
+                decisions = await asyncio.gather(*(limiter.check(name) for name in order))
+                assert {decision.reason for decision in decisions} == {"within_limit"}
+            looked = await asyncio.gather(*(limiter.peek(name) for name in some))
+            charged = {name: MANY - decision.remaining for name, decision in zip(some, looked, strict=True)}
+            assert charged == {name: 4 if name == without_key else 5 for name in some}
+
+    try:
+        asyncio.run(main())
+    finally:
+        for server in (new, old):
+            with server.client() as client:
+                for name in (with_key, without_key):
+                    client.execute_command("CLUSTER", "SETSLOT", slot_of(name), "STABLE")
+
+
+def test_slots_that_have_moved_unheard_of_are_found(url: str, cluster: Cluster) -> None:
+    old, new = cluster.masters[:2]
+    some = subjects_of(cluster, old, 6)
+
+    async def main() -> None:
+        async with AsyncLimiter(calm(MANY, "fixed_window"), store=url, failure_mode="closed") as limiter:
+            await asyncio.gather(*(limiter.check(name) for name in some))
+            for moved in (some[0], some[3]):
+                cluster.move(slot_of(moved), new)
+                decisions = await asyncio.gather(*(limiter.check(name) for name in some))
+                assert {decision.reason for decision in decisions} == {"within_limit"}
+            looked = await asyncio.gather(*(limiter.peek(name) for name in some))
+            assert {MANY - decision.remaining for decision in looked} == {3}
+
+    asyncio.run(main())
+
+
+def test_those_who_come_while_a_call_is_under_way_go_together(url: str, cluster: Cluster) -> None:
+    """One after the other, in ticks of their own: not as many calls as there are checks, though calls are free."""
+    some = subjects_of(cluster, cluster.masters[0], 24)
+
+    async def main() -> None:
+        async with AsyncLimiter(calm(MANY, "gcra"), store=url, failure_mode="closed") as limiter:
+            await asyncio.gather(*(limiter.check(name) for name in some))
+            with cluster.masters[0].client() as client:
+                before = script_calls(cluster.masters[0])
+                client.execute_command("CLIENT", "PAUSE", 300, "ALL")  # nobody is answered
+                tasks = []
+                for name in some:
+                    tasks.append(asyncio.create_task(limiter.check(name)))
+                    await asyncio.sleep(0)
+                decisions = await asyncio.gather(*tasks)
+            assert {MANY - decision.remaining for decision in decisions} == {2}
+            assert script_calls(cluster.masters[0]) - before <= 4
+
+    asyncio.run(main())
