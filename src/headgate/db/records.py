@@ -22,7 +22,20 @@ Table = dict[str, Any]
 SECTIONS: Final = ("headgate", "penalties")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SAME: Final = (  # fields of a rule that are columns as they are
-    *("id", "name", "dimension", "action", "priority", "group", "sync", "failure_mode", "cost", "status", "message"),
+    *(
+        "id",
+        "name",
+        "dimension",
+        "action",
+        "priority",
+        "group",
+        "sync",
+        "regions",
+        "failure_mode",
+        "cost",
+        "status",
+        "message",
+    ),
     "enabled",
 )
 _LISTS: Final = ("endpoints", "methods", "tiers")

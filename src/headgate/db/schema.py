@@ -46,6 +46,7 @@ rules = Table(
     Column("priority", BigInteger, nullable=False),
     Column("group", Text),
     Column("sync", Text, nullable=False),
+    Column("regions", Text),  # null: as the settings say
     Column("failure_mode", Text),
     Column("cost", BigInteger, nullable=False),
     Column("status", Integer, nullable=False),

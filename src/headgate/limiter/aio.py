@@ -32,6 +32,7 @@ from headgate.limiter.reservation import (
     unheld,
     unsettled,
 )
+from headgate.limiter.spreading import AsyncSpreadStore, RegionStatus, Spreading
 from headgate.rules.directory import UNKNOWN
 from headgate.rules.plan import template_of
 from headgate.rules.rule import FailureMode
@@ -62,6 +63,7 @@ class AsyncLimiter:
         clock: Clock | None = None,
         name: str = "default",
         failure_mode: FailureMode = "open",
+        region: Spreading | None = None,
         watch: bool = False,
         warning_at: int | None = None,
         warning_until: int | None = None,
@@ -69,10 +71,10 @@ class AsyncLimiter:
         self._owned = isinstance(store, str)
         if isinstance(store, str):
             store = open_async_store(store, clock)
-        self._store: AsyncStore = AsyncMemoryStore(store) if isinstance(store, MemoryStore) else store
+        self._here: AsyncStore = AsyncMemoryStore(store) if isinstance(store, MemoryStore) else store
         self._memory: MemoryStore | None = None  # the store, if it need not be awaited
-        if type(self._store) is AsyncMemoryStore:
-            self._memory = self._store.store
+        if type(self._here) is AsyncMemoryStore and region is None:
+            self._memory = self._here.store
         self._engine = Engine(
             rules,
             clock=clock,
@@ -81,9 +83,13 @@ class AsyncLimiter:
             watch=watch,
             warning_at=warning_at,
             warning_until=warning_until,
-            blocks=None if isinstance(self._store, AsyncMemoryStore) else Blocks(),
-            single=self._single_of(),
+            blocks=None if isinstance(self._here, AsyncMemoryStore) else Blocks(),
         )
+        self._spread: AsyncSpreadStore | None = None  # there where several regions share limits
+        if region is not None:
+            self._spread = region.open_async(self._here, self._engine.holder, clock, failure_mode)
+        self._store: AsyncStore = self._here if self._spread is None else self._spread
+        self._engine.single = self._single_of()
         self.in_memory = self._memory is not None  # whether it counts in this process, and can check at once
         self.holder = self._engine.holder  # of the rules in force
         self._leasing: AsyncLeasing | None = None  # in memory, asking the store costs no more than a lease would
@@ -313,7 +319,7 @@ class AsyncLimiter:
     def sibling(self, rules: Rules, *, name: str = "default") -> AsyncLimiter:
         """See `Limiter.sibling`."""
         engine = self._engine
-        return AsyncLimiter(rules, store=self._store, clock=engine.clock, name=name, failure_mode=engine.failure_mode)
+        return AsyncLimiter(rules, store=self._here, clock=engine.clock, name=name, failure_mode=engine.failure_mode)
 
     async def give_back(self, decision: Decision) -> None:
         """See `Limiter.give_back`."""
@@ -365,8 +371,10 @@ class AsyncLimiter:
             await asyncio.wait(self._settling)
         if self._leasing is not None:
             await self._leasing.close()
+        if self._spread is not None:
+            await self._spread.close()
         if self._owned:
-            await self._store.close()
+            await self._here.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -377,6 +385,10 @@ class AsyncLimiter:
     def leases(self) -> LeaseStatus:
         """See `Limiter.leases`."""
         return LeaseStatus() if self._leasing is None else self._leasing.status()
+
+    def regions(self) -> RegionStatus:
+        """See `Limiter.regions`."""
+        return RegionStatus() if self._spread is None else self._spread.status()
 
     def _single_of(self) -> Any:
         """The store's maker of short ways; in memory, of such as need not be awaited."""
@@ -469,7 +481,7 @@ class AsyncLimiter:
         """Have groups decided, by leases as far as they can."""
         if self._leasing is not None and leasing and groups:
             return await self._leasing.check(groups)
-        return Decided(list(await self._store.check(groups)) if groups else [], True)
+        return Decided.of(await self._store.check(groups) if groups else [])
 
     async def _decide(self, asked: list[Asked], *, leasing: bool = True) -> list[Decision]:
         if self._due is not None:

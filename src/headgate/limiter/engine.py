@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple, get_args
 
-from headgate.core.check import Block, Check, Client, Group, Idempotency, Outcome, Penalty, Result
+from headgate.core.check import Block, Check, Client, Group, Idempotency, Outcome, Penalty, Result, SharedResult
 from headgate.core.clock import Clock, SystemClock
 from headgate.core.decision import Decision, blocked, combine, delayed, single
 from headgate.core.quota import MAX_INT, Quota, duration_text
@@ -99,7 +99,7 @@ class Engine:
         self.failure_mode: FailureMode = failure_mode
         self._name = name
         self.states = Warnings(self.holder, warning_at, warning_until)
-        self._single = single  # the store's maker of short ways, if it has any
+        self.single = single  # the store's maker of short ways, if it has any
         self.leased: Callable[[Check, Warnings], Any] | None = None  # that of leased rules, where there are leases
         self._ways: dict[Plan, Any] = {}
         self._blocks = blocks  # None: the store is in this process, and asking it costs no more than remembering
@@ -181,7 +181,7 @@ class Engine:
 
     def maker(self, rule: Rule) -> Callable[[Check, Warnings], Any] | None:
         """What makes the short way for requests to which this rule applies alone; None when there is none."""
-        return self.leased if rule.sync == "leased" and self.leased is not None else self._single
+        return self.leased if rule.sync == "leased" and self.leased is not None else self.single
 
     def quick(self, snapshot: Snapshot) -> Mapping[Plan, Any]:
         """The short ways that were found before, as far as they may be taken now."""
@@ -299,13 +299,15 @@ class Engine:
                 decisions.append(self._penalised(request, result, result.block))
             elif plan.only is not None:
                 now_us, (outcome,), _ = result
-                subject = group.checks[0].subject
-                decisions.append(single((plan.only.template,), outcome, now_us, cost, self.states, subject))
+                subject, template = group.checks[0].subject, plan.only.template
+                if isinstance(result, SharedResult):
+                    (template,) = result.applied_to((template,))
+                decisions.append(single((template,), outcome, now_us, cost, self.states, subject))
             else:
-                outcomes, states, checks = result.outcomes, self.states, group.checks
-                decisions.append(
-                    combine(plan.templates, outcomes, result.now_us, cost=cost, states=states, subjects=checks)
-                )
+                outcomes, states, checks, templates = result.outcomes, self.states, group.checks, plan.templates
+                if isinstance(result, SharedResult):
+                    templates = result.applied_to(templates)
+                decisions.append(combine(templates, outcomes, result.now_us, cost=cost, states=states, subjects=checks))
         if conflict is not None:
             raise conflict
         return decisions

@@ -30,6 +30,7 @@ from headgate.limiter.reservation import (
     unheld,
     unsettled,
 )
+from headgate.limiter.spreading import RegionStatus, Spreading, SpreadStore
 from headgate.rules.plan import template_of
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
@@ -66,12 +67,13 @@ class Limiter:
         clock: Clock | None = None,
         name: str = "default",
         failure_mode: FailureMode = "open",
+        region: Spreading | None = None,
         watch: bool = False,
         warning_at: int | None = None,
         warning_until: int | None = None,
     ) -> None:
         self._owned = isinstance(store, str)
-        self._store: Store = open_store(store, clock) if isinstance(store, str) else store
+        self._here: Store = open_store(store, clock) if isinstance(store, str) else store
         self._engine = Engine(
             rules,
             clock=clock,
@@ -80,9 +82,13 @@ class Limiter:
             watch=watch,
             warning_at=warning_at,
             warning_until=warning_until,
-            blocks=None if isinstance(self._store, MemoryStore) else Blocks(),
-            single=self._store.single if isinstance(self._store, SingleStore) else None,
+            blocks=None if isinstance(self._here, MemoryStore) else Blocks(),
         )
+        self._spread: SpreadStore | None = None  # there where several regions share limits
+        if region is not None:
+            self._spread = region.open(self._here, self._engine.holder, clock, failure_mode)
+        self._store: Store = self._here if self._spread is None else self._spread
+        self._engine.single = self._store.single if isinstance(self._store, SingleStore) else None
         self._leasing: Leasing | None = None  # in memory, asking the store costs no more than a lease would
         if not isinstance(self._store, MemoryStore):
             self._leasing = Leasing(self._store, self._engine.holder, clock)
@@ -274,10 +280,10 @@ class Limiter:
     def sibling(self, rules: Rules, *, name: str = "default") -> Limiter:
         """A limiter with other rules, and otherwise like this one: the same store, clock and failure mode.
 
-        It need not be closed, as the store is not its own.
+        It need not be closed, as the store is not its own. Its limits are this region's alone.
         """
         engine = self._engine
-        return Limiter(rules, store=self._store, clock=engine.clock, name=name, failure_mode=engine.failure_mode)
+        return Limiter(rules, store=self._here, clock=engine.clock, name=name, failure_mode=engine.failure_mode)
 
     def give_back(self, decision: Decision) -> None:
         """Undo what an allowed `decision` of this limiter, or of another on its store, has just charged.
@@ -331,8 +337,10 @@ class Limiter:
         self._engine.close()
         if self._leasing is not None:
             self._leasing.close()
+        if self._spread is not None:
+            self._spread.close()
         if self._owned:
-            self._store.close()
+            self._here.close()
 
     def __enter__(self) -> Self:
         return self
@@ -343,6 +351,10 @@ class Limiter:
     def leases(self) -> LeaseStatus:
         """How rules of `sync = "leased"` are doing: what was decided without the store, and what is held."""
         return LeaseStatus() if self._leasing is None else self._leasing.status()
+
+    def regions(self) -> RegionStatus:
+        """How rules are doing that several regions share, and how the others are reached."""
+        return RegionStatus() if self._spread is None else self._spread.status()
 
     def _reserving(self) -> ReservingStore:
         if not isinstance(self._store, ReservingStore):
@@ -383,7 +395,7 @@ class Limiter:
         """Have groups decided, by leases as far as they can."""
         if self._leasing is not None and leasing and groups:
             return self._leasing.check(groups)
-        return Decided(list(self._store.check(groups)) if groups else [], True)
+        return Decided.of(self._store.check(groups) if groups else [])
 
     def _decide(self, asked: list[Asked], *, leasing: bool = True) -> list[Decision]:
         if self._due is not None:

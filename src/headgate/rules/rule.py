@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from headgate.core.key import space
-from headgate.core.quota import MAX_INT, Quota
+from headgate.core.quota import BUCKETS, MAX_INT, MICROSECONDS, Quota
 from headgate.errors import InvalidRule, Problem
 from headgate.rules import fields
 from headgate.rules.path import Pattern
@@ -17,8 +17,10 @@ from headgate.rules.path import Pattern
 Action = Literal["reject", "throttle", "log_only"]
 FailureMode = Literal["open", "closed", "local"]
 Sync = Literal["exact", "leased"]
+Spread = Literal["separate", "central", "quota", "quota_auto", "synced"]
 
 DEFAULT_PRIORITY: Final = 100
+MIN_AUTO_US: Final = 10 * MICROSECONDS  # the shortest window whose shares can follow the demand
 GLOBAL: Final = "global"
 _METHOD: Final = re.compile(r"[A-Z][A-Z_-]*")
 _OWN_FIELDS: Final = {"endpoint": "endpoints", "method": "methods", "tier": "tiers"}
@@ -50,6 +52,7 @@ class Rule:
     priority: int  # lower first
     group: str | None
     sync: Sync
+    regions: Spread | None  # how several regions share the quota; None leaves it to the snapshot
     failure_mode: FailureMode | None  # None leaves it to the snapshot, then to the limiter
     cost: int  # multiplies the cost of a request
     status: int
@@ -75,6 +78,7 @@ class Rule:
         priority: int = DEFAULT_PRIORITY,
         group: str | None = None,
         sync: Sync = "exact",
+        regions: Spread | None = None,
         failure_mode: FailureMode | None = None,
         cost: int = 1,
         status: int = 429,
@@ -91,6 +95,9 @@ class Rule:
             problems += (
                 Problem(where, "sync", "a sliding_window_log cannot be leased; use another algorithm, or 'exact'"),
             )
+        problem = None if problems or regions is None else unspreadable(regions, self.quota)
+        if problem is not None:
+            problems = (Problem(where, "regions", problem),)
         if problems:
             raise InvalidRule(*problems)
         facts = () if dimension == GLOBAL else tuple(dimension.split("+"))
@@ -104,6 +111,32 @@ class Rule:
     def conditions(self) -> int:
         """How many things other than the endpoint a request must fit: breaks ties of equal patterns."""
         return bool(self.methods) + bool(self.tiers) + len(self.match)
+
+
+def unspreadable(spread: Spread, quota: Quota) -> str | None:
+    """Why several regions cannot share a quota in this way; None: they can."""
+    algorithm = quota.algorithm
+    if spread == "synced" and algorithm in BUCKETS:
+        return (
+            f"a {algorithm} cannot be synced: it drains, and so is no count that regions could add up; "
+            "use fixed_window or sliding_window_counter, or regions = 'central' or 'quota'"
+        )
+    if spread == "synced" and algorithm == "sliding_window_log":
+        return (
+            "a sliding_window_log cannot be synced: it has no count for each window that regions could add up; "
+            "use sliding_window_counter, or regions = 'central' or 'quota'"
+        )
+    if spread == "quota_auto" and algorithm in BUCKETS:
+        return (
+            f"the shares of a {algorithm} cannot be moved: each region that gets a larger one would begin with a full "
+            "bucket; use a window algorithm, or regions = 'quota', whose shares stay"
+        )
+    if spread == "quota_auto" and quota.window_us < MIN_AUTO_US:
+        return (
+            "a window of less than 10 seconds is over before its shares have been divided anew; "
+            "use regions = 'quota' or 'central'"
+        )
+    return None
 
 
 def _quota(value: Any) -> Quota:
@@ -169,6 +202,7 @@ _CHECKS: Final[dict[str, fields.Check]] = {
     "priority": fields.whole(-MAX_INT),
     "group": fields.optional(fields.name),
     "sync": fields.choice(*get_args(Sync)),
+    "regions": fields.optional(fields.choice(*get_args(Spread))),
     "failure_mode": fields.optional(fields.failure_mode),
     "cost": fields.whole(1),
     "status": fields.whole(400, 599),

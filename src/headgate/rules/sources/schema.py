@@ -42,6 +42,7 @@ class SettingsTable(_Table):
     warning_at: int | None = None
     warning_until: int | None = None
     default_tier: str | None = None
+    regions: str | None = None
 
 
 class RuleTable(_Table):
@@ -61,6 +62,7 @@ class RuleTable(_Table):
     priority: int = 0
     group: str = ""
     sync: str = ""
+    regions: str = ""
     failure_mode: str = ""
     cost: int = 1
     status: int = 429

@@ -82,6 +82,9 @@ class Rule(_Model):
     priority: int | None = None
     group: str | None = None
     sync: Literal["exact", "leased"] | None = None
+    regions: Literal["separate", "central", "quota", "quota_auto", "synced"] | None = Field(
+        None, description="How several regions share the limit; null: as the rules' settings say."
+    )
     failure_mode: FailureMode | None = None
     cost: int | None = None
     status: int | None = Field(None, ge=400, le=599)

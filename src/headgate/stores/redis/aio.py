@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar, cast
 from headgate.core.check import Charge, Check, Client, Group, Result
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States, single
+from headgate.core.ledger import Counted, Page, Swap
 from headgate.core.reservation import Claim, Expired
 from headgate.errors import IdempotencyConflict, StoreError
 from headgate.stores.observer import StoreObserver
@@ -100,6 +101,15 @@ class AsyncRedisStore:
 
     async def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
         await self._follow(self._plans.adjust(refunds, surcharges))
+
+    async def counts(self, checks: Sequence[Check]) -> list[Counted | None]:
+        return await self._follow(self._plans.counts(checks))
+
+    async def read(self, names: Sequence[str]) -> list[Page]:
+        return await self._follow(self._plans.read(names))
+
+    async def swap(self, swaps: Sequence[Swap]) -> list[bool]:
+        return await self._follow(self._plans.swap(swaps))
 
     async def close(self) -> None:
         if self._lookout is not None:
