@@ -39,7 +39,9 @@ class RegionStatus:
     grants: int = 0  # keys for which this region has a share that was agreed on
     grant_failures: int = 0  # times that shares could not be agreed on
     synced_keys: int = 0  # keys whose counts are exchanged
-    synced_bound: int = 0  # the most that others let in of one key between two exchanges: a limit may be passed by it
+    synced_bound: int = (
+        0  # the most that the others let in of one key between two exchanges: limits may be passed by it
+    )
     synced_excess: int = 0  # units that were let in above limits, in all regions together, since the start
 
 

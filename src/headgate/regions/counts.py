@@ -85,7 +85,7 @@ class Counts:
         self._keys = 0
         self._offset_us: int | None = None  # what our own store's clock is ahead of ours, at least
         self._excess = 0
-        self._bounds = (0, 0, 0)  # since when, the largest growth since then, and before
+        self._bounds = dict.fromkeys(links, (0, 0, 0))  # since when, the largest growth since then, and before
         self.exchanges = [Exchange(self, link, self._interval_us, now_us) for link in links.values()]
 
     def table(self, space: str) -> dict[str, Known]:
@@ -165,9 +165,8 @@ class Counts:
 
     @property
     def bound(self) -> int:
-        """The most that others let in of one key, and was heard at once, in the last minute or two."""
-        _, current, before = self._bounds
-        return max(current, before)
+        """The most that others let in of one key and was heard at once, in the last minute or two: added up."""
+        return sum(max(current, before) for _, current, before in self._bounds.values())
 
     def active(self, since_us: int) -> list[Known]:
         """Keys that were asked for since then. Others are forgotten when what is known of them is over."""
@@ -190,10 +189,10 @@ class Counts:
                 most = max(most, known.merge(region, one))
             if ours is not None:
                 self._judge(known, ours, at_us)
-        since_us, current, before = self._bounds
+        since_us, current, before = self._bounds[region]
         if at_us - since_us >= BOUND_US:
             since_us, current, before = at_us, 0, current if at_us - since_us < 2 * BOUND_US else 0
-        self._bounds = (since_us, max(current, most), before)
+        self._bounds[region] = (since_us, max(current, most), before)
 
     def _judge(self, known: Known, ours: Counted, at_us: int) -> None:
         """Whether all regions together have let in more than the limit, in the bucket that our store is in."""

@@ -25,8 +25,9 @@ def floors(limit: int, weights: Weights, part: float) -> dict[str, int]:
 
     For each region, those of all others together are at most `part` of the limit; but 1 each, where there is enough.
     """
-    least = min(weights.values())
-    others = max(1, sum(weights.values()) - least)
+    if len(weights) == 1:
+        return dict.fromkeys(weights, limit)
+    others = sum(weights.values()) - min(weights.values())
     own = {name: int(limit * part * weight / others) for name, weight in weights.items()}
     heavier = sorted(weights, key=lambda name: (-weights[name], name))
     left = limit - sum(own.values())

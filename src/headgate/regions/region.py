@@ -111,6 +111,8 @@ def _module(name: str) -> Any:
 
 def _check(name: str, members: tuple[Member, ...], names: list[str], central: str | None) -> None:
     known = ", ".join(map(repr, names))
+    if name not in names:
+        raise ValueError(f"name: {name!r} is not one of the members ({known or 'there are none'})")
     for member in members:
         if not isinstance(member.name, str) or not member.name or not member.name.isprintable():
             raise ValueError(f"members: name: must be a text that is not empty, got {member.name!r}")
@@ -125,8 +127,6 @@ def _check(name: str, members: tuple[Member, ...], names: list[str], central: st
     if len(set(names)) != len(names):
         twice = next(one for one in names if names.count(one) > 1)
         raise ValueError(f"members: {twice!r} is listed twice")
-    if name not in names:
-        raise ValueError(f"name: {name!r} is not one of the members ({known or 'there are none'})")
     if central is not None and central not in names:
         raise ValueError(f"central: {central!r} is not one of the members ({known})")
 

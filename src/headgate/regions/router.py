@@ -48,8 +48,9 @@ class _Trip:
     decided: Result | None = None  # here
 
     @property
-    def mixed(self) -> bool:
-        return self.here is not None and self.far is not None
+    def waits(self) -> bool:
+        """Whether the central region is to be asked only if our own store allows it."""
+        return self.here is not None and self.far is not None and not self.group.peek
 
     def unasked(self) -> dict[int, Outcome]:
         """Of checks that the central region was not asked about, or did not answer: they stand in nobody's way."""
@@ -189,9 +190,9 @@ class Router:
         """Decide groups. The answer to one may be a `StoreError`: others are not concerned."""
         trips = [self._trip(group) for group in groups]
         yield from self._first(trips)
-        mixed = [trip for trip in trips if trip.mixed and trip.answer is None]
-        if mixed:
-            yield from self._second(mixed)
+        rest = [trip for trip in trips if trip.far is not None and trip.answer is None]
+        if rest:
+            yield from self._second(rest)
         for trip in trips:
             if trip.answer is None:
                 trip.answer = self._whole(trip, {})
@@ -295,7 +296,9 @@ class Router:
     def _first(self, trips: list[_Trip]) -> Steps[None]:
         """Ask our own store, and the central region about groups that are all its own; peeks go to both at once."""
         here = [trip for trip in trips if trip.here is not None and (trip.here.checks or trip.here.penalty)]
-        far = [trip for trip in trips if trip.far is not None and (trip.here is None or trip.group.peek)]
+        first = next((place for place, trip in enumerate(trips) if trip.waits), len(trips))
+        far = [trip for trip in trips[:first] if trip.far is not None]  # later ones are not to overtake it
+        far += [trip for trip in trips[first:] if trip.far is not None and trip.group.peek]
         asks = []
         if here:
             asks.append(Ask(HERE, "check", ([trip.here for trip in here],)))
@@ -320,10 +323,10 @@ class Router:
             else:
                 trip.answer = _named(one, self._central)
 
-    def _second(self, mixed: list[_Trip]) -> Steps[None]:
-        """Ask the central region about groups that fit here; undo those that do not fit there."""
+    def _second(self, trips: list[_Trip]) -> Steps[None]:
+        """Ask the central region about groups that fit here, if they are here at all; undo what does not fit there."""
         fitting = []
-        for trip in mixed:
+        for trip in trips:
             if trip.here is not None and trip.decided is not None and _refuses(trip.here, trip.decided):
                 trip.answer = self._whole(trip, trip.unasked())
             else:
@@ -350,7 +353,11 @@ class Router:
     def _allowed_there(self, trip: _Trip, answer: Answer) -> bool:
         """Take note of what the central region said of a group that fits here."""
         assert trip.far is not None
-        result = self._fallen_back(trip.far, answer) if isinstance(answer, StoreError) else answer
+        result = answer
+        if (
+            isinstance(answer, StoreError) and trip.here is not None
+        ):  # else it is all that was asked for, and the answer
+            result = self._fallen_back(trip.far, answer)
         if not isinstance(result, Result):
             trip.answer = _named(result, self._central)
             return False
