@@ -1,5 +1,5 @@
 """All cases, in the order of the table."""
 
-from tests.chaos import clocks, crowds, failovers, outages
+from tests.chaos import clocks, crowds, failovers, outages, regions
 
-CASES = (*failovers.CASES, *outages.CASES, *crowds.CASES, *clocks.CASES)
+CASES = (*failovers.CASES, *outages.CASES, *crowds.CASES, *clocks.CASES, *regions.CASES)

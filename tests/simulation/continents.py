@@ -1,8 +1,8 @@
 """Regions in virtual time: stores with clocks of their own, nodes in each, and links that lose, delay and get cut.
 
 Everything follows from a seed. A call to another region may get lost on its way there, or on its way back, or be late:
-then it is given up, and done all the same. A link may be cut for a while, in both directions. Nodes crash and begin with
-nothing. Clocks of stores are off by seconds, and those of nodes do not run quite right.
+then it is given up, and done all the same. A link may be cut for a while, in both directions. Nodes crash and begin
+with nothing. Clocks of stores are off by seconds, and those of nodes do not run quite right.
 """
 
 from __future__ import annotations

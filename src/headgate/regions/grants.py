@@ -11,7 +11,8 @@ used. So what is let in never exceeds the limit, however shares move; what a reg
 its own as long as it counts.
 
 The windows of a fixed_window are told apart by their number, as clocks are off: some regions may be in the next
-one when others are not. Other algorithms have no such windows: what they have used only fades, and the number is 0.
+one when others are not. A share that may still hold when the next one begins counts in both. Other algorithms have no
+such windows: what they have used only fades, and the number is 0.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Report(NamedTuple):
     """What a region says of one key."""
 
     used: int  # of the limit, by the region's own store
-    number: int  # of the window in which that was
+    number: int  # of the window in which that was, and
+    last: int  # of the one that it may be in when a share ends that it gets now, at most
     as_of_us: int  # no later than when that was read
     asked: int  # of this node since its last report, be it let in or not
 
@@ -53,20 +55,20 @@ class Entry(NamedTuple):
     drop_us: int  # until then, it may still be using a larger share that it had before
     high: int  # what it may have used in this window, at most
     number: int  # of the window
+    last: int  # of the window in which its share ends, at most
     want: int
     demand: int  # what one node was asked for between two reports, fading
     demand_us: int  # as of when
     past_number: int = -1  # of the window before, and what it may have used in that
     past_high: int = 0
 
-    def held(self, floor: int, number: int, now_us: int) -> int:
+    def held(self, floor: int, number: int) -> int:
         """What others must leave to it in a window."""
-        if number == self.number:
+        if number > self.last:
+            return floor
+        if number >= self.number:
             return max(self.high, floor)
-        if number < self.number:
-            return max(self.past_high if number == self.past_number else self.high, floor)
-        share = self.share if now_us < self.until_us else floor
-        return max(share, self.high if now_us < self.drop_us else 0, floor)
+        return max(self.past_high if number == self.past_number else max(self.high, self.past_high), floor)
 
 
 class Grant(NamedTuple):
@@ -108,11 +110,9 @@ def renewed(sheet: Sheet, me: str, report: Report, now_us: int, terms: Terms) ->
     mine = entries.pop(me, None)
     before, high, drop_us, past = _known(mine, report, floor, now_us)
     number = report.number if mine is None else max(report.number, mine.number)
-    held = sum(
-        entries[name].held(least, number, now_us) if name in entries else least
-        for name, least in terms.floors.items()
-        if name != me
-    )
+    last = max(report.last, number)
+    # A share may still hold when the next window begins, and others may be in that already.
+    held = max(_held(entries, me, one, terms) for one in range(number, last + 1))
     demand, demand_us = _demand(mine, report, now_us, terms)
     used = report.used if mine is None or report.number >= mine.number else mine.high
     wanted = terms.floors[me] if demand == 0 else _wanted(entries, me, used + AHEAD * demand, before, now_us, terms)
@@ -122,9 +122,18 @@ def renewed(sheet: Sheet, me: str, report: Report, now_us: int, terms: Terms) ->
         drop_us = max(drop_us, mine.until_us)
     until_us = now_us + terms.term_us
     want = used + AHEAD * demand
-    entry = Entry(share, until_us, drop_us, max(high, share), number, want, demand, demand_us, *past)
-    settled = demand == 0 and entry.high <= max(floor, used)
+    entry = Entry(share, until_us, drop_us, max(high, share), number, last, want, demand, demand_us, *past)
+    settled = demand == 0 and entry.high <= max(floor, used) and (last == number or entry.high <= floor)
     return Sheet(sheet.fence + 1, {**entries, me: entry}), Grant(share, until_us, settled)
+
+
+def _held(entries: Entries, me: str, number: int, terms: Terms) -> int:
+    """What the others hold in a window."""
+    return sum(
+        entries[name].held(least, number) if name in entries else least
+        for name, least in terms.floors.items()
+        if name != me
+    )
 
 
 def _known(mine: Entry | None, report: Report, floor: int, now_us: int) -> tuple[int, int, int, tuple[int, int]]:

@@ -147,7 +147,7 @@ class Shares:
         heard_us = self._now_us()
         swaps, grants = [], []
         for held, name, result, page in zip(keys, names, used, pages, strict=True):
-            report = self._report(held, result, read_us)
+            report = self._report(held, result, read_us, heard_us)
             held.page_us, held.seen_us = page.now_us, heard_us
             sheet, grant = renewed(Sheet.of(page.text), self._me, report, page.now_us, held.terms)
             swaps.append(Swap(name, page.text, sheet.text(), 2 * held.terms.window_us + 2 * self._term_us))
@@ -168,12 +168,16 @@ class Shares:
                 self._drop(held)
         return True
 
-    def _report(self, held: Held, result: Result, read_us: int) -> Report:
+    def _report(self, held: Held, result: Result, read_us: int, heard_us: int) -> Report:
         quota = held.check.quota
-        number = result.now_us // quota.window_us if quota.algorithm == "fixed_window" else 0
+        number = last = 0
+        if quota.algorithm == "fixed_window":
+            number = result.now_us // quota.window_us
+            lives_us = heard_us - read_us + self._term_us
+            last = (result.now_us + lives_us + (lives_us >> DRIFT) + 1) // quota.window_us
         passed_us = max(0, read_us - held.seen_us)
         as_of_us = held.page_us + passed_us - (passed_us >> DRIFT) if held.seen_us else 0
-        return Report(quota.limit - result.outcomes[0].remaining, number, as_of_us, held.asked)
+        return Report(quota.limit - result.outcomes[0].remaining, number, last, as_of_us, held.asked)
 
     def _drop(self, held: Held) -> None:
         """Nobody asks for it, and it has given back what it did not need."""

@@ -13,10 +13,18 @@ NOW = 10 * HOUR
 
 
 def grant(
-    sheet: Sheet, name: str, now: int, *, used: int = 0, asked: int = 0, as_of: int = 0, window: int = 10
+    sheet: Sheet,
+    name: str,
+    now: int,
+    *,
+    used: int = 0,
+    asked: int = 0,
+    as_of: int = 0,
+    window: int = 10,
+    crosses: int = 0,
 ) -> Grant:
     """A region renews its share; the sheet is changed in place, as a page in a store is."""
-    after, given = renewed(sheet, name, Report(used, window, as_of, asked), now, TERMS)
+    after, given = renewed(sheet, name, Report(used, window, window + crosses, as_of, asked), now, TERMS)
     sheet.entries.clear()
     sheet.entries.update(after.entries)
     return given
@@ -65,11 +73,23 @@ def test_a_region_whose_clock_is_ahead_still_holds_what_it_used_in_the_window_of
     assert grant(sheet, "us", after, asked=200, window=11, as_of=after).share == 96
 
 
-def test_a_region_whose_clock_is_behind_has_its_share_in_the_next_window_too() -> None:
+def test_a_share_that_may_outlast_its_window_counts_in_the_next_one_too() -> None:
     sheet = Sheet.of(None)
-    assert grant(sheet, "eu", NOW, asked=200).share == 96
+    assert grant(sheet, "eu", NOW, asked=200, crosses=1).share == 96
     assert grant(sheet, "us", NOW + 1, asked=200, window=11).share == 2
-    assert grant(sheet, "us", NOW + TERM, asked=200, window=11).share == 96  # its share has ended
+    over = NOW + 10 * TERM
+    assert grant(sheet, "us", over, asked=200, window=11).share == 2  # it has ended; but when, nobody knows
+    assert grant(sheet, "us", over, asked=200, window=12).share == 96
+    # It says what it has used there.
+    assert grant(sheet, "eu", over, used=5, as_of=over, window=11).share == 5
+    assert grant(sheet, "ap", over, asked=200, window=11).share == 48
+
+
+def test_a_share_that_may_reach_into_the_next_window_leaves_what_others_hold_there() -> None:
+    sheet = Sheet.of(None)
+    assert grant(sheet, "eu", NOW, asked=200, window=11).share == 96
+    assert grant(sheet, "us", NOW, asked=200, window=10, crosses=1).share == 2
+    assert grant(sheet, "us", NOW, asked=200, window=10).share == 96 - 94
 
 
 def test_demand_fades_and_the_share_is_given_back() -> None:
@@ -92,6 +112,6 @@ def test_a_node_without_demand_does_not_take_away_the_share_of_its_region() -> N
 def test_every_page_has_a_fence_of_its_own() -> None:
     sheet = Sheet.of(None)
     for fence in range(1, 4):
-        sheet, _ = renewed(sheet, "eu", Report(0, 10, 0, 1), NOW, TERMS)
+        sheet, _ = renewed(sheet, "eu", Report(0, 10, 10, 0, 1), NOW, TERMS)
         assert Sheet.of(sheet.text()) == sheet
         assert sheet.fence == fence
