@@ -17,11 +17,23 @@ from time import monotonic
 
 from rich.console import Console
 
-from benchmarks import contenders, footprint, leases, memory, redis_async, redis_sync, report, rules, service, web
+from benchmarks import (
+    contenders,
+    footprint,
+    leases,
+    memory,
+    redis_async,
+    redis_sync,
+    regions,
+    report,
+    rules,
+    service,
+    web,
+)
 from benchmarks.plan import FULL, QUICK, Plan
 from tests.servers import Server, binaries
 
-SECTIONS = ("memory", "redis", "async", "footprint", "rules", "web", "service", "leases")
+SECTIONS = ("memory", "redis", "async", "footprint", "rules", "web", "service", "leases", "regions")
 SLOW = ("web", "service")  # not part of a quick run, unless they are named
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 
@@ -86,6 +98,8 @@ def run(name: str, plan: Plan, binary: Path | None, loader: Path | None) -> repo
         return footprint.run(plan)
     if name == "rules":
         return rules.run(plan)
+    if name == "regions":
+        return regions.run(plan)
     assert binary is not None
     with Server(binary) as server:
         if name in SLOW:

@@ -5,14 +5,21 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
 from tests.simulation.continents import Admission, Mode, World, faults_of_counts, faults_of_shares
-from tests.simulation.test_leases import seeds
 
+SEEDS = os.environ.get("HEADGATE_SIMULATION_SEEDS", "40")
 FAULTS = {"quota_auto": faults_of_shares, "synced": faults_of_counts}
+
+
+def seeds() -> Iterator[int]:
+    first, _, last = SEEDS.rpartition("-")
+    return iter(range(int(first or 1), int(last) + 1))
 
 
 @pytest.mark.parametrize("mode", ["quota_auto", "synced"])
