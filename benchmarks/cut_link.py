@@ -1,7 +1,7 @@
 """`python -m benchmarks.cut_link`: one link between two of three regions is cut for ten seconds; what is let in, drawn.
 
-One user is asked for in all regions alike, and has a limit that is reached some time after the cut began. The picture
-goes to docs/explanation/one-cut-link.svg.
+One user is asked for in all regions, mostly in one of the two that are cut apart, and has a limit that is reached in
+the end. The picture goes to docs/explanation/one-cut-link.svg.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tests.integration.limiters import calm
 
 PICTURE = Path(__file__).parents[1] / "docs" / "explanation" / "one-cut-link.svg"
 MODES = ("central", "quota", "quota_auto", "synced")
-LIMIT = 300
-PAUSE = 0.1  # seconds between two requests of one region
-SECONDS = 25.0
+LIMIT = 600
+PAUSES = {"us": 0.05, "eu": 0.2, "ap": 0.2}  # seconds between two requests of one region
+SECONDS = 30.0
 CUT = (5.0, 15.0)
 LINK = ("eu", "us")  # eu is the central region
 COLOURS = {"eu": "#2563eb", "us": "#dc2626", "ap": "#059669", "all": "#111827"}
@@ -51,7 +51,7 @@ def measured(mode: Any) -> Run:
             while (now := time.monotonic() - began) < SECONDS:
                 if limiters[name].check(user="alice").allowed:
                     run[name].append(now)
-                time.sleep(max(0.0, PAUSE - (time.monotonic() - began - now)))
+                time.sleep(max(0.0, PAUSES[name] - (time.monotonic() - began - now)))
 
         threads = [threading.Thread(target=ask, args=(name,)) for name in NAMES]
         for thread in threads:
@@ -106,7 +106,7 @@ def panel(mode: str, run: Run, left: float, top: float) -> list[str]:
         f'<text x="{left + WIDTH - 4}" y="{y(LIMIT) - 4:.1f}" text-anchor="end" fill="#6b7280">limit</text>',
         f'<path d="M{left} {top}V{top + HEIGHT}H{left + WIDTH}" fill="none" stroke="#111827"/>',
     ]
-    for units in range(0, LIMIT + 1, 100):
+    for units in range(0, LIMIT + 1, 200):
         parts.append(f'<text x="{left - 6}" y="{y(units) + 4:.1f}" text-anchor="end">{units}</text>')
     for seconds in range(0, int(SECONDS) + 1, 5):
         parts.append(f'<text x="{x(seconds):.1f}" y="{top + HEIGHT + 16}" text-anchor="middle">{seconds} s</text>')

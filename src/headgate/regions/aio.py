@@ -18,7 +18,7 @@ from headgate.limiter.spreading import RegionStatus
 from headgate.regions.region import Region
 from headgate.regions.router import Router
 from headgate.regions.steps import HERE, Ask, Duty, Steps
-from headgate.regions.ways import WAYS, outcome_of, refusal
+from headgate.regions.ways import WAYS, refusal, told_of
 from headgate.rules.holder import Holder
 from headgate.rules.rule import FailureMode
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
@@ -80,7 +80,7 @@ class AsyncRegionalStore:
             return nothing
         limit_of = router.limiting(mode, template)
         ways: dict[int, AsyncSingle | None] = {}
-        synced = mode == "synced"
+        synced, counts = mode == "synced", router.counts
 
         async def check(subject: str, cost: int) -> Decision:
             if self._clock is not None:
@@ -98,9 +98,10 @@ class AsyncRegionalStore:
                 return refusal(router, mode, template, states, subject, cost)
             decision = await way(subject, cost)
             if synced:
-                router.counts.heard(decision.at_us, router.now_us())
-                if limit != template.quota.limit:  # what is told is of the whole limit
-                    return single((template,), outcome_of(decision), decision.at_us, cost, states, subject)
+                if counts.wants_time:
+                    counts.heard(decision.at_us, router.now_us())
+                if limit != template.quota.limit:
+                    return told_of(template, decision, cost, states, subject)
             return decision
 
         return check

@@ -23,7 +23,7 @@ from headgate.regions.region import Region
 from headgate.regions.steps import HERE, Ask, Steps
 
 MAX_KEYS: Final = 100_000  # that are remembered; others keep to their share by weight
-AT_ONCE: Final = 512  # keys in one call
+AT_ONCE: Final = 4_096  # keys in one call
 BUCKETS: Final = 3  # of each key and region that are remembered: clocks are off, and one fades
 SOON: Final = 20  # a key that was not asked for of late is asked about at once, but so often in an interval at most
 BOUND_US: Final = 60_000_000  # for which the largest growth is told, at least
@@ -32,13 +32,15 @@ BOUND_US: Final = 60_000_000  # for which the largest growth is told, at least
 class Known:
     """One key: the others' counts, and what is needed to ask for them."""
 
-    __slots__ = ("check", "excess", "peers", "share", "touched_us", "window_us")
+    __slots__ = ("_sliding", "check", "excess", "peers", "share", "totals", "touched_us", "window_us")
 
     def __init__(self, check: Check, share: int) -> None:
         self.check = check._replace(cost=1, enforced=True)
         self.window_us = check.quota.window_us
+        self._sliding = check.quota.algorithm == "sliding_window_counter"
         self.share = share  # of this region, by weight
         self.peers: dict[str, dict[int, int]] = {}  # by region: what it has counted in which bucket
+        self.totals: dict[int, int] = {}  # of all regions
         self.touched_us = 0  # when it was last asked for
         self.excess: tuple[int, int] = (0, 0)  # by how much the limit was passed, in which bucket
 
@@ -53,18 +55,27 @@ class Known:
                 grown += count - known
         for number in sorted(counts)[:-BUCKETS]:
             del counts[number]
-        self.peers[region] = counts  # as a whole: others are reading
+        if grown:
+            self.peers[region] = counts
+            totals: dict[int, int] = {}
+            for peer in list(self.peers.values()):
+                for number, count in peer.items():
+                    totals[number] = totals.get(number, 0) + count
+            self.totals = totals  # as a whole: others are reading
         return grown
+
+    def forget(self) -> None:
+        self.peers, self.totals, self.excess = {}, {}, (0, 0)
 
     def others(self, now_us: int) -> int:
         """What the others' counts come to, by the time of our own store; rounded up."""
-        index, past = divmod(now_us, self.window_us)
-        current = previous = 0
-        for counts in self.peers.values():
-            current += counts.get(index, 0)
-            previous += counts.get(index - 1, 0)
-        if previous and self.check.quota.algorithm == "sliding_window_counter":
-            current += -(-previous * (self.window_us - past) // self.window_us)
+        totals, window_us = self.totals, self.window_us
+        number = now_us // window_us
+        current = totals.get(number, 0)
+        if self._sliding:
+            previous = totals.get(number - 1, 0)
+            if previous:
+                current += -(-previous * ((number + 1) * window_us - now_us) // window_us)
         return current
 
 
@@ -84,6 +95,8 @@ class Counts:
         self._shares: dict[int, int] = {}
         self._keys = 0
         self._offset_us: int | None = None  # what our own store's clock is ahead of ours, at least
+        self.wants_time = True  # whether to tell, when our own store answers
+        self._failing: frozenset[Link] = frozenset()
         self._excess = 0
         self._bounds = dict.fromkeys(links, (0, 0, 0))  # since when, the largest growth since then, and before
         self.exchanges = [Exchange(self, link, self._interval_us, now_us) for link in links.values()]
@@ -121,11 +134,10 @@ class Counts:
         if known is None:
             return self.share(quota)
         limit = quota.limit
-        if known.peers and self._offset_us is not None:
+        if known.totals and self._offset_us is not None:
             limit -= known.others(at_us + self._offset_us)
-        for link in self._links.values():
-            if link.failing and link.cut:
-                return min(limit, known.share)
+        if self._failing and any(link.cut for link in self._failing):
+            return min(limit, known.share)
         return limit
 
     def store_us(self, at_us: int) -> int | None:
@@ -135,6 +147,7 @@ class Counts:
     def heard(self, store_us: int, at_us: int) -> None:
         """Our own store has answered by now: at this time of its own."""
         self._offset_us = store_us - at_us
+        self.wants_time = False
 
     def share(self, quota: Quota) -> int:
         """This region's part of a limit by weight."""
@@ -150,7 +163,7 @@ class Counts:
         for check in checks:
             known = self._tables.get(check.space, {}).get(check.subject)
             if known is not None:
-                known.peers, known.excess = {}, (0, 0)
+                known.forget()
 
     def forked(self) -> None:
         self._lock = Lock()
@@ -167,6 +180,11 @@ class Counts:
     def bound(self) -> int:
         """The most that others let in of one key and was heard at once, in the last minute or two: added up."""
         return sum(max(current, before) for _, current, before in self._bounds.values())
+
+    def listened(self) -> None:
+        """An exchange has ended, one way or the other."""
+        self.wants_time = True  # clocks drift, and jump
+        self._failing = frozenset(link for link in self._links.values() if link.failing)
 
     def active(self, since_us: int) -> list[Known]:
         """Keys that were asked for since then. Others are forgotten when what is known of them is over."""
@@ -246,8 +264,10 @@ class Exchange:
             theirs, ours = yield [Ask(self._link.name, "counts", (checks,)), Ask(HERE, "counts", (checks,))]
             if isinstance(theirs, StoreError):
                 self._link.failed(theirs, asked_us)
+                self._counts.listened()
                 return
             self._link.answered()
             self._link.heard_us = asked_us
+            self._counts.listened()
             nothing: list[Counted | None] = [None] * len(keys)
             self._counts.merge(self._link.name, keys, theirs, nothing if isinstance(ours, StoreError) else ours)

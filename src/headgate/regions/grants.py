@@ -25,6 +25,7 @@ from headgate.regions.division import fair
 
 AHEAD: Final = 2  # a region wants what it has used, and so many times what it was asked for between two reports
 FADES: Final = 3  # times in a term, demand is halved
+FRESH: Final = 5  # of six parts of a term are left of a share that was given just now
 
 
 class Terms(NamedTuple):
@@ -97,6 +98,14 @@ class Sheet(NamedTuple):
 
     def text(self) -> str:
         return json.dumps((self.fence, self.entries), separators=(",", ":"))
+
+
+def shared(sheet: Sheet, me: str, report: Report, now_us: int, terms: Terms) -> Grant | None:
+    """The share that another node of the region was given just now, and that will do; None: there is no such."""
+    mine = sheet.entries.get(me)
+    if mine is None or mine.until_us - now_us <= terms.term_us * FRESH // (FRESH + 1) or report.asked > mine.demand:
+        return None
+    return Grant(mine.share, mine.until_us, settled=False)
 
 
 def renewed(sheet: Sheet, me: str, report: Report, now_us: int, terms: Terms) -> tuple[Sheet, Grant]:

@@ -308,7 +308,8 @@ class Router:
         for trip, one in zip(here, _each(next(answers), here) if here else (), strict=True):
             if isinstance(one, Result):
                 trip.decided = one
-                self.counts.heard(one.now_us, self.now_us())
+                if self.counts.wants_time:
+                    self.counts.heard(one.now_us, self.now_us())
                 if one.block is not None and not one.outcomes:
                     trip.answer = one  # the client was blocked before
             else:

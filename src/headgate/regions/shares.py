@@ -15,13 +15,14 @@ from headgate.core.ledger import Page, Swap
 from headgate.core.quota import Quota
 from headgate.errors import StoreError
 from headgate.regions.division import floors
-from headgate.regions.grants import Report, Sheet, Terms, renewed
+from headgate.regions.grants import Grant, Report, Sheet, Terms, renewed, shared
 from headgate.regions.link import Link
 from headgate.regions.region import Region
 from headgate.regions.steps import HERE, Ask, Steps
 
 MAX_KEYS: Final = 100_000  # that are remembered; others have their floor
-AT_ONCE: Final = 256  # keys in one call
+AT_ONCE: Final = 1_024  # keys in one call: it takes a server some milliseconds
+IDLE: Final = 10  # reports without demand here, after which a key is left to other nodes of the region
 DRIFT: Final = 10  # a share ends early by its time shifted by so many bits: clocks run differently fast
 MARGIN_US: Final = 250_000  # and by this, or a quarter: what was decided to be asked must have been asked by then
 
@@ -29,7 +30,7 @@ MARGIN_US: Final = 250_000  # and by this, or a quarter: what was decided to be 
 class Held:
     """This region's share of one key, as far as this node knows."""
 
-    __slots__ = ("asked", "check", "floor", "page_us", "seen_us", "share", "terms", "until_us")
+    __slots__ = ("asked", "check", "floor", "idle", "page_us", "seen_us", "share", "terms", "until_us")
 
     def __init__(self, check: Check, terms: Terms, floor: int) -> None:
         self.check = check._replace(cost=1, enforced=True)
@@ -38,6 +39,7 @@ class Held:
         self.share = floor
         self.until_us = 0
         self.asked = 0  # since the last report
+        self.idle = 0  # reports without demand, one after the other
         self.page_us = 0  # the time on the page when it was last read,
         self.seen_us = 0  # and here, after that
 
@@ -149,24 +151,38 @@ class Shares:
         for held, name, result, page in zip(keys, names, used, pages, strict=True):
             report = self._report(held, result, read_us, heard_us)
             held.page_us, held.seen_us = page.now_us, heard_us
-            sheet, grant = renewed(Sheet.of(page.text), self._me, report, page.now_us, held.terms)
-            swaps.append(Swap(name, page.text, sheet.text(), 2 * held.terms.window_us + 2 * self._term_us))
-            grants.append((grant, report, page))
+            sheet = Sheet.of(page.text)
+            found = shared(sheet, self._me, report, page.now_us, held.terms)
+            if found is not None:
+                self._given(held, found, report, page, sent_us)
+                if held.idle > IDLE and not held.asked:  # there is somebody else to look after it
+                    self._drop(held)
+                continue
+            after, grant = renewed(sheet, self._me, report, page.now_us, held.terms)
+            swaps.append(Swap(name, page.text, after.text(), 2 * held.terms.window_us + 2 * self._term_us))
+            grants.append((held, grant, report, page))
+        if not swaps:
+            return True
         (written,) = yield [Ask(self._central, "swap", (swaps,))]
         if self._failed(written, sent_us):
             return False
-        for held, (grant, report, page), done in zip(keys, grants, written, strict=True):
-            if not done:  # somebody else was faster
+        for (held, grant, report, page), done in zip(grants, written, strict=True):
+            if done:
+                self._given(held, grant, report, page, sent_us)
+            else:  # somebody else was faster
                 with self._lock:
                     self._new.append(held)
-                continue
-            held.asked = max(0, held.asked - report.asked)
-            lives_us = grant.until_us - page.now_us
-            held.share = grant.share
-            held.until_us = sent_us + lives_us - (lives_us >> DRIFT) - min(MARGIN_US, lives_us // 4)
-            if grant.settled and not held.asked:
-                self._drop(held)
         return True
+
+    def _given(self, held: Held, grant: Grant, report: Report, page: Page, sent_us: int) -> None:
+        """Use a share from now on, until it ends."""
+        held.asked = max(0, held.asked - report.asked)
+        held.idle = 0 if report.asked else held.idle + 1
+        lives_us = grant.until_us - page.now_us
+        held.share = grant.share
+        held.until_us = sent_us + lives_us - (lives_us >> DRIFT) - min(MARGIN_US, lives_us // 4)
+        if grant.settled and not held.asked:
+            self._drop(held)
 
     def _report(self, held: Held, result: Result, read_us: int, heard_us: int) -> Report:
         quota = held.check.quota

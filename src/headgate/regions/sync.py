@@ -19,7 +19,7 @@ from headgate.limiter.spreading import RegionStatus
 from headgate.regions.region import Region
 from headgate.regions.router import Router
 from headgate.regions.steps import HERE, Ask, Duty, Steps
-from headgate.regions.ways import WAYS, outcome_of, refusal
+from headgate.regions.ways import WAYS, refusal, told_of
 from headgate.rules.holder import Holder
 from headgate.rules.rule import FailureMode
 from headgate.stores.protocol import AsyncStore, PeerStore, ReservingStore, Single, SingleStore, Store
@@ -78,7 +78,7 @@ class RegionalStore:
             return self._single_of(self._here, template._replace(quota=share), states)
         limit_of = router.limiting(mode, template)
         ways: dict[int, Single | None] = {}
-        synced = mode == "synced"
+        synced, counts = mode == "synced", router.counts
 
         def check(subject: str, cost: int) -> Decision:
             if self._clock is not None:
@@ -96,9 +96,10 @@ class RegionalStore:
                 return refusal(router, mode, template, states, subject, cost)
             decision = way(subject, cost)
             if synced:
-                router.counts.heard(decision.at_us, router.now_us())
-                if limit != template.quota.limit:  # what is told is of the whole limit
-                    return single((template,), outcome_of(decision), decision.at_us, cost, states, subject)
+                if counts.wants_time:
+                    counts.heard(decision.at_us, router.now_us())
+                if limit != template.quota.limit:
+                    return told_of(template, decision, cost, states, subject)
             return decision
 
         return check

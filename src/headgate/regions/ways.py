@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from headgate.core.check import Check, Outcome
-from headgate.core.decision import Decision, States, single
+from headgate.core.check import Check
+from headgate.core.decision import Decision, States, single, told
 from headgate.regions.router import Router
 from headgate.rules.rule import Spread
 
@@ -18,6 +18,10 @@ def refusal(router: Router, mode: Spread, template: Check, states: States | None
     return single((template,), outcome, router.store_us(), cost, states, subject)
 
 
-def outcome_of(decision: Decision) -> Outcome:
-    """The only outcome of a decision."""
-    return decision.basis.outcomes[0]
+def told_of(template: Check, decision: Decision, cost: int, states: States | None, subject: str) -> Decision:
+    """The same decision, as one on the whole limit: what remains is the same."""
+    basis: Any = decision._basis
+    if basis.__class__ is tuple and basis[7] is told:  # the figures do not depend on the limit
+        decision._basis = (basis[0], (template,), *basis[2:])
+        return decision
+    return single((template,), decision.basis.outcomes[0], decision.at_us, cost, states, subject)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headgate.regions.division import floors
-from headgate.regions.grants import Grant, Report, Sheet, Terms, renewed
+from headgate.regions.grants import Grant, Report, Sheet, Terms, renewed, shared
 
 WEIGHTS = {"eu": 1, "us": 1, "ap": 1}
 TERM = 3_000_000
@@ -107,6 +107,15 @@ def test_a_node_without_demand_does_not_take_away_the_share_of_its_region() -> N
     sheet = Sheet.of(None)
     busy = grant(sheet, "eu", NOW, asked=200).share
     assert grant(sheet, "eu", NOW + 1_000, asked=0).share == busy
+
+
+def test_a_share_that_another_node_was_given_just_now_will_do_unless_there_is_more_demand() -> None:
+    sheet = Sheet.of(None)
+    given = grant(sheet, "eu", NOW, asked=20)
+    assert shared(sheet, "eu", Report(0, 10, 10, 0, 20), NOW + TERM // 10, TERMS) == given
+    assert shared(sheet, "eu", Report(0, 10, 10, 0, 21), NOW + TERM // 10, TERMS) is None
+    assert shared(sheet, "eu", Report(0, 10, 10, 0, 20), NOW + TERM // 5, TERMS) is None
+    assert shared(sheet, "us", Report(0, 10, 10, 0, 1), NOW + 1, TERMS) is None
 
 
 def test_every_page_has_a_fence_of_its_own() -> None:
