@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any, Self
 
@@ -45,7 +45,7 @@ class Far(Proxy):
 class Continents:
     """The regions. Use as a context manager. `servers` are their stores; `links` the ways between, by from and to."""
 
-    def __init__(self, apart: float = APART, servers: dict[str, Server] | None = None) -> None:
+    def __init__(self, apart: float = APART, servers: Mapping[str, Server] | None = None) -> None:
         self.servers = {name: (servers or {}).get(name) or Server(topology_binary()) for name in NAMES}
         self.links: dict[tuple[str, str], Far] = {}
         self._apart = apart

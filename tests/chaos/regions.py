@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,8 +26,11 @@ LATE = INTERVAL + 1.0  # seconds for which regions may not know of one another: 
 LATE_WHEN_CUT = 4 * INTERVAL + 1.0  # until they keep to their shares: their patience, an interval, and a timeout
 
 
-def rules_of(mode: Any) -> list[Rule]:
-    return [Rule(id=mode, quota=calm(LIMIT, "fixed_window"), regions=mode, failure_mode="closed")]
+def rules() -> list[Rule]:
+    """One for each way; which one a request meets, its endpoint says."""
+    ways: tuple[Any, ...] = MODES
+    quota = calm(LIMIT, "fixed_window")
+    return [Rule(id=way, quota=quota, regions=way, endpoints=[f"/{way}"], failure_mode="closed") for way in ways]
 
 
 @dataclass
@@ -35,6 +38,7 @@ class Crowd:
     """Somebody in every region who asks without a pause, for one user after the other: a new one every few seconds."""
 
     limiters: dict[str, Limiter]
+    mode: str
     turn: float = 4.0  # seconds for each user
     passed: dict[tuple[str, str], list[float]] = field(default_factory=dict)  # by user and region: when
     errors: list[BaseException] = field(default_factory=list)
@@ -51,7 +55,7 @@ class Crowd:
             while not stop.wait(self.pause):
                 user = self.user()
                 try:
-                    if limiter.check(user=user).allowed:
+                    if limiter.check(user=user, endpoint=f"/{self.mode}").allowed:
                         self.passed.setdefault((user, name), []).append(time.monotonic())
                 except Exception as error:  # noqa: BLE001 - the case counts it
                     self.errors.append(error)
@@ -85,26 +89,25 @@ class Crowd:
 
 
 @contextmanager
-def regions(stack: ExitStack, mode: str, **options: Any) -> Iterator[tuple[Continents, dict[str, Limiter]]]:
-    continents = stack.enter_context(Continents(**options))
-    with ExitStack() as limiters:
-        given = rules_of(mode)
+def regions(**options: Any) -> Iterator[tuple[Continents, dict[str, Limiter]]]:
+    given = rules()
+    with Continents(**options) as continents, ExitStack() as stack:
         yield (
             continents,
             {
-                name: limiters.enter_context(Limiter(given, **continents.options(name, interval=INTERVAL)))
+                name: stack.enter_context(Limiter(given, **continents.options(name, interval=INTERVAL)))
                 for name in NAMES
             },
         )
         continents.heal()
 
 
-def everywhere(limiters: dict[str, Limiter], counts: dict[str, int], user: str = "alice") -> int:
+def everywhere(limiters: dict[str, Limiter], mode: str, counts: dict[str, int], user: str = "alice") -> int:
     passed: list[bool] = []
 
     def ask(name: str, count: int) -> None:
         for _ in range(count):
-            passed.append(limiters[name].check(user=user).allowed)
+            passed.append(limiters[name].check(user=user, endpoint=f"/{mode}").allowed)
 
     threads = [threading.Thread(target=ask, args=one) for one in counts.items()]
     for thread in threads:
@@ -116,12 +119,12 @@ def everywhere(limiters: dict[str, Limiter], counts: dict[str, int], user: str =
 
 def wishes(figures: Figures, quick: bool) -> None:
     """50, 30 and 20 at the same time, and then more everywhere."""
-    for mode in MODES:
-        with ExitStack() as stack, regions(stack, mode) as (_, limiters):
-            passed = first = everywhere(limiters, WISHES)
+    with regions() as (_, limiters):
+        for mode in MODES:
+            passed = first = everywhere(limiters, mode, WISHES)
             for _ in range(2 if quick else 10):
                 time.sleep(INTERVAL / 2)
-                passed += everywhere(limiters, dict.fromkeys(NAMES, 10))
+                passed += everywhere(limiters, mode, dict.fromkeys(NAMES, 10))
             bound = 0
             if mode == "synced":
                 settle(limiters)
@@ -132,10 +135,10 @@ def wishes(figures: Figures, quick: bool) -> None:
 
 def one_region(figures: Figures, quick: bool) -> None:
     """A user who stays in one region, when shares follow demand."""
-    with ExitStack() as stack, regions(stack, "quota_auto") as (_, limiters):
+    with regions() as (_, limiters):
         began, passed, at = time.monotonic(), 0, 0.0
         while time.monotonic() < began + (5 if quick else 10):
-            if limiters["us"].check(user="alice").allowed:
+            if limiters["us"].check(user="alice", endpoint="/quota_auto").allowed:
                 passed += 1
                 at = time.monotonic() - began
             time.sleep(0.005)
@@ -143,110 +146,95 @@ def one_region(figures: Figures, quick: bool) -> None:
         figures.within("… all others after", at, 5.0, "s")
 
 
+def remaining(limiters: dict[str, Limiter], user: str) -> set[int]:
+    """What regions say remains of a synced limit. They are asked for it, and nothing is charged."""
+    return {limiter.peek(user=user, endpoint="/synced").remaining for limiter in limiters.values()}
+
+
 def settle(limiters: dict[str, Limiter]) -> None:
-    """Until all regions have heard of all: two intervals, in which the key is in use and nothing is charged."""
+    """Until all regions have heard of all: two intervals."""
     until = time.monotonic() + 2 * INTERVAL + 1.0
     while time.monotonic() < until:
-        for limiter in limiters.values():
-            limiter.peek(user="alice")
+        remaining(limiters, "alice")
         time.sleep(0.05)
 
 
 def healing(figures: Figures, limiters: dict[str, Limiter], healed: float, counted: int) -> None:
     """How long it takes after healing until every region knows of all that was counted of a user during the cut."""
     deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        remaining = {limiter.peek(user="during").remaining for limiter in limiters.values()}  # in use, nothing charged
-        if remaining == {LIMIT - counted}:
-            break
+    while remaining(limiters, "during") != {LIMIT - counted} and time.monotonic() < deadline:
         time.sleep(0.02)
     figures.within("synced: counts converge after", time.monotonic() - healed, 2 * INTERVAL + 1.0, "s")
 
 
-def faults(
-    figures: Figures, fault: Callable[[Continents, dict[str, Limiter]], int], modes: Sequence[str], **options: Any
-) -> None:
-    """Have a crowd ask in every way while something happens; limits must hold for every single user."""
-    for mode in modes:
-        with ExitStack() as stack, regions(stack, mode, **options) as (continents, limiters):
-            crowd = Crowd(limiters, turn=8.0, pause=0.05)
-            with crowd.asking():
-                time.sleep(2)
-                counted = fault(continents, limiters)
-                if mode == "synced":
-                    healing(figures, limiters, time.monotonic(), counted)
-                time.sleep(2)
-            if mode == "synced":
-                share = -(-LIMIT // len(NAMES))
-                figures.at_most("synced: most of one user", crowd.most(), LIMIT + share + crowd.late(LATE_WHEN_CUT))
-                seen = max(limiter.regions().synced_excess for limiter in limiters.values())
-                figures.note("synced: above limits, as seen", seen)
-            else:
-                figures.at_most(f"{mode}: most of one user", crowd.most(), LIMIT)
-            figures.exactly(f"{mode}: errors to callers", len(crowd.errors))
+@contextmanager
+def crowds(limiters: dict[str, Limiter], **options: Any) -> Iterator[dict[str, Crowd]]:
+    """Somebody who asks in every way."""
+    found = {mode: Crowd(limiters, mode, **options) for mode in MODES}
+    with ExitStack() as stack:
+        for crowd in found.values():
+            stack.enter_context(crowd.asking())
+        yield found
+
+
+def tell(figures: Figures, asked: dict[str, Crowd], late: float, more: int = 0) -> None:
+    """Limits hold for every single user; that of synced counts but for what regions let in before they know."""
+    for mode, crowd in asked.items():
+        bound = crowd.late(late) + more if mode == "synced" else 0
+        figures.at_most(f"{mode}: most of one user", crowd.most(), LIMIT + bound)
+    figures.exactly("errors to callers", sum(len(crowd.errors) for crowd in asked.values()))
 
 
 def cut_links(figures: Figures, quick: bool) -> None:
     """Each link in turn; what was asked may arrive, and what was answered is late."""
-    seconds = 3 if quick else CUT_SECONDS
-
-    def fault(continents: Continents, limiters: dict[str, Limiter]) -> int:
-        counted = 0
-        for link in (("eu", "us"), ("us", "ap"), ("ap", "eu")):
-            time.sleep(1)
-            continents.sever(link)
-            time.sleep(seconds)
-            counted += everywhere(limiters, dict.fromkeys(NAMES, 4), "during")
-            continents.heal()
-        return counted
-
-    faults(figures, fault, MODES)
+    counted = 0
+    with regions() as (continents, limiters):
+        with crowds(limiters, turn=8.0, pause=0.05) as asked:
+            for link in (("eu", "us"), ("us", "ap"), ("ap", "eu")):
+                time.sleep(2)
+                continents.sever(link)
+                time.sleep(3 if quick else CUT_SECONDS)
+                counted += everywhere(limiters, "synced", dict.fromkeys(NAMES, 4), "during")
+                continents.heal()
+            healing(figures, limiters, time.monotonic(), counted)
+            time.sleep(2)
+        excess = max(limiter.regions().synced_excess for limiter in limiters.values())
+    tell(figures, asked, LATE_WHEN_CUT, more=-(-LIMIT // len(NAMES)))
+    figures.note("synced: above limits, as seen", excess)
 
 
 def killed(figures: Figures, quick: bool) -> None:
-    """A region's server dies, also that of the central region; it comes back with nothing."""
+    """A region's server dies, then that of the central region; each comes back with nothing.
 
-    def fault(continents: Continents) -> None:
-        for name in ("us", "eu"):
-            continents.servers[name].stop()
-            time.sleep(1 if quick else 5)
-            continents.servers[name].start()
-            time.sleep(1)
-
-    # Of a store that has lost its data, nobody knows what it had counted: each loss may let as much in again. So users
-    # who were asked for while it was lost are not judged by the limit, but those are who came later.
-    for mode in MODES:
-        with ExitStack() as stack, regions(stack, mode) as (continents, limiters):
-            crowd = Crowd(limiters)
-            with crowd.asking():
-                time.sleep(2)
-                fault(continents)
-            figures.exactly(f"{mode}: errors to callers", len(crowd.errors))
+    Of a store that lost its data, nobody knows what it had counted. So those who were asked for then are not judged.
+    """
+    with regions() as (continents, limiters):
+        with crowds(limiters) as during:
+            for name in ("us", "eu"):
+                time.sleep(1)
+                continents.servers[name].stop()
+                time.sleep(1 if quick else 5)
+                continents.servers[name].start()
+        for mode, crowd in during.items():
             figures.note(f"{mode}: most of one user, with data lost", crowd.most())
-            after = Crowd(limiters, turn=60.0)
-            time.sleep(2)
-            with after.asking():
-                time.sleep(2 if quick else 6)
-            bound = after.late(LATE) if mode == "synced" else 0
-            figures.at_most(f"{mode}: most of one user afterwards", after.most(), LIMIT + bound)
+        figures.exactly("errors to callers meanwhile", sum(len(crowd.errors) for crowd in during.values()))
+        time.sleep(4)
+        with crowds(limiters, turn=60.0, pause=0.05) as afterwards:
+            time.sleep(3 if quick else 8)
+    tell(figures, afterwards, LATE)
 
 
 def clock_off(figures: Figures, quick: bool) -> None:
     """A region's server is 5 s ahead."""
-    for mode in MODES:
-        with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
-            clock = Clock(directory)
-            clock.jump_to(5)
-            servers: dict[str, Any] = {
-                name: ServerOutOfTime(topology_binary(), clock=clock) if name == "ap" else None for name in NAMES
-            }
-            with regions(stack, mode, servers=servers) as (_, limiters):
-                crowd = Crowd(limiters, pause=0.05)
-                with crowd.asking():
-                    time.sleep(4 if quick else 12)
-            bound = crowd.late(LATE) if mode == "synced" else 0
-            figures.at_most(f"{mode}: most of one user", crowd.most(), LIMIT + bound)
-            figures.exactly(f"{mode}: errors to callers", len(crowd.errors))
+    with tempfile.TemporaryDirectory() as directory:
+        clock = Clock(directory)
+        clock.jump_to(5)
+        with (
+            regions(servers={"ap": ServerOutOfTime(topology_binary(), clock=clock)}) as (_, limiters),
+            crowds(limiters, pause=0.05) as asked,
+        ):
+            time.sleep(4 if quick else 12)
+    tell(figures, asked, LATE)
 
 
 CASES = (

@@ -229,7 +229,7 @@ class Router:
             region=self.region.name,
             peers={name: link.status() for name, link in self.links.items()},
             fallbacks=self._fallbacks,
-            grants=self.shares.keys,
+            grants=self.shares.live,
             grant_failures=self.shares.failures,
             synced_keys=self.counts.keys,
             synced_bound=self.counts.bound,

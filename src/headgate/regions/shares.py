@@ -21,7 +21,7 @@ from headgate.regions.region import Region
 from headgate.regions.steps import HERE, Ask, Steps
 
 MAX_KEYS: Final = 100_000  # that are remembered; others have their floor
-AT_ONCE: Final = 1_024  # keys in one call: it takes a server some milliseconds
+AT_ONCE: Final = 2_048  # keys in one call: it takes a server some milliseconds
 IDLE: Final = 10  # reports without demand here, after which a key is left to other nodes of the region
 DRIFT: Final = 10  # a share ends early by its time shifted by so many bits: clocks run differently fast
 MARGIN_US: Final = 250_000  # and by this, or a quarter: what was decided to be asked must have been asked by then
@@ -112,8 +112,10 @@ class Shares:
         self._lock = Lock()
 
     @property
-    def keys(self) -> int:
-        return self._keys
+    def live(self) -> int:
+        """Keys of which there is a share that was agreed on."""
+        at_us = self._now_us()
+        return sum(at_us < held.until_us for held in self.all())
 
     def due_us(self) -> int | None:
         if not self._keys:
