@@ -34,7 +34,7 @@ fmt: setup ## Format the code.
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
-chaos: setup ## Faults under load, on real servers, and whether their bounds hold (some three minutes).
+chaos: setup ## Faults under load, on real servers, and whether their bounds hold (some five minutes).
 	$(BIN)/python -m tests.chaos
 
 bench: setup ## Measure Headgate beside its peers, in one run (some minutes).

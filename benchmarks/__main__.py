@@ -25,6 +25,7 @@ from benchmarks import (
     memory,
     redis_async,
     redis_sync,
+    regions,
     report,
     rules,
     service,
@@ -34,7 +35,19 @@ from benchmarks import (
 from benchmarks.plan import FULL, QUICK, Plan
 from tests.servers import Server, binaries
 
-SECTIONS = ("memory", "redis", "async", "footprint", "rules", "web", "service", "leases", "cluster", "shards")
+SECTIONS = (
+    "memory",
+    "redis",
+    "async",
+    "footprint",
+    "rules",
+    "web",
+    "service",
+    "leases",
+    "cluster",
+    "shards",
+    "regions",
+)
 SLOW = ("web", "service", "shards")  # not part of a quick run, unless they are named
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 
@@ -103,6 +116,8 @@ def run(name: str, plan: Plan, binary: Path | None, loader: Path | None) -> repo
         return shards.run(plan)
     if name == "cluster":
         return cluster.run(plan)
+    if name == "regions":
+        return regions.run(plan)
     assert binary is not None
     with Server(binary) as server:
         if name in SLOW:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from headgate import AsyncLimiter, Decision, Quota, Rule
 from headgate.errors import StoreTimeout
+from headgate.regions import PeerStatus, RegionStatus
 from headgate.rules.sources.database import DatabaseSource
 from headgate.stores.leases import LeaseStatus
 from headgate.telemetry.meter import Meter
@@ -51,6 +52,7 @@ def service_metrics(directory: Path) -> Iterator[Metrics]:
             database=source.status,
             audit=AuditStatus,
             leases=lambda: LeaseStatus(checks=100, hits=98, calls=3, fetched=200, stranded=7, outstanding=90, keys=2),
+            regions=lambda: RegionStatus("eu", {"us": PeerStatus(5, 1, 0.4, cut=False)}, synced_bound=3),
             rejections=lambda: {"token_expired": 1},
         )
     finally:

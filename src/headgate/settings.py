@@ -23,6 +23,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import ErrorDetails
 
 from headgate.errors import InvalidSettings
+from headgate.regions import Member, Region
 from headgate.rules import fields
 from headgate.stores.urls import SCHEMES
 
@@ -107,6 +108,39 @@ ExistingFile = Annotated[Path, BeforeValidator(_file)]
 Token = Annotated[SecretStr, BeforeValidator(_token)]
 
 
+class MemberSettings(BaseModel):
+    """One of the regions: a table of `[[region.members]]`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    name: str
+    store: Annotated[SecretStr, BeforeValidator(_store)] | None = None  # None: it is our own
+    weight: int = Field(1, ge=1)
+
+
+class RegionSettings(BaseModel):
+    """`[region]`: which one this is, and who the others are."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    name: str
+    members: tuple[MemberSettings, ...]
+    central: str | None = None
+    interval: Duration = 1.0
+    term: Duration | None = None
+    floor: float = 0.05
+
+    def region(self) -> Region:
+        """Raises `ValueError`."""
+        members = [
+            Member(one.name, None if one.store is None else one.store.get_secret_value(), one.weight)
+            for one in self.members
+        ]
+        return Region(
+            self.name, members, central=self.central, interval=self.interval, term=self.term, floor=self.floor
+        )
+
+
 class Settings(BaseModel):
     """What `headgate serve` goes by. Durations are in seconds. Secrets are masked when it is shown."""
 
@@ -119,6 +153,7 @@ class Settings(BaseModel):
     grpc_address: Listen = Address("127.0.0.1", 8081)
     admin_token: Token | None = None  # None: one is made when first needed, and kept in data_dir
     data_token: Token | None = None  # None: anybody may check
+    region: RegionSettings | None = None  # None: there is only this one
     workers: int = Field(1, ge=1, le=256)
     data_dir: Annotated[Path, AfterValidator(Path.expanduser)]
     tls_certificate: ExistingFile | None = None
@@ -156,7 +191,9 @@ class Settings(BaseModel):
     def secrets(self) -> list[str]:
         """What no log may show."""
         tokens = [one.get_secret_value() for one in (self.admin_token, self.data_token) if one is not None]
-        passwords = [urlsplit(url).password for url in (self.store_url, self.database)]
+        members = () if self.region is None else self.region.members
+        stores = [member.store.get_secret_value() for member in members if member.store is not None]
+        passwords = [urlsplit(url).password for url in (self.store_url, self.database, *stores)]
         return [*tokens, *(form for one in passwords if one for form in (one, unquote(one)))]
 
     @property
@@ -235,7 +272,7 @@ def load(
         _of_environment(environ, warnings),
         {name: _Value(given, flag(name)) for name, given in (flags or {}).items() if given is not None},
     ):
-        values |= _with_secrets(layer, problems)
+        values |= _with_region(_with_secrets(layer, problems), values.get("region"), problems)
     try:
         settings = Settings(**{name: value.given for name, value in values.items()})
     except ValidationError as error:
@@ -315,6 +352,21 @@ def _with_secrets(layer: dict[str, _Value], problems: list[str]) -> dict[str, _V
     return layer
 
 
+def _with_region(layer: dict[str, _Value], table: _Value | None, problems: list[str]) -> dict[str, _Value]:
+    """The same with the region's name, which is all that flags and the environment can say, put into its table."""
+    named = layer.get("region")
+    if named is not None and isinstance(named.given, str):
+        if table is None:
+            problems.append(
+                f"{named.origin}: names this region, but nothing says who the others are: "
+                "that takes a file (--config) with [region] and [[region.members]]"
+            )
+            del layer["region"]
+        elif isinstance(table.given, Mapping):
+            layer["region"] = _Value({**table.given, "name": named.given}, table.origin)
+    return layer
+
+
 def _contradictions(settings: Settings) -> Iterator[str]:
     """What single values do not show."""
     if (settings.tls_certificate is None) != (settings.tls_key is None):
@@ -322,6 +374,13 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         yield f"{_both(given)} is set without {_both(missing)}: TLS needs both"
     if settings.tls_client_ca is not None and not settings.tls:
         yield f"{_both('tls_client_ca')} is set without {_both('tls_certificate')} and {_both('tls_key')}"
+    if settings.region is not None:
+        try:
+            settings.region.region()
+        except ValueError as error:
+            yield f"region: {error}"
+        if settings.in_memory or settings.embedded:
+            yield f"region is set, but other regions cannot reach this one's store: set {_both('store')}"
     open_ones = [
         f"{_both(name)} is {address}"
         for name, address in (("http_address", settings.http_address), ("grpc_address", settings.grpc_address))
@@ -345,10 +404,14 @@ def _both(name: str) -> str:
 
 
 def _problem(detail: ErrorDetails, values: Mapping[str, _Value]) -> str:
-    name = str(detail["loc"][0])
+    name, *inner = map(str, detail["loc"])
     given, origin = values[name]
     message = detail["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
+    if inner:  # a table: what is in it may be a secret, but for numbers
+        given = detail["input"]
+        shown = f", got {given!r}" if isinstance(given, int | float) and detail["type"] != "value_error" else ""
+        return f"{origin}: {': '.join(inner)}: {message}{shown}"
     secret = name in FROM_FILES
     shown = "" if secret or detail["type"] == "value_error" else f", got {given!r}"
     return f"{origin}: {message}{shown}"

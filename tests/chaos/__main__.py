@@ -1,6 +1,6 @@
 """`python -m tests.chaos`: every fault, under load, on this machine; the figures in one table at the end.
 
-    python -m tests.chaos                      all cases, some three minutes
+    python -m tests.chaos                      all cases, some five minutes
     python -m tests.chaos --quick              the short form, as `make test` has it
     python -m tests.chaos --only blackhole     some cases
 

@@ -28,6 +28,7 @@ EVERYTHING = Rule(
     priority=-7,
     group="g",
     sync="leased",
+    regions="quota",
     failure_mode="closed",
     cost=3,
     status=503,

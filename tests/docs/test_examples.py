@@ -1,6 +1,7 @@
 """The Python blocks of README and docs run, each page from top to bottom, on a real server.
 
-A TOML block is a rules file: it has to be a good one, and is `rules.toml` to the Python blocks after it.
+A TOML block is a rules file: it has to be a good one, and is `rules.toml` to the Python blocks after it. On the page
+about settings, it is a settings file.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from headgate import settings
 from headgate.rules.sources.file import load
 from tests.conftest import TIMEOUT
 from tests.servers import Server, binaries
@@ -28,6 +30,10 @@ def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         text = page.read_text()
         namespace: dict[str, object] = {"__name__": "__main__"}
         for block in BLOCK.finditer(text):
+            if block[1] == "toml" and page.name == "settings.md":
+                Path("headgate.toml").write_text(block[2])
+                settings.load(config=Path("headgate.toml"), environ={})
+                continue
             if block[1] == "toml":
                 Path("rules.toml").write_text(block[2])
                 load("rules.toml")

@@ -141,7 +141,7 @@ def test_what_the_issue_wants_watched_has_an_alert() -> None:
 
 
 def test_promtool_accepts_rules_and_configuration(promtool: str) -> None:
-    assert "13 rules found" in run(promtool, "check", "rules", ALERTS)
+    assert "14 rules found" in run(promtool, "check", "rules", ALERTS)
     run(promtool, "check", "config", ROOT / "deploy/prometheus/prometheus.yml")
 
 

@@ -256,3 +256,71 @@ def test_halves_of_tls(tls: dict[str, Path]) -> None:
 def test_the_reference_lists_every_setting() -> None:
     text = Path(__file__).parents[2].joinpath("docs/reference/settings.md").read_text()
     assert [name for name in Settings.model_fields if f"`{name}`" not in text] == []
+
+
+REGION = """
+store = "redis://eu"
+[region]
+name = "eu"
+interval = "500ms"
+[[region.members]]
+name = "eu"
+weight = 5
+[[region.members]]
+name = "us"
+store = "redis://:correct-horse-battery-staple@us"
+"""
+
+
+def test_a_file_says_who_the_regions_are_and_the_environment_which_one_this_is(tmp_path: Path) -> None:
+    config = written(tmp_path / "headgate.toml", REGION)
+    got = settings({}, config).region
+    assert got is not None
+    region = got.region()
+    assert (region.name, region.central, region.interval, dict(region.weights)) == ("eu", "eu", 0.5, {"eu": 5, "us": 1})
+    shared = written(
+        tmp_path / "shared.toml", REGION.replace('name = "eu"\nweight', 'name = "eu"\nstore = "redis://e"\nweight')
+    )
+    for got in (settings({"HEADGATE_REGION": "us"}, shared).region, settings({}, shared, region="us").region):
+        assert got is not None
+        assert got.region().name == "us"
+
+
+def test_stores_of_other_regions_are_secrets(tmp_path: Path) -> None:
+    got = settings({}, written(tmp_path / "headgate.toml", REGION))
+    assert SECRET in got.secrets
+    assert SECRET not in repr(got)
+    bad = written(
+        tmp_path / "bad.toml",
+        REGION.replace('store = "redis://:', 'stor = "redis://:').replace("weight = 5", 'weight = "x"'),
+    )
+    told = problems({}, bad)
+    assert not any(SECRET in one for one in told)
+    assert [one.partition(": ")[2] for one in told] == [
+        "region: members: 0: weight: input should be a valid integer, unable to parse string as an integer",
+        "region: members: 1: stor: extra inputs are not permitted",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('name = "eu"\ninterval', 'name = "ap"\ninterval', "region: name: 'ap' is not one of the members ('eu', 'us')"),
+        ('interval = "500ms"', 'central = "ap"', "region: central: 'ap' is not one of the members ('eu', 'us')"),
+        ('"500ms"', '"1ms"', "region: interval: must be from 0.1 to 60 seconds, got 0.001"),
+        (
+            'store = "redis://eu"',
+            "",
+            "region is set, but other regions cannot reach this one's store: set HEADGATE_STORE",
+        ),
+        ("weight = 5", "weight = 0", "region: members: 0: weight: input should be greater than or equal to 1, got 0"),
+    ],
+)
+def test_a_region_that_makes_no_sense_is_refused(tmp_path: Path, old: str, new: str, expected: str) -> None:
+    (told,) = problems({}, written(tmp_path / "headgate.toml", REGION.replace(old, new)))
+    assert expected in told
+
+
+def test_a_name_alone_makes_no_region() -> None:
+    (told,) = problems({"HEADGATE_REGION": "eu"})
+    assert told.startswith("HEADGATE_REGION: names this region, but nothing says who the others are")

@@ -50,6 +50,10 @@ def serve(
             metavar="URL", help="postgresql://… (default: SQLite in the data directory)", rich_help_panel=WHAT
         ),
     ] = None,
+    region: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Which of the regions in the settings file this is.", rich_help_panel=WHAT),
+    ] = None,
     data_dir: Annotated[
         Path | None,
         typer.Option(

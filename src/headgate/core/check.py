@@ -148,6 +148,25 @@ class Result(NamedTuple):
     block: Block | None = None
 
 
+class SharedResult(Result):
+    """An answer that was found under other quotas than those asked for: this region's shares of them."""
+
+    quotas: tuple[Quota | None, ...] = ()  # by check; None: its own
+
+    @classmethod
+    def of(cls, result: Result, quotas: tuple[Quota | None, ...]) -> SharedResult:
+        shared = cls(*result)
+        shared.quotas = quotas
+        return shared
+
+    def applied_to(self, checks: tuple[Check, ...]) -> tuple[Check, ...]:
+        """The checks that this is the answer to."""
+        quotas = self.quotas or (None,) * len(checks)
+        return tuple(
+            check if quota is None else check._replace(quota=quota) for check, quota in zip(checks, quotas, strict=True)
+        )
+
+
 def binding(checks: tuple[Check, ...], outcomes: tuple[Outcome, ...]) -> Check | None:
     """The enforced check that makes a request wait longest: that of the `Decision`. None when none does.
 

@@ -406,12 +406,12 @@ def single(
     """The same for a request with one check, which is enforced."""
     decision = Decision()
     decision.allowed = outcome[0] == 0
-    decision._basis = (now_us, checks, outcome[0], cost, outcome, states, subject, _told)
+    decision._basis = (now_us, checks, outcome[0], cost, outcome, states, subject, told)
     decision._binding = None
     return decision
 
 
-def _told(outcome: Outcome, _now_us: int, _quota: Quota) -> tuple[int, int]:
+def told(outcome: Outcome, _now_us: int, _quota: Quota) -> tuple[int, int]:
     """The figures, when the store worked them out."""
     return outcome.remaining, outcome.reset_us
 

@@ -23,7 +23,7 @@ SECTIONS: Final = ("headgate", "penalties")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SAME: Final = (  # fields of a rule that are columns as they are
     *("id", "name", "dimension", "action", "priority", "group", "sync", "failure_mode", "cost", "status", "message"),
-    *("shards", "enabled"),
+    *("shards", "regions", "enabled"),
 )
 _LISTS: Final = ("endpoints", "methods", "tiers")
 

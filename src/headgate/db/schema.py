@@ -47,6 +47,7 @@ rules = Table(
     Column("group", Text),
     Column("sync", Text, nullable=False),
     Column("shards", Integer, nullable=False, server_default="1"),
+    Column("regions", Text),  # null: as the settings say
     Column("failure_mode", Text),
     Column("cost", BigInteger, nullable=False),
     Column("status", Integer, nullable=False),

@@ -35,6 +35,7 @@ from headgate.limiter.reservation import (
     unsettled,
 )
 from headgate.limiter.sharding import AsyncSharding, Sharding
+from headgate.limiter.spreading import AsyncSpreadStore, RegionStatus, Spreading
 from headgate.rules.directory import UNKNOWN
 from headgate.rules.plan import template_of
 from headgate.rules.rule import FailureMode
@@ -71,6 +72,7 @@ class AsyncLimiter:
         clock: Clock | None = None,
         name: str = "default",
         failure_mode: FailureMode = "open",
+        region: Spreading | None = None,
         watch: bool = False,
         warning_at: int | None = None,
         warning_until: int | None = None,
@@ -78,12 +80,8 @@ class AsyncLimiter:
         self._owned = isinstance(store, str)
         if isinstance(store, str):
             store = open_async_store(store, clock)
-        own: AsyncStore = AsyncMemoryStore(store) if isinstance(store, MemoryStore) else store
-        in_memory = isinstance(own, AsyncMemoryStore)
-        self._store = AsyncSharding(own)
-        self._memory: Sharding | None = None  # the store, if it need not be awaited
-        if type(own) is AsyncMemoryStore:
-            self._memory = Sharding(own.store, self._store.home)
+        self._here: AsyncStore = AsyncMemoryStore(store) if isinstance(store, MemoryStore) else store
+        in_memory = isinstance(self._here, AsyncMemoryStore)
         self._engine = Engine(
             rules,
             clock=clock,
@@ -93,9 +91,19 @@ class AsyncLimiter:
             warning_at=warning_at,
             warning_until=warning_until,
             blocks=None if in_memory else Blocks(),
-            single=self._single_of(),
         )
+        self._spread: AsyncSpreadStore | None = None  # there where several regions share limits
+        if region is not None:
+            self._spread = region.open_async(self._here, self._engine.holder, clock, failure_mode)
+            self._engine.spreads = True
+        self._store = AsyncSharding(self._here if self._spread is None else self._spread)
         self._store.home.holder = self._engine.holder
+        self._memory: Sharding | None = None  # the store, if it need not be awaited
+        behind: AsyncStore | MemoryStore = self._here
+        if type(self._here) is AsyncMemoryStore and region is None:
+            behind = self._here.store
+            self._memory = Sharding(behind, self._store.home)
+        self._engine.single = self._single_of()
         self._pulse: AsyncPulse | None = None
         if not in_memory and isinstance(self._store, AsyncBeatingStore | AsyncReservingStore):
             self._engine.pulse = self._pulse = AsyncPulse(self._store, self._engine)
@@ -113,7 +121,6 @@ class AsyncLimiter:
             self._short_way = self._engine.attended(rule.failure_mode, way)
         self.single: Any = self._short_way  # for checks by subject alone; None while they have to go the long way
         self._due: Due | None = None  # there once it has had to do with reservations
-        behind = own.store if type(own) is AsyncMemoryStore else own  # rules with shards do not go this way
         self.alike = AlikeChecks(self._engine, behind, lambda: self._due is None)  # many requests at a time
         self._settling: set[asyncio.Task[Settlement]] = set()
 
@@ -334,7 +341,7 @@ class AsyncLimiter:
         """See `Limiter.sibling`."""
         engine = self._engine
         mode = engine.failure_mode
-        limiter = AsyncLimiter(rules, store=self._store.store, clock=engine.clock, name=name, failure_mode=mode)
+        limiter = AsyncLimiter(rules, store=self._here, clock=engine.clock, name=name, failure_mode=mode)
         if self._pulse is not None and limiter._pulse is not None:
             self._pulse.siblings.add(limiter._pulse)
         return limiter
@@ -391,8 +398,10 @@ class AsyncLimiter:
             await self._leasing.close()
         if self._pulse is not None:
             await self._pulse.close()
+        if self._spread is not None:
+            await self._spread.close()
         if self._owned:
-            await self._store.close()
+            await self._here.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -403,6 +412,10 @@ class AsyncLimiter:
     def leases(self) -> LeaseStatus:
         """See `Limiter.leases`."""
         return LeaseStatus() if self._leasing is None else self._leasing.status()
+
+    def regions(self) -> RegionStatus:
+        """See `Limiter.regions`."""
+        return RegionStatus() if self._spread is None else self._spread.status()
 
     def _single_of(self) -> Any:
         """The store's maker of short ways; in memory, of such as need not be awaited."""
@@ -495,7 +508,7 @@ class AsyncLimiter:
         """Have groups decided, by leases as far as they can."""
         if self._leasing is not None and leasing and groups:
             return await self._leasing.check(groups)
-        return Decided(list(await self._store.check(groups)) if groups else [], True)
+        return Decided.of(await self._store.check(groups) if groups else [])
 
     async def _decide(self, asked: list[Asked], *, leasing: bool = True) -> list[Decision]:
         if self._due is not None:

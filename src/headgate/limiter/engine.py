@@ -9,7 +9,18 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, get_args
 
 from headgate.core.alike import Pattern
-from headgate.core.check import Block, Check, Client, Group, Idempotency, Outcome, OutcomeOf, Penalty, Result
+from headgate.core.check import (
+    Block,
+    Check,
+    Client,
+    Group,
+    Idempotency,
+    Outcome,
+    OutcomeOf,
+    Penalty,
+    Result,
+    SharedResult,
+)
 from headgate.core.clock import Clock, SystemClock
 from headgate.core.decision import Decision, Reason, blocked, combine, delayed, single
 from headgate.core.quota import MAX_INT, Quota, duration_text
@@ -86,7 +97,6 @@ class Engine:
         warning_at: int | None = None,
         warning_until: int | None = None,
         blocks: Blocks | None = None,
-        single: Callable[[Check, Warnings], Any] | None = None,
     ) -> None:
         self.clock: Clock = clock or SystemClock()
         self.by_subject = False  # whether every check must have a subject, and is counted by it alone
@@ -111,7 +121,8 @@ class Engine:
         self.failure_mode: FailureMode = failure_mode
         self.name = name
         self.states = Warnings(self.holder, warning_at, warning_until)
-        self._single = single  # the store's maker of short ways, if it has any
+        self.single: Callable[[Check, Warnings], Any] | None = None  # the store's maker of short ways, if it has any
+        self.spreads = False  # whether several regions share limits
         self.leased: Callable[[Check, Warnings], Any] | None = None  # that of leased rules, where there are leases
         self._ways: dict[Plan, Any] = {}
         self._blocks = blocks  # None: the store is in this process, and asking it costs no more than remembering
@@ -207,7 +218,7 @@ class Engine:
 
     def maker(self, rule: Rule) -> Callable[[Check, Warnings], Any] | None:
         """What makes the short way for requests to which this rule applies alone; None when there is none."""
-        return self.leased if rule.sync == "leased" and self.leased is not None else self._single
+        return self.leased if rule.sync == "leased" and self.leased is not None else self.single
 
     def attended(self, mode: FailureMode | None, way: Any) -> Any:
         """The short way for a rule of a failure mode: if it is local, the other nodes are to know of this one."""
@@ -232,6 +243,8 @@ class Engine:
             if not 0 < total <= MAX_INT or (fact in one.rule.facts and not by_it):
                 return None
             if one.rule.shards > 1 or (one.rule.sync == "leased" and self.leased is not None):
+                return None
+            if self.spreads and one.rule.id in self.snapshot.spread:
                 return None
             checks.append(one.template._replace(subject="" if by_it else one.subject(facts), cost=total))
             own.append(by_it)
@@ -356,13 +369,11 @@ class Engine:
                 decisions.append(self._penalised(request, result, result.block))
             elif plan.only is not None and result.outcomes[0].__class__ is not OutcomeOf:  # which is more than figures
                 now_us, (outcome,), _ = result
-                subject = group.checks[0].subject
-                decisions.append(single((plan.only.template,), outcome, now_us, cost, self.states, subject))
+                subject, (template,) = group.checks[0].subject, _applied(plan, result)
+                decisions.append(single((template,), outcome, now_us, cost, self.states, subject))
             else:
-                outcomes, states, checks = result.outcomes, self.states, group.checks
-                decisions.append(
-                    combine(plan.templates, outcomes, result.now_us, cost=cost, states=states, subjects=checks)
-                )
+                outcomes, states, checks, templates = result.outcomes, self.states, group.checks, _applied(plan, result)
+                decisions.append(combine(templates, outcomes, result.now_us, cost=cost, states=states, subjects=checks))
         if conflict is not None:
             raise conflict
         return decisions
@@ -449,6 +460,11 @@ class Engine:
         """The refusal of a request of which nobody knows when it may pass."""
         outcome = Outcome(RETRY_US, 0, RETRY_US)
         return Decision.of(False, self.clock.now_us(), (template,), (outcome,), reason=reason)
+
+
+def _applied(plan: Plan, result: Result) -> tuple[Check, ...]:
+    """The checks without subjects; of limits that several regions share, as this one was asked."""
+    return result.applied_to(plan.templates) if isinstance(result, SharedResult) else plan.templates
 
 
 class Wait:

@@ -90,7 +90,7 @@ class Leasing(_Leasing):
         """Decide groups, from leases where that is possible. A fault of the store is the answer to those it met."""
         leased = self._holder.current.leased
         if not leased:
-            return Decided(list(self._store.check(groups)), True)
+            return Decided.of(self._store.check(groups))
         if self._is_time:
             self._give_back(self._leases.tend())
         decided: Decided = run(self._leases.decide(groups, leased, inline=True), self._store.check)
@@ -193,7 +193,7 @@ class AsyncLeasing(_Leasing):
         """See `Leasing.check`."""
         leased = self._holder.current.leased
         if not leased:
-            return Decided(list(await self._store.check(groups)), True)
+            return Decided.of(await self._store.check(groups))
         if self._is_time:
             await self._give_back(self._leases.tend())
         if self._leases.waiting and not self._tasks:  # the loop that they were to be fetched in is gone

@@ -32,6 +32,7 @@ from headgate.limiter.reservation import (
     unsettled,
 )
 from headgate.limiter.sharding import Sharding
+from headgate.limiter.spreading import RegionStatus, Spreading, SpreadStore
 from headgate.rules.plan import template_of
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
@@ -68,14 +69,14 @@ class Limiter:
         clock: Clock | None = None,
         name: str = "default",
         failure_mode: FailureMode = "open",
+        region: Spreading | None = None,
         watch: bool = False,
         warning_at: int | None = None,
         warning_until: int | None = None,
     ) -> None:
         self._owned = isinstance(store, str)
-        own: Store = open_store(store, clock) if isinstance(store, str) else store
-        in_memory = isinstance(own, MemoryStore)
-        self._store = Sharding(own)
+        self._here: Store = open_store(store, clock) if isinstance(store, str) else store
+        in_memory = isinstance(self._here, MemoryStore)
         self._engine = Engine(
             rules,
             clock=clock,
@@ -85,9 +86,13 @@ class Limiter:
             warning_at=warning_at,
             warning_until=warning_until,
             blocks=None if in_memory else Blocks(),
-            single=getattr(self._store, "single", None),
         )
+        self._spread: SpreadStore | None = None  # there where several regions share limits
+        if region is not None:
+            self._spread = region.open(self._here, self._engine.holder, clock, failure_mode)
+        self._store = Sharding(self._here if self._spread is None else self._spread)
         self._store.home.holder = self._engine.holder
+        self._engine.single = getattr(self._store, "single", None)
         self._leasing: Leasing | None = None  # in memory, asking the store costs no more than a lease would
         if not in_memory:
             self._leasing = Leasing(self._store, self._engine.holder, clock)
@@ -283,11 +288,11 @@ class Limiter:
     def sibling(self, rules: Rules, *, name: str = "default") -> Limiter:
         """A limiter with other rules, and otherwise like this one: the same store, clock and failure mode.
 
-        It need not be closed, as the store is not its own.
+        It need not be closed, as the store is not its own. Its limits are this region's alone.
         """
         engine = self._engine
         mode = engine.failure_mode
-        limiter = Limiter(rules, store=self._store.store, clock=engine.clock, name=name, failure_mode=mode)
+        limiter = Limiter(rules, store=self._here, clock=engine.clock, name=name, failure_mode=mode)
         if self._pulse is not None and limiter._pulse is not None:
             self._pulse.siblings.add(limiter._pulse)
         return limiter
@@ -346,8 +351,10 @@ class Limiter:
             self._leasing.close()
         if self._pulse is not None:
             self._pulse.close()
+        if self._spread is not None:
+            self._spread.close()
         if self._owned:
-            self._store.close()
+            self._here.close()
 
     def __enter__(self) -> Self:
         return self
@@ -358,6 +365,10 @@ class Limiter:
     def leases(self) -> LeaseStatus:
         """How rules of `sync = "leased"` are doing: what was decided without the store, and what is held."""
         return LeaseStatus() if self._leasing is None else self._leasing.status()
+
+    def regions(self) -> RegionStatus:
+        """How rules are doing that several regions share, and how the others are reached."""
+        return RegionStatus() if self._spread is None else self._spread.status()
 
     def _reserving(self) -> ReservingStore:
         if not isinstance(self._store, ReservingStore):
@@ -398,7 +409,7 @@ class Limiter:
         """Have groups decided, by leases as far as they can."""
         if self._leasing is not None and leasing and groups:
             return self._leasing.check(groups)
-        return Decided(list(self._store.check(groups)) if groups else [], True)
+        return Decided.of(self._store.check(groups) if groups else [])
 
     def _decide(self, asked: list[Asked], *, leasing: bool = True) -> list[Decision]:
         if self._due is not None:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from headgate.core.key import space
-from headgate.core.quota import MAX_INT, Quota
+from headgate.core.quota import BUCKETS, MAX_INT, MICROSECONDS, Quota
 from headgate.core.shards import MAX_SHARDS, is_whole
 from headgate.errors import InvalidRule, Problem
 from headgate.rules import fields
@@ -18,8 +18,10 @@ from headgate.rules.path import Pattern
 Action = Literal["reject", "throttle", "log_only"]
 FailureMode = Literal["open", "closed", "local"]
 Sync = Literal["exact", "leased"]
+Spread = Literal["separate", "central", "quota", "quota_auto", "synced"]
 
 DEFAULT_PRIORITY: Final = 100
+MIN_AUTO_US: Final = 10 * MICROSECONDS  # the shortest window whose shares can follow the demand
 GLOBAL: Final = "global"
 _METHOD: Final = re.compile(r"[A-Z][A-Z_-]*")
 _OWN_FIELDS: Final = {"endpoint": "endpoints", "method": "methods", "tier": "tiers"}
@@ -52,6 +54,7 @@ class Rule:
     group: str | None
     sync: Sync
     shards: int  # in how many parts a subject's state is kept
+    regions: Spread | None  # how several regions share the quota; None leaves it to the snapshot
     failure_mode: FailureMode | None  # None leaves it to the snapshot, then to the limiter
     cost: int  # multiplies the cost of a request
     status: int
@@ -78,6 +81,7 @@ class Rule:
         group: str | None = None,
         sync: Sync = "exact",
         shards: int = 1,
+        regions: Spread | None = None,
         failure_mode: FailureMode | None = None,
         cost: int = 1,
         status: int = 429,
@@ -96,6 +100,9 @@ class Rule:
             )
         if not problems and shards > 1:
             problems = tuple(Problem(where, "shards", message) for message in _shards_misfit(self))
+        problem = None if problems or regions is None else unspreadable(regions, self.quota, shards)
+        if problem is not None:
+            problems = (Problem(where, "regions", problem),)
         if problems:
             raise InvalidRule(*problems)
         facts = () if dimension == GLOBAL else tuple(dimension.split("+"))
@@ -123,6 +130,34 @@ def _shards_misfit(rule: Rule) -> Iterator[str]:
         yield f"must not be above the {name} ({getattr(quota, name)}), which they divide, got {shards}"
     elif not is_whole(quota, shards):
         yield f"a burst that takes so long to fill cannot be divided into {shards}; use fewer, or a smaller burst"
+
+
+def unspreadable(spread: Spread, quota: Quota, shards: int) -> str | None:
+    """Why several regions cannot share a quota in this way; None: they can."""
+    algorithm = quota.algorithm
+    if shards > 1 and spread != "separate":
+        return "a rule with shards cannot be shared by regions: what is in which shard differs; use shards = 1"
+    if spread == "synced" and algorithm in BUCKETS:
+        return (
+            f"a {algorithm} cannot be synced: it drains, and so is no count that regions could add up; "
+            "use fixed_window or sliding_window_counter, or regions = 'central' or 'quota'"
+        )
+    if spread == "synced" and algorithm == "sliding_window_log":
+        return (
+            "a sliding_window_log cannot be synced: it has no count for each window that regions could add up; "
+            "use sliding_window_counter, or regions = 'central' or 'quota'"
+        )
+    if spread == "quota_auto" and algorithm in BUCKETS:
+        return (
+            f"the shares of a {algorithm} cannot be moved: each region that gets a larger one would begin with a full "
+            "bucket; use a window algorithm, or regions = 'quota', whose shares stay"
+        )
+    if spread == "quota_auto" and quota.window_us < MIN_AUTO_US:
+        return (
+            "a window of less than 10 seconds is over before its shares have been divided anew; "
+            "use regions = 'quota' or 'central'"
+        )
+    return None
 
 
 def _quota(value: Any) -> Quota:
@@ -189,6 +224,7 @@ _CHECKS: Final[dict[str, fields.Check]] = {
     "group": fields.optional(fields.name),
     "sync": fields.choice(*get_args(Sync)),
     "shards": fields.whole(1, MAX_SHARDS),
+    "regions": fields.optional(fields.choice(*get_args(Spread))),
     "failure_mode": fields.optional(fields.failure_mode),
     "cost": fields.whole(1),
     "status": fields.whole(400, 599),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Final
+from typing import Final, get_args
 
 from headgate.core.check import Check, Terms
 from headgate.core.clock import Clock
@@ -17,7 +17,7 @@ from headgate.rules.networks import Proxy, proxy
 from headgate.rules.penalties import Penalties
 from headgate.rules.plan import Facts, Plan, template_of
 from headgate.rules.planner import Planner
-from headgate.rules.rule import FailureMode, Rule
+from headgate.rules.rule import FailureMode, Rule, Spread, unspreadable
 from headgate.rules.users import Tier, User, misfit
 
 
@@ -30,7 +30,8 @@ class Snapshot:
     their tier nor come from a user with one. `failure_mode` is that of rules that have none; None leaves it to
     the limiter. `trusted_proxies` and `trusted_proxy_depth` are for whoever reads the client's address from a
     request. `warning_at` and `warning_until` are the percentages of use at which state `warning` begins, and below
-    which it ends; None leaves them to the limiter. While not `enabled`, no rule applies to anything. `version` tells
+    which it ends; None leaves them to the limiter. `regions` is how several regions share the quotas of rules that do
+    not say so themselves; None: each has them whole. While not `enabled`, no rule applies to anything. `version` tells
     one snapshot from another.
 
     Raises `InvalidRule` with every problem that its parts have with one another.
@@ -49,11 +50,13 @@ class Snapshot:
     trusted_proxy_depth: int = 1
     warning_at: int | None = None
     warning_until: int | None = None
+    regions: Spread | None = None
     version: str = "1"
     directory: Directory | None = None
     terms: Terms | None = field(init=False, repr=False)  # of penalties; None while there are none
     leased: frozenset[str] = field(init=False, repr=False)  # the ids of rules whose quota nodes take slices of
     sharded: Mapping[str, int] = field(init=False, repr=False)  # how many shards rules have that have any, by id
+    spread: Mapping[str, Spread] = field(init=False, repr=False)  # by id: how regions share what they do not have whole
     _planner: Planner = field(init=False, repr=False)
     _by_id: Mapping[str, Rule] = field(init=False, repr=False)
 
@@ -78,6 +81,7 @@ class Snapshot:
         object.__setattr__(self, "terms", self.penalties.terms)
         object.__setattr__(self, "leased", frozenset(rule.id for rule in self.rules if rule.sync == "leased"))
         object.__setattr__(self, "sharded", {rule.id: rule.shards for rule in self.rules if rule.shards > 1})
+        object.__setattr__(self, "spread", dict(self._spread()))
         object.__setattr__(self, "_by_id", {rule.id: rule for rule in self.rules})
 
     def plan(self, facts: Facts, clock: Clock, user: User | Unknown | None = UNKNOWN) -> Plan:
@@ -119,11 +123,33 @@ class Snapshot:
         rule = self._by_id.get(rule_id)
         return None if rule is None else template_of(rule)
 
+    def failure_mode_of(self, rule_id: str) -> FailureMode | None:
+        """What one rule says should happen when the store cannot decide; None leaves it to the limiter."""
+        rule = self._by_id.get(rule_id)
+        return (None if rule is None else rule.failure_mode) or self.failure_mode
+
+    def _spread(self) -> Iterator[tuple[str, Spread]]:
+        for rule in self.rules:
+            spread = rule.regions or self.regions
+            if spread is not None and spread != "separate":
+                yield rule.id, spread
+
+    def _unspreadable(self) -> Iterator[Problem]:
+        """Rules that regions cannot share as all rules are to be shared that do not say so themselves."""
+        spread = self.regions
+        if spread is None or spread not in get_args(Spread):
+            return
+        for rule in self.rules:
+            why = unspreadable(spread, rule.quota, rule.shards) if rule.regions is None else None
+            if why is not None:
+                yield Problem(f"rule {rule.id!r}", "regions", f"not set, and {SETTINGS} says {spread!r}: {why}")
+
     def _problems(self) -> Iterator[Problem]:
         """What does not fit together."""
         at, until = self.warning_at, self.warning_until
         if isinstance(at, int) and isinstance(until, int) and until > at:
             yield Problem(SETTINGS, "warning_until", f"must not be above warning_at ({at}), got {until}")
+        yield from self._unspreadable()
         yield from _twice("rule", "id", [rule.id for rule in self.rules])
         yield from _twice("tier", "name", [tier.name for tier in self.tiers])
         yield from _twice("user", "id", [user.id for user in self.users])
@@ -174,5 +200,6 @@ _CHECKS: Final[dict[str, fields.Check]] = {
     "trusted_proxy_depth": fields.whole(1, 100),
     "warning_at": fields.optional(fields.whole(1, 100)),
     "warning_until": fields.optional(fields.whole(1, 100)),
+    "regions": fields.optional(fields.choice(*get_args(Spread))),
 }
 SETTING_NAMES: Final = tuple(_CHECKS)  # what [headgate] may hold

@@ -90,7 +90,8 @@ class Node:
         if self.tracing is not None:
             self.meter = _traced_meter(self.tracing, self.source.holder)
         self._store = _store(self.settings, self.meter)
-        self.limiter = AsyncLimiter(self.source, store=self._store)
+        region = self.settings.region
+        self.limiter = AsyncLimiter(self.source, store=self._store, region=None if region is None else region.region())
         self.plane = DataPlane(self.limiter, meter=self.meter, recorder=self.auditor)
         self.auditor.start()
         if isinstance(self._store, AsyncBeatingStore):
@@ -105,6 +106,7 @@ class Node:
             database=self.source.status if isinstance(self.source, DatabaseSource) else None,
             audit=self.auditor.status,
             leases=self.limiter.leases,
+            regions=None if region is None else self.limiter.regions,
         )
 
     async def close(self) -> None:
@@ -142,6 +144,9 @@ class Node:
         faults = {}
         if self.limiter.failing or self._store_unseen:
             faults["store"] = "does not decide: the rules' failure modes do"
+        cut = [name for name, peer in self.limiter.regions().peers.items() if peer.cut]
+        if cut:
+            faults["regions"] = f"not reached: {', '.join(cut)}; synced rules keep to this region's share"
         if isinstance(self.source, DatabaseSource) and self.source.status().failing:
             faults["database"] = "does not answer: the last good rules are in force"
         if self.auditor.status().error is not None:

@@ -30,10 +30,12 @@ from headgate.core.check import (
 )
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States
+from headgate.core.ledger import Counted, Page, Swap
 from headgate.core.quota import MAX_INT, Quota
 from headgate.core.reservation import Claim, Expired
 from headgate.errors import IdempotencyConflict, StoreError, StoreFull
 from headgate.stores import penalty
+from headgate.stores.ledger import Ledger
 from headgate.stores.protocol import Single
 from headgate.stores.reservations import Refunds, Reservations
 
@@ -104,6 +106,7 @@ class MemoryStore:
         self._answers: OrderedDict[str, tuple[str, Result]] = OrderedDict()  # by idempotency key
         self._reservations = Reservations(max_keys)
         self._refunds = Refunds(max_keys)
+        self._ledger = Ledger()
 
     def __len__(self) -> int:
         """How many keys are held, expired ones that no sweep has met yet among them."""
@@ -260,6 +263,20 @@ class MemoryStore:
                 state = table.states[check.subject]
                 table.states[check.subject] = FORCES[check.quota.algorithm](state, now, check.quota, check.cost)
 
+    def counts(self, checks: Sequence[Check]) -> list[Counted | None]:
+        with self._lock:
+            return [self._counted(check) for check in checks]
+
+    def read(self, names: Sequence[str]) -> list[Page]:
+        now = self._now()
+        with self._lock:
+            return self._ledger.read(names, now)
+
+    def swap(self, swaps: Sequence[Swap]) -> list[bool]:
+        now = self._now()
+        with self._lock:
+            return self._ledger.swap(swaps, now)
+
     def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
         with self._lock:
             for check in checks:
@@ -278,6 +295,7 @@ class MemoryStore:
             self._answers.clear()
             self._reservations.clear()
             self._refunds.clear()
+            self._ledger.clear()
             self._keys = self._full_until = 0
 
     def close(self) -> None:
@@ -285,6 +303,11 @@ class MemoryStore:
 
     def _now(self) -> int:
         return time_ns() // 1_000 if self._clock is None else self._clock.now_us()
+
+    def _counted(self, check: Check) -> Counted | None:
+        table = self._tables.get(check.space)
+        state = None if table is None else table.states.get(check.subject)
+        return None if state is None else Counted(*state)
 
     def _undo(self, charge: Charge, now: int) -> None:
         check, charged_at, reset = charge
@@ -462,6 +485,15 @@ class AsyncMemoryStore:
 
     async def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
         self.store.reset(checks, clients)
+
+    async def counts(self, checks: Sequence[Check]) -> list[Counted | None]:
+        return self.store.counts(checks)
+
+    async def read(self, names: Sequence[str]) -> list[Page]:
+        return self.store.read(names)
+
+    async def swap(self, swaps: Sequence[Swap]) -> list[bool]:
+        return self.store.swap(swaps)
 
     async def close(self) -> None:
         self.store.close()

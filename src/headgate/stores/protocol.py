@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 from headgate.core.alike import AsyncAlike, Pattern
 from headgate.core.check import Charge, Check, Client, Group, Result
 from headgate.core.decision import Decision, States
+from headgate.core.ledger import Counted, Page, Swap
 from headgate.core.reservation import Claim, Expired
 from headgate.core.share import Standing
 from headgate.errors import IdempotencyConflict
@@ -96,6 +97,26 @@ class BeatingStore(Store, Protocol):
 
 
 @runtime_checkable
+class PeerStore(Store, Protocol):
+    """A store that other regions can read: what `headgate.regions` needs of each."""
+
+    def counts(self, checks: Sequence[Check]) -> list[Counted | None]:
+        """What the keys of these checks have counted, of `fixed_window` and `sliding_window_counter`; None: nothing.
+
+        It may be of a bucket of time that is over.
+        """
+        ...
+
+    def read(self, names: Sequence[str]) -> list[Page]:
+        """Pages of the ledger."""
+        ...
+
+    def swap(self, swaps: Sequence[Swap]) -> list[bool]:
+        """Write each of these pages if it still says what it said before, in one atomic step; whether it did."""
+        ...
+
+
+@runtime_checkable
 class AsyncStore(Protocol):
     """`Store`, awaited: the same promises, from any number of tasks."""
 
@@ -150,3 +171,14 @@ class AsyncBeatingStore(AsyncStore, Protocol):
     """`BeatingStore`, awaited."""
 
     async def beat(self, name: str, node: str, ttl_us: int) -> Standing: ...
+
+
+@runtime_checkable
+class AsyncPeerStore(AsyncStore, Protocol):
+    """`PeerStore`, awaited."""
+
+    async def counts(self, checks: Sequence[Check]) -> list[Counted | None]: ...
+
+    async def read(self, names: Sequence[str]) -> list[Page]: ...
+
+    async def swap(self, swaps: Sequence[Swap]) -> list[bool]: ...

@@ -19,6 +19,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from headgate._version import __version__
+from headgate.limiter.spreading import RegionStatus
 from headgate.rules.holder import Holder
 from headgate.stores.leases import LeaseStatus
 from headgate.telemetry.histogram import Histogram
@@ -77,8 +78,8 @@ class Metrics:
 
     `failing` says whether the store cannot decide right now, and `exhausted` how many refusals it gave that it knew
     already; `rules` and `database` are the `status` of the rules' source, the second only if that is a database;
-    `audit` is that of the audit log, and `leases` the limiter's; `rejections` says how often credentials were
-    rejected, by reason. What is not given is not on the page.
+    `audit` is that of the audit log, `leases` and `regions` are the limiter's; `rejections` says how often credentials
+    were rejected, by reason. What is not given is not on the page.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Metrics:
         database: Callable[[], DatabaseStatus] | None = None,
         audit: Callable[[], AuditStatus] | None = None,
         leases: Callable[[], LeaseStatus] | None = None,
+        regions: Callable[[], RegionStatus] | None = None,
         rejections: Callable[[], Mapping[str, int]] | None = None,
         now: Callable[[], float] = monotonic,
     ) -> None:
@@ -111,6 +113,8 @@ class Metrics:
             self._registry.register(_Figures(lambda: _audit(audit())))
         if leases is not None:
             self._registry.register(_Figures(lambda: _leases(leases())))
+        if regions is not None:
+            self._registry.register(_Figures(lambda: _regions(regions())))
         if rejections is not None:
             self._registry.register(_Figures(lambda: _rejections(rejections())))
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
@@ -284,6 +288,46 @@ def _leases(status: LeaseStatus) -> Iterator[Metric]:
     yield _counter("headgate_lease_tokens_stranded", "Tokens that were neither used nor given back.", status.stranded)
     yield _gauge("headgate_lease_tokens_outstanding", "Tokens that are held.", status.outstanding)
     yield _gauge("headgate_lease_keys", "Keys of leased rules that are remembered.", status.keys)
+
+
+def _regions(status: RegionStatus) -> Iterator[Metric]:
+    calls = CounterMetricFamily(
+        "headgate_region_calls", "Calls to other regions that were answered.", labels=("region",)
+    )
+    failures = CounterMetricFamily(
+        "headgate_region_failures", "Calls to other regions that failed.", labels=("region",)
+    )
+    cut = GaugeMetricFamily(
+        "headgate_region_cut", "1 while another region was not heard of for several intervals.", labels=("region",)
+    )
+    age = GaugeMetricFamily(
+        "headgate_region_age_seconds", "How long ago another region's counts were last heard.", labels=("region",)
+    )
+    for name, peer in status.peers.items():
+        calls.add_metric((name,), peer.calls)
+        failures.add_metric((name,), peer.failures)
+        cut.add_metric((name,), peer.cut)
+        if peer.age is not None:
+            age.add_metric((name,), peer.age)
+    yield from (calls, failures, cut, age)
+    yield _counter(
+        "headgate_region_fallbacks",
+        "Requests of which a part was decided by failure modes, as the central region was away.",
+        status.fallbacks,
+    )
+    yield _gauge("headgate_region_grants", "Keys of which this region has a share that follows demand.", status.grants)
+    yield _counter(
+        "headgate_region_grant_failures", "How often such shares could not be agreed on.", status.grant_failures
+    )
+    yield _gauge("headgate_region_synced_keys", "Keys whose counts are exchanged.", status.synced_keys)
+    yield _gauge(
+        "headgate_region_synced_bound",
+        "The most that other regions let in of one key between two exchanges: limits may be passed by this much.",
+        status.synced_bound,
+    )
+    yield _counter(
+        "headgate_region_synced_excess", "Units that all regions let in above synced limits.", status.synced_excess
+    )
 
 
 def _rejections(counts: Mapping[str, int]) -> Iterator[Metric]:

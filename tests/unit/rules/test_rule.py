@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from headgate import InvalidRule, Quota, Rule
+from headgate.rules.snapshot import Snapshot
 
 
 def test_defaults() -> None:
@@ -114,6 +115,7 @@ def test_values_are_kept_in_one_form() -> None:
         ("shards", 0, "must be a whole number from 1 to 64, got 0"),
         ("shards", 65, "got 65"),
         ("shards", True, "got True"),
+        ("regions", "all", "must be one of separate, central, quota, quota_auto, synced, got 'all'"),
         ("failure_mode", "maybe", "must be one of open, closed, local, got 'maybe'"),
         ("failure_mode", 5, "got 5"),
         ("cost", 0, "must be a whole number from 1 to 2^53-1, got 0"),
@@ -140,6 +142,33 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         Rule(id="a", quota="1/s sliding_window_log", sync="leased", cost=0, endpoints=["x", "/ok", "y"], status=1)
     assert [problem.field for problem in caught.value.problems] == ["endpoints", "endpoints", "cost", "status", "sync"]
     assert len(str(caught.value).splitlines()) == 5
+
+
+@pytest.mark.parametrize(
+    ("regions", "quota", "why"),
+    [
+        ("synced", "1/s gcra", "a gcra cannot be synced: it drains"),
+        ("synced", "1/s token_bucket", "a token_bucket cannot be synced: it drains"),
+        ("synced", "1/s leaky_bucket", "a leaky_bucket cannot be synced: it drains"),
+        ("synced", "1/s sliding_window_log", "a sliding_window_log cannot be synced: it has no count for each window"),
+        ("quota_auto", "1/m gcra", "the shares of a gcra cannot be moved"),
+        ("quota_auto", "1/m token_bucket", "the shares of a token_bucket cannot be moved"),
+        ("quota_auto", "1/m leaky_bucket", "the shares of a leaky_bucket cannot be moved"),
+        ("quota_auto", "1/9s", "a window of less than 10 seconds is over before its shares have been divided anew"),
+    ],
+)
+def test_what_regions_cannot_share_is_refused_with_the_reason(regions: Any, quota: str, why: str) -> None:
+    with pytest.raises(InvalidRule, match=f"rule 'a': regions: {why}"):
+        Rule(id="a", quota=quota, regions=regions)
+    with pytest.raises(InvalidRule, match=rf"rule 'a': regions: not set, and \[headgate\] says '{regions}': {why}"):
+        Snapshot([Rule(id="a", quota=quota)], regions=regions)
+    assert Snapshot([Rule(id="a", quota=quota, regions="separate")], regions=regions).spread == {}
+
+
+def test_rules_are_shared_as_they_say_else_as_the_settings_say() -> None:
+    rules = [Rule(id="a", quota="1/m"), Rule(id="b", quota="1/m", regions="central")]
+    assert Snapshot(rules).spread == {"b": "central"}
+    assert Snapshot(rules, regions="synced").spread == {"a": "synced", "b": "central"}
 
 
 def test_a_log_cannot_be_leased() -> None:

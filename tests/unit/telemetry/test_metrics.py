@@ -17,7 +17,18 @@ from headgate.telemetry.meter import Meter
 from headgate.telemetry.metrics import OPENMETRICS, TEXT, Metrics, version_number
 from tests.metrics_page import AuditStatus, service_metrics
 
-LABELS = {"rule", "decision", "reason", "protocol", "kind", "node", "version", "python", "le"}  # that may be ours
+LABELS = {
+    "rule",
+    "decision",
+    "reason",
+    "protocol",
+    "kind",
+    "node",
+    "region",
+    "version",
+    "python",
+    "le",
+}  # that may be ours
 
 
 def samples(page: bytes) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -58,6 +69,8 @@ def test_figures_are_what_they_were_told(tmp_path: Path) -> None:
     assert value(page, "headgate_lease_store_calls_total") == 3
     assert value(page, "headgate_lease_tokens_stranded_total") == 7
     assert value(page, "headgate_lease_tokens_outstanding") == 90
+    assert value(page, "headgate_region_synced_bound") == 3
+    assert value(page, "headgate_region_failures_total", region="us") == 1
     assert value(page, "headgate_clock_skew_total") == 1
     assert value(page, "headgate_identity_rejections_total", reason="token_expired") == 1
     assert value(page, "process_start_time_seconds") > 0

@@ -42,6 +42,7 @@ class SettingsTable(_Table):
     warning_at: int | None = None
     warning_until: int | None = None
     default_tier: str | None = None
+    regions: str | None = None
 
 
 class RuleTable(_Table):
@@ -62,6 +63,7 @@ class RuleTable(_Table):
     group: str = ""
     sync: str = ""
     shards: int = 1
+    regions: str = ""
     failure_mode: str = ""
     cost: int = 1
     status: int = 429

@@ -84,6 +84,9 @@ class Rule(_Model):
     group: str | None = None
     sync: Literal["exact", "leased"] | None = None
     shards: int | None = Field(None, ge=1, le=64, description="In how many parts each subject's state is kept.")
+    regions: Literal["separate", "central", "quota", "quota_auto", "synced"] | None = Field(
+        None, description="How several regions share the limit; null: as the rules' settings say."
+    )
     failure_mode: FailureMode | None = None
     cost: int | None = None
     status: int | None = Field(None, ge=400, le=599)

@@ -285,7 +285,9 @@ class Leases:
     def _arrived(self, fetch: Fetch, result: Answer, sent_us: int) -> None:
         lease, size = fetch
         lease.fetching = False
-        assert isinstance(result, Result)
+        if not isinstance(result, Result):  # of several servers, only this one failed
+            lease.failed(sent_us)
+            return
         outcome = result.outcomes[0]
         lease.remaining = outcome.remaining
         if outcome.wait_us:

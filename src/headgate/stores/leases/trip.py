@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import NamedTuple
 
@@ -17,6 +18,11 @@ class Decided(NamedTuple):
 
     answers: list[Answer]
     answered: bool
+
+    @classmethod
+    def of(cls, answers: Sequence[Answer]) -> Decided:
+        """The answers of a store. One with several servers far apart may have an error among them."""
+        return cls(list(answers), not any(isinstance(answer, StoreError) for answer in answers))
 
 
 class Part(NamedTuple):

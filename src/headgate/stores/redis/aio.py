@@ -14,6 +14,7 @@ from headgate.core.check import Charge, Check, Client, Group, Result
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States, single
 from headgate.core.key import key
+from headgate.core.ledger import Counted, Page, Swap
 from headgate.core.reservation import Claim, Expired
 from headgate.core.share import Standing
 from headgate.errors import IdempotencyConflict, StoreError
@@ -193,6 +194,15 @@ class AsyncRedisStore:
 
     async def beat(self, name: str, node: str, ttl_us: int) -> Standing:
         return await self._follow(self._plans.beat(name, node, ttl_us))
+
+    async def counts(self, checks: Sequence[Check]) -> list[Counted | None]:
+        return await self._follow(self._plans.counts(checks))
+
+    async def read(self, names: Sequence[str]) -> list[Page]:
+        return await self._follow(self._plans.read(names))
+
+    async def swap(self, swaps: Sequence[Swap]) -> list[bool]:
+        return await self._follow(self._plans.swap(swaps))
 
     async def close(self) -> None:
         if self._lookout is not None:

@@ -15,14 +15,16 @@ from secrets import token_hex
 from typing import Any, Final, NamedTuple, TypeVar
 
 from headgate.core.check import Charge, Check, Client, Group, Outcome, OutcomeAt, Result, binding
+from headgate.core.ledger import Counted, Page, Swap
 from headgate.core.reservation import Claim, Expired
 from headgate.core.share import Standing
 from headgate.errors import IdempotencyConflict, StoreError, StoreUnavailable
-from headgate.stores.redis import idempotency, nodes, reservations, script
+from headgate.stores.redis import idempotency, ledger, nodes, reservations, script
 from headgate.stores.redis.options import Options
-from headgate.stores.redis.slots import RESERVATIONS, slot_of, slot_of_check, slot_of_client
+from headgate.stores.redis.slots import RESERVATIONS, slot_of, slot_of_check, slot_of_client, slot_of_key
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 BUSY_SECONDS: Final = 0.002  # between looks at an idempotency key that somebody else has claimed
 
@@ -143,6 +145,45 @@ class Plans:
         command = nodes.encode_beat(name, node, ttl_us, self._now_us())
         (answer,) = yield [Step(slot_of(name) if self._slotted else 0, command=command)]
         return nodes.decode_beat(_raised(answer))
+
+    def counts(self, checks: Sequence[Check]) -> Plan[list[Counted | None]]:
+        return self._each(checks, slot_of_check, ledger.encode_counts, ledger.decode_counts)
+
+    def read(self, names: Sequence[str]) -> Plan[list[Page]]:
+        now_us = self._now_us()
+        return self._each(
+            names,
+            slot_of_key,
+            lambda some: ledger.encode_read(some, now_us),
+            lambda _, reply: ledger.decode_read(reply),
+        )
+
+    def swap(self, swaps: Sequence[Swap]) -> Plan[list[bool]]:
+        now_us = self._now_us()
+        return self._each(
+            swaps,
+            lambda swap: slot_of_key(swap.name),
+            lambda some: ledger.encode_swap(some, now_us),
+            lambda _, reply: ledger.decode_swap(reply),
+        )
+
+    def _each(
+        self,
+        things: Sequence[T],
+        slot_of_thing: Callable[[T], int],
+        encode: Callable[[Sequence[T]], script.Command],
+        decode: Callable[[Sequence[T], Any], list[U]],
+    ) -> Plan[list[U]]:
+        """An answer to each of several things, in their order. Raises the first `StoreError`."""
+        places = range(len(things))
+        by_slot = list(self._by_slot(places, lambda place: slot_of_thing(things[place])))
+        some = [[things[place] for place in those] for _, those in by_slot]
+        steps = [Step(slot, command=encode(those)) for (slot, _), those in zip(by_slot, some, strict=True)]
+        replies = (yield steps) if steps else []
+        found: dict[int, U] = {}
+        for (_, those), asked, reply in zip(by_slot, some, replies, strict=True):
+            found.update(zip(those, decode(asked, _raised(reply)), strict=True))
+        return [found[place] for place in places]
 
     def _one(self, command: script.Command) -> Plan[Any]:
         (answer,) = yield [Step(RESERVATIONS if self._slotted else 0, command=command)]

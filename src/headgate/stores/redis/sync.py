@@ -13,6 +13,7 @@ from headgate.core.check import Charge, Check, Client, Group, Outcome, Result
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States, single
 from headgate.core.key import key
+from headgate.core.ledger import Counted, Page, Swap
 from headgate.core.reservation import Claim, Expired
 from headgate.core.share import Standing
 from headgate.errors import IdempotencyConflict, StoreError
@@ -162,6 +163,15 @@ class RedisStore:
 
     def beat(self, name: str, node: str, ttl_us: int) -> Standing:
         return self._follow(self._plans.beat(name, node, ttl_us))
+
+    def counts(self, checks: Sequence[Check]) -> list[Counted | None]:
+        return self._follow(self._plans.counts(checks))
+
+    def read(self, names: Sequence[str]) -> list[Page]:
+        return self._follow(self._plans.read(names))
+
+    def swap(self, swaps: Sequence[Swap]) -> list[bool]:
+        return self._follow(self._plans.swap(swaps))
 
     def close(self) -> None:
         if self._lookout is not None:

@@ -15,7 +15,7 @@ from tests.unit.rules.sources.test_document import CONTRACT
 
 SAMPLES = files("headgate.service.samples").joinpath("rules.toml").read_text()
 PARTS = ("rules", "tiers", "users", "exemptions", "penalties", "enabled", "default_tier", "failure_mode")
-PROXIES = ("trusted_proxies", "trusted_proxy_depth", "warning_at", "warning_until")
+PROXIES = ("trusted_proxies", "trusted_proxy_depth", "warning_at", "warning_until", "regions")
 
 
 def again(snapshot: Snapshot) -> Snapshot:

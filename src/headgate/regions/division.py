@@ -1,0 +1,61 @@
+"""How a limit is divided. Pure; whole numbers; the same in every region, whatever order it lists them in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+Weights = Mapping[str, int]
+
+
+def by_weight(units: int, weights: Weights) -> dict[str, int]:
+    """Units by weight: what is left by rounding down goes to whom it cut most. The sum is `units`."""
+    total = sum(weights.values())
+    if total == 0:
+        return dict.fromkeys(weights, 0)
+    shares = {name: units * weight // total for name, weight in weights.items()}
+    left = units - sum(shares.values())
+    cut_most = sorted(weights, key=lambda name: (-(units * weights[name] % total), name))
+    for name in cut_most[:left]:
+        shares[name] += 1
+    return shares
+
+
+def floors(limit: int, weights: Weights, part: float) -> dict[str, int]:
+    """What each region has at any time, without asking anybody.
+
+    For each region, those of all others together are at most `part` of the limit; but 1 each, where there is enough.
+    """
+    if len(weights) == 1:
+        return dict.fromkeys(weights, limit)
+    others = sum(weights.values()) - min(weights.values())
+    own = {name: int(limit * part * weight / others) for name, weight in weights.items()}
+    heavier = sorted(weights, key=lambda name: (-weights[name], name))
+    left = limit - sum(own.values())
+    for name in heavier:
+        if own[name] == 0 and left > 0:
+            own[name] = 1
+            left -= 1
+    return own
+
+
+def fair(limit: int, wants: Weights, least: Weights, weights: Weights) -> dict[str, int]:
+    """Max-min fair: nobody gets more than they want while somebody gets less, by weight; all get their floor.
+
+    The sum is at most `limit`.
+    """
+    shares = dict(least)
+    left = limit - sum(least.values())
+    hungry = {name for name in wants if wants[name] > least[name]}
+    while hungry and left > 0:
+        total = sum(weights[name] for name in hungry)
+        content = {name for name in hungry if (wants[name] - shares[name]) * total <= left * weights[name]}
+        if not content:
+            more = by_weight(left, {name: weights[name] for name in hungry})
+            for name in hungry:
+                shares[name] += more[name]
+            break
+        for name in content:
+            left -= wants[name] - shares[name]
+            shares[name] = wants[name]
+        hungry -= content
+    return shares

@@ -1,0 +1,59 @@
+"""Link: how another region is reached, and what the log says of it: a line when it is cut, and one when it is back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from headgate.errors import StoreError
+from headgate.limiter.spreading import PeerStatus
+
+PATIENCE: Final = 3  # intervals without an answer, after which a region counts as cut off
+
+log = logging.getLogger("headgate")
+
+
+class Link:
+    """To one region. `now_us` is a clock that only goes forward."""
+
+    def __init__(self, name: str, interval_us: int, now_us: Callable[[], int]) -> None:
+        self.name = name
+        self.heard_us: int | None = None  # when its counts were last asked for, and came
+        self._patience_us = PATIENCE * interval_us
+        self._now_us = now_us
+        self._calls = self._failures = 0
+        self._failing_us: int | None = None  # since when
+        self._told = False
+
+    @property
+    def cut(self) -> bool:
+        """Whether it has not answered for so long that what is known of it is worth nothing any more."""
+        return self._failing_us is not None and self._now_us() - self._failing_us >= self._patience_us
+
+    @property
+    def failing(self) -> bool:
+        return self._failing_us is not None
+
+    def answered(self) -> None:
+        self._calls += 1
+        if self._failing_us is not None:
+            self._failing_us = None
+            if self._told:
+                log.warning("region %s: reached again", self.name)
+            self._told = False
+
+    def failed(self, error: StoreError, asked_us: int) -> None:
+        """A call failed that was made at `asked_us`."""
+        self._failures += 1
+        if self._failing_us is None:
+            self._failing_us = asked_us
+        if self.cut and not self._told:
+            self._told = True
+            log.error(
+                "region %s: cannot be reached: synced rules keep to our share until it can (%s)", self.name, error
+            )
+
+    def status(self) -> PeerStatus:
+        age = None if self.heard_us is None else max(0, self._now_us() - self.heard_us) / 1_000_000
+        return PeerStatus(self._calls, self._failures, age, self.cut)

@@ -1,0 +1,31 @@
+-- Pages that are read, and written if nobody has written them since. Twin of ../ledger.py.
+--
+-- KEYS: one per page
+-- ARGV
+--   now      microseconds, or empty: the server's own time
+--   verb     read                                           replies now, and per page its text, or nothing
+--            swap: per page what it said (empty: nothing),
+--                  what it is to say, milliseconds to live  replies per page 1 if it was written, else 0
+local call = redis.call
+if ARGV[2] == 'read' then
+  local now = ARGV[1]
+  if now == '' then
+    local time = call('TIME')
+    now = string.format('%.0f', time[1] * 1000000 + time[2])
+  end
+  local reply = { now }
+  for i = 1, #KEYS do reply[i + 1] = call('GET', KEYS[i]) end
+  return reply
+end
+
+local reply = {}
+for i = 1, #KEYS do
+  local before, after, ttl = ARGV[3 * i], ARGV[3 * i + 1], ARGV[3 * i + 2]
+  if (call('GET', KEYS[i]) or '') == before then
+    call('SET', KEYS[i], after, 'PX', ttl)
+    reply[i] = 1
+  else
+    reply[i] = 0
+  end
+end
+return reply

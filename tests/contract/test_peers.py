@@ -1,0 +1,127 @@
+"""Every store of ours can be read by other regions: counts, and pages that are written once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headgate.core.ledger import Counted, Page, Swap
+from headgate.stores.memory import AsyncMemoryStore, MemoryStore
+from headgate.stores.protocol import AsyncPeerStore, PeerStore
+from headgate.stores.redis.aio import AsyncRedisStore
+from headgate.stores.redis.sync import RedisStore
+from headgate.testing import FakeClock
+from headgate.testing.contract import LIMIT, START, WINDOW, Contract
+from tests.conftest import TIMEOUT
+from tests.topologies import Cluster
+
+MICROSECONDS = 1_000_000
+
+
+class PeerContract(Contract):
+    def ask(self, method: str, *arguments: Any) -> Any:
+        own = getattr(self.store, method, None)
+        if own is not None:
+            return own(*arguments)
+        store: Any = self.store
+        return store._run(getattr(store._store, method)(*arguments))
+
+    def test_it_is_a_peer(self) -> None:
+        assert isinstance(getattr(self.store, "_store", self.store), PeerStore | AsyncPeerStore)
+
+    @pytest.mark.parametrize("counter", ["fixed_window", "sliding_window_counter"])
+    def test_counts_are_of_this_window_and_the_one_before(self, counter: str) -> None:
+        alice, bob = self._check(counter, cost=2), self._check(counter, subject="bob")
+        self._ask(alice)
+        self._ask(alice)
+        assert self.ask("counts", [alice, bob]) == [Counted(START * MICROSECONDS, 4), None]
+        self.clock.advance(WINDOW)
+        self._ask(alice._replace(cost=1))
+        previous = 4 if counter == "sliding_window_counter" else 0
+        (counted,) = self.ask("counts", [alice])
+        assert counted == Counted((START + WINDOW) * MICROSECONDS, 1, previous)
+
+    def test_counts_are_not_charged(self) -> None:
+        alice = self._check("fixed_window")
+        for _ in range(2 * LIMIT):
+            self.ask("counts", [alice])
+        assert self._ask(alice).remaining == LIMIT - 1
+
+    def test_a_page_is_written_if_nobody_has_written_it_since(self) -> None:
+        one, two = self.name("one"), self.name("two")
+        now_us = START * MICROSECONDS
+        assert self.ask("read", [one, two]) == [Page(now_us, None), Page(now_us, None)]
+        assert self.ask("swap", [Swap(one, None, "a", 10 * MICROSECONDS)]) == [True]
+        swaps = [
+            Swap(one, None, "b", MICROSECONDS),
+            Swap(two, None, "ü", MICROSECONDS),
+            Swap(one, "a", "c", MICROSECONDS),
+        ]
+        assert self.ask("swap", swaps) == [False, True, True]
+        assert [page.text for page in self.ask("read", [one, two])] == ["c", "ü"]
+
+    def test_nothing_is_asked_for_nothing(self) -> None:
+        assert self.ask("read", []) == self.ask("swap", []) == self.ask("counts", []) == []
+
+    def name(self, name: str) -> str:
+        return self._check("gcra", subject=name).key + ":page"
+
+
+class TestMemory(PeerContract):
+    def make_store(self, clock: FakeClock) -> MemoryStore:
+        return MemoryStore(clock=clock)
+
+    def test_pages_expire(self) -> None:
+        name = self.name("one")
+        self.ask("swap", [Swap(name, None, "a", 10 * MICROSECONDS)])
+        self.clock.advance(10)
+        assert self.ask("read", [name])[0].text is None
+
+
+class TestAsyncMemory(PeerContract):
+    def make_store(self, clock: FakeClock) -> AsyncMemoryStore:
+        return AsyncMemoryStore(MemoryStore(clock=clock))
+
+
+class TestRedis(PeerContract):
+    @pytest.fixture(autouse=True)
+    def _server(self, redis_url: str) -> None:
+        self.url = redis_url
+
+    def make_store(self, clock: FakeClock) -> RedisStore:
+        return RedisStore(self.url, clock=clock)
+
+
+class TestAsyncRedis(PeerContract):
+    @pytest.fixture(autouse=True)
+    def _server(self, redis_url: str) -> None:
+        self.url = redis_url
+
+    def make_store(self, clock: FakeClock) -> AsyncRedisStore:
+        return AsyncRedisStore(self.url, clock=clock)
+
+
+@pytest.fixture(scope="module")
+def cluster_url() -> Iterator[str]:
+    with Cluster() as cluster:
+        yield f"{cluster.url}?{TIMEOUT}"
+
+
+class TestRedisOfCluster(PeerContract):
+    @pytest.fixture(autouse=True)
+    def _server(self, cluster_url: str) -> None:
+        self.url = cluster_url
+
+    def make_store(self, clock: FakeClock) -> RedisStore:
+        return RedisStore(self.url, clock=clock)
+
+
+class TestAsyncRedisOfCluster(PeerContract):
+    @pytest.fixture(autouse=True)
+    def _server(self, cluster_url: str) -> None:
+        self.url = cluster_url
+
+    def make_store(self, clock: FakeClock) -> AsyncRedisStore:
+        return AsyncRedisStore(self.url, clock=clock)
