@@ -110,7 +110,7 @@ class AsyncLimiter:
         self.in_memory = self._memory is not None  # whether it counts in this process, and can check at once
         self.holder = self._engine.holder  # of the rules in force
         self._leasing: AsyncLeasing | None = None  # in memory, asking the store costs no more than a lease would
-        if not in_memory:
+        if not in_memory or self._spread is not None:
             self._leasing = AsyncLeasing(self._store, self._engine.holder, clock)
             self._engine.leased = self._leasing.single
         rule = self._engine.only_rule

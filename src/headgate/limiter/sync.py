@@ -94,7 +94,7 @@ class Limiter:
         self._store.home.holder = self._engine.holder
         self._engine.single = getattr(self._store, "single", None)
         self._leasing: Leasing | None = None  # in memory, asking the store costs no more than a lease would
-        if not in_memory:
+        if not in_memory or self._spread is not None:
             self._leasing = Leasing(self._store, self._engine.holder, clock)
             self._engine.leased = self._leasing.single
         self._pulse: Pulse | None = None
