@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -224,3 +225,21 @@ def test_a_check_of_a_share_or_of_synced_counts_asks_no_other_region(continents:
             reasons = [limiter.check(user=mode).reason for _ in range(10)]
         assert set(reasons) <= {"within_limit", "over_limit"}
         assert reasons[0] == "within_limit"
+
+
+def test_a_forked_child_hears_of_the_others_by_itself(continents: Continents) -> None:
+    with Limiter(rules("synced"), **continents.options("us", interval=INTERVAL)) as limiter:
+        limiter.check(user="alice")
+        until(lambda: limiter.regions().peers["eu"].calls > 0, "eu was heard of")
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                before = limiter.regions().peers["eu"].calls
+                limiter.check(user="bob")
+                until(lambda: limiter.regions().peers["eu"].calls > before, "eu was heard of again")
+                code = 0
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0

@@ -55,7 +55,8 @@ class Limiter:
     `name` names the rules made from a notation: limiters that share a store and a name share their counts.
     `failure_mode` decides when the store cannot and the rule does not say: `open` allows, `closed` refuses, `local`
     counts in this process. `warning_at` and `warning_until` are the percentages of use at which a decision's state
-    becomes `warning` (80), and below which it is `normal` again (70), unless the rules say. `clock` is for tests:
+    becomes `warning` (80), and below which it is `normal` again (70), unless the rules say. `region` is a
+    `headgate.regions.Region`: which of several this is, for rules that they share. `clock` is for tests:
     `headgate.testing.FakeClock`.
 
     Refusals are values: only invalid arguments raise (`InvalidCheck`, `InvalidRule`, `InvalidQuota`).

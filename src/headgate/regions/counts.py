@@ -199,6 +199,11 @@ class Counts:
                         self._keys -= 1
         return found
 
+    def any_one(self) -> list[Known]:
+        """One key, if there is any."""
+        with self._lock:
+            return [known for table in self._tables.values() for known in list(table.values())[:1]][:1]
+
     def merge(self, region: str, keys: list[Known], counted: list[Counted | None], own: list[Counted | None]) -> None:
         """Take note of what a region has counted, and by how much limits were passed."""
         at_us, most = self._now_us(), 0
@@ -256,6 +261,8 @@ class Exchange:
         self._soon_us = now_us + self._interval_us // SOON
         if now_us >= self._next_us:
             some = self._counts.active(now_us - 2 * self._interval_us)
+            if not some and self._link.failing:  # so that it is known when it can be reached again
+                some = self._counts.any_one()
             self._next_us = now_us + self._interval_us
         for start in range(0, len(some), AT_ONCE):
             keys = some[start : start + AT_ONCE]

@@ -51,7 +51,9 @@ class Link:
         if self.cut and not self._told:
             self._told = True
             log.error(
-                "region %s: cannot be reached: synced rules keep to our share until it can (%s)", self.name, error
+                "region %s: cannot be reached: until it can, we keep to our own part of what we share (%s)",
+                self.name,
+                error,
             )
 
     def status(self) -> PeerStatus:

@@ -83,6 +83,13 @@ class Regions:
             return limiter.run(getattr(limiter.limiter, method)(**facts))
         return getattr(limiter, method)(**facts)
 
+    def exchange(self, limiter: Any) -> None:
+        """Do what is due in the background."""
+        if self._awaited:
+            limiter.run(limiter.limiter._spread.exchange())
+        else:
+            limiter._spread.exchange()
+
     def limiters(self, rules: Any, **options: Any) -> dict[str, Any]:
         return {name: self.limiter(name, rules, **options) for name in WEIGHTS}
 

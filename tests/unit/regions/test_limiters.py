@@ -179,6 +179,22 @@ def test_a_synced_region_that_hears_nothing_keeps_to_its_share(regions: Regions,
     assert not inner(limiters["us"]).regions().peers["eu"].cut
 
 
+def test_a_region_that_is_back_is_noticed_though_nobody_asks(regions: Regions, burst: Burst) -> None:
+    limiter = regions.limiter("us", [rule("synced")])
+    burst(limiter, 1)
+    regions.links["us", "eu"].cut = True
+    for _ in range(5):
+        regions.clock.advance(1)
+        burst(limiter, 1)
+    assert inner(limiter).regions().peers["eu"].cut
+    regions.links["us", "eu"].cut = False
+    regions.clock.advance(60)
+    limiter.peek(user="bob")
+    regions.clock.advance(60)
+    regions.exchange(limiter)
+    assert not inner(limiter).regions().peers["eu"].cut
+
+
 def test_a_fixed_window_ends_for_each_region_by_its_own_clock(regions: Regions, burst: Burst) -> None:
     ahead = FakeClock(regions.clock.now_us() / 1e6 + 5)
     limiters = regions.limiters([rule("synced", "100/minute fixed_window")])
