@@ -58,17 +58,18 @@ def figures(results: Sequence[object]) -> list[int]:
     return told
 
 
+@pytest.mark.parametrize("remember", [0, 1])
 @pytest.mark.parametrize("name", PATTERNS)
-def test_they_are_answered_as_each_by_itself_is_in_memory(redis_url: str, name: str) -> None:
+def test_they_are_answered_as_each_by_itself_is_in_memory(redis_url: str, name: str, remember: int) -> None:
     pattern = PATTERNS[name]
     clock = FakeClock(1_700_000_000.0)
     twin, other = MemoryStore(clock=clock), MemoryStore(clock=clock)
 
     async def main() -> None:
-        store = AsyncRedisStore(redis_url, clock=clock)
+        store = AsyncRedisStore(f"{redis_url}&remember={remember}", clock=clock)
         ask = store.alike(pattern)
         assert ask is not None
-        for seconds in (0.0, 1.5, 30.0, 61.0):
+        for seconds in (0.0, 0.3, 1.5, 30.0, 61.0):
             clock.advance(seconds)
             for subjects in (SUBJECTS, SUBJECTS[:1], SUBJECTS):
                 expected = figures(twin.check([Group(pattern.of(subject)) for subject in subjects]))
@@ -173,6 +174,29 @@ def test_other_rules_are_another_likeness(redis_url: str, tmp_path_factory: pyte
         assert not data.holds(shape)
         (told,) = await decided(data, ["ann"])
         assert told.checks[0].quota.limit == 9
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_who_is_known_to_be_refused_costs_no_call(redis_url: str) -> None:
+    async def main() -> None:
+        meter, clock = Meter(), FakeClock(1_700_000_000.0)
+        store = AsyncRedisStore(f"{redis_url}&remember=1", clock=clock, observer=meter)
+        data = DataPlane(AsyncLimiter(RULES, store=store, clock=clock), meter=meter)
+        await decided(data, ["ann"] * 4)
+        clock.advance(0.1)
+        (told,) = await decided(data, ["ann", "bob", "ann"])
+        assert [told.unusual[place].allowed for place in (0, 2)] == [False, False]
+        assert told.unusual[0].retry_after == told.unusual[2].retry_after
+        assert told.unusual[0].reset_at == told.unusual[0].at_us / 1e6 + told.unusual[0].reset_after
+        assert meter.store_batches.read()[1] == 5  # four, and Bob
+        calls = meter.store_calls.read()[0][-1][1]
+        (told,) = await decided(data, ["ann"])
+        assert (told.unusual[0].reason, meter.store_calls.read()[0][-1][1]) == ("over_limit", calls)
+        clock.advance(1.0)
+        await decided(data, ["ann"])
+        assert meter.store_batches.read()[1] == 6  # what is remembered is soon forgotten
         await store.close()
 
     asyncio.run(main())

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final, TypeVar, cast
 
-from headgate.core.alike import Answers, AsyncAlike, Pattern
+from headgate.core.alike import AsyncAlike, Pattern
 from headgate.core.check import Charge, Check, Client, Group, Result
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States, single
@@ -20,8 +20,8 @@ from headgate.core.share import Standing
 from headgate.errors import IdempotencyConflict, StoreError
 from headgate.stores.observer import StoreObserver
 from headgate.stores.protocol import AsyncSingle
-from headgate.stores.redis import script
 from headgate.stores.redis.aio_node import AsyncNode, Route, route_of
+from headgate.stores.redis.alike import AlikeCalls
 from headgate.stores.redis.exhausted import Exhausted
 from headgate.stores.redis.faults import Address, Owners, turn
 from headgate.stores.redis.lookout import Lookout
@@ -153,17 +153,7 @@ class AsyncRedisStore:
         """The short way for requests that are alike. On a cluster, each is somewhere else: there is none."""
         if self._only is None:
             return None
-        encode, join = script.alike(pattern), self._only.join
-
-        async def check(subjects: Sequence[str]) -> Answers:
-            try:
-                reply = await join((), encode(subjects, self._now_us()), size=len(subjects))
-            except StoreError:
-                self.exhausted.clear()
-                raise
-            return Answers(reply[0], reply[1:])
-
-        return check
+        return AlikeCalls(pattern, self._only, self.exhausted, self._now_us)
 
     async def refund(self, charges: Sequence[Charge]) -> None:
         try:

@@ -14,9 +14,8 @@ from typing import Any, Literal
 from hiredis import pack_command
 
 from headgate.algorithms import lua
-from headgate.core.alike import Pattern
 from headgate.core.check import Block, Charge, Check, Client, Group, Outcome, Penalty, Result, Terms
-from headgate.core.key import escape, escaped, key, penalty_keys
+from headgate.core.key import escape, key, penalty_keys
 from headgate.core.quota import Quota
 from headgate.errors import IdempotencyConflict
 
@@ -192,43 +191,6 @@ def encode_mixed(groups: Sequence[Group], now_us: int | None) -> Command:
 def frame(quota: Quota, count: int = 1) -> tuple[Command, Command]:
     """The command that decides so many checks under one quota, with gaps: head, keys, now or empty, tail, costs."""
     return ("EVALSHA", sha((quota.algorithm,), "plain"), count), (quota.limit, quota.window_us, quota.burst)
-
-
-def alike(pattern: Pattern) -> Callable[[Sequence[str], int | None], Command]:
-    """What writes the command that decides requests that are alike, in order, of their subjects and the time.
-
-    The reply is the time, and the figures of `Answers`.
-    """
-    checks, owns = pattern
-    first = checks[0]
-    if len(checks) == 1 and owns[0] and first.enforced:
-        before, after = first.space.split("*", 1)
-
-        def encode_plain(subjects: Sequence[str], now_us: int | None) -> Command:
-            head, tail = frame(first.quota, len(subjects))
-            keys = [f"{before}{subject}{after}" for subject in escaped(subjects)]
-            return (*head, *keys, "" if now_us is None else now_us, *tail, first.cost)
-
-        return encode_plain
-    request = Request()
-    request.add(Group(checks))
-    name, digest, _, *_ = request.command(None)
-    quotas = request.quotas()
-    arguments = request.arguments
-    # Of each check: what is before the request's own subject in its key, and behind it; or the key.
-    parts = [
-        check.space.split("*", 1) if own else (key(check.space, check.subject), None)
-        for check, own in zip(checks, owns, strict=True)
-    ]
-
-    def encode_groups(subjects: Sequence[str], now_us: int | None) -> Command:
-        keys: list[Argument] = []
-        for subject in escaped(subjects):
-            keys += [before if after is None else f"{before}{subject}{after}" for before, after in parts]
-        now: Argument = "" if now_us is None else now_us
-        return (name, digest, len(keys), *keys, now, *quotas, *(arguments * len(subjects)))
-
-    return encode_groups
 
 
 def packer(quota: Quota) -> Callable[[str, Argument, int], bytes]:
