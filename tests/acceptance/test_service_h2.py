@@ -312,12 +312,12 @@ def test_the_smallest_pieces(served: Serving) -> None:
 @pytest.mark.parametrize(
     ("body", "more", "code", "details"),
     [
-        (framed(gzip.compress(ASK), 1), ("grpc-encoding", "gzip"), 0, ""),
+        (framed(gzip.compress(ASK, mtime=0), 1), ("grpc-encoding", "gzip"), 0, ""),
         (framed(ASK), ("grpc-encoding", "gzip"), 0, ""),
         (framed(ASK), ("grpc-timeout", "5S"), 0, ""),
-        (framed(gzip.compress(b"\0" * 5_000_000), 1), ("grpc-encoding", "gzip"), 8, "larger than max"),
+        (framed(gzip.compress(b"\0" * 5_000_000, mtime=0), 1), ("grpc-encoding", "gzip"), 8, "larger than max"),
         (framed(b"no gzip", 1), ("grpc-encoding", "gzip"), 13, "cannot be decompressed"),
-        (framed(gzip.compress(ASK)[:-4], 1), ("grpc-encoding", "gzip"), 13, "breaks off"),
+        (framed(gzip.compress(ASK, mtime=0)[:-4], 1), ("grpc-encoding", "gzip"), 13, "breaks off"),
         (framed(ASK, 1), ("x", "y"), 13, "grpc-encoding does not say how"),
         (framed(ASK), ("grpc-encoding", "snappy"), 12, "'snappy' is not known"),
         (framed(ASK), ("grpc-timeout", "soon"), 13, "grpc-timeout cannot be read"),
