@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -13,11 +11,11 @@ from contextvars import Context
 from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Any, Final, cast
-from weakref import WeakSet
 
 from headgate.core.check import Charge, Check, Group, Result
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States, single
+from headgate.core.fork import renew_in_children
 from headgate.errors import StoreError
 from headgate.limiter.steps import run, run_async
 from headgate.rules.holder import Holder
@@ -46,7 +44,7 @@ class _Leasing(ABC):
         self._clock = clock
         self._leases = Leases(None if clock is None else clock.now_us, notify=self._notify)
         self._tended_us = 0
-        _leasings.add(self)
+        renew_in_children(self)
 
     @abstractmethod
     def _notify(self) -> None:
@@ -285,13 +283,3 @@ def _decision(templates: tuple[Check], answer: object, cost: int, states: States
 
 def _not_given_back(error: StoreError) -> None:
     log.warning("slices that were not used could not be given back (%s)", error)
-
-
-def _forked() -> None:
-    for leasing in list(_leasings):
-        leasing.forked()
-
-
-_leasings: WeakSet[_Leasing] = WeakSet()
-if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_forked)

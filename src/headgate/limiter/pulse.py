@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import sys
 from collections.abc import Callable, Iterator
 from contextvars import Context
 from itertools import groupby
@@ -17,6 +15,7 @@ from typing import Any
 from weakref import ReferenceType, WeakSet, ref
 
 from headgate.core.check import Check
+from headgate.core.fork import renew_in_children
 from headgate.errors import StoreError, StoreUnavailable
 from headgate.limiter.engine import Engine
 from headgate.limiter.shares import BEAT_SECONDS, LIVES_SECONDS
@@ -66,7 +65,7 @@ class Pulse(_Pulse):
         super().__init__(engine, merges=isinstance(store, ReservingStore))
         self._store = store
         self.forked()
-        _pulses.add(self)
+        renew_in_children(self)
 
     def attend(self) -> None:
         """Begin, if it is time to."""
@@ -247,13 +246,3 @@ def _tick(pulse_ref: ReferenceType[AsyncPulse]) -> None:
 
 def _subject(check: Check) -> str:
     return check.subject
-
-
-def _forked() -> None:
-    for pulse in list(_pulses):
-        pulse.forked()
-
-
-_pulses: WeakSet[Pulse] = WeakSet()
-if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_forked)

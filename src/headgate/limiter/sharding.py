@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from secrets import randbits
 from typing import Any, cast
-from weakref import WeakSet
 
 from headgate.core.check import Charge, Check, Client, Group, Result
 from headgate.core.decision import Decision, States
+from headgate.core.fork import renew_in_children
 from headgate.core.shards import Search, checks_of
 from headgate.errors import IdempotencyConflict, StoreUnavailable
 from headgate.limiter.steps import run, run_async
@@ -37,7 +35,7 @@ class Home:
     def __init__(self) -> None:
         self.holder: Holder | None = None  # of the rules in force; there as soon as the limiter has it
         self.forked()
-        _homes.add(self)
+        renew_in_children(self)
 
     def forked(self) -> None:
         """Another process is another node."""
@@ -226,13 +224,3 @@ def _decision(template: Check, result: Result, cost: int, states: States | None,
     now_us, outcomes, _ = result
     allowed = outcomes[0].wait_us == 0
     return Decision.of(allowed, now_us, (template,), outcomes, cost, states=states, subjects=subject)
-
-
-def _forked() -> None:
-    for home in list(_homes):
-        home.forked()
-
-
-_homes: WeakSet[Home] = WeakSet()
-if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_forked)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
-import sys
 from collections.abc import Sequence
 from threading import Event, Lock, Thread
 from typing import Any, TypeVar, cast
-from weakref import WeakSet
 
 from headgate.core.check import Charge, Check, Client, Group, Result
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States, single
+from headgate.core.fork import renew_in_children
 from headgate.core.reservation import Claim, Expired
 from headgate.errors import IdempotencyConflict, StoreError
 from headgate.limiter.spreading import RegionStatus
@@ -55,7 +53,7 @@ class RegionalStore:
         self._workers: dict[str, _Worker] = {}
         self._lock = Lock()
         self._closed = False
-        _stores.add(self)
+        renew_in_children(self)
 
     def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
         """See `Store.check`. If only some groups could not be decided, the answer to these is a `StoreError`."""
@@ -248,13 +246,3 @@ def peer_of(store: Store | AsyncStore, name: str) -> PeerStore:
     if not isinstance(store, PeerStore):
         raise ValueError(f"region {name!r}: store: {type(store).__name__} cannot be read by other regions")  # noqa: TRY004
     return store
-
-
-def _forked() -> None:
-    for store in list(_stores):
-        store.forked()
-
-
-_stores: WeakSet[RegionalStore] = WeakSet()
-if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_forked)

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Collection
 from contextlib import closing
@@ -17,8 +16,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from threading import Event, Lock, Thread, current_thread
 from typing import Any, Final
-from weakref import WeakSet
 
+from headgate.core.fork import renew_in_children
 from headgate.db import queries
 from headgate.db.changes import Changes
 from headgate.db.connection import Database
@@ -114,7 +113,7 @@ class DatabaseSource:
             raise
         self._redis = redis
         self._start()
-        _sources.add(self)
+        renew_in_children(self)
 
     @property
     def holder(self) -> Holder:
@@ -184,7 +183,7 @@ class DatabaseSource:
         self._thread = Thread(target=self._follow, name="headgate-rules", daemon=True)
         self._thread.start()
 
-    def _forked(self) -> None:
+    def forked(self) -> None:
         """In a child process, which has neither the parent's threads nor any business with its connections."""
         self._lock = Lock()
         self._database.forked()
@@ -291,15 +290,6 @@ class DatabaseSource:
         self.refresh()
         if self._channel is not None:
             self._channel.say(str(version))
-
-
-def _after_fork() -> None:
-    for source in list(_sources):
-        source._forked()
-
-
-_sources: WeakSet[DatabaseSource] = WeakSet()
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def _channel(url: str, heard: Callable[[], None]) -> Any:

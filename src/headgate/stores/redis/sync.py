@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from threading import Condition
 from time import monotonic, sleep
 from typing import Any, Final, NamedTuple, TypeVar, cast
-from weakref import WeakSet
 
 from headgate.core.check import Charge, Check, Client, Group, Outcome, Result
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States, single
+from headgate.core.fork import renew_in_children
 from headgate.core.key import key
 from headgate.core.ledger import Counted, Page, Swap
 from headgate.core.reservation import Claim, Expired
@@ -70,7 +69,7 @@ class RedisStore:
         else:
             self._lookout = Lookout(self._target, self._hear, self._topology.known)
             self._lookout.ask()
-        _stores.add(self)
+        renew_in_children(self)
 
     def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
         exhausted = self.exhausted
@@ -178,6 +177,15 @@ class RedisStore:
             self._lookout.close()
         for node in self._nodes():
             node.close()
+
+    def forked(self) -> None:
+        """In a forked child: connections are the parent's."""
+        self._heard = Condition()
+        self._topology.forked()
+        if self._lookout is not None:
+            self._lookout.forget()
+        for node in self._nodes():
+            node.forget()
 
     def _nodes(self) -> list[Node]:
         return self._topology.nodes if self._only is None else [self._only]
@@ -344,18 +352,3 @@ def _apart(errand: _Errand) -> Iterator[_Errand]:
     """Each group of a step by itself: they need not be where the others are."""
     for part, group in enumerate(errand.step.groups):
         yield errand._replace(step=errand.step._replace(groups=(group,)), part=part)
-
-
-def _forget_connections() -> None:
-    """In a forked child: they are the parent's."""
-    for store in _stores:
-        store._heard = Condition()
-        store._topology.forked()
-        if store._lookout is not None:
-            store._lookout.forget()
-        for node in store._nodes():
-            node.forget()
-
-
-_stores: WeakSet[RedisStore] = WeakSet()
-os.register_at_fork(after_in_child=_forget_connections)
