@@ -89,7 +89,7 @@ end
 
 -- States of two and of three numbers are kept as little-endian doubles behind the time at which the key expires: a
 -- fifth of the time that text takes. What is not one of ours (an older version's, or somebody else's) counts as never
--- seen.
+-- seen; what was found in its place comes last.
 local function load2(key)
   local value = try('GET', key)
   if value and #value == 24 then
@@ -100,6 +100,7 @@ local function load2(key)
     local _, a, b, c = unpack('<dddd', value)
     return 0, a, b, c
   end
+  return nil, nil, nil, nil, nil, value
 end
 
 local function save2(key, expires, is_new, a, b, c)
@@ -120,6 +121,7 @@ local function load3(key)
     local _, a, b, c, d = unpack('<ddddd', value)
     return 0, a, b, c, d
   end
+  return nil, nil, nil, nil, nil, value
 end
 
 local function save3(key, expires, is_new, a, b, c, d)

@@ -20,10 +20,11 @@ from headgate.core.share import Standing
 from headgate.errors import IdempotencyConflict, StoreError
 from headgate.stores.observer import StoreObserver
 from headgate.stores.protocol import AsyncSingle
-from headgate.stores.redis.aio_node import AsyncNode, Route, route_of
+from headgate.stores.redis.aio_node import AsyncNode
 from headgate.stores.redis.alike import AlikeCalls
 from headgate.stores.redis.exhausted import Exhausted
 from headgate.stores.redis.faults import Address, Owners, turn
+from headgate.stores.redis.loads import Route, route_of
 from headgate.stores.redis.lookout import Lookout
 from headgate.stores.redis.options import read_url
 from headgate.stores.redis.plans import Plan, Plans, Step
@@ -97,14 +98,13 @@ class AsyncRedisStore:
         timeout, slotted = self._options.timeout, self._slotted
 
         async def check_elsewhere(subject: str, cost: int) -> Decision:
-            name = key(space, subject)
-            if name in exhausted.known:
-                known = exhausted.answer(name, ((quota, cost, True),))
+            if exhausted.known:
+                known = exhausted.answer(key(space, subject), ((quota, cost, True),))
                 if known is not None:
                     return single(templates, known.outcomes[0], known.now_us, cost, states, subject)
             asked_us, epoch = exhausted.now_us(), exhausted.epoch
             groups = (Group((Check(rule, space, subject, quota, cost),)),)
-            route = route_of(name) if slotted else ANYWHERE
+            route = route_of(space, subject) if slotted else ANYWHERE
             loop = asyncio.get_running_loop()
             if loop is not self._loop:
                 self._enter()
@@ -119,7 +119,7 @@ class AsyncRedisStore:
                 result = await self._decide_elsewhere(node, Step(route.slot, groups), error, deadline)
             now_us, (outcome,), _ = result
             if outcome.wait_us > 0 and remembers:
-                exhausted.put(name, ((quota, cost, True),), result, asked_us, epoch)
+                exhausted.put(key(space, subject), ((quota, cost, True),), result, asked_us, epoch)
             return single(templates, outcome, now_us, cost, states, subject)
 
         if self._only is None:

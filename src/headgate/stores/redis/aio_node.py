@@ -3,96 +3,57 @@
 The first leaves at the end of the tick that it was asked in. While `max_in_flight` calls are under way, others
 gather; each call takes up to `max_batch` of them. Connections belong to the calls, not to the callers: a caller
 that is cancelled leaves its call, and everybody else's answer, undisturbed. A connection on which a call failed or
-ran out of time is closed, so that a late reply has nowhere to go.
+ran out of time is closed, so that a late reply has nowhere to go. A call is no task: its replies are handed out as
+they come in.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextvars import Context
-from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from contextvars import Context, copy_context
+from functools import partial
+from math import inf
+from typing import Any, Final
 
-import redis.asyncio.connection as connections
-from redis.exceptions import (
-    AskError,
-    BusyLoadingError,
-    ClusterDownError,
-    NoScriptError,
-    RedisError,
-    TryAgainError,
-)
+from redis.exceptions import AskError, ClusterDownError, NoScriptError, TryAgainError
 
 from headgate.core.check import Group, Result
 from headgate.errors import IdempotencyConflict, StoreError, StoreUnavailable
 from headgate.stores.observer import StoreObserver
 from headgate.stores.redis import script
+from headgate.stores.redis.aio_wire import AsyncWire, Done
 from headgate.stores.redis.faults import FAULTS, fault
+from headgate.stores.redis.loads import Batch, Load, Route, Waiting, loads_of
 from headgate.stores.redis.node import Parcel, breaker_of, left_alone, tell
 from headgate.stores.redis.options import Options, Way
-from headgate.stores.redis.slots import slot_of_key
 
 Results = list[Result | IdempotencyConflict]
 
 GATHER_SECONDS: Final = 0.002  # for which a few wait for others, at most, while a call is under way
-ENOUGH: Final = 32  # waiting are not a few
+ENOUGH: Final = 64  # waiting are not a few
 APART_SECONDS: Final = 1.0  # for which each slot goes by itself, after a server did not have one
 
 
-class Route(NamedTuple):
-    """On a cluster: the slot of what is asked, and how."""
+class _Call:
+    """A batch on its way to the server and back."""
 
-    slot: int
-    asking: bool = False  # the server is about to take the slot over
-    alone: bool = False  # not to be in one command with others
+    __slots__ = ("began", "context", "deadline", "loads", "parcels", "size", "timer", "waiting", "wire")
 
+    def __init__(self, batch: Batch, loads: list[Load], began: float) -> None:
+        self.waiting, self.size, self.deadline = batch.waiting, batch.size, batch.deadline
+        self.loads = loads
+        self.parcels: list[Parcel] = []
+        self.began = began
+        self.context = copy_context()  # of the first who goes with it, for whoever traces calls
+        self.timer: asyncio.TimerHandle | None = None  # for those whose time is up before
+        self.wire: AsyncWire | None = None  # once there is one, it may have been sent
 
-@lru_cache(maxsize=8_192)
-def route_of(key: str) -> Route:
-    """That of a key."""
-    return Route(slot_of_key(key))
-
-
-class _Waiting(NamedTuple):
-    """Groups that wait for a call to take them along; or a command."""
-
-    groups: Sequence[Group]
-    command: script.Command | None
-    answer: asyncio.Future[Any]
-    deadline: float  # on the event loop's clock
-    route: Route | None = None
-    size: int = 0  # groups that the command decides
-
-
-class _Batch(NamedTuple):
-    """Those who go with one call."""
-
-    waiting: list[_Waiting]
-    size: int  # groups
-    deadline: float  # the latest of theirs
-    hurried: bool  # somebody's is earlier
-    plain: bool  # groups that go together as one command
-
-
-class _Load(NamedTuple):
-    """Those who go together, as one command."""
-
-    waiting: list[_Waiting]
-    mixed: bool = False  # they are of several slots
-
-    @property
-    def groups(self) -> list[Group]:
-        return [group for one in self.waiting for group in one.groups]
-
-    def parcel(self, now_us: int | None) -> Parcel:
-        first = self.waiting[0]
-        if first.command is not None:
-            return Parcel(first.command, bool(first.route and first.route.asking))
-        if self.mixed:
-            return Parcel(script.encode_mixed(self.groups, now_us))
-        return Parcel(script.encode(self.groups, now_us), bool(first.route and first.route.asking))
+    def within(self, told: Callable[[_Call, list[Any] | Exception], None]) -> Done:
+        """Tells `told` of what came of it, in its context."""
+        run = self.context.run
+        return lambda replies: run(told, self, replies)
 
 
 class AsyncNode:
@@ -115,17 +76,18 @@ class AsyncNode:
         self.host: str = way.arguments.get("host", "localhost")
         self.breaker = breaker_of(way.name, options, observer)
         self._options = options
-        self._connection_class: Any = getattr(connections, "Connection" if way.kind is None else way.kind.__name__)
-        self._arguments = way.arguments
+        self._way = way
         self._now_us = now_us
         self._observer = observer
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[Waiting] = deque()
         self._woken = False  # whether _depart is about to run
         self._deadline = 0.0
-        self._calls: set[asyncio.Task[None]] = set()
+        self._calls: set[_Call] = set()
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._ended: asyncio.Event | None = None  # set when no call is under way, for those who close
         self._nobody = Context()  # of calls that leave when another has returned: it is not that one's callers'
-        self._idle: list[tuple[Any, float]] = []  # connections, and when each was last used
+        self._idle: list[AsyncWire] = []
         self._gathers = gathers
         self._gathering: asyncio.TimerHandle | None = None
         self._apart_until = 0.0  # until then, each slot goes by itself
@@ -156,7 +118,7 @@ class AsyncNode:
             self._woken = True
             self._deadline = loop.time() + self._options.timeout  # of all that join in this tick
             loop.call_soon(self._depart)
-        self._waiting.append(_Waiting(groups, command, answer, deadline or self._deadline, route, size))
+        self._waiting.append(Waiting(groups, command, answer, deadline or self._deadline, route, size))
         return answer
 
     async def close(self) -> None:
@@ -166,10 +128,15 @@ class AsyncNode:
             answer = self._waiting.popleft().answer
             if not answer.done():
                 answer.set_exception(StoreUnavailable("the store was closed", sent=False))
+        if self._loop is not asyncio.get_running_loop():
+            return
         if self._calls:
-            await asyncio.wait(self._calls)
+            self._ended = self._ended or asyncio.Event()
+            await self._ended.wait()
         while self._idle:
-            await self._idle.pop()[0].disconnect()
+            wire = self._idle.pop()
+            wire.close()
+            await wire.closed
 
     def _enter(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._loop is not None and not self._loop.is_closed():
@@ -178,6 +145,7 @@ class AsyncNode:
         self._idle.clear()  # connections of a loop that is gone
         self._waiting.clear()
         self._calls.clear()
+        self._connecting.clear()
         self._woken = False
         self._gathering = None
 
@@ -195,21 +163,19 @@ class AsyncNode:
         while self._waiting and len(self._calls) < self._options.max_in_flight:
             batch = self._batch()
             if batch.waiting:
-                call = self._loop.create_task(self._call(batch))
-                self._calls.add(call)
-                call.add_done_callback(self._returned, context=self._nobody)
+                self._leave(batch)
 
     def _gathered(self) -> None:
         self._gathering = None
         self._depart(late=True)
 
-    def _batch(self) -> _Batch:
+    def _batch(self) -> Batch:
         """Those who go with the next call; not those who were cancelled meanwhile, or whose time is up."""
         assert self._loop is not None
         now = self._loop.time()
-        batch: list[_Waiting] = []
+        batch: list[Waiting] = []
         count = size = 0
-        latest, hurried, plain = 0.0, False, True
+        earliest, latest, plain = inf, 0.0, True
         while self._waiting:
             waiting = self._waiting[0]
             groups, command, answer, deadline, route, decided = waiting
@@ -225,9 +191,8 @@ class AsyncNode:
                 if command is not None or route is not None:
                     plain = False
                 if deadline != latest:
-                    hurried = hurried or latest != 0.0
-                    latest = max(latest, deadline)
-        return _Batch(batch, size, latest, hurried, plain)
+                    earliest, latest = min(earliest, deadline), max(latest, deadline)
+        return Batch(batch, size, latest, earliest, plain)
 
     def _expire(self, answer: asyncio.Future[Any]) -> None:
         if not answer.done():
@@ -236,47 +201,141 @@ class AsyncNode:
             if self._observer is not None:
                 self._observer.failed(known, self._options.timeout, 1)
 
-    def _returned(self, call: asyncio.Task[None]) -> None:
+    # Calls
+
+    def _leave(self, batch: Batch) -> None:
+        """Send a batch off."""
+        assert self._loop is not None
+        began = self._loop.time()
+        call = _Call(batch, loads_of(batch, mix=began >= self._apart_until), began)
+        self._calls.add(call)
+        if batch.earliest < batch.deadline - GATHER_SECONDS:  # somebody has waited; others go by the clock of the last
+            call.timer = self._loop.call_at(batch.earliest, self._watch, call)
+        try:
+            now_us = self._now_us()
+            call.parcels = [load.parcel(now_us) for load in call.loads]
+            wire = self._take()
+            if wire is not None:
+                self._send(call, wire)
+                return
+            task = self._loop.create_task(self._connect(call))
+        except BaseException as error:
+            self._failed(call, error)
+            raise
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    def _watch(self, call: _Call) -> None:
+        """Refuse those whose time is up before the call's is."""
+        assert self._loop is not None
+        now, following = self._loop.time(), call.deadline
+        for one in call.waiting:
+            if one.deadline <= now:
+                self._expire(one.answer)
+            else:
+                following = min(following, one.deadline)
+        late = following < call.deadline - GATHER_SECONDS
+        call.timer = self._loop.call_at(following, self._watch, call) if late else None
+
+    async def _connect(self, call: _Call) -> None:
+        """Send a call off on a new connection."""
+        assert self._loop is not None
+        wire = AsyncWire(self._loop)
+        try:
+            await wire.open(self._way, call.deadline)
+        except FAULTS as error:
+            self._failed(call, error)
+        except BaseException as error:
+            self._failed(call, error)
+            raise
+        else:
+            self._send(call, wire)
+
+    def _send(self, call: _Call, wire: AsyncWire) -> None:
+        call.wire = wire
+        commands, count = _packed(call.parcels)
+        wire.ask(commands, count, call.deadline, call.within(self._arrived))
+
+    def _arrived(self, call: _Call, replies: list[Any] | Exception) -> None:
+        """What the server has replied; or why it has not."""
+        if isinstance(replies, Exception):
+            self._failed(call, replies)
+            return
+        replies = _without_asking(call.parcels, replies)
+        if NoScriptError in map(type, replies):  # it does not know a script yet, or no more: nothing was executed
+            assert call.wire is not None
+            again = [parcel for parcel, reply in zip(call.parcels, replies, strict=True) if _is_unknown(reply)]
+            commands, count = _packed(again, whole=True)
+            done = call.within(partial(self._arrived_again, before=replies, again=again))
+            call.wire.ask(commands, count, call.deadline, done)
+            return
+        self._answered(call, replies)
+
+    def _arrived_again(
+        self, call: _Call, replies: list[Any] | Exception, *, before: list[Any], again: list[Parcel]
+    ) -> None:
+        """The replies to those parcels that went once more, with the whole text of the script."""
+        if isinstance(replies, Exception):
+            self._failed(call, replies)
+            return
+        late = iter(_without_asking(again, replies))
+        self._answered(call, [next(late) if _is_unknown(reply) else reply for reply in before])
+
+    def _answered(self, call: _Call, replies: list[Any]) -> None:
+        wire = call.wire
+        assert wire is not None
+        if self._closed:
+            wire.close()
+        else:
+            self._idle.append(wire)
+        seconds = wire.used - call.began
+        self.breaker.answered(wire.used, seconds)
+        if self._observer is not None:
+            tell(self._observer, replies, seconds, call.size, self._options.timeout)
+        try:
+            for load, reply in zip(call.loads, replies, strict=True):
+                self._hand_out(load, reply)
+        except (LookupError, TypeError, ValueError) as error:  # a reply that makes no sense
+            wire.close()
+            self._refuse_all(call, fault(error, self._options.timeout))
+        self._end(call)
+
+    def _failed(self, call: _Call, error: BaseException) -> None:
+        """There is no reply, and the connection is closed."""
+        assert self._loop is not None
+        now = self._loop.time()
+        if isinstance(error, FAULTS):
+            known = fault(error, self._options.timeout, sent=call.wire is not None)
+        else:
+            known = StoreUnavailable("the call to Redis broke off")
+        if self.breaker.failed(now, now - call.began):
+            self._doubt(call.began)
+        self._refuse_all(call, known)
+        if self._observer is not None:
+            self._observer.failed(known, now - call.began, call.size)
+        self._end(call)
+
+    def _refuse_all(self, call: _Call, error: StoreError) -> None:
+        for one in call.waiting:
+            if not one.answer.done():
+                one.answer.set_exception(error)
+
+    def _end(self, call: _Call) -> None:
+        """Once those who were answered have had their turn, and may have joined again, the next call leaves."""
+        assert self._loop is not None
         self._calls.discard(call)
+        if call.timer is not None:
+            call.timer.cancel()
+        if self._waiting:
+            self._loop.call_soon(self._returned, context=self._nobody)
+        if self._ended is not None and not self._calls:
+            self._ended.set()
+
+    def _returned(self) -> None:
         if self._waiting and not self._woken:
             self._depart()
 
-    async def _call(self, batch: _Batch) -> None:
-        """One call, and its answers to those who wait for them."""
-        assert self._loop is not None
-        began = self._loop.time()
-        waiting, size, deadline, hurried, plain = batch
-        if hurried:  # somebody joined in an earlier tick, while all calls were under way
-            for one in waiting:
-                if one.deadline < deadline - GATHER_SECONDS:  # others go by the same clock as the last
-                    self._loop.call_at(one.deadline, self._expire, one.answer)
-        loads = [_Load(waiting)] if plain else list(_loads(waiting, mix=began >= self._apart_until))
-        try:
-            now_us = self._now_us()
-            replies = await self._run([load.parcel(now_us) for load in loads], deadline)
-        except BaseException as error:
-            known = error if isinstance(error, StoreError) else StoreUnavailable("the call to Redis broke off")
-            now = self._loop.time()
-            if isinstance(known.__cause__, BusyLoadingError):
-                self.breaker.answered(now, now - began)  # redis-py takes it for a broken connection
-            elif self.breaker.failed(now, now - began):
-                await self._doubt(began)
-            for one in waiting:
-                if not one.answer.done():
-                    one.answer.set_exception(known)
-            if self._observer is not None:
-                self._observer.failed(known, now - began, size)
-            if known is not error:
-                raise
-            return
-        now = self._loop.time()
-        self.breaker.answered(now, now - began)
-        if self._observer is not None:
-            tell(self._observer, replies, now - began, size, self._options.timeout)
-        for load, reply in zip(loads, replies, strict=True):
-            self._hand_out(load, reply)
-
-    def _hand_out(self, load: _Load, reply: Any) -> None:
+    def _hand_out(self, load: Load, reply: Any) -> None:
         """The reply to one command, to those who wait for it."""
         waiting = load.waiting
         if isinstance(reply, Exception):
@@ -297,7 +356,7 @@ class AsyncNode:
             elif not one.answer.done():
                 one.answer.set_result(some)
 
-    def _refuse(self, load: _Load, error: Exception) -> None:
+    def _refuse(self, load: Load, error: Exception) -> None:
         """An error instead of a reply. If it is about the slot that the command names, only those of that get it."""
         timeout = self._options.timeout
         first = load.waiting[0].route
@@ -308,7 +367,7 @@ class AsyncNode:
             elif not one.answer.done():
                 one.answer.set_exception(fault(error, timeout))
 
-    def _set_apart(self, one: _Waiting) -> None:
+    def _set_apart(self, one: Waiting) -> None:
         """Nothing was executed of what somebody wants, who went with others: now it goes by itself.
 
         Slots are about to move, most likely; so do all others for a while.
@@ -318,95 +377,41 @@ class AsyncNode:
         if not one.answer.done():
             one.answer.set_exception(fault(TryAgainError("this key is elsewhere"), self._options.timeout))
 
-    async def _run(self, parcels: list[Parcel], deadline: float) -> list[Any]:
-        """The replies to parcels, which may be exceptions of redis-py. Raises `StoreError` when there is none."""
-        connection = await self._take()
-        sent = False
-        try:
-            async with asyncio.timeout_at(deadline):
-                if connection._reader is None:
-                    await connection.connect_check_health(check_health=False)
-                sent = True
-                replies = await _exchange(connection, parcels)
-                unknown = [place for place, reply in enumerate(replies) if reply.__class__ is NoScriptError]
-                if unknown:  # the server does not know the script yet, or no more: nothing was executed
-                    again = [parcels[place] for place in unknown]
-                    for place, reply in zip(unknown, await _exchange(connection, again, whole=True), strict=True):
-                        replies[place] = reply
-        except FAULTS as error:
-            await connection.disconnect(nowait=True)
-            raise fault(error, self._options.timeout, sent=sent) from error
-        except BaseException:
-            await connection.disconnect(nowait=True)
-            raise
-        if self._closed:
-            await connection.disconnect(nowait=True)
-        else:
-            self._idle.append((connection, asyncio.get_running_loop().time()))
-        return replies
+    # Connections
 
-    async def _doubt(self, began: float) -> None:
+    def _doubt(self, began: float) -> None:
         """End idle connections that may well be as dead as one on which a call failed: not those used since then."""
-        doubtful = [connection for connection, used in self._idle if used < began]
-        self._idle = [(connection, used) for connection, used in self._idle if used >= began]
-        for connection in doubtful:
-            await connection.disconnect(nowait=True)
+        for wire in self._idle:
+            if wire.used < began:
+                wire.close()
+        self._idle = [wire for wire in self._idle if wire.is_open]
 
-    async def _take(self) -> Any:
+    def _take(self) -> AsyncWire | None:
         while self._idle:
-            connection, _ = self._idle.pop()
-            if not connection._reader.at_eof():
-                return connection
-            await connection.disconnect(nowait=True)  # the server has closed it
-        return self._connection_class(**self._arguments, socket_timeout=None)
+            wire = self._idle.pop()
+            if wire.is_open:
+                return wire
+        return None
 
 
-def _loads(batch: list[_Waiting], *, mix: bool) -> Iterator[_Load]:
-    """Who goes together: those of one slot; and with `mix` those of one quota, if nothing is special about them.
-
-    Not those between whom a command of somebody's goes.
-    """
-    loads: dict[Route | int | None, list[_Waiting]] = {}
-    for waiting in batch:
-        groups, command, route = waiting.groups, waiting.command, waiting.route
-        name: Route | int | None = route
-        if command is not None or (route is not None and route.alone):
-            yield from map(_load, loads.values())
-            loads = {}
-            yield _Load([waiting])
-            continue
-        if mix and len(groups) == 1 and route is not None and not route.asking:
-            quota = script.mixable(groups[0])
-            if quota is not None:
-                name = id(quota)
-        load = loads.get(name)
-        if load is None:
-            loads[name] = [waiting]
-        else:
-            load.append(waiting)
-    yield from map(_load, loads.values())
+def _packed(parcels: list[Parcel], *, whole: bool = False) -> tuple[bytes, int]:
+    """Parcels as they go over the wire, and how many replies there will be."""
+    if len(parcels) == 1:
+        return parcels[0].bytes(whole=whole), 1 + parcels[0].asking
+    return b"".join(parcel.bytes(whole=whole) for parcel in parcels), sum(1 + parcel.asking for parcel in parcels)
 
 
-def _load(waiting: list[_Waiting]) -> _Load:
-    first = waiting[0].route
-    return _Load(waiting, any(one.route is not first and one.route != first for one in waiting))
+def _without_asking(parcels: list[Parcel], replies: list[Any]) -> list[Any]:
+    """The replies to parcels, without those that only say that they may be asked."""
+    if len(replies) == len(parcels):
+        return replies
+    rest = iter(replies)
+    return [next(rest) if not parcel.asking else (next(rest), next(rest))[1] for parcel in parcels]
+
+
+def _is_unknown(reply: Any) -> bool:
+    return isinstance(reply, NoScriptError)
 
 
 def _is_elsewhere(result: Result | IdempotencyConflict) -> bool:
     return isinstance(result, Result) and result.outcomes[0].wait_us == script.ELSEWHERE
-
-
-async def _exchange(connection: Any, parcels: list[Parcel], *, whole: bool = False) -> list[Any]:
-    """Send parcels, and read the reply to each; an error reply as the exception that it stands for."""
-    await connection.send_packed_command([parcel.bytes(whole=whole) for parcel in parcels], check_health=False)
-    replies = []
-    for parcel in parcels:
-        try:
-            if parcel.asking:
-                await connection.read_response(disable_decoding=True)
-            replies.append(await connection.read_response(disable_decoding=True))
-        except RedisError as error:
-            if not connection.is_connected:  # it is no reply, but the end of the connection
-                raise
-            replies.append(error)
-    return replies

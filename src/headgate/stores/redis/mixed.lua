@@ -30,8 +30,8 @@ for i = 6, 5 + count do
   local key = ARGV[i]
   if differ then cost = ARGV[i + count] + 0 end
   local wait, remaining, reset = ELSEWHERE, 0, 0
-  local expires, a, b, c, d = load(key)
-  if expires or type(try('GET', key)) ~= 'table' then -- else it is an error, most likely of the key's being elsewhere
+  local expires, a, b, c, d, found = load(key)
+  if expires or type(found) ~= 'table' then -- else it is an error, most likely of the key's being elsewhere
     local new_a, new_b, new_c, new_d
     wait, new_a, new_b, new_c, new_d = admit(now, quota, cost, a, b, c, d)
     remaining, reset = figures(now, quota, new_a, new_b, new_c, new_d)

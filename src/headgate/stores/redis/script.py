@@ -171,8 +171,7 @@ def mixable(group: Group) -> Quota | None:
     checks, peek, idempotency, penalty = group
     if len(checks) != 1 or peek or idempotency is not None or penalty is not None:
         return None
-    check = checks[0]
-    quota, cost, enforced = check.quota, check.cost, check.enforced
+    _, _, _, quota, cost, enforced, _, _ = checks[0]
     return quota if enforced and cost and quota.algorithm in MIXED else None
 
 

@@ -48,7 +48,7 @@ class Wire:
             self._socket = self._connection._sock
             self._socket.settimeout(timeout)
             self.used = monotonic()
-            for command in _greetings(way.arguments):
+            for command in greetings(way.arguments):
                 self.ask(script.packed(command), deadline)
         except BaseException:
             self.close()
@@ -115,7 +115,7 @@ class Wire:
         self._socket.settimeout(seconds)
 
 
-def _greetings(arguments: dict[str, Any]) -> list[script.Command]:
+def greetings(arguments: dict[str, Any]) -> list[script.Command]:
     """What a new connection says first."""
     greetings: list[script.Command] = []
     if arguments.get("password"):

@@ -1,0 +1,147 @@
+"""A connection of asyncio's: commands out, their replies in, and never later than a deadline.
+
+redis-py makes the connection (TCP, TLS, Unix socket, as the URL says), and then its transport is taken over: a reply
+goes from the socket to whoever waits for it without a task and a stream in between. Used by one call at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import redis.asyncio.connection as connections
+from hiredis import Reader
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import InvalidResponse
+
+from headgate.stores.redis import script
+from headgate.stores.redis.faults import reply_error
+from headgate.stores.redis.options import Way
+from headgate.stores.redis.wire import greetings
+
+Done = Callable[[list[Any] | Exception], None]
+
+CLOCK_SECONDS: Final = 0.001  # by which a timer may be early
+_INCOMPLETE: Final = object()
+
+
+class AsyncWire(asyncio.Protocol):
+    """`ask` tells of redis-py's exceptions and OSError; then, the connection is closed: a late reply goes nowhere."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.is_open = False
+        self.used = 0.0  # when it was last, on the event loop's clock
+        self.closed: asyncio.Future[None] = loop.create_future()  # done when the socket is
+        self._loop = loop
+        self._connection: Any = None  # redis-py's, which would close a transport that nobody has closed
+        self._transport: Any = None
+        self._reader = Reader(protocolError=InvalidResponse, replyError=reply_error, notEnoughData=_INCOMPLETE)
+        self._replies: list[Any] = []
+        self._missing = 0  # replies
+        self._done: Done | None = None  # to be told what comes of the call that is under way
+        self._deadline = 0.0
+        self._timer: asyncio.TimerHandle | None = None  # is left to run when a call ends: most do long before it
+
+    async def open(self, way: Way, deadline: float) -> None:
+        """Connect. Raises redis-py's exceptions and OSError; then, or when cancelled, nothing is left open."""
+        kind: Any = getattr(connections, "Connection" if way.kind is None else way.kind.__name__)
+        self._connection = kind(**way.arguments, socket_timeout=None, redis_connect_func=_nothing_more)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._connection.connect_check_health(check_health=False)
+                self._take_over()
+                said = [script.packed(command) for command in greetings(way.arguments)]
+                replied: asyncio.Future[list[Any] | Exception] = self._loop.create_future()
+                self.ask(b"".join(said), len(said), deadline, partial(_resolve, replied))
+                replies = await replied
+        except BaseException:
+            self.close()
+            raise
+        for reply in replies if isinstance(replies, list) else [replies]:
+            if isinstance(reply, Exception):
+                self.close()
+                raise reply
+
+    def ask(self, commands: bytes, count: int, deadline: float, done: Done) -> None:
+        """Send commands, packed, and tell `done` the replies, which may be exceptions; or why there are none."""
+        self._replies, self._missing, self._done = [], count, done
+        self._deadline = deadline
+        if self._timer is None or self._timer.when() > deadline:
+            self._set_timer()
+        if self.is_open:
+            self._transport.write(commands)
+        else:
+            self._loop.call_soon(self._end, RedisConnectionError("the connection is closed"))
+
+    def close(self) -> None:
+        """End it at once. A call that is under way is told of nothing."""
+        self.is_open, self._done = False, None
+        if self._timer is not None:
+            self._timer.cancel()
+        writer = self._connection._writer
+        if writer is not None:
+            self._connection._reader = self._connection._writer = None
+            writer.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._reader.feed(data)
+            while self._missing:
+                reply = self._reader.gets()
+                if reply is _INCOMPLETE:
+                    return
+                self._replies.append(reply)
+                self._missing -= 1
+            more = self._done is None or self._reader.has_data()
+        except InvalidResponse as error:
+            self._end(error)
+            return
+        self._end(InvalidResponse("the server said more than it was asked for") if more else None)
+
+    def eof_received(self) -> None:
+        self.is_open = False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._end(error or RedisConnectionError("the server closed the connection"))
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def _take_over(self) -> None:
+        self._transport = self._connection._writer.transport
+        self.is_open = not (self._transport.is_closing() or self._connection._reader.at_eof())
+        self._transport.set_protocol(self)
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(self._deadline, self._late)
+
+    def _late(self) -> None:
+        self._timer = None
+        if self._done is None:
+            return
+        if self._loop.time() < self._deadline - CLOCK_SECONDS:  # it was set for an earlier call
+            self._set_timer()
+        else:
+            self._end(TimeoutError())
+
+    def _end(self, error: Exception | None) -> None:
+        """The replies are there, or there will be none."""
+        done, self._done = self._done, None
+        if error is not None:
+            self.close()
+        else:
+            self.used = self._loop.time()
+        if done is not None:
+            done(self._replies if error is None else error)
+
+
+def _resolve(replied: asyncio.Future[list[Any] | Exception], replies: list[Any] | Exception) -> None:
+    if not replied.done():  # its time may have been up in the same tick
+        replied.set_result(replies)
+
+
+async def _nothing_more(_connection: Any) -> None:
+    """Instead of redis-py's own greetings."""
