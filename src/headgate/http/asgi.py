@@ -90,8 +90,9 @@ class RateLimitMiddleware:
         limits: Limits[AsyncLimiter] | None = scope.get(NAME)
         if limits is None:
             sole = decision if passes and cost == 1 else None
-            limits = scope[NAME] = scope.setdefault("state", {})[NAME] = Limits(entrance.limiter, facts, sole)
-            send = _telling(limits, send)
+            told = limits = scope[NAME] = scope.setdefault("state", {})[NAME] = _Told(entrance.limiter, facts, sole)
+            told.send = send
+            send = told.tell
         if passes:
             if limits.sole is not decision:
                 limits.add(decision, cost, entrance.limiter)
@@ -129,18 +130,21 @@ class RateLimitMiddleware:
         return charging
 
 
-def _telling(limits: Limits[AsyncLimiter], send: Send) -> Send:
-    """`send`, with the limits' fields added to the start of the response."""
+class _Told(Limits[AsyncLimiter]):
+    """Limits of which the client is told by `tell`, which stands in for the server's `send`."""
 
-    # Not async itself, which would be a coroutine more per message; and with defaults, which are quicker than closures.
-    def telling(message: Message, limits: Limits[AsyncLimiter] = limits, send: Send = send) -> Awaitable[None]:
+    __slots__ = ("send",)
+
+    send: Send
+
+    # Not async itself, which would be a coroutine more per message; and a method, which is quicker than a closure.
+    def tell(self, message: Message) -> Awaitable[None]:
+        """Send a message, with the limits' fields added if it is the start of the response."""
         if message["type"] in {"http.response.start", "websocket.accept", "websocket.http.response.start"}:
-            usual = None if limits.sole is None else raw_usual(limits.sole)
+            usual = None if self.sole is None else raw_usual(self.sole)
             message = dict(message)
-            message["headers"] = [*message.get("headers", ()), *(usual or raw(limits.fields))]
-        return send(message)
-
-    return telling
+            message["headers"] = [*message.get("headers", ()), *(usual or raw(self.fields))]
+        return self.send(message)
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send, limits: Limits[AsyncLimiter]) -> None:

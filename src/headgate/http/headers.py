@@ -94,16 +94,18 @@ def raw_usual(decision: Decision) -> RawFields | None:
     known = _raw_known.get(check.space)
     if known is None or known[0] is not check:
         known = _raw_static(check)
-    _, limit, policies, name = known
+    _, limit, policies, start = known
     left = b"%d" % remaining
+    until = (now_us + reset_us + _ALMOST) // MICROSECONDS
+    seconds = (reset_us + _ALMOST) // MICROSECONDS
     return [
         limit,
         (b"x-ratelimit-remaining", left),
-        (b"x-ratelimit-reset", b"%d" % ((now_us + reset_us + _ALMOST) // MICROSECONDS)),
+        _raw_resets.get(until) or _raw_reset(until),
         policies,
         (
             b"ratelimit",
-            b"%b;r=%b;t=%d" % (name, left if remaining <= _LONGEST else _MOST, (reset_us + _ALMOST) // MICROSECONDS),
+            start + (left if remaining <= _LONGEST else _MOST) + (_raw_waits.get(seconds) or _raw_wait(seconds)),
         ),
     ]
 
@@ -116,11 +118,31 @@ def _raw_static(check: Check) -> _RawStatic:
     """What is told of a check's limit in every response, as ASGI wants it; remembered."""
     quota = check.quota
     limit, policy, name = _static(check.rule, quota.capacity, quota.limit, quota.window_us)
-    known = check, (b"x-ratelimit-limit", limit.encode()), (b"ratelimit-policy", policy.encode()), name.encode()
+    start = f"{name};r=".encode()
+    known = check, (b"x-ratelimit-limit", limit.encode()), (b"ratelimit-policy", policy.encode()), start
     if len(_raw_known) >= REMEMBERED:
         _raw_known.clear()
     _raw_known[check.space] = known
     return known
+
+
+# Of many responses in a second, all or most say the same of when a limit is whole again.
+_raw_resets: Final[dict[int, tuple[bytes, bytes]]] = {}
+_raw_waits: Final[dict[int, bytes]] = {}
+
+
+def _raw_reset(until: int) -> tuple[bytes, bytes]:
+    if len(_raw_resets) >= REMEMBERED:
+        _raw_resets.clear()
+    field = _raw_resets[until] = (b"x-ratelimit-reset", b"%d" % until)
+    return field
+
+
+def _raw_wait(seconds: int) -> bytes:
+    if len(_raw_waits) >= REMEMBERED:
+        _raw_waits.clear()
+    text = _raw_waits[seconds] = b";t=%d" % seconds
+    return text
 
 
 def raw(fields: Fields) -> RawFields:
