@@ -125,7 +125,7 @@ def back_in_time(figures: Figures, algorithm: str) -> None:
     with leasing() as (server, workers, tally):
         with server.client() as client:
             first = client.time()[0]
-            each = {"bursts": 35, "pause": 0.12, "checks_per_task": 400, "limit": LIMIT // 4, "first": first}
+            each = {"bursts": 60, "pause": 0.12, "checks_per_task": 400, "limit": LIMIT // 4, "first": first}
             workers.start(jobs(server, tally, algorithm, LEASE_SECONDS, **each))
             time.sleep(1.5)
             killed = client.time()[0]
