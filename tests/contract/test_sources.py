@@ -19,7 +19,7 @@ from headgate.rules import Source
 from headgate.rules.sources.database import DatabaseSource
 from headgate.rules.sources.file import FileSource
 
-FOLLOWED = 5.0  # seconds in which a change is in force on a busy machine; who has not heard polls after 30
+FOLLOWED = 1.0  # seconds in which a change is in force
 LATEST = 10.0  # seconds after which a test gives up
 
 

@@ -8,14 +8,7 @@ import pytest
 
 from tests.integration.limiters import Open
 from tests.proxy import Proxy
-from tests.servers import OLDEST, Server, binaries
-
-
-@pytest.fixture(scope="session", params=sorted(set(binaries()) - {OLDEST}) or [OLDEST])
-def redis_server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """Each kind of server at hand, in turn, but the oldest: the contract of stores is held against that one."""
-    with Server(binaries()[request.param]) as server:
-        yield server
+from tests.servers import Server, binaries
 
 
 @pytest.fixture(params=["Limiter", "AsyncLimiter"])

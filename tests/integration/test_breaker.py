@@ -22,7 +22,7 @@ from tests.topologies import halt, resume
 from tests.waiting import until
 
 QUOTA = calm(1_000_000)
-SOON = 3.0  # seconds: the bound is 1, on a machine that has nothing else to do (`make chaos`)
+SOON = 1.5  # seconds: the bound is 1, on a machine that has nothing else to do (`make chaos`)
 
 
 class Told:

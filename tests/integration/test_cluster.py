@@ -28,8 +28,8 @@ from tests.waiting import until
 
 LIMIT = 40
 MANY = 1_000_000
-SOON = 3.0  # seconds: the bound is 1, on a machine that has nothing else to do (`make chaos`)
-MARGIN = 2.0  # seconds in which a check with a deadline of 50 ms has returned, on a busy one
+SOON = 1.5  # seconds: the bound is 1, on a machine that has nothing else to do (`make chaos`)
+MARGIN = 0.5  # seconds in which a check with a deadline of 50 ms has returned, on a busy one
 PATIENT = "?timeout=10"
 
 
@@ -262,7 +262,7 @@ def test_a_server_that_does_not_answer_holds_up_nobody_else(cluster: Cluster, op
     cluster.empty()
     gone, *others = cluster.masters
     dead, alive = subject_of(cluster, gone), [subject_of(cluster, server) for server in others]
-    limiter = open_limiter(calm(MANY), store=cluster.url, failure_mode="closed")
+    limiter = open_limiter(calm(MANY), store=f"{cluster.url}?timeout=0.5", failure_mode="closed")
     until(lambda: {limiter.check(name).reason for name in (dead, *alive)} == {"within_limit"}, "all are well")
     halt(gone)
     try:
@@ -275,7 +275,7 @@ def test_a_server_that_does_not_answer_holds_up_nobody_else(cluster: Cluster, op
     well = [decision.reason == "within_limit" for place, decision in enumerate(decisions) if place % 3]
     until(lambda: limiter.check(dead).reason == "within_limit", "it is back")
     until(cluster.healthy, "and the others know")
-    assert sum(well) >= 0.5 * len(well)  # a busy machine may be late with some
+    assert sum(well) >= 0.9 * len(well)
     assert took < 100 * 0.05, "each of them has waited"
 
 

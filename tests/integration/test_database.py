@@ -26,7 +26,7 @@ from headgate.testing import FakeClock
 from tests.integration import nodes
 from tests.postgres import Postgres
 
-FOLLOWED = 5.0  # seconds in which a change is in force on a busy machine; who has not heard polls after 30
+FOLLOWED = 1.0  # seconds in which a change is in force
 LATEST = 20.0  # seconds after which a test gives up
 KILLS = 20
 

@@ -19,7 +19,7 @@ from tests.integration.limiters import ALGORITHMS, AnyLimiter, Open, calm
 from tests.servers import Server, free_port
 
 TIMEOUT = 0.05  # seconds that a check may take
-MARGIN = 2.0  # seconds in which it must have returned, on a machine that is busy with other things
+MARGIN = 0.5  # seconds in which it must have returned, on a machine that is busy with other things
 LIMIT = 5
 RECOVERY = 10.0  # seconds within which everything is well again
 

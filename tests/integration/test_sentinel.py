@@ -17,8 +17,8 @@ from tests.topologies import SERVICE, Sentinel, SentinelTrio, kill, topology_bin
 from tests.waiting import until
 
 LIMIT = 1_000_000
-SOON = 3.0  # seconds: the bound is 1, on a machine that has nothing else to do (`make chaos`)
-MARGIN = 2.0  # seconds in which a check with a deadline of 50 ms has returned, on a busy one
+SOON = 1.5  # seconds: the bound is 1, on a machine that has nothing else to do (`make chaos`)
+MARGIN = 0.5  # seconds in which a check with a deadline of 50 ms has returned, on a busy one
 
 
 @pytest.fixture(scope="module")

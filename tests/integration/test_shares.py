@@ -126,7 +126,6 @@ def test_no_rule_is_local_no_beats(own_server: Server, open_limiter: Open) -> No
     local.close = lambda: None  # type: ignore[method-assign]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing to fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_process_is_a_node_of_its_own(own_server: Server) -> None:
     with Limiter(calm(LIMIT), store=store_of(own_server, timeout=1), failure_mode="local") as limiter:

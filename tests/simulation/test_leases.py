@@ -14,7 +14,7 @@ import pytest
 from headgate.core.quota import Quota
 from tests.simulation.world import Admission, World, excess
 
-SEEDS = os.environ.get("HEADGATE_SIMULATION_SEEDS", "100")
+SEEDS = os.environ.get("HEADGATE_SIMULATION_SEEDS", "200")
 
 
 def seeds() -> Iterator[int]:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.simulation.continents import Admission, Mode, World, faults_of_counts, faults_of_shares
 
-SEEDS = os.environ.get("HEADGATE_SIMULATION_SEEDS", "25")
+SEEDS = os.environ.get("HEADGATE_SIMULATION_SEEDS", "40")
 FAULTS = {"quota_auto": faults_of_shares, "synced": faults_of_counts}
 
 
