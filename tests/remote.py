@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from headgate.core.check import Charge, Check, Client, Group, Result
+from headgate.core.check import Answer, Charge, Check, Client, Group
 from headgate.core.decision import Decision, States
 from headgate.core.reservation import Claim, Expired
-from headgate.errors import IdempotencyConflict, StoreError
+from headgate.errors import StoreError
 from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import AsyncSingle, Single
 
@@ -21,7 +21,7 @@ class Remote:
         self.calls = 0
         self.error: StoreError | None = None
 
-    def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
+    def check(self, groups: Sequence[Group]) -> list[Answer]:
         self._called()
         return self.memory.check(groups)
 
@@ -61,7 +61,7 @@ class AsyncRemote:
     def __init__(self, remote: Remote) -> None:
         self.remote = remote
 
-    async def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
+    async def check(self, groups: Sequence[Group]) -> list[Answer]:
         await asyncio.sleep(0)
         return self.remote.check(groups)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headgate import AsyncLimiter, Decision, Rule
@@ -122,7 +122,14 @@ def written(batch: list[dict[str, Any]]) -> bytes:
     return CheckBatchRequest(checks=checks).SerializeToString()
 
 
+NO_ROOM_FOR_THE_LAST = [(0.0, [{"identifier": name, "endpoint": "/a"} for name in ("ann", "bob", "ü")])]
+PLACES = (("ann", "", 2), ("bob", "/a", 2), ("bob", "", 1), ("ann", "", 2), ("ann", "/a", 1), ("bob", "", 7))
+WHO_IS_FORGOTTEN = [(0.0, [{"identifier": name, "endpoint": at, "cost": cost} for name, at, cost in PLACES])]
+
+
 @pytest.mark.parametrize("name", [*ONE, *SEVERAL])
+@example(script=NO_ROOM_FOR_THE_LAST, max_keys=3)
+@example(script=WHO_IS_FORGOTTEN, max_keys=3)
 @examples(30)
 @given(script=st.lists(batches, min_size=1, max_size=8), max_keys=st.sampled_from((3, 1_000)))
 def test_many_at_a_time_or_each_by_itself(

@@ -16,10 +16,10 @@ from itertools import count
 from random import Random
 from typing import Any, Literal
 
-from headgate.core.check import Check, Group, Result
+from headgate.core.check import Answer, Check, Group, Result
 from headgate.core.key import space
 from headgate.core.quota import Quota
-from headgate.errors import IdempotencyConflict, StoreTimeout
+from headgate.errors import StoreTimeout
 from headgate.regions import Member, Region
 from headgate.regions.division import by_weight
 from headgate.regions.router import Router
@@ -187,7 +187,7 @@ class _Store(MemoryStore):
         self._world = world
         self._region = region
 
-    def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
+    def check(self, groups: Sequence[Group]) -> list[Answer]:
         results = super().check(groups)
         for group, result in zip(groups, results, strict=True):
             assert isinstance(result, Result)

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from headgate.core.key import joined, key
 from headgate.core.quota import MAX_REFILL_US, Quota
+from headgate.errors import IdempotencyConflict, StoreError
 
 NEVER: Final = -1  # a wait that no waiting ends: the cost is larger than the quota can ever hold
 
@@ -165,6 +166,16 @@ class SharedResult(Result):
         return tuple(
             check if quota is None else check._replace(quota=quota) for check, quota in zip(checks, quotas, strict=True)
         )
+
+
+Answer = Result | IdempotencyConflict | StoreError  # to a group
+
+
+def answered(answers: list[Answer]) -> list[Answer]:
+    """The answers to several groups. Raises the first fault when there is nothing but faults."""
+    if answers and all(isinstance(answer, StoreError) for answer in answers):
+        raise answers[0]  # type: ignore[misc]  # it is one
+    return answers
 
 
 def binding(checks: tuple[Check, ...], outcomes: tuple[Outcome, ...]) -> Check | None:

@@ -7,11 +7,11 @@ from functools import partial
 from secrets import randbits
 from typing import Any, cast
 
-from headgate.core.check import Charge, Check, Client, Group, Result
+from headgate.core.check import Answer, Charge, Check, Client, Group, Result
 from headgate.core.decision import Decision, States
 from headgate.core.fork import renew_in_children
 from headgate.core.shards import Search, checks_of
-from headgate.errors import IdempotencyConflict, StoreUnavailable
+from headgate.errors import StoreUnavailable
 from headgate.limiter.steps import run, run_async
 from headgate.rules.holder import Holder
 from headgate.stores.protocol import (
@@ -26,7 +26,7 @@ from headgate.stores.protocol import (
 )
 from headgate.stores.sharding import Shards, decide, everywhere, home_of, surcharges
 
-Answers = list[Result | IdempotencyConflict]
+Answers = Sequence[Answer]
 
 
 class Home:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
-from headgate.core.check import Group, Result
-from headgate.errors import IdempotencyConflict
+from headgate.core.check import Answer, Group
 
-Steps = Generator[list[Group], Sequence[Result | IdempotencyConflict], Any]
+Steps = Generator[list[Group], Sequence[Answer], Any]
 
 
-def run(steps: Steps, check: Callable[[Sequence[Group]], Sequence[Result | IdempotencyConflict]]) -> Any:
+def run(steps: Steps, check: Callable[[Sequence[Group]], Sequence[Answer]]) -> Any:
     """Take steps, asking the store in between, and return what comes of them."""
     try:
         groups = next(steps)

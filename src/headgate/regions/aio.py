@@ -9,11 +9,11 @@ from contextlib import suppress
 from contextvars import Context
 from typing import Any, TypeVar, cast
 
-from headgate.core.check import Charge, Check, Client, Group, Result
+from headgate.core.check import Answer, Charge, Check, Client, Group, Result, answered
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States, single
 from headgate.core.reservation import Claim, Expired
-from headgate.errors import IdempotencyConflict, StoreError
+from headgate.errors import StoreError
 from headgate.limiter.spreading import RegionStatus
 from headgate.regions.region import Region
 from headgate.regions.router import Router
@@ -62,16 +62,13 @@ class AsyncRegionalStore:
         self._workers: dict[str, _Worker] = {}
         self._closed = False
 
-    async def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
+    async def check(self, groups: Sequence[Group]) -> Sequence[Answer]:
         """See `RegionalStore.check`."""
         if not any(map(self._router.asked, groups)):
             return await self._here.check(groups)
         await self._catch_up()
         answers = await self._run(self._router.decide(groups))
-        failed = [answer for answer in answers if isinstance(answer, StoreError)]
-        if len(failed) == len(answers):
-            raise failed[0]
-        return cast("list[Result | IdempotencyConflict]", answers)
+        return answered(answers)
 
     def single(self, template: Check, states: States | None = None) -> AsyncSingle:
         """See `RegionalStore.single`."""

@@ -13,7 +13,7 @@ from datetime import timedelta
 from time import monotonic_ns, time_ns
 from typing import Any, Final
 
-from headgate.core.check import NEVER, Charge, Check, Group, Outcome, OutcomeAt, Result, SharedResult
+from headgate.core.check import NEVER, Answer, Charge, Check, Group, Outcome, OutcomeAt, Result, SharedResult
 from headgate.core.clock import Clock
 from headgate.core.quota import BUCKETS, Quota
 from headgate.errors import IdempotencyConflict, StoreError
@@ -29,8 +29,6 @@ from headgate.rules.rule import MIN_AUTO_US, FailureMode, Spread
 from headgate.stores.memory import MemoryStore
 
 QUOTAS: Final = 4_096  # that are remembered
-
-Answer = Result | IdempotencyConflict | StoreError
 
 
 @dataclass(slots=True)

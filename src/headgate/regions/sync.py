@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from threading import Event, Lock, Thread
 from typing import Any, TypeVar, cast
 
-from headgate.core.check import Charge, Check, Client, Group, Result
+from headgate.core.check import Answer, Charge, Check, Client, Group, Result, answered
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States, single
 from headgate.core.fork import renew_in_children
 from headgate.core.reservation import Claim, Expired
-from headgate.errors import IdempotencyConflict, StoreError
+from headgate.errors import StoreError
 from headgate.limiter.spreading import RegionStatus
 from headgate.regions.region import Region
 from headgate.regions.router import Router
@@ -55,16 +55,13 @@ class RegionalStore:
         self._closed = False
         renew_in_children(self)
 
-    def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
+    def check(self, groups: Sequence[Group]) -> Sequence[Answer]:
         """See `Store.check`. If only some groups could not be decided, the answer to these is a `StoreError`."""
         if not any(map(self._router.asked, groups)):
             return self._here.check(groups)
         self._catch_up()
         answers = self._run(self._router.decide(groups))
-        failed = [answer for answer in answers if isinstance(answer, StoreError)]
-        if len(failed) == len(answers):
-            raise failed[0]
-        return cast("list[Result | IdempotencyConflict]", answers)
+        return answered(answers)
 
     def single(self, template: Check, states: States | None = None) -> Single:
         """The short way, if the stores have one; how the rule is spread is settled here, once."""

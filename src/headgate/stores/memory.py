@@ -19,6 +19,7 @@ from headgate.algorithms.force import FORCES
 from headgate.core.alike import Alike, Answers, Pattern
 from headgate.core.check import (
     IDEMPOTENCY_US,
+    Answer,
     Charge,
     Check,
     Client,
@@ -26,6 +27,7 @@ from headgate.core.check import (
     Outcome,
     Result,
     Terms,
+    answered,
     binding,
 )
 from headgate.core.clock import Clock
@@ -39,6 +41,7 @@ from headgate.stores.ledger import Ledger
 from headgate.stores.protocol import Single
 from headgate.stores.reservations import Refunds, Reservations
 
+NOWHERE: Final = -1  # where the sweep is in a table that has never held a key: it does not know of it
 SWEEP: Final = 2  # keys looked at for each new one: faster than they come
 SEARCH: Final = 64  # keys looked at, for an expired one, before one that is not is forgotten
 FULL_US: Final = 10_000_000  # for how long, at most, a full store does not look again
@@ -73,7 +76,7 @@ class _Table:
         self.cost = MAX_INT  # the smallest asked with: who has less remaining is being limited
         self.states: dict[Any, Any] = {}  # by subject; None: a place that is taken, with nothing in it
         self.ring: list[Any] = []
-        self.hand = 0  # the sweep has been at this place of the ring, and goes down from it
+        self.hand = NOWHERE  # the sweep has been at this place of the ring, and goes down from it
 
     def forget(self, at: int) -> None:
         """Drop the subject at this place of the ring; the last one moves there."""
@@ -85,7 +88,6 @@ class _Table:
     def clear(self) -> None:
         self.states.clear()
         self.ring.clear()
-        self.hand = 0
 
 
 class MemoryStore:
@@ -98,7 +100,7 @@ class MemoryStore:
         self._clock = clock
         self._lock = _Lock()
         self._tables: dict[str, _Table] = {}
-        self._swept: list[_Table] = []  # the tables in the order of the sweep, and whose turn it is
+        self._swept: list[_Table] = []  # the tables in the order of their first keys, and whose turn it is
         self._turn = 0
         self._keys = 0
         self._full_until = 0  # no need to look for room before
@@ -218,16 +220,20 @@ class MemoryStore:
             faults[place] = error
             figures += (0, 0, 0) * len(pattern.checks)
 
-    def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
+    def check(self, groups: Sequence[Group]) -> list[Answer]:
         now = time_ns() // 1_000 if self._clock is None else self._clock.now_us()
+        answers: list[Answer] = []
         self._lock.acquire()
         try:
-            return [
-                self._decide(group, now) if group.idempotency is None or group.peek else self._decide_once(group, now)
-                for group in groups
-            ]
+            for group in groups:
+                once = group.idempotency is not None and not group.peek
+                try:
+                    answers.append(self._decide_once(group, now) if once else self._decide(group, now))
+                except StoreFull as error:  # which there may be room for again with the next
+                    answers.append(error)
         finally:
             self._lock.release(None)
+        return answered(answers)
 
     def refund(self, charges: Sequence[Charge]) -> None:
         now = self._now()
@@ -320,7 +326,6 @@ class MemoryStore:
         table = self._tables.get(space)
         if table is None:
             table = self._tables[space] = _Table(quota)
-            self._swept.append(table)
         table.quota = quota
         return table
 
@@ -348,7 +353,6 @@ class MemoryStore:
         table = self._clients
         if table is None:
             table = self._clients = _Table(penalty.SCALE, penalty)
-            self._swept.append(table)
         if client not in table.states:
             try:
                 self._make_room(1, now)
@@ -410,13 +414,16 @@ class MemoryStore:
         """Keep the state of a new subject; there is room."""
         if 0 < cost < table.cost:
             table.cost = cost
+        if table.hand == NOWHERE:
+            table.hand = 0
+            self._swept.append(table)
         table.states[subject] = state
         table.ring.append(subject)
         self._keys += 1
 
     def _make_room(self, count: int, now: int) -> None:
         """See to it that there is room for so many more. Raises `StoreFull`: then nobody was forgotten who matters."""
-        for _ in range(SWEEP * count):
+        for _ in range(SWEEP * count if self._swept else 0):
             self._sweep(now)
         while self._keys + count > self._max_keys:
             self._evict(now)
@@ -465,7 +472,7 @@ class AsyncMemoryStore:
     def __init__(self, store: MemoryStore) -> None:
         self.store = store
 
-    async def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
+    async def check(self, groups: Sequence[Group]) -> list[Answer]:
         return self.store.check(groups)
 
     async def refund(self, charges: Sequence[Charge]) -> None:

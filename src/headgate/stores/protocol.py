@@ -6,12 +6,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from headgate.core.alike import AsyncAlike, Pattern
-from headgate.core.check import Charge, Check, Client, Group, Result
+from headgate.core.check import Answer, Charge, Check, Client, Group
 from headgate.core.decision import Decision, States
 from headgate.core.ledger import Counted, Page, Swap
 from headgate.core.reservation import Claim, Expired
 from headgate.core.share import Standing
-from headgate.errors import IdempotencyConflict
 
 Single = Callable[[str, int], Decision]  # of subject and cost
 AsyncSingle = Callable[[str, int], Awaitable[Decision]]
@@ -21,10 +20,11 @@ AsyncSingle = Callable[[str, int], Awaitable[Decision]]
 class Store(Protocol):
     """Evaluates groups of checks atomically, from any number of threads. Faults raise `StoreError`."""
 
-    def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
+    def check(self, groups: Sequence[Group]) -> Sequence[Answer]:
         """Decide each group by itself: charge all its checks if every enforced one fits, else none.
 
-        Results come in the order of the groups. A conflict concerns its own group only.
+        Answers come in the order of the groups. A conflict concerns its own group only. So does a fault that is among
+        the answers; one that kept all groups from being decided is raised.
         """
         ...
 
@@ -120,7 +120,7 @@ class PeerStore(Store, Protocol):
 class AsyncStore(Protocol):
     """`Store`, awaited: the same promises, from any number of tasks."""
 
-    async def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]: ...
+    async def check(self, groups: Sequence[Group]) -> Sequence[Answer]: ...
 
     async def refund(self, charges: Sequence[Charge]) -> None: ...
 

@@ -13,12 +13,11 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
-from headgate.core.check import Check, Group, Idempotency, Outcome, Result
+from headgate.core.check import Answer, Check, Group, Idempotency, Outcome, Result
 from headgate.core.key import joined
 from headgate.core.shards import Search, forgotten
-from headgate.errors import IdempotencyConflict, StoreError, StoreUnavailable
+from headgate.errors import StoreError, StoreUnavailable
 
-Answer = Result | IdempotencyConflict | StoreError
 Shards = Mapping[str, int]  # how many the rules have that have any, by id
 
 

@@ -8,9 +8,8 @@ import threading
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar, cast
 
-from headgate.core.check import Charge, Check, Client, Group, Result
+from headgate.core.check import Answer, Charge, Check, Client, Group
 from headgate.core.reservation import Claim, Expired
-from headgate.errors import IdempotencyConflict
 from headgate.stores.protocol import AsyncReservingStore, AsyncStore, Store
 
 T = TypeVar("T")
@@ -28,7 +27,7 @@ class Blocking:
         self._thread = threading.Thread(target=self._loop.run_forever, name="headgate-blocking", daemon=True)
         self._thread.start()
 
-    def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
+    def check(self, groups: Sequence[Group]) -> Sequence[Answer]:
         return self._run(self._store.check(groups))
 
     def refund(self, charges: Sequence[Charge]) -> None:

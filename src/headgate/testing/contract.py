@@ -6,10 +6,9 @@ from functools import cached_property
 from typing import Any, Final
 from uuid import uuid4
 
-from headgate.core.check import Charge, Check, Group, Outcome, Result
+from headgate.core.check import Answer, Charge, Check, Group, Outcome, Result
 from headgate.core.key import escape, space
 from headgate.core.quota import BUCKETS, WINDOWS, Quota
-from headgate.errors import IdempotencyConflict
 from headgate.stores.protocol import AsyncStore, Store
 from headgate.testing.blocking import blocking
 from headgate.testing.clock import FakeClock
@@ -106,6 +105,6 @@ def same(actual: object, expected: object, what: str) -> None:
     assert actual == expected, f"{what}: expected {expected!r}, got {actual!r}"
 
 
-def result_of(result: Result | IdempotencyConflict) -> Result:
+def result_of(result: Answer) -> Result:
     assert isinstance(result, Result), f"expected a Result, got {result!r}"
     return result

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate import AsyncLimiter, Decision, Rule
-from headgate.core.check import Group, Result
+from headgate.core.check import Answer, Group
 from headgate.errors import IdempotencyConflict, InvalidCheck, StoreUnavailable
 from headgate.limiter.batch import Ask, Part, plan_of
 from headgate.rules.directory import UNKNOWN, Listed
@@ -50,7 +50,7 @@ class Slow(AsyncMemoryStore):
         self.calls = 0
         self.broken = False
 
-    async def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
+    async def check(self, groups: Sequence[Group]) -> list[Answer]:
         self.calls += 1
         await asyncio.sleep(0)
         if self.broken:

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from headgate import AsyncLimiter, Limiter, Quota, Rule, StoreError, StoreFull, StoreTimeout, StoreUnavailable
-from headgate.core.check import Charge, Check, Client, Group, Result
+from headgate.core.check import Answer, Charge, Check, Client, Group
 from headgate.core.decision import Decision, States
-from headgate.errors import IdempotencyConflict
 from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import Single
 from headgate.testing import FakeClock
@@ -28,7 +27,7 @@ class Flaky(MemoryStore):
         self.asked = 0
         self.error = error or StoreUnavailable("no route to host")
 
-    def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
+    def check(self, groups: Sequence[Group]) -> list[Answer]:
         self._ask()
         return super().check(groups)
 

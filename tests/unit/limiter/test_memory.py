@@ -62,6 +62,14 @@ def test_the_url_sets_the_bound() -> None:
     assert [limiter.check(name).reason for name in "abcd"] == ["within_limit"] * 3 + ["fail_closed"]
 
 
+def test_a_batch_that_there_is_room_for_in_part_is_decided_in_part() -> None:
+    limiter = Limiter("1/day", store="memory://?max_keys=2", failure_mode="closed")
+    reasons = [decision.reason for decision in limiter.check_many(["alice", "bob", "carol", "alice"])]
+    assert reasons == ["within_limit", "within_limit", "fail_closed", "over_limit"]
+    reasons = [decision.reason for decision in limiter.check_many(["carol", "dave"])]
+    assert reasons == ["fail_closed", "fail_closed"]
+
+
 @algorithms
 def test_what_has_expired_goes_first(store: MemoryStore, clock: FakeClock, algorithm: str) -> None:
     """Keys in use keep their counts as long as there are others that no longer matter."""

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from headgate import AsyncLimiter, InvalidCheck, Limiter, Rule, Settlement, StoreUnavailable
-from headgate.core.check import Charge, Check, Client, Group, Result
+from headgate.core.check import Answer, Charge, Check, Client, Group
 from headgate.core.reservation import LATE_US, Claim
-from headgate.errors import IdempotencyConflict, StoreTimeout
+from headgate.errors import StoreTimeout
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
 from headgate.testing import FakeClock
 
@@ -350,7 +350,7 @@ class Faulty(MemoryStore):
         if name in self.failing:
             raise StoreUnavailable(f"no {name} today")
 
-    def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
+    def check(self, groups: Sequence[Group]) -> list[Answer]:
         self._fail("check")
         return super().check(groups)
 
@@ -455,7 +455,7 @@ class Plain:
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
 
-    def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
+    def check(self, groups: Sequence[Group]) -> list[Answer]:
         return self._store.check(groups)
 
     def refund(self, charges: Sequence[Charge]) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from headgate import AsyncLimiter, InvalidRule, Limiter, Rule
-from headgate.core.check import Charge, Check, Client, Group, Result
+from headgate.core.check import Answer, Charge, Check, Client, Group
 from headgate.core.decision import Decision, States
-from headgate.errors import IdempotencyConflict, StoreUnavailable
+from headgate.errors import StoreUnavailable
 from headgate.rules import Exemption, Holder, Override, Snapshot, User
 from headgate.rules.sources.file import FileSource
 from headgate.stores.memory import MemoryStore
@@ -29,7 +29,7 @@ class Counting(MemoryStore):
         super().__init__(clock=clock)
         self.trips = 0
 
-    def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
+    def check(self, groups: Sequence[Group]) -> list[Answer]:
         self.trips += 1
         return super().check(groups)
 
@@ -46,7 +46,7 @@ class Counting(MemoryStore):
 class Broken:
     """A store that cannot decide."""
 
-    def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
+    def check(self, groups: Sequence[Group]) -> list[Answer]:
         raise StoreUnavailable(f"down: {len(groups)} groups not decided")
 
     def refund(self, charges: Sequence[Charge]) -> None: ...

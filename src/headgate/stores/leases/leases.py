@@ -15,15 +15,15 @@ from queue import SimpleQueue
 from time import monotonic_ns
 from typing import Any, Final, cast
 
-from headgate.core.check import Charge, Check, Group, Outcome, Result
+from headgate.core.check import Answer, Charge, Check, Group, Outcome, Result
 from headgate.core.decision import Decision, States, single
-from headgate.errors import IdempotencyConflict, StoreError
+from headgate.errors import StoreError
 from headgate.stores.leases.lease import LIFE_US, Lease, Slice, figures
 from headgate.stores.leases.status import LeaseStatus
-from headgate.stores.leases.trip import Answer, Decided, Fetch, Locked, Part, Trip, peeked
+from headgate.stores.leases.trip import Decided, Fetch, Locked, Part, Trip, peeked
 
 Ask = Callable[[Lease | None, str, int, int], Any]  # of lease, subject, cost, and the time
-Steps = Generator[list[Group], Sequence[Result | IdempotencyConflict], Any]
+Steps = Generator[list[Group], Sequence[Answer], Any]
 
 MAX_KEYS: Final = 16_384  # that are remembered
 TICK_US: Final = 100_000
@@ -261,7 +261,7 @@ class Leases:
 
     def _ask(
         self, asks: list[Group], wanted: list[Fetch], at_us: int
-    ) -> Generator[list[Group], Sequence[Result | IdempotencyConflict], Sequence[Answer]]:
+    ) -> Generator[list[Group], Sequence[Answer], Sequence[Answer]]:
         """Have groups decided and slices fetched, in one call. An error is the answer to each group."""
         groups = asks + [fetch.group for fetch in wanted]
         answers: Sequence[Answer]

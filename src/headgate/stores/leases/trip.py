@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import NamedTuple
 
-from headgate.core.check import Check, Group, Outcome, Result
-from headgate.errors import IdempotencyConflict, StoreError
+from headgate.core.check import Answer, Check, Group, Outcome
+from headgate.errors import StoreError
 from headgate.stores.leases.lease import Lease, Taken
-
-Answer = Result | IdempotencyConflict | StoreError
 
 
 class Decided(NamedTuple):
