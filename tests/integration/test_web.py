@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headgate.service import web
+from headgate.service import listener, web
 from headgate.service.sockets import bound
 from headgate.service.web import WebServer
 from headgate.settings import Address
@@ -102,7 +102,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Deadlines that a test can wait for."""
     for name in ("HEAD_SECONDS", "BODY_SECONDS", "UNREAD_SECONDS"):
         monkeypatch.setattr(web, name, 0.2)
-    monkeypatch.setattr(web, "TICK", 0.05)
+    monkeypatch.setattr(listener, "TICK", 0.05)
 
 
 @pytest.mark.usefixtures("hasty")

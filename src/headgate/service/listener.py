@@ -1,4 +1,4 @@
-"""Listener: sockets that clients connect to, with or without TLS, until the last one who waits at them is greeted."""
+"""Listener: sockets that clients connect to, with or without TLS, from the first of them to the last one's goodbye."""
 
 from __future__ import annotations
 
@@ -7,23 +7,55 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from socket import socket
 from ssl import SSLContext
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 BACKLOG: Final = 2_048
 HANDSHAKE_SECONDS: Final = 10.0  # of TLS
+MOST_CONNECTIONS: Final = 20_000
+TICK: Final = 1.0  # seconds between looks at all connections
+POLL: Final = 0.02  # seconds between looks at what is left when it stops
+
+
+class Client(Protocol):
+    """A client's connection."""
+
+    def leave(self) -> None:
+        """Close it, at once or when what has begun on it is answered."""
+        ...
+
+    def abort(self) -> None:
+        """End it at once."""
+        ...
+
+
+class Clients(Protocol):
+    """All connections that there are."""
+
+    @property
+    def connections(self) -> set[Any]: ...  # of `Client`
+
+    def tick(self, now: float) -> None:
+        """Once a second, by the event loop's clock: end what keeps us waiting."""
+        ...
 
 
 class Listener:
-    """Gives every client a `connection`. Belongs to one event loop."""
+    """Gives every client a `connection`, and looks after all `clients`. Belongs to one event loop."""
 
-    def __init__(self, connection: Callable[[], asyncio.BaseProtocol], tls: SSLContext | None = None) -> None:
+    def __init__(
+        self, connection: Callable[[], asyncio.BaseProtocol], clients: Clients, tls: SSLContext | None = None
+    ) -> None:
         self._connection = connection
+        self._clients = clients
         self._tls = tls
+        self._ticking: asyncio.Task[None] | None = None
         self._sockets: list[socket] = []
         self._servers: list[asyncio.Server] = []
 
     async def start(self, sockets: Sequence[socket]) -> None:
         """Listen on sockets that are bound; they are its own from now on."""
+        self._clients.tick(asyncio.get_running_loop().time())
+        self._ticking = asyncio.create_task(self._tick())
         self._sockets = list(sockets)
         self._servers = await self._listen()
 
@@ -34,7 +66,35 @@ class Listener:
         for server in before:
             server.close()
 
-    async def stop(self) -> None:
+    async def stop(self, seconds: float) -> int:
+        """Take no more clients, and close connections as soon as what has begun on them is answered.
+
+        Those that take longer than `seconds` are cut off; returns how many.
+        """
+        await self._close()
+        connections: set[Client] = self._clients.connections
+        for connection in list(connections):
+            connection.leave()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while connections and loop.time() < deadline:  # noqa: ASYNC110 - what may last, or end at once
+            await asyncio.sleep(POLL)
+        left = list(connections)
+        for connection in left:
+            connection.abort()
+        if self._ticking is not None:
+            self._ticking.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._ticking
+        return len(left)
+
+    async def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(TICK)
+            self._clients.tick(loop.time())
+
+    async def _close(self) -> None:
         """Take no more clients, but for those who wait: they believe that they are connected."""
         servers, self._servers = self._servers, []
         for server in servers:

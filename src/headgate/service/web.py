@@ -9,11 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Sequence
-from contextlib import suppress
 from email.utils import formatdate
 from math import inf
-from socket import socket
 from ssl import SSLContext
 from typing import Any, Final
 
@@ -21,7 +18,7 @@ from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from headgate.service.listener import Listener
+from headgate.service.listener import MOST_CONNECTIONS, Listener
 
 HEAD_SECONDS: Final = 10.0  # in which a request's head has to be here, from its first byte
 FIRST_SECONDS: Final = 0.5  # that a client who has just connected has to begin, when the server stops
@@ -30,10 +27,7 @@ IDLE_SECONDS: Final = 75  # between two requests: longer than proxies keep a con
 UNREAD_SECONDS: Final = 30.0  # in which a client has to take something of its answer
 LINGER_SECONDS: Final = 1.0  # for a client to read why it was refused
 MAX_HEAD: Final = 64 * 1024  # bytes
-MOST_CONNECTIONS: Final = 20_000
 ROOM: Final = 0.1  # of the waiting connections that go when there are too many
-TICK: Final = 1.0  # seconds between looks at all connections
-POLL: Final = 0.02  # seconds between looks at what is left when it stops
 
 # Clients offer to go on in HTTP/2, as Java's and curl's do with each request, or in WebSockets. We do neither, and the
 # parser would take what follows the head for another protocol, so that the request had no body.
@@ -42,11 +36,11 @@ _UPGRADE: Final = re.compile(rb"\r\nupgrade(?=[ \t]*:)", re.IGNORECASE)
 log = logging.getLogger("headgate")
 
 
-class WebServer:
+class WebServer(Listener):
     """Serves an ASGI app. Belongs to one event loop: `start`, then `drain`, then `stop`."""
 
     def __init__(self, app: Any, *, tls: SSLContext | None = None, most_connections: int = MOST_CONNECTIONS) -> None:
-        self._config = Config(
+        config = Config(
             app,
             http=_Connection,
             ws="none",
@@ -57,21 +51,10 @@ class WebServer:
             server_header=False,
             timeout_keep_alive=IDLE_SECONDS,
         )
-        self._config.load()
+        config.load()
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # its warnings are what strangers send, any number
         self.state = _State(most_connections)
-        self._listener = Listener(self._connection, tls)
-        self._ticking: asyncio.Task[None] | None = None
-
-    async def start(self, sockets: Sequence[socket]) -> None:
-        """Serve on sockets that are bound; they are its own from now on."""
-        self.state.tick(asyncio.get_running_loop().time())
-        self._ticking = asyncio.create_task(self._tick())
-        await self._listener.start(sockets)
-
-    async def replace_tls(self, tls: SSLContext) -> None:
-        """Greet new clients with another certificate. Connections that there are go on."""
-        await self._listener.replace_tls(tls)
+        super().__init__(lambda: _Connection(config, self.state), self.state, tls)
 
     def drain(self) -> None:
         """Go on serving, and have every client close its connection with its next answer."""
@@ -83,31 +66,7 @@ class WebServer:
         Those that take longer than `seconds` are cut off; returns how many.
         """
         self.drain()
-        await self._listener.stop()
-        connections = self.state.connections
-        for connection in list(connections):
-            connection.shutdown()
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + seconds
-        while connections and loop.time() < deadline:  # noqa: ASYNC110 - what may last, or end at once
-            await asyncio.sleep(POLL)
-        left = list(connections)
-        for connection in left:
-            connection.transport.abort()
-        if self._ticking is not None:
-            self._ticking.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._ticking
-        return len(left)
-
-    def _connection(self) -> _Connection:
-        return _Connection(self._config, self.state)
-
-    async def _tick(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(TICK)
-            self.state.tick(loop.time())
+        return await super().stop(seconds)
 
 
 class _State(ServerState):
@@ -235,7 +194,11 @@ class _Connection(HttpToolsProtocol):
         elif now - self._unread_since > UNREAD_SECONDS:
             self.transport.abort()
 
-    def shutdown(self) -> None:
+    def abort(self) -> None:
+        """End it at once."""
+        self.transport.abort()
+
+    def leave(self) -> None:
         """Close it, at once or when what has begun is answered."""
         if self.busy:
             self.cycle.keep_alive = False
