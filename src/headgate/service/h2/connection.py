@@ -273,13 +273,7 @@ class Connection(asyncio.Protocol):
         stream.received(payload)
 
     def _header_block(self, flags: int, number: int, payload: bytes) -> None:
-        payload = frames.unpadded(flags, payload)
-        if flags & frames.PRIORITISED:
-            if len(payload) < 5:  # a stream, and a weight
-                raise Fault(FRAME_SIZE_ERROR, "headers that are too short for their priority")
-            if int.from_bytes(payload[:4], "big") & frames.LARGEST_STREAM == number:
-                raise Fault(PROTOCOL_ERROR, "a stream that depends on itself")
-            payload = payload[5:]
+        payload = frames.block(flags, number, payload)
         if number % 2 == 0:
             raise Fault(PROTOCOL_ERROR, "a stream that is no client's")
         if flags & END_HEADERS:
@@ -355,25 +349,17 @@ class Connection(asyncio.Protocol):
             if payload or not self._settled:
                 raise Fault(FRAME_SIZE_ERROR if payload else PROTOCOL_ERROR, "an acknowledgement that is none")
             return
-        if len(payload) % frames.SETTING.size:
-            raise Fault(FRAME_SIZE_ERROR, "settings of the wrong size")
-        for name, value in frames.SETTING.iter_unpack(payload):
-            if name == frames.INITIAL_WINDOW_SIZE:
-                self._resize(value)
-            elif name == frames.MAX_FRAME_SIZE:
-                if not frames.DEFAULT_FRAME <= value <= frames.LARGEST_FRAME:
-                    raise Fault(PROTOCOL_ERROR, "a frame size that is not allowed")
-                self.max_frame = min(value, 4 * frames.DEFAULT_FRAME)  # larger ones would hold up the other streams
-            elif name == frames.ENABLE_PUSH and value > 1:
-                raise Fault(PROTOCOL_ERROR, "a push setting that is not allowed")
+        values = frames.set_by(payload)
+        if frames.INITIAL_WINDOW_SIZE in values:
+            self._resize(values[frames.INITIAL_WINDOW_SIZE])
+        largest = values.get(frames.MAX_FRAME_SIZE, self.max_frame)
+        self.max_frame = min(largest, 4 * frames.DEFAULT_FRAME)  # larger ones would hold up the other streams
         self._settled = True
         self._count_idle()
         self.write(frames.frame(SETTINGS, ACK, 0))
         self._pump()  # behind the acknowledgement: by the settings from before, the client may have no room for it
 
     def _resize(self, window: int) -> None:
-        if window > frames.LARGEST_WINDOW:
-            raise Fault(FLOW_CONTROL_ERROR, "a window that is too large")
         more, self.initial_window = window - self.initial_window, window
         for stream in list(self._streams.values()):
             stream.window += more
@@ -397,9 +383,7 @@ class Connection(asyncio.Protocol):
             raise Fault(PROTOCOL_ERROR if number else FRAME_SIZE_ERROR, "a farewell that is none")
 
     def _window_update(self, _: int, number: int, payload: bytes) -> None:
-        if len(payload) != frames.NUMBER.size:
-            raise Fault(FRAME_SIZE_ERROR, "a window update of the wrong size")
-        more = frames.NUMBER.unpack(payload)[0] & frames.LARGEST_WINDOW
+        more = frames.increment(payload)
         if number == 0:
             self.window += more
             if not more or self.window > frames.LARGEST_WINDOW:

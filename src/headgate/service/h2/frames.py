@@ -89,3 +89,37 @@ def unpadded(flags: int, payload: bytes) -> bytes:
     if padding >= len(payload):
         raise Fault(PROTOCOL_ERROR, "padding as long as its frame")
     return payload[1 : len(payload) - padding]
+
+
+def block(flags: int, stream: int, payload: bytes) -> bytes:
+    """What a frame of headers carries, without padding and priority. Raises `Fault`."""
+    payload = unpadded(flags, payload)
+    if not flags & PRIORITISED:
+        return payload
+    if len(payload) < 5:  # a stream, and a weight
+        raise Fault(FRAME_SIZE_ERROR, "headers that are too short for their priority")
+    if NUMBER.unpack_from(payload)[0] & LARGEST_STREAM == stream:
+        raise Fault(PROTOCOL_ERROR, "a stream that depends on itself")
+    return payload[5:]
+
+
+def set_by(payload: bytes) -> dict[int, int]:
+    """What a frame of settings says: of one that it says twice, the last. Raises `Fault`."""
+    if len(payload) % SETTING.size:
+        raise Fault(FRAME_SIZE_ERROR, "settings of the wrong size")
+    values = dict(SETTING.iter_unpack(payload))
+    if values.get(INITIAL_WINDOW_SIZE, 0) > LARGEST_WINDOW:
+        raise Fault(FLOW_CONTROL_ERROR, "a window that is too large")
+    if not DEFAULT_FRAME <= values.get(MAX_FRAME_SIZE, DEFAULT_FRAME) <= LARGEST_FRAME:
+        raise Fault(PROTOCOL_ERROR, "a frame size that is not allowed")
+    if values.get(ENABLE_PUSH, 0) > 1:
+        raise Fault(PROTOCOL_ERROR, "a push setting that is not allowed")
+    return values
+
+
+def increment(payload: bytes) -> int:
+    """How many more bytes an update of a window allows. Raises `Fault`."""
+    if len(payload) != NUMBER.size:
+        raise Fault(FRAME_SIZE_ERROR, "a window update of the wrong size")
+    more: int = NUMBER.unpack(payload)[0] & LARGEST_WINDOW
+    return more

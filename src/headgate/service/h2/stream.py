@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from headgate.service.h2.frames import (
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from headgate.service.h2.connection import Connection
 
 
-class Stream:
+class Stream(ABC):
     """A stream of a connection. Whoever serves makes a subclass, which says what to do with a request."""
 
     __slots__ = ("_body", "_drained", "_trailers", "connection", "ended", "number", "since", "taken", "window")
@@ -39,18 +40,18 @@ class Stream:
 
     # For the subclass to say
 
-    def opened(self) -> None:
+    def opened(self) -> None:  # noqa: B027 - not all wait for it
         """The header fields of the request are here."""
 
+    @abstractmethod
     def received(self, data: bytes) -> None:
         """Some of the request's body is here; all of it, if the stream has `ended`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def cancelled(self) -> None:
         """The client wants no response any more, or is gone. Nothing can be sent."""
-        raise NotImplementedError
 
-    def look(self, now: float) -> None:
+    def look(self, now: float) -> None:  # noqa: B027 - not all last
         """Once a second."""
 
     # For the subclass to use
