@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from headgate.core.ledger import Counted, Page, Swap
-from headgate.stores.memory import AsyncMemoryStore, MemoryStore
 from headgate.stores.protocol import AsyncPeerStore, PeerStore
-from headgate.stores.redis.aio import AsyncRedisStore
-from headgate.stores.redis.sync import RedisStore
-from headgate.testing import FakeClock
 from headgate.testing.contract import LIMIT, START, WINDOW, Contract
-from tests.conftest import TIMEOUT
-from tests.topologies import Cluster
+from tests.contract.places import InAsyncMemory, InMemory, OnAsyncCluster, OnAsyncRedis, OnCluster, OnRedis
 
 MICROSECONDS = 1_000_000
 
@@ -69,10 +63,7 @@ class PeerContract(Contract):
         return self._check("gcra", subject=name).key + ":page"
 
 
-class TestMemory(PeerContract):
-    def make_store(self, clock: FakeClock) -> MemoryStore:
-        return MemoryStore(clock=clock)
-
+class TestMemory(InMemory, PeerContract):
     def test_pages_expire(self) -> None:
         name = self.name("one")
         self.ask("swap", [Swap(name, None, "a", 10 * MICROSECONDS)])
@@ -80,48 +71,16 @@ class TestMemory(PeerContract):
         assert self.ask("read", [name])[0].text is None
 
 
-class TestAsyncMemory(PeerContract):
-    def make_store(self, clock: FakeClock) -> AsyncMemoryStore:
-        return AsyncMemoryStore(MemoryStore(clock=clock))
+class TestAsyncMemory(InAsyncMemory, PeerContract): ...
 
 
-class TestRedis(PeerContract):
-    @pytest.fixture(autouse=True)
-    def _server(self, redis_url: str) -> None:
-        self.url = redis_url
-
-    def make_store(self, clock: FakeClock) -> RedisStore:
-        return RedisStore(self.url, clock=clock)
+class TestRedis(OnRedis, PeerContract): ...
 
 
-class TestAsyncRedis(PeerContract):
-    @pytest.fixture(autouse=True)
-    def _server(self, redis_url: str) -> None:
-        self.url = redis_url
-
-    def make_store(self, clock: FakeClock) -> AsyncRedisStore:
-        return AsyncRedisStore(self.url, clock=clock)
+class TestAsyncRedis(OnAsyncRedis, PeerContract): ...
 
 
-@pytest.fixture(scope="module")
-def cluster_url() -> Iterator[str]:
-    with Cluster() as cluster:
-        yield f"{cluster.url}?{TIMEOUT}"
+class TestRedisOfCluster(OnCluster, PeerContract): ...
 
 
-class TestRedisOfCluster(PeerContract):
-    @pytest.fixture(autouse=True)
-    def _server(self, cluster_url: str) -> None:
-        self.url = cluster_url
-
-    def make_store(self, clock: FakeClock) -> RedisStore:
-        return RedisStore(self.url, clock=clock)
-
-
-class TestAsyncRedisOfCluster(PeerContract):
-    @pytest.fixture(autouse=True)
-    def _server(self, cluster_url: str) -> None:
-        self.url = cluster_url
-
-    def make_store(self, clock: FakeClock) -> AsyncRedisStore:
-        return AsyncRedisStore(self.url, clock=clock)
+class TestAsyncRedisOfCluster(OnAsyncCluster, PeerContract): ...

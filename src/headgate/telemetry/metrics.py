@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from zlib import crc32
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -101,22 +102,19 @@ class Metrics:
         self._registry.register(_Figures(_build))
         self._registry.register(_Figures(lambda: _counted(meter)))
         self._registry.register(_Figures(lambda: _snapshot(holder, now)))
-        if failing is not None:
-            self._registry.register(_Figures(lambda: _failing(failing())))
-        if exhausted is not None:
-            self._registry.register(_Figures(lambda: _exhausted(exhausted())))
-        if rules is not None:
-            self._registry.register(_Figures(lambda: _rules(rules())))
-        if database is not None:
-            self._registry.register(_Figures(lambda: _database(database())))
-        if audit is not None:
-            self._registry.register(_Figures(lambda: _audit(audit())))
-        if leases is not None:
-            self._registry.register(_Figures(lambda: _leases(leases())))
-        if regions is not None:
-            self._registry.register(_Figures(lambda: _regions(regions())))
-        if rejections is not None:
-            self._registry.register(_Figures(lambda: _rejections(rejections())))
+        if_given: tuple[tuple[Callable[[], Any] | None, Callable[[Any], Iterator[Metric]]], ...] = (
+            (failing, _failing),
+            (exhausted, _exhausted),
+            (rules, _rules),
+            (database, _database),
+            (audit, _audit),
+            (leases, _leases),
+            (regions, _regions),
+            (rejections, _rejections),
+        )
+        for status, figures in if_given:
+            if status is not None:
+                self._registry.register(_Figures(partial(_told, figures, status)))
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._registry)
 
@@ -143,6 +141,10 @@ class _Figures(Collector):
         except Exception:  # whatever is wrong with one source of figures, operators need the others
             log.exception("metrics: some could not be collected")
             return []
+
+
+def _told(figures: Callable[[Any], Iterator[Metric]], status: Callable[[], Any]) -> Iterator[Metric]:
+    return figures(status())
 
 
 def _counter(name: str, text: str, value: float) -> Metric:
