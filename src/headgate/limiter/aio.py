@@ -16,11 +16,14 @@ from headgate.core.quota import MAX_INT, Quota
 from headgate.core.reservation import Settlement, checked_id, given_back, ttl_us, whole_cost
 from headgate.errors import IdempotencyConflict, InvalidCheck, RateLimited, StoreError
 from headgate.limiter.alike import AlikeChecks
+from headgate.limiter.asked import Asked, Known, Request, Subject, is_plain
 from headgate.limiter.batch import Ask, Part, Way, ask_together, ways
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
-from headgate.limiter.engine import Asked, Engine, Known, Request, Rules, Subject, Wait, is_plain
+from headgate.limiter.engine import Engine
+from headgate.limiter.given import Rules
 from headgate.limiter.leasing import AsyncLeasing
+from headgate.limiter.lookup import look_up, look_up_all
 from headgate.limiter.pulse import AsyncPulse
 from headgate.limiter.reservation import (
     AT_MOST,
@@ -36,6 +39,7 @@ from headgate.limiter.reservation import (
 )
 from headgate.limiter.sharding import AsyncSharding, Sharding
 from headgate.limiter.spreading import AsyncSpreadStore, RegionStatus, Spreading
+from headgate.limiter.wait import Wait
 from headgate.rules.directory import UNKNOWN
 from headgate.rules.plan import template_of
 from headgate.rules.rule import FailureMode
@@ -143,7 +147,7 @@ class AsyncLimiter:
                 return self._engine.conclude([self._engine.ask(subject, {}, cost)], error)[0]
         if idempotency_key is None:
             return await self.check_facts(self._engine.texts_of(subject, facts), cost=cost)
-        known = None if self._engine.snapshot.directory is None else await self._known(subject, facts)
+        known = None if self._engine.snapshot.directory is None else await look_up(self._engine, subject, facts)
         return (await self._decide([self._engine.ask(subject, facts, cost, idempotency_key, known=known)]))[0]
 
     async def check_facts(
@@ -151,7 +155,7 @@ class AsyncLimiter:
     ) -> Decision:
         """See `Limiter.check_facts`. `peek` charges nothing."""
         engine = self._engine
-        known = None if engine.snapshot.directory is None else await self._known(None, facts)
+        known = None if engine.snapshot.directory is None else await look_up(self._engine, None, facts)
         planned = engine.planned(facts, known)
         plain = idempotency_key is None and not peek
         way: AsyncSingle | Single | None = engine.way(planned, cost) if plain else None
@@ -200,7 +204,7 @@ class AsyncLimiter:
 
     async def peek(self, subject: Subject | None = None, /, *, cost: int = 1, **facts: Any) -> Decision:
         """See `Limiter.peek`."""
-        known = None if self._engine.snapshot.directory is None else await self._known(subject, facts)
+        known = None if self._engine.snapshot.directory is None else await look_up(self._engine, subject, facts)
         return (await self._decide([self._engine.ask(subject, facts, cost, peek=True, known=known)]))[0]
 
     async def check_many(self, requests: Iterable[Request]) -> list[Decision]:
@@ -209,7 +213,7 @@ class AsyncLimiter:
             return await self._decide(self._engine.ask_many(requests))
         requests = list(requests)
         facts = [(None, one) if isinstance(one, Mapping) else (one, {}) for one in requests]
-        known = await asyncio.gather(*(self._known(subject, others) for subject, others in facts))
+        known = await asyncio.gather(*(look_up(self._engine, subject, others) for subject, others in facts))
         return await self._decide(self._engine.ask_many(requests, known))
 
     async def check_facts_many(self, asks: Sequence[Ask]) -> list[Decision]:
@@ -217,7 +221,7 @@ class AsyncLimiter:
 
         Raises `IdempotencyConflict` when all others are decided.
         """
-        known = await self._all_known([ask.facts for ask in asks])
+        known = await look_up_all(self._engine, [ask.facts for ask in asks])
         here = self._memory if self._due is None else None
         found = ways(self._engine, asks, known, short=here is not None)
         asked = [asked for _, _, asked in found if asked is not None]
@@ -231,7 +235,7 @@ class AsyncLimiter:
         There is a decision on each part, by its own limits alone: the request may pass if all of them are allowed. A
         limit that several parts meet is charged once, by the most that any of them costs.
         """
-        known = await self._all_known([part.facts for part in parts])
+        known = await look_up_all(self._engine, [part.facts for part in parts])
         together = ask_together(self._engine, parts, known)
         if self._due is not None:
             await self._attend(self._due)
@@ -256,7 +260,7 @@ class AsyncLimiter:
         **facts: Any,
     ) -> Decision:
         """See `Limiter.wait`."""
-        wait = Wait(self._engine, timeout)
+        wait = Wait(self._engine.clock, timeout)
         while True:
             decision = await self.check(subject, cost=cost, **facts)
             seconds = wait.seconds(decision)
@@ -269,7 +273,7 @@ class AsyncLimiter:
     ) -> AsyncReservation:
         """See `Limiter.reserve`."""
         store, lives_us = self._reserving(), ttl_us(ttl)
-        known = None if self._engine.snapshot.directory is None else await self._known(subject, facts)
+        known = None if self._engine.snapshot.directory is None else await look_up(self._engine, subject, facts)
         asked = self._engine.ask(subject, facts, cost, known=known)
         due = await self._look()
         decision = (await self._decide([asked], leasing=False))[0]
@@ -306,7 +310,7 @@ class AsyncLimiter:
 
     async def reset(self, subject: Subject | None = None, /, **facts: Any) -> None:
         """See `Limiter.reset`."""
-        known = None if self._engine.snapshot.directory is None else await self._known(subject, facts)
+        known = None if self._engine.snapshot.directory is None else await look_up(self._engine, subject, facts)
         checks, clients = self._engine.ask_reset(subject, facts, known)
         await self._store.reset(checks, clients)
         self._engine.forget(checks, clients)
@@ -340,7 +344,7 @@ class AsyncLimiter:
     def sibling(self, rules: Rules, *, name: str = "default") -> AsyncLimiter:
         """See `Limiter.sibling`."""
         engine = self._engine
-        mode = engine.failure_mode
+        mode = engine.fallback.mode
         limiter = AsyncLimiter(rules, store=self._here, clock=engine.clock, name=name, failure_mode=mode)
         if self._pulse is not None and limiter._pulse is not None:
             self._pulse.siblings.add(limiter._pulse)
@@ -422,31 +426,6 @@ class AsyncLimiter:
         if self._memory is not None:
             return self._memory.single
         return getattr(self._store, "single", None)
-
-    async def _known(self, subject: Subject | None, facts: Mapping[str, Any]) -> Known:
-        """The user of a request, looked up if need be, without blocking the event loop."""
-        known = self._engine.known(subject, facts)
-        if known.user is UNKNOWN:
-            directory = known.snapshot.directory
-            assert directory is not None
-            user_id = str(facts["user"] if subject is None else subject)
-            return known._replace(user=await directory.find_async(user_id))
-        return known
-
-    async def _all_known(self, facts: Sequence[dict[str, str]]) -> list[Known] | None:
-        """The users of several requests; None where nobody has to be looked up. All are by one snapshot."""
-        snapshot = self.holder.current
-        directory = snapshot.directory
-        if directory is None:
-            return None
-        known = [Known(snapshot, snapshot.user(one)) for one in facts]
-        unknown = {one["user"]: None for one, (_, user) in zip(facts, known, strict=True) if user is UNKNOWN}
-        if unknown:
-            users = dict(zip(unknown, await asyncio.gather(*map(directory.find_async, unknown)), strict=True))
-            for place, (one, (_, user)) in enumerate(zip(facts, known, strict=True)):
-                if user is UNKNOWN:
-                    known[place] = Known(snapshot, users[one["user"]])
-        return known
 
     def _decide_here(self, memory: Sharding, asks: Sequence[Ask], found: Sequence[Way]) -> list[Decision]:
         """Decide several requests in memory, one after the other."""

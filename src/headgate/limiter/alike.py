@@ -11,7 +11,8 @@ from headgate.core.check import Check, Group, Outcome, Result
 from headgate.core.decision import Decision
 from headgate.core.quota import MAX_INT
 from headgate.errors import StoreError
-from headgate.limiter.engine import WAYS, Asked, Engine
+from headgate.limiter.asked import Asked
+from headgate.limiter.engine import WAYS, Engine
 from headgate.rules.plan import Plan
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import MemoryStore

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from headgate.core.check import Check, Group, Result
 from headgate.core.quota import MAX_INT
 from headgate.core.reservation import whole_cost
-from headgate.limiter.engine import Asked, Engine, Known
+from headgate.limiter.asked import Asked, Known
+from headgate.limiter.engine import Engine
 from headgate.rules.directory import UNKNOWN
 from headgate.rules.penalties import IDENTITIES
 from headgate.rules.plan import Applied, Plan, template_of

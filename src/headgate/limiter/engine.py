@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from hashlib import blake2b
-from importlib import import_module
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, get_args
+from typing import Any, Final, Protocol, get_args
 
 from headgate.core.alike import Pattern
 from headgate.core.check import (
@@ -15,59 +13,30 @@ from headgate.core.check import (
     Client,
     Group,
     Idempotency,
-    Outcome,
     OutcomeOf,
     Penalty,
     Result,
     SharedResult,
 )
 from headgate.core.clock import Clock, SystemClock
-from headgate.core.decision import Decision, Reason, blocked, combine, delayed, single
-from headgate.core.quota import MAX_INT, Quota, duration_text
-from headgate.errors import IdempotencyConflict, InvalidCheck, InvalidRule, StoreError, StoreFull
+from headgate.core.decision import Decision, blocked, combine, delayed, single
+from headgate.core.quota import MAX_INT
+from headgate.errors import IdempotencyConflict, InvalidCheck, InvalidRule, StoreError
+from headgate.limiter.asked import Asked, Known, Planned, Request, Subject, facts_of, fingerprint
 from headgate.limiter.blocks import Blocks
-from headgate.limiter.outage import Outage
-from headgate.limiter.shares import Shares, hopeful
+from headgate.limiter.fallback import Fallback
+from headgate.limiter.given import Rules, is_elsewhere, opened, rules_of
 from headgate.limiter.states import Warnings
-from headgate.rules.directory import UNKNOWN, Unknown
+from headgate.rules.directory import UNKNOWN
 from headgate.rules.holder import Holder, Source
 from headgate.rules.penalties import client_of, clients_of
 from headgate.rules.plan import Plan
 from headgate.rules.rule import FailureMode, Rule
 from headgate.rules.snapshot import Snapshot
-from headgate.rules.users import User
-from headgate.stores.memory import MemoryStore
 
-Rules = str | Quota | Iterable[Rule] | Path | Snapshot | Source
-DATABASES: Final = ("sqlite://", "postgresql://", "postgres://")
-Subject = str | int
-Request = Subject | Mapping[str, Any]
 Clients = tuple[Client, ...]
 
 WAYS: Final = 4_096  # short ways that are remembered
-RETRY_US: Final = 1_000_000  # when to try again a store that could not decide
-
-
-class Asked(NamedTuple):
-    """A request on its way: what the store is asked, and what is needed to read its answer."""
-
-    plan: Plan
-    group: Group
-    cost: int
-    at_us: int = 0  # when, of a group with a penalty
-    block: Block | None = None  # that is remembered of its client: the store is not asked
-
-    @property
-    def sent(self) -> bool:
-        """Whether the store is asked."""
-        return bool(self.plan.applied) and self.block is None
-
-
-class Known(NamedTuple):
-    """Rules, and what is known of a request's user: looked up beforehand by those who must not wait."""
-
-    snapshot: Snapshot
-    user: User | Unknown | None
 
 
 class Background(Protocol):
@@ -78,9 +47,6 @@ class Background(Protocol):
     def attended(self, way: Any) -> Any: ...
 
     def wake(self) -> None: ...
-
-
-Planned = tuple[Snapshot, Plan]  # the rules that apply to a request, behind the snapshot that they are of
 
 
 class Engine:
@@ -101,9 +67,9 @@ class Engine:
         self.clock: Clock = clock or SystemClock()
         self.by_subject = False  # whether every check must have a subject, and is counted by it alone
         self._source: Source | None = None
-        self.owns_source = _is_file(rules) or _is_database(rules)
+        self.owns_source = is_elsewhere(rules)
         if isinstance(rules, str | Path) and self.owns_source:
-            self._source = _opened(rules, watch=watch, clock=self.clock)
+            self._source = opened(rules, watch=watch, clock=self.clock)
         elif watch:
             raise InvalidRule(f"watch: only rules from a file can be watched, got {rules!r}")
         elif isinstance(rules, Source):
@@ -113,12 +79,12 @@ class Engine:
         elif isinstance(rules, Snapshot):
             self.holder = Holder(rules)
         else:
-            listed, self.by_subject = _rules_of(rules, name)
+            listed, self.by_subject = rules_of(rules, name)
             self.holder = Holder(Snapshot(listed))
         if failure_mode not in get_args(FailureMode):
             modes = ", ".join(get_args(FailureMode))
             raise InvalidRule(f"failure_mode: must be one of {modes}, got {failure_mode!r}")
-        self.failure_mode: FailureMode = failure_mode
+        self.fallback = Fallback(failure_mode, self.clock)
         self.name = name
         self.states = Warnings(self.holder, warning_at, warning_until)
         self.single: Callable[[Check, Warnings], Any] | None = None  # the store's maker of short ways, if it has any
@@ -126,27 +92,17 @@ class Engine:
         self.leased: Callable[[Check, Warnings], Any] | None = None  # that of leased rules, where there are leases
         self._ways: dict[Plan, Any] = {}
         self._blocks = blocks  # None: the store is in this process, and asking it costs no more than remembering
-        self.local = MemoryStore(clock=self.clock)  # where rules of failure mode local count while the store is away
-        self.shares = Shares()
         self.pulse: Background | None = None  # None: the store is in this process, and there is no other node
-        self._seen: Snapshot | None = None  # of which `has_local` knows
-        self._has_local = False
-        self._outage = Outage()
 
     @property
     def failing(self) -> bool:
         """Whether the store cannot decide right now, or not all of it can."""
-        return self._outage.lasts
+        return self.fallback.outage.lasts
 
     @property
     def has_local(self) -> bool:
         """Whether any rule in force is of failure mode local."""
-        snapshot = self.holder.current
-        if snapshot is not self._seen:
-            default = snapshot.failure_mode or self.failure_mode
-            self._has_local = any((rule.failure_mode or default) == "local" for rule in snapshot.rules)
-            self._seen = snapshot
-        return self._has_local
+        return self.fallback.is_local(self.holder.current)
 
     @property
     def snapshot(self) -> Snapshot:
@@ -222,7 +178,7 @@ class Engine:
 
     def attended(self, mode: FailureMode | None, way: Any) -> Any:
         """The short way for a rule of a failure mode: if it is local, the other nodes are to know of this one."""
-        if self.pulse is None or (mode or self.failure_mode) != "local":
+        if self.pulse is None or (mode or self.fallback.mode) != "local":
             return way
         return self.pulse.attended(way)
 
@@ -272,7 +228,7 @@ class Engine:
         idempotency = None
         if idempotency_key is not None:
             idempotency = Idempotency(
-                idempotency_key, _fingerprint(texts, cost, plan, snapshot.terms is not None), self.name
+                idempotency_key, fingerprint(texts, cost, plan, snapshot.terms is not None), self.name
             )
         if snapshot.terms is not None and plan.enforced:
             client = client_of(texts)
@@ -306,8 +262,8 @@ class Engine:
 
     def forget(self, checks: tuple[Check, ...], clients: Clients) -> None:
         """Forget here what the store was told to."""
-        self.local.reset(checks)
-        self.shares.forget(checks)
+        self.fallback.local.reset(checks)
+        self.fallback.shares.forget(checks)
         if self._blocks is not None:
             for client in clients:
                 self._blocks.drop(client)
@@ -351,8 +307,10 @@ class Engine:
         if self.pulse is not None:
             self.pulse.attend()
         if isinstance(results, StoreError):
-            return [self._failed(request, results) if request.sent else self._unsent(request) for request in asked]
-        if results and answered and self._outage.answered() and self.pulse is not None:
+            return [
+                self.fallback.decide(request, results) if request.sent else self._unsent(request) for request in asked
+            ]
+        if results and answered and self.fallback.outage.answered() and self.pulse is not None:
             self.pulse.wake()
         answers = iter(results)
         for request in asked:
@@ -362,7 +320,7 @@ class Engine:
                 continue
             result = next(answers)
             if isinstance(result, StoreError):
-                decisions.append(self._failed(request, result))
+                decisions.append(self.fallback.decide(request, result))
             elif isinstance(result, IdempotencyConflict):
                 conflict = conflict or result
             elif result.block is not None:
@@ -380,7 +338,7 @@ class Engine:
 
     def texts_of(self, subject: Subject | None, facts: Mapping[str, Any]) -> dict[str, str]:
         """The facts of a request as texts. Raises `InvalidCheck`."""
-        texts = _facts_of(subject, facts)
+        texts = facts_of(subject, facts)
         if self.by_subject and "user" not in texts:
             raise InvalidCheck("this limiter counts by subject: call check('alice') or check(user='alice')")
         return texts
@@ -418,159 +376,7 @@ class Engine:
             template = next((template for template in plan.templates if template.enforced), plan.templates[0])
         return blocked(template, block, now_us)
 
-    def _failed(self, asked: Asked, error: StoreError) -> Decision:
-        """The decision when the store could not make one: the strictest of what the rules say."""
-        self._outage.failed(error)
-        plan = asked.plan
-        modes = [one.failure_mode or self.failure_mode for one in plan.applied]
-        for mode, template in zip(modes, plan.templates, strict=True):
-            if mode == "closed" and template.enforced:
-                return self._refused(template, "fail_closed")
-        here = [place for place, mode in enumerate(modes) if mode == "local"]
-        try:
-            decision = self._locally(asked, here)
-        except StoreFull:  # no room to count in
-            decision = None
-        return Decision.of(True, self.clock.now_us(), reason="fail_open") if decision is None else decision
-
-    def _locally(self, asked: Asked, here: list[int]) -> Decision | None:
-        """The decision by this node's share of the limits at these places; None when there are none."""
-        plan, group, cost, *_ = asked
-        checks, parts, templates = [], [], []
-        for place in here:
-            check, template = group.checks[place], plan.templates[place]
-            part = self.shares.of(check.quota)
-            if part is not None:
-                checks.append(check)
-                parts.append(check._replace(quota=part))
-                templates.append(template._replace(quota=part))
-            elif check.enforced:
-                return self._refused(template, "local_fallback")
-        if not parts:
-            return None
-        (result,) = self.local.check([Group(tuple(parts), group.peek)])
-        assert isinstance(result, Result)
-        outcomes = hopeful(checks, result.outcomes, RETRY_US)
-        decision = combine(tuple(templates), outcomes, result.now_us, cost=cost, reason="local_fallback")
-        if decision.allowed and self.shares.merges and not group.peek:
-            self.shares.spent(checks, parts, outcomes)
-        return decision
-
-    def _refused(self, template: Check, reason: Reason) -> Decision:
-        """The refusal of a request of which nobody knows when it may pass."""
-        outcome = Outcome(RETRY_US, 0, RETRY_US)
-        return Decision.of(False, self.clock.now_us(), (template,), (outcome,), reason=reason)
-
 
 def _applied(plan: Plan, result: Result) -> tuple[Check, ...]:
     """The checks without subjects; of limits that several regions share, as this one was asked."""
     return result.applied_to(plan.templates) if isinstance(result, SharedResult) else plan.templates
-
-
-class Wait:
-    """How long to sleep between the tries of `wait`."""
-
-    def __init__(self, engine: Engine, timeout: float | None) -> None:
-        if timeout is not None and not timeout >= 0:
-            raise InvalidCheck(f"timeout: must be 0 or more seconds, or None, got {timeout!r}")
-        self._clock = engine.clock
-        self._deadline_us: int | None = None
-        if timeout is not None and timeout != float("inf"):
-            self._deadline_us = engine.clock.now_us() + round(timeout * 1_000_000)
-
-    def seconds(self, decision: Decision) -> float | None:
-        """Until the next try; None to give up: the decision stands, or there will be no time left."""
-        if decision.allowed or decision.retry_after is None:
-            return None
-        seconds = decision.retry_after
-        if self._deadline_us is not None:
-            left_us = self._deadline_us - self._clock.now_us()
-            if round(seconds * 1_000_000) > left_us:
-                return None
-        return seconds
-
-
-def is_plain(subject: Subject | None, cost: int, idempotency_key: str | None, facts: Mapping[str, Any]) -> bool:
-    """Whether a check is a valid one of a subject and nothing else, and may take the short way."""
-    return (
-        subject.__class__ is str
-        and not facts
-        and idempotency_key is None
-        and cost.__class__ is int
-        and 0 <= cost <= MAX_INT
-    )
-
-
-def _facts_of(subject: Subject | None, facts: Mapping[str, Any]) -> dict[str, str]:
-    """Facts as text. One that is None is unknown. The subject is the user."""
-    texts = {name: _text_of(name, value) for name, value in facts.items() if value is not None}
-    if subject is not None:
-        if "user" in texts:
-            raise InvalidCheck("user: given twice, as the subject and by name")
-        texts["user"] = _text_of("subject", subject)
-    return texts
-
-
-def _text_of(name: str, value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    raise InvalidCheck(f"{name}: must be a text or a whole number, got {value!r}")
-
-
-def _fingerprint(facts: Mapping[str, str], cost: int, plan: Plan, penalties: bool) -> str:
-    """Stands for a request's facts and cost, and for the rules that apply: an answer of others cannot be read."""
-    text = repr((cost, sorted(facts.items()), [template.space for template in plan.templates], penalties))
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-
-
-def _named(name: str, quotas: list[Quota]) -> Iterator[tuple[str, Quota]]:
-    """An id for each of several quotas: by its window, and its algorithm and number where that is not enough."""
-    taken: set[str] = set()
-    for quota in quotas:
-        base = candidate = f"{name}/{duration_text(quota.window_us)}"
-        number = 1
-        while candidate in taken:
-            candidate = f"{base}/{quota.algorithm}" if number == 1 else f"{base}/{quota.algorithm}/{number}"
-            number += 1
-        taken.add(candidate)
-        yield candidate, quota
-
-
-def _rules_of(rules: Rules, name: str) -> tuple[list[Rule], bool]:
-    """The rules that a limiter was given, and whether it counts by a subject that every check must have."""
-    if isinstance(rules, Quota):
-        return [Rule(id=name, quota=rules)], True
-    if isinstance(rules, str):
-        quotas = Quota.parse_all(rules)
-        if len(quotas) == 1:
-            return [Rule(id=name, quota=quotas[0])], True
-        return [Rule(id=rule_id, quota=quota) for rule_id, quota in _named(name, quotas)], True
-    if isinstance(rules, Iterable):
-        listed = list(rules)
-        if all(isinstance(rule, Rule) for rule in listed):
-            return listed, False
-    raise InvalidRule(f"rules: must be a notation like '100/minute', a Quota, a list of Rule or a file, got {rules!r}")
-
-
-def _is_file(rules: Rules) -> bool:
-    return isinstance(rules, Path) or (isinstance(rules, str) and rules.endswith(".toml"))
-
-
-def _is_database(rules: Rules) -> bool:
-    return isinstance(rules, str) and rules.startswith(DATABASES)
-
-
-def _opened(rules: str | Path, *, watch: bool, clock: Clock) -> Source:
-    """The source that a path or a URL names. Imported here, as it needs more than the standard library."""
-    source: Source
-    if _is_database(rules):
-        try:
-            sources = import_module("headgate.rules.sources.database")
-        except ImportError as error:
-            raise ImportError("rules in a database need SQLAlchemy: pip install 'headgate[database]'") from error
-        source = sources.DatabaseSource(rules)  # which is always watched
-    else:
-        source = import_module("headgate.rules.sources.file").FileSource(rules, watch=watch, clock=clock)
-    return source

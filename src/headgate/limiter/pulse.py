@@ -38,14 +38,14 @@ class _Pulse:
 
     def __init__(self, engine: Engine, *, merges: bool) -> None:
         self._engine = engine
-        self._shares = engine.shares
+        self._shares = engine.fallback.shares
         self._shares.merges = merges
         self._closed = False
         self.siblings: WeakSet[Any] = WeakSet()  # of limiters on the same store, which end with this one
 
     def _owed(self) -> Iterator[list[Check]]:
         """What the store is to be charged: of one subject at a time, so that it is charged all of it or nothing."""
-        owed = sorted(self._shares.owed(self._engine.local), key=_subject)
+        owed = sorted(self._shares.owed(self._engine.fallback.local), key=_subject)
         if owed:
             log.info("the store is charged what was admitted without it, of %s limits", len(owed))
         for _, checks in groupby(owed, key=_subject):

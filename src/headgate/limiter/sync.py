@@ -14,9 +14,11 @@ from headgate.core.decision import Decision
 from headgate.core.quota import MAX_INT, Quota
 from headgate.core.reservation import Settlement, checked_id, given_back, ttl_us, whole_cost
 from headgate.errors import RateLimited, StoreError
+from headgate.limiter.asked import Asked, Request, Subject
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
-from headgate.limiter.engine import Asked, Engine, Request, Rules, Subject, Wait
+from headgate.limiter.engine import Engine
+from headgate.limiter.given import Rules
 from headgate.limiter.leasing import Leasing
 from headgate.limiter.pulse import Pulse
 from headgate.limiter.reservation import (
@@ -33,6 +35,7 @@ from headgate.limiter.reservation import (
 )
 from headgate.limiter.sharding import Sharding
 from headgate.limiter.spreading import RegionStatus, Spreading, SpreadStore
+from headgate.limiter.wait import Wait
 from headgate.rules.plan import template_of
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
@@ -183,7 +186,7 @@ class Limiter:
         Gives up, and returns the refusal, as soon as it is clear that `timeout` seconds will not be enough or that
         no waiting will help. None waits as long as it takes.
         """
-        wait = Wait(self._engine, timeout)
+        wait = Wait(self._engine.clock, timeout)
         while True:
             decision = self.check(subject, cost=cost, **facts)
             seconds = wait.seconds(decision)
@@ -292,7 +295,7 @@ class Limiter:
         It need not be closed, as the store is not its own. Its limits are this region's alone.
         """
         engine = self._engine
-        mode = engine.failure_mode
+        mode = engine.fallback.mode
         limiter = Limiter(rules, store=self._here, clock=engine.clock, name=name, failure_mode=mode)
         if self._pulse is not None and limiter._pulse is not None:
             self._pulse.siblings.add(limiter._pulse)

@@ -115,7 +115,7 @@ def test_local_counts_come_back_with_time_and_reset(store: Flaky, clock: FakeClo
 def test_when_there_is_no_room_for_local_counts_either_nothing_raises(
     store: Flaky, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.limiter.engine.MemoryStore", partial(MemoryStore, max_keys=1))
+    monkeypatch.setattr("headgate.limiter.fallback.MemoryStore", partial(MemoryStore, max_keys=1))
     limiter = limiter_on(store, clock, "local")
     store.failures = ALWAYS
     assert [limiter.check(ip="192.0.2.7").allowed for _ in range(3)] == [True, True, False]

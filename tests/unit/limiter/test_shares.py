@@ -30,15 +30,15 @@ def nodes(clock: FakeClock, quota: Quota, count: int) -> list[Limiter]:
         store = Flaky(clock)
         store.failures = ALWAYS
         limiter = Limiter([Rule(id="r", quota=quota)], store=store, clock=clock, failure_mode="local")
-        limiter._engine.shares.told(Standing(count, place), 0)
-        limiter._engine.shares.merges = True
+        limiter._engine.fallback.shares.told(Standing(count, place), 0)
+        limiter._engine.fallback.shares.merges = True
         limiters.append(limiter)
     return limiters
 
 
 def owed(limiter: Limiter) -> list[tuple[str, int]]:
     engine = limiter._engine
-    return [(check.subject, check.cost) for check in engine.shares.owed(engine.local)]
+    return [(check.subject, check.cost) for check in engine.fallback.shares.owed(engine.fallback.local)]
 
 
 def admitted(limiter: Limiter, tries: int = 2 * LIMIT) -> int:
@@ -117,7 +117,7 @@ def test_what_could_not_be_charged_is_still_owed(clock: FakeClock) -> None:
     (limiter,) = nodes(clock, Quota(LIMIT, 60, algorithm="fixed_window"), 1)
     engine = limiter._engine
     admitted(limiter, 4)
-    engine.shares.unpaid(engine.shares.owed(engine.local))
+    engine.fallback.shares.unpaid(engine.fallback.shares.owed(engine.fallback.local))
     admitted(limiter, 1)
     assert owed(limiter) == [("alice", 5)]
 

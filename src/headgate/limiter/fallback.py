@@ -1,0 +1,82 @@
+"""Fallback: what is decided when the store cannot decide, by the failure modes of rules."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headgate.core.check import Check, Group, Outcome, Result
+from headgate.core.clock import Clock
+from headgate.core.decision import Decision, Reason, combine
+from headgate.errors import StoreError, StoreFull
+from headgate.limiter.asked import Asked
+from headgate.limiter.outage import Outage
+from headgate.limiter.shares import Shares, hopeful
+from headgate.rules.rule import FailureMode
+from headgate.rules.snapshot import Snapshot
+from headgate.stores.memory import MemoryStore
+
+RETRY_US: Final = 1_000_000  # when to try again a store that could not decide
+
+
+class Fallback:
+    """Of one limiter. `mode` is that of rules which say none."""
+
+    def __init__(self, mode: FailureMode, clock: Clock) -> None:
+        self.mode: FailureMode = mode
+        self.outage = Outage()
+        self.local = MemoryStore(clock=clock)  # where rules of failure mode local count while the store is away
+        self.shares = Shares()
+        self._clock = clock
+        self._seen: Snapshot | None = None  # of which `is_local` knows
+        self._is_local = False
+
+    def is_local(self, snapshot: Snapshot) -> bool:
+        """Whether any of these rules is of failure mode local."""
+        if snapshot is not self._seen:
+            default = snapshot.failure_mode or self.mode
+            self._is_local = any((rule.failure_mode or default) == "local" for rule in snapshot.rules)
+            self._seen = snapshot
+        return self._is_local
+
+    def decide(self, asked: Asked, error: StoreError) -> Decision:
+        """The decision when the store could not make one: the strictest of what the rules say."""
+        self.outage.failed(error)
+        plan = asked.plan
+        modes = [one.failure_mode or self.mode for one in plan.applied]
+        for mode, template in zip(modes, plan.templates, strict=True):
+            if mode == "closed" and template.enforced:
+                return self._refused(template, "fail_closed")
+        here = [place for place, mode in enumerate(modes) if mode == "local"]
+        try:
+            decision = self._locally(asked, here)
+        except StoreFull:  # no room to count in
+            decision = None
+        return Decision.of(True, self._clock.now_us(), reason="fail_open") if decision is None else decision
+
+    def _locally(self, asked: Asked, here: list[int]) -> Decision | None:
+        """The decision by this node's share of the limits at these places; None when there are none."""
+        plan, group, cost, *_ = asked
+        checks, parts, templates = [], [], []
+        for place in here:
+            check, template = group.checks[place], plan.templates[place]
+            part = self.shares.of(check.quota)
+            if part is not None:
+                checks.append(check)
+                parts.append(check._replace(quota=part))
+                templates.append(template._replace(quota=part))
+            elif check.enforced:
+                return self._refused(template, "local_fallback")
+        if not parts:
+            return None
+        (result,) = self.local.check([Group(tuple(parts), group.peek)])
+        assert isinstance(result, Result)
+        outcomes = hopeful(checks, result.outcomes, RETRY_US)
+        decision = combine(tuple(templates), outcomes, result.now_us, cost=cost, reason="local_fallback")
+        if decision.allowed and self.shares.merges and not group.peek:
+            self.shares.spent(checks, parts, outcomes)
+        return decision
+
+    def _refused(self, template: Check, reason: Reason) -> Decision:
+        """The refusal of a request of which nobody knows when it may pass."""
+        outcome = Outcome(RETRY_US, 0, RETRY_US)
+        return Decision.of(False, self._clock.now_us(), (template,), (outcome,), reason=reason)
