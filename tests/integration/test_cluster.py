@@ -279,6 +279,27 @@ def test_a_server_that_does_not_answer_holds_up_nobody_else(cluster: Cluster, op
     assert took < 100 * 0.05, "each of them has waited"
 
 
+def test_a_batch_is_decided_by_the_servers_that_answer(cluster: Cluster, open_limiter: Open) -> None:
+    cluster.empty()
+    gone, *others = cluster.masters
+    dead, alive = subject_of(cluster, gone), [subject_of(cluster, server) for server in others]
+    limiter = open_limiter(calm(MANY), store=f"{cluster.url}?timeout=0.5", failure_mode="closed")
+    until(lambda: {limiter.check(name).reason for name in (dead, *alive)} == {"within_limit"}, "all are well")
+    left = [limiter.peek(name).remaining for name in alive]
+    halt(gone)
+    try:
+        until(lambda: limiter.check(dead).reason == "fail_closed", "it is away")
+        decisions = limiter.check_many([alive[0], dead, alive[1], dead])
+        alone = limiter.check_many([dead, dead])
+    finally:
+        resume(gone)
+    until(lambda: limiter.check(dead).reason == "within_limit", "it is back")
+    until(cluster.healthy, "and the others know")
+    assert [decision.reason for decision in decisions] == ["within_limit", "fail_closed"] * 2
+    assert [decision.reason for decision in alone] == ["fail_closed"] * 2
+    assert [limiter.peek(name).remaining for name in alive] == [count - 1 for count in left]
+
+
 def test_a_forked_child_has_connections_and_a_lookout_of_its_own(url: str) -> None:
     with Limiter(calm(MANY), store=url, failure_mode="closed") as limiter:
         assert limiter.check("alice").remaining == MANY - 1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple, TypeGuard
 
 from headgate.core.key import joined, key
 from headgate.core.quota import MAX_REFILL_US, Quota
@@ -171,10 +172,15 @@ class SharedResult(Result):
 Answer = Result | IdempotencyConflict | StoreError  # to a group
 
 
+def are_faults(answers: Sequence[Answer]) -> TypeGuard[Sequence[StoreError]]:
+    """Whether these are nothing but faults."""
+    return bool(answers) and all(isinstance(answer, StoreError) for answer in answers)
+
+
 def answered(answers: list[Answer]) -> list[Answer]:
     """The answers to several groups. Raises the first fault when there is nothing but faults."""
-    if answers and all(isinstance(answer, StoreError) for answer in answers):
-        raise answers[0]  # type: ignore[misc]  # it is one
+    if are_faults(answers):
+        raise answers[0]
     return answers
 
 

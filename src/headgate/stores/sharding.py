@@ -13,7 +13,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
-from headgate.core.check import Answer, Check, Group, Idempotency, Outcome, Result
+from headgate.core.check import Answer, Check, Group, Idempotency, Outcome, Result, answered
 from headgate.core.key import joined
 from headgate.core.shards import Search, forgotten
 from headgate.errors import StoreError, StoreUnavailable
@@ -33,17 +33,12 @@ def decide(groups: Sequence[Group], shards: Shards, start: int) -> Generator[lis
         try:
             answers = yield asks
         except StoreError as error:
-            if len(under_way) == 1 and under_way[0].passed_over(error):
-                continue
-            if under_way is trips:
-                raise
             answers = [error] * len(under_way)
         for trip, answer in zip(under_way, answers, strict=True):
-            trip.told(answer)
+            if not isinstance(answer, StoreError) or not trip.passed_over(answer):
+                trip.told(answer)
         under_way = [trip for trip in under_way if trip.answer is None]
-    if len(trips) == 1 and isinstance(trips[0].answer, StoreError):
-        raise trips[0].answer
-    return [trip.answer for trip in trips]
+    return answered([trip.answer for trip in trips if trip.answer is not None])
 
 
 def home_of(subject: str, start: int) -> int:
@@ -60,6 +55,9 @@ def surcharges(checks: Sequence[Check], shards: Shards) -> Generator[list[Group]
     if not asked:
         return list(checks)
     results = yield [Group(tuple(search.asked), peek=True) for search in asked]
+    for result in results:
+        if isinstance(result, StoreError):
+            raise result
     for search, result in zip(asked, results, strict=True):
         search.told(result.outcomes, result.now_us)
     found = []

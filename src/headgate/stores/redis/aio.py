@@ -10,14 +10,14 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Final, TypeVar, cast
 
 from headgate.core.alike import AsyncAlike, Pattern
-from headgate.core.check import Charge, Check, Client, Group, Result
+from headgate.core.check import Answer, Charge, Check, Client, Group, answered, are_faults
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States, single
 from headgate.core.key import key
 from headgate.core.ledger import Counted, Page, Swap
 from headgate.core.reservation import Claim, Expired
 from headgate.core.share import Standing
-from headgate.errors import IdempotencyConflict, StoreError
+from headgate.errors import StoreError
 from headgate.stores.observer import StoreObserver
 from headgate.stores.protocol import AsyncSingle
 from headgate.stores.redis.aio_node import AsyncNode
@@ -30,7 +30,6 @@ from headgate.stores.redis.options import read_url
 from headgate.stores.redis.plans import Plan, Plans, Step
 from headgate.stores.redis.topology import MAX_TURNS, Topology
 
-Results = list[Result | IdempotencyConflict]
 T = TypeVar("T")
 
 ANYWHERE: Final = Route(0)  # slots do not matter
@@ -62,34 +61,36 @@ class AsyncRedisStore:
         if self._target.topology == "single":
             self._only = AsyncNode(self._target.way, self._options, observer, self._now_us)
 
-    async def check(self, groups: Sequence[Group]) -> Results:
+    async def check(self, groups: Sequence[Group]) -> list[Answer]:
         exhausted = self.exhausted
         if exhausted.known:
             answers = exhausted.answers(groups)
             if any(answers):
                 rest = [group for group, known in zip(groups, answers, strict=True) if not known]
                 asked = iter(await self._decide(rest) if rest else [])
-                return [known or next(asked) for known in answers]
-        return await self._decide(groups)
+                return answered([known or next(asked) for known in answers])
+        return answered(await self._decide(groups))
 
-    async def _decide(self, groups: Sequence[Group]) -> Results:
+    async def _decide(self, groups: Sequence[Group]) -> list[Answer]:
         exhausted = self.exhausted
-        results: Results = []
+        answers: list[Answer] = []
         whole = self._only is not None and len(groups) <= self._options.max_batch
-        try:
-            for run in (groups,) if whole else self._plans.runs(groups):  # in turn: none may overtake the one before
-                asked_us, epoch = exhausted.now_us(), exhausted.epoch
-                if whole:
-                    assert self._only is not None
-                    decided = cast("Results", await self._only.join(run))
-                else:
-                    decided = await self._follow(self._plans.decide(run))
-                exhausted.learn(run, decided, asked_us, epoch)
-                results += decided
-        except StoreError:
-            exhausted.clear()
-            raise
-        return results
+        for run in (groups,) if whole else self._plans.runs(groups):  # in turn: none may overtake the one before
+            asked_us, epoch = exhausted.now_us(), exhausted.epoch
+            if whole:
+                assert self._only is not None
+                try:
+                    decided = cast("list[Answer]", await self._only.join(run))
+                except StoreError as error:
+                    decided = [error] * len(run)
+            else:
+                decided = await self._follow(self._plans.decide(run))
+            exhausted.learn(run, decided, asked_us, epoch)
+            answers += decided
+            if not self._slotted and are_faults(decided):  # the others would wait for nothing
+                answers += [decided[0]] * (len(groups) - len(answers))
+                break
+        return answers
 
     def single(self, template: Check, states: States | None = None) -> AsyncSingle:
         """The short way: nothing to plan, and the decision as soon as the answer is there."""

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Sequence
 from time import monotonic_ns
 from typing import Final, NamedTuple
 
-from headgate.core.check import Check, Group, Outcome, Result
+from headgate.core.check import Answer, Check, Group, Outcome, Result
 from headgate.core.clock import Clock
 from headgate.core.key import key
 from headgate.core.quota import Quota
-from headgate.errors import IdempotencyConflict
+from headgate.errors import StoreError
 
 REMEMBERED: Final = 16_384  # refusals
 
@@ -76,11 +76,12 @@ class Exhausted:
             self.answer(_name(group.checks), _terms(group.checks)) if _is_plain(group) else None for group in groups
         ]
 
-    def learn(
-        self, groups: Sequence[Group], results: Sequence[Result | IdempotencyConflict], asked_us: int, epoch: int
-    ) -> None:
-        """What a server has told, that was asked at `asked_us` in `epoch`."""
+    def learn(self, groups: Sequence[Group], results: Sequence[Answer], asked_us: int, epoch: int) -> None:
+        """What servers have told, that were asked at `asked_us` in `epoch`."""
         for group, result in zip(groups, results, strict=True):
+            if isinstance(result, StoreError):
+                self.clear()
+                return
             if result.__class__ is not Result:
                 continue
             for outcome in result.outcomes:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from secrets import token_hex
 from typing import Any, Final, NamedTuple, TypeVar
 
-from headgate.core.check import Charge, Check, Client, Group, Outcome, OutcomeAt, Result, binding
+from headgate.core.check import Answer, Charge, Check, Client, Group, Outcome, OutcomeAt, Result, binding
 from headgate.core.ledger import Counted, Page, Swap
 from headgate.core.reservation import Claim, Expired
 from headgate.core.share import Standing
@@ -42,8 +42,6 @@ class Step(NamedTuple):
     closing: bool = False  # it undoes something: it is given some time even if the deadline is over
 
 
-Decided = Result | IdempotencyConflict
-Results = list[Decided]
 Plan = Generator[list[Step], list[Any], T]
 
 
@@ -92,14 +90,12 @@ class Plans:
         if run:
             yield run
 
-    def decide(self, run: Sequence[Group]) -> Plan[Results]:
-        """Decide the groups of a run. Raises the first `StoreError`."""
+    def decide(self, run: Sequence[Group]) -> Plan[list[Answer]]:
+        """Decide the groups of a run. A `StoreError` is the answer to each group that it met."""
         if not self._slotted:
             (answer,) = yield [Step(0, run)]
-            results: Results = _raised(answer)
-            return results
-        decided = yield from _together([self._decide(group) for group in run])
-        return [_raised(one) for one in decided]
+            return [answer] * len(run) if isinstance(answer, StoreError) else answer
+        return (yield from _together([self._decide(group) for group in run]))
 
     def refund(self, charges: Sequence[Charge]) -> Plan[None]:
         now_us = self._now_us()
@@ -219,18 +215,18 @@ class Plans:
             penalty = None
         return parts or [Part(0, (), group)]
 
-    def _decide(self, group: Group) -> Plan[Decided | StoreError]:
+    def _decide(self, group: Group) -> Plan[Answer]:
         if group.idempotency is not None:
             plain = group._replace(idempotency=None)
             return self._decide(plain) if group.peek else self._decide_once(group, plain)
         parts = self._parts(group)
         return self._decide_whole(parts[0]) if len(parts) == 1 else self._decide_parts(group, parts)
 
-    def _decide_whole(self, part: Part) -> Plan[Decided | StoreError]:
+    def _decide_whole(self, part: Part) -> Plan[Answer]:
         (answer,) = yield [Step(part.slot, (part.group,))]
         return _single(answer)
 
-    def _decide_once(self, group: Group, plain: Group) -> Plan[Decided | StoreError]:
+    def _decide_once(self, group: Group, plain: Group) -> Plan[Answer]:
         """Claim the idempotency key, decide, and keep the answer. Whoever finds it claimed waits for the answer."""
         key = group.idempotency
         assert key is not None
@@ -259,7 +255,7 @@ class Plans:
         yield [Step(slot, command=last, closing=True)]  # if it fails, a repetition is decided anew
         return decided
 
-    def _decide_parts(self, group: Group, parts: list[Part]) -> Plan[Decided | StoreError]:
+    def _decide_parts(self, group: Group, parts: list[Part]) -> Plan[Answer]:
         if group.peek:
             return (yield from self._look_at_parts(group, parts))
         decided: list[Result] = []
@@ -277,7 +273,7 @@ class Plans:
                 return (yield from self._refuse(group, parts, decided))
         return Result(decided[0].now_us, _merged(parts, decided))
 
-    def _look_at_parts(self, group: Group, parts: list[Part]) -> Plan[Decided | StoreError]:
+    def _look_at_parts(self, group: Group, parts: list[Part]) -> Plan[Answer]:
         answers = yield [Step(part.slot, (part.group,)) for part in parts]
         looked: list[Result] = []
         for answer in answers:
@@ -386,7 +382,7 @@ def _raised(answer: Any) -> Any:
     return answer
 
 
-def _single(answer: list[Decided | StoreError] | StoreError) -> Decided | StoreError:
+def _single(answer: list[Answer] | StoreError) -> Answer:
     """The answer to a step of one group."""
     if isinstance(answer, StoreError):
         return answer

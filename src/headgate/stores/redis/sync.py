@@ -7,7 +7,7 @@ from threading import Condition
 from time import monotonic, sleep
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from headgate.core.check import Charge, Check, Client, Group, Outcome, Result
+from headgate.core.check import Answer, Charge, Check, Client, Group, Outcome, Result, answered, are_faults
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States, single
 from headgate.core.fork import renew_in_children
@@ -15,7 +15,7 @@ from headgate.core.key import key
 from headgate.core.ledger import Counted, Page, Swap
 from headgate.core.reservation import Claim, Expired
 from headgate.core.share import Standing
-from headgate.errors import IdempotencyConflict, StoreError
+from headgate.errors import StoreError
 from headgate.stores.observer import StoreObserver
 from headgate.stores.protocol import Single
 from headgate.stores.redis import script
@@ -71,28 +71,27 @@ class RedisStore:
             self._lookout.ask()
         renew_in_children(self)
 
-    def check(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
+    def check(self, groups: Sequence[Group]) -> list[Answer]:
         exhausted = self.exhausted
         if exhausted.known:
             answers = exhausted.answers(groups)
             if any(answers):
                 asked = iter(self._decide([group for group, known in zip(groups, answers, strict=True) if not known]))
-                return [known or next(asked) for known in answers]
-        return self._decide(groups)
+                return answered([known or next(asked) for known in answers])
+        return answered(self._decide(groups))
 
-    def _decide(self, groups: Sequence[Group]) -> list[Result | IdempotencyConflict]:
+    def _decide(self, groups: Sequence[Group]) -> list[Answer]:
         exhausted = self.exhausted
-        results: list[Result | IdempotencyConflict] = []
-        try:
-            for run in self._plans.runs(groups):
-                asked_us, epoch = exhausted.now_us(), exhausted.epoch
-                decided = self._follow(self._plans.decide(run))
-                exhausted.learn(run, decided, asked_us, epoch)
-                results += decided
-        except StoreError:
-            exhausted.clear()
-            raise
-        return results
+        answers: list[Answer] = []
+        for run in self._plans.runs(groups):
+            asked_us, epoch = exhausted.now_us(), exhausted.epoch
+            decided = self._follow(self._plans.decide(run))
+            exhausted.learn(run, decided, asked_us, epoch)
+            answers += decided
+            if not self._slotted and are_faults(decided):  # the others would wait for nothing
+                answers += [decided[0]] * (len(groups) - len(answers))
+                break
+        return answers
 
     def single(self, template: Check, states: States | None = None) -> Single:
         """The short way: the same command and reply, of which all but subject and cost are known beforehand."""
@@ -118,7 +117,7 @@ class RedisStore:
                         raise fault(reply, timeout) from reply
                     # Not as easy as that: somebody else is to be asked.
                     run = (Group((template._replace(subject=subject, cost=cost),)),)
-                    (result,) = self._follow(self._plans.decide(run), deadline)
+                    (result,) = answered(self._follow(self._plans.decide(run), deadline))
                     now_us, (outcome,), _ = cast("Result", result)
                     return single(templates, outcome, now_us, cost, states, subject)
             except StoreError:
