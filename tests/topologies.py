@@ -109,7 +109,7 @@ class Cluster:
         binary = topology_binary()
         options = (
             *("--cluster-enabled", "yes"),
-            *("--cluster-node-timeout", "1000"),
+            *("--cluster-node-timeout", "1000" if replicas else "5000"),  # after which the others take over, or give up
             *("--repl-diskless-sync-delay", "0"),
             *options,
         )

@@ -88,6 +88,11 @@ class Node:
             tell(self._observer, (reply,), seconds, 1, self._options.timeout)
         return reply
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection that nobody uses."""
+        return bool(self._idle)
+
     def leave(self, parcels: Sequence[Parcel], deadline: float, groups: int = 0) -> Trip:
         """Send parcels. Raises `StoreError`: unless it says otherwise, they were not sent."""
         began = monotonic()

@@ -265,7 +265,8 @@ class RedisStore:
             else:
                 by_node.setdefault(node, []).append(errand)
         under_way: list[tuple[Node, list[_Errand], Trip]] = []
-        for node, some in by_node.items():
+        for node in sorted(by_node, key=_is_unknown):  # one that keeps us waiting for a connection comes last
+            some = by_node[node]
             try:
                 parcels = [Parcel(self._command(errand.step), errand.asking) for errand in some]
                 groups = sum(len(errand.step.groups) for errand in some)
@@ -345,6 +346,10 @@ class RedisStore:
         if taken.wait and soon:
             self._wait(known, deadline)
         return [again] if self._topology.serving(step.slot) not in (node, None) else []
+
+
+def _is_unknown(node: Node) -> bool:
+    return not node.connected
 
 
 def _apart(errand: _Errand) -> Iterator[_Errand]:
