@@ -24,6 +24,7 @@ from headgate.regions.steps import HERE, Ask, Steps
 
 MAX_KEYS: Final = 100_000  # that are remembered; others keep to their share by weight
 AT_ONCE: Final = 4_096  # keys in one call
+AGAIN: Final = 5  # times in an interval a region is tried that has not answered, at most: its breaker may be open
 BUCKETS: Final = 3  # of each key and region that are remembered: clocks are off, and one fades
 SOON: Final = 20  # a key that was not asked for of late is asked about at once, but so often in an interval at most
 NEAR_US: Final = 1_000  # by which clocks may be off: answers are later than that at times
@@ -270,29 +271,42 @@ class Exchange:
     def due_us(self) -> int | None:
         if not self._counts.keys:
             return None
-        due_us = min(self._next_us, self._soon_us) if self._new else self._next_us
+        soon = self._new and not self._link.failing
+        due_us = min(self._next_us, self._soon_us) if soon else self._next_us
         return max(0, due_us - self._now_us())
 
     def work(self) -> Steps[None]:
         now_us = self._now_us()
         some, self._new = self._new, []
         self._soon_us = now_us + self._interval_us // SOON
+        one = self._counts.any_one() if self._link.failing else []
+        if one:  # that tells whether the region can be reached again
+            self._next_us = now_us + self._interval_us // AGAIN
+            reached = yield from self._exchange(one)
+            if not reached:
+                return
+            self._next_us = now_us
         if now_us >= self._next_us:
             some = self._counts.active(now_us - 2 * self._interval_us)
-            if not some and self._link.failing:  # so that it is known when it can be reached again
-                some = self._counts.any_one()
             self._next_us = now_us + self._interval_us
         for start in range(0, len(some), AT_ONCE):
-            keys = some[start : start + AT_ONCE]
-            checks = [known.check for known in keys]
-            asked_us = self._now_us()
-            theirs, ours = yield [Ask(self._link.name, "counts", (checks,)), Ask(HERE, "counts", (checks,))]
-            if isinstance(theirs, StoreError):
-                self._link.failed(theirs, asked_us)
-                self._counts.listened()
+            reached = yield from self._exchange(some[start : start + AT_ONCE])
+            if not reached:
+                self._next_us = min(self._next_us, self._now_us() + self._interval_us // AGAIN)
                 return
-            self._link.answered()
-            self._link.heard_us = asked_us
+
+    def _exchange(self, keys: list[Known]) -> Steps[bool]:
+        """Ask about keys. Returns whether there was an answer."""
+        checks = [known.check for known in keys]
+        asked_us = self._now_us()
+        theirs, ours = yield [Ask(self._link.name, "counts", (checks,)), Ask(HERE, "counts", (checks,))]
+        if isinstance(theirs, StoreError):
+            self._link.failed(theirs, asked_us)
             self._counts.listened()
-            nothing: list[Counted | None] = [None] * len(keys)
-            self._counts.merge(self._link.name, keys, theirs, nothing if isinstance(ours, StoreError) else ours)
+            return False
+        self._link.answered()
+        self._link.heard_us = asked_us
+        self._counts.listened()
+        nothing: list[Counted | None] = [None] * len(keys)
+        self._counts.merge(self._link.name, keys, theirs, nothing if isinstance(ours, StoreError) else ours)
+        return True
