@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from headgate.core.ledger import Counted, Page, Swap
+from headgate.core.quota import Quota
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
-from headgate.stores.protocol import AsyncPeerStore, PeerStore
+from headgate.stores.protocol import AsyncPeerStore, AsyncSingleStore, PeerStore, SingleStore
 from headgate.stores.redis.aio import AsyncRedisStore
 from headgate.stores.redis.sync import RedisStore
 from headgate.testing import FakeClock
@@ -69,7 +71,26 @@ class PeerContract(Contract):
         return self._check("gcra", subject=name).key + ":page"
 
 
-class TestMemory(PeerContract):
+class ShortPeerContract(PeerContract):
+    """Of those that have a short way."""
+
+    @pytest.mark.parametrize("counter", ["fixed_window", "sliding_window_counter"])
+    def test_a_short_way_may_tell_of_a_larger_limit(self, counter: str) -> None:
+        store: Any = getattr(self.store, "_store", self.store)
+        assert isinstance(store, SingleStore | AsyncSingleStore)
+        told = self._check(counter)
+        asked = told._replace(quota=Quota(LIMIT - 3, WINDOW, algorithm=counter))
+        way: Any = store.single(asked, None, told)
+        for used in range(1, LIMIT):
+            decision = way(told.subject, 1)
+            if inspect.isawaitable(decision):
+                decision = self.store._run(decision)  # type: ignore[attr-defined]
+            assert (decision.limit, decision.remaining) == (LIMIT, max(0, LIMIT - 3 - used))
+            assert decision.allowed == (used <= LIMIT - 3)
+            assert decision.basis.checks == (told,)
+
+
+class TestMemory(ShortPeerContract):
     def make_store(self, clock: FakeClock) -> MemoryStore:
         return MemoryStore(clock=clock)
 
@@ -85,7 +106,7 @@ class TestAsyncMemory(PeerContract):
         return AsyncMemoryStore(MemoryStore(clock=clock))
 
 
-class TestRedis(PeerContract):
+class TestRedis(ShortPeerContract):
     @pytest.fixture(autouse=True)
     def _server(self, redis_url: str) -> None:
         self.url = redis_url
@@ -94,7 +115,7 @@ class TestRedis(PeerContract):
         return RedisStore(self.url, clock=clock)
 
 
-class TestAsyncRedis(PeerContract):
+class TestAsyncRedis(ShortPeerContract):
     @pytest.fixture(autouse=True)
     def _server(self, redis_url: str) -> None:
         self.url = redis_url
@@ -109,7 +130,7 @@ def cluster_url() -> Iterator[str]:
         yield f"{cluster.url}?{TIMEOUT}"
 
 
-class TestRedisOfCluster(PeerContract):
+class TestRedisOfCluster(ShortPeerContract):
     @pytest.fixture(autouse=True)
     def _server(self, cluster_url: str) -> None:
         self.url = cluster_url
@@ -118,7 +139,7 @@ class TestRedisOfCluster(PeerContract):
         return RedisStore(self.url, clock=clock)
 
 
-class TestAsyncRedisOfCluster(PeerContract):
+class TestAsyncRedisOfCluster(ShortPeerContract):
     @pytest.fixture(autouse=True)
     def _server(self, cluster_url: str) -> None:
         self.url = cluster_url
