@@ -1,8 +1,9 @@
 """Regions in virtual time: stores with clocks of their own, nodes in each, and links that lose, delay and get cut.
 
 Everything follows from a seed. A call to another region may get lost on its way there, or on its way back, or be late:
-then it is given up, and done all the same. A link may be cut for a while, in both directions. Nodes crash and begin
-with nothing. Clocks of stores are off by seconds, and those of nodes do not run quite right.
+then it is given up, and done all the same. Or it is done twice, the second time late. A link may be cut for a while, in
+both directions. Nodes crash and begin with nothing. Clocks of stores are off by seconds, and those of nodes do not run
+quite right.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ class World(Timeline):
         far = there != here
         latency = terms.latency_us if far else 200
         out, back = (random.expovariate(1 / latency) for _ in range(2))
-        fate = random.choice(FATES) if far and random.random() < terms.faults else None
+        fate = random.choice((*FATES, "twice")) if far and random.random() < terms.faults else None
         if far and self.cut.get(frozenset((here, there)), 0) > self.now_us:
             fate = random.choice(FATES[:2])
         self.travel(

@@ -8,8 +8,8 @@ from itertools import count
 from random import Random
 from typing import Any, Literal
 
-Fate = Literal["lost", "unanswered", "late"]
-FATES: tuple[Fate, ...] = ("lost", "unanswered", "late")
+Fate = Literal["lost", "unanswered", "late", "twice"]
+FATES: tuple[Fate, ...] = ("lost", "unanswered", "late")  # what TCP can do to a call
 
 
 class Timeline:
@@ -59,7 +59,8 @@ class Timeline:
     ) -> None:
         """Have something done elsewhere. Either `done` is called with what came of it, or `give_up`; one of them, once.
 
-        What is lost is not done; what is unanswered is; what is late is done after it was given up.
+        What is lost is not done; what is unanswered is; what is late is done after it was given up; what is done twice
+        is done at once, and once more later.
         """
         answered = False
 
@@ -71,10 +72,12 @@ class Timeline:
 
         def execute() -> None:
             result = work()
-            if fate is None:
+            if fate in (None, "twice"):
                 self.after(ways_us[1], lambda: conclude(lambda: done(result)))
 
         if fate != "lost":
             late_us = self.random.randint(timeout_us, latest_us) if fate == "late" else 0
             self.after(ways_us[0] + late_us, execute)
+        if fate == "twice":
+            self.after(ways_us[0] + self.random.randint(0, latest_us), work)
         self.after(timeout_us, lambda: conclude(give_up))
