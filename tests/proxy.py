@@ -55,6 +55,7 @@ class Link:
         with contextlib.suppress(OSError):
             while data := client.recv(65_536):
                 self.asked.set()
+                self._proxy.forwards(data)
                 server.sendall(data)
         self._ended()
 
@@ -66,6 +67,8 @@ class Link:
                 if seconds:
                     time.sleep(seconds)
                 self._passing.wait()
+                if self._proxy.loses():
+                    break
                 client.sendall(data)
         self._ended()
 
@@ -108,6 +111,13 @@ class Proxy:
     def _port_for(self, _client: socket.socket) -> int:
         """Where to forward a connection."""
         return self._target
+
+    def forwards(self, data: bytes) -> None:
+        """Told of what a client has sent, just before the server is."""
+
+    def loses(self) -> bool:
+        """Whether a reply is lost, and its connection with it: what was asked has been done."""
+        return False
 
     def ended(self, link: Link) -> None:
         with self._lock:

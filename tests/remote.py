@@ -90,8 +90,8 @@ class AsyncRemote:
 class ShortRemote(Remote):
     """One that has a short way for single checks, as Redis has."""
 
-    def single(self, template: Check, states: States | None = None) -> Single:
-        way = self.memory.single(template, states)
+    def single(self, template: Check, states: States | None = None, told: Check | None = None) -> Single:
+        way = self.memory.single(template, states, told)
 
         def check(subject: str, cost: int) -> Decision:
             self._called()
@@ -103,9 +103,9 @@ class ShortRemote(Remote):
 class AsyncShortRemote(AsyncRemote):
     """The same, awaited."""
 
-    def single(self, template: Check, states: States | None = None) -> AsyncSingle:
+    def single(self, template: Check, states: States | None = None, told: Check | None = None) -> AsyncSingle:
         assert isinstance(self.remote, ShortRemote)
-        way = self.remote.single(template, states)
+        way = self.remote.single(template, states, told)
 
         async def check(subject: str, cost: int) -> Decision:
             await asyncio.sleep(0)

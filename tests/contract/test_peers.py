@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
 
 from headgate.core.ledger import Counted, Page, Swap
-from headgate.stores.protocol import AsyncPeerStore, PeerStore
+from headgate.core.quota import Quota
+from headgate.stores.protocol import AsyncPeerStore, AsyncSingleStore, PeerStore, SingleStore
 from headgate.testing.contract import LIMIT, START, WINDOW, Contract
 from tests.contract.places import InAsyncMemory, InMemory, OnAsyncCluster, OnAsyncRedis, OnCluster, OnRedis
 
@@ -63,7 +65,26 @@ class PeerContract(Contract):
         return self._check("gcra", subject=name).key + ":page"
 
 
-class TestMemory(InMemory, PeerContract):
+class ShortPeerContract(PeerContract):
+    """Of those that have a short way."""
+
+    @pytest.mark.parametrize("counter", ["fixed_window", "sliding_window_counter"])
+    def test_a_short_way_may_tell_of_a_larger_limit(self, counter: str) -> None:
+        store: Any = getattr(self.store, "_store", self.store)
+        assert isinstance(store, SingleStore | AsyncSingleStore)
+        told = self._check(counter)
+        asked = told._replace(quota=Quota(LIMIT - 3, WINDOW, algorithm=counter))
+        way: Any = store.single(asked, None, told)
+        for used in range(1, LIMIT):
+            decision = way(told.subject, 1)
+            if inspect.isawaitable(decision):
+                decision = self.store._run(decision)  # type: ignore[attr-defined]
+            assert (decision.limit, decision.remaining) == (LIMIT, max(0, LIMIT - 3 - used))
+            assert decision.allowed == (used <= LIMIT - 3)
+            assert decision.basis.checks == (told,)
+
+
+class TestMemory(InMemory, ShortPeerContract):
     def test_pages_expire(self) -> None:
         name = self.name("one")
         self.ask("swap", [Swap(name, None, "a", 10 * MICROSECONDS)])
@@ -74,13 +95,13 @@ class TestMemory(InMemory, PeerContract):
 class TestAsyncMemory(InAsyncMemory, PeerContract): ...
 
 
-class TestRedis(OnRedis, PeerContract): ...
+class TestRedis(OnRedis, ShortPeerContract): ...
 
 
-class TestAsyncRedis(OnAsyncRedis, PeerContract): ...
+class TestAsyncRedis(OnAsyncRedis, ShortPeerContract): ...
 
 
-class TestRedisOfCluster(OnCluster, PeerContract): ...
+class TestRedisOfCluster(OnCluster, ShortPeerContract): ...
 
 
-class TestAsyncRedisOfCluster(OnAsyncCluster, PeerContract): ...
+class TestAsyncRedisOfCluster(OnAsyncCluster, ShortPeerContract): ...

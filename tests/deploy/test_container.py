@@ -14,11 +14,13 @@ import compose_spec
 import pytest
 import yaml
 
+from headgate.settings import load
 from tests.deploy.settings import unknown
 from tests.webserver import ROOT
 
 DOCKERFILE = ROOT / "deploy/docker/Dockerfile"
 COMPOSE = ROOT / "deploy/compose/compose.yaml"
+REGIONS = COMPOSE.with_name("regions.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +76,8 @@ def test_wheel_has_everything(tmp_path: Path) -> None:
 
 
 def test_compose_file_is_valid() -> None:
-    compose_spec.PyCompose.from_yaml(COMPOSE.read_text()).validate()
+    for file in (COMPOSE, REGIONS):
+        compose_spec.PyCompose.from_yaml(file.read_text()).validate()
 
 
 def test_compose_file_refers_to_what_exists(compose: Any) -> None:
@@ -89,6 +92,21 @@ def test_compose_file_refers_to_what_exists(compose: Any) -> None:
             assert (folder / source).exists() if source.startswith(".") else source in compose["volumes"], name
         assert set(service.get("depends_on", ())) <= set(compose["services"])
         assert set(service.get("secrets", ())) <= set(compose["secrets"])
+
+
+def test_one_of_several_regions_has_settings_that_the_service_takes(compose: Any) -> None:
+    regions = yaml.safe_load(REGIONS.read_text())
+    assert set(regions["services"]) == {"headgate"}
+    ours, base = regions["services"]["headgate"], compose["services"]["headgate"]
+    (mounted,) = ours["volumes"]
+    source, target, _ = mounted.split(":")
+    assert ours["command"] == [*base["command"], "--config", target]
+    assert unknown(ours["environment"]) == []
+    for name in ("eu", "us"):
+        environ = {"HEADGATE_REGION": name, "HEADGATE_STORE": base["environment"]["HEADGATE_STORE"]}
+        settings = load({"insecure": True}, config=COMPOSE.parent / source, environ=environ).settings.region
+        assert settings is not None
+        assert settings.region().name == name
 
 
 def test_compose_file_publishes_on_loopback_only(compose: Any) -> None:

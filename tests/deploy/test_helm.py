@@ -12,6 +12,8 @@ import pytest
 import yaml
 
 from headgate import __version__
+from headgate.regions import Member, Region
+from headgate.settings import load
 from tests.deploy.settings import unknown
 from tests.webserver import ROOT
 
@@ -19,6 +21,13 @@ HELM = Path(sys.executable).with_name("helm")
 CHART = ROOT / "deploy/helm/headgate"
 TOKENS = {"secret.adminToken": "a", "secret.dataToken": "b", "secret.databaseUrl": "postgresql://postgres/headgate"}
 PLAIN = {**TOKENS, "insecure": "true"}
+REGION = {
+    "region.name": "eu",
+    "region.members[0].name": "eu",
+    "region.members[0].weight": "5",
+    "region.members[1].name": "us",
+    "region.members[1].store": "rediss://:pass<word@counters.us.example:6379/0",
+}
 VARIANTS = {
     "plain": PLAIN,
     "tls": {"secret.existing": "kept", "tls.secret": "certificate"},
@@ -33,6 +42,8 @@ VARIANTS = {
         "nodeSelector.disk": "ssd",
         "service.annotations.a": "b",
     },
+    "region": {**PLAIN, **REGION},
+    "region of a secret": {**PLAIN, "region.name": "eu", "region.existing": "regions"},
     "alone": {**PLAIN, "replicas": "1", "store": "memory://"},
 }
 
@@ -72,6 +83,38 @@ def test_pods_get_settings_that_exist_and_files_that_are_mounted(values: dict[st
             assert any(value.startswith(f"{folder}/") for folder in folders), name
 
 
+def test_a_region_is_one_that_the_service_takes(tmp_path: Path) -> None:
+    more = {"region.central": "us", "region.interval": "500ms", "region.term": "2", "region.floor": "0"}
+    values = {**PLAIN, **REGION, **more}
+    (container,) = deployment(values)["containers"]
+    assert container["args"] == ["serve", "--insecure", "--config=/etc/headgate/region/settings.toml"]
+    secret = next(one for one in rendered(values) if one["metadata"]["name"] == "try-headgate-region")
+    file = tmp_path / "settings.toml"
+    file.write_text(secret["stringData"]["settings.toml"])
+    named = {
+        one["name"]: one["value"] for one in container["env"] if one["name"] in ("HEADGATE_REGION", "HEADGATE_STORE")
+    }
+    settings = load({"insecure": True}, config=file, environ=named).settings.region
+    assert settings is not None
+    assert settings.region() == Region(
+        "eu",
+        [Member("eu", weight=5), Member("us", REGION["region.members[1].store"])],
+        central="us",
+        interval=0.5,
+        term=2.0,
+        floor=0.0,
+    )
+
+
+def test_pods_start_anew_with_other_regions() -> None:
+    def annotations(values: dict[str, str]) -> Any:
+        found = next(one for one in rendered(values) if one["kind"] == "Deployment")
+        return found["spec"]["template"]["metadata"]["annotations"]
+
+    other = {**PLAIN, **REGION, "region.members[0].weight": "4"}
+    assert annotations({**PLAIN, **REGION}) != annotations(other)
+
+
 def test_version_is_ours() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert chart["appVersion"] == __version__
@@ -86,6 +129,13 @@ def test_version_is_ours() -> None:
         ({**PLAIN, "tls.mutual": "true"}, "tls.mutual: needs tls.secret"),
         ({**PLAIN, "replica": "2"}, "replica"),
         ({**PLAIN, "store": "mysql://somewhere"}, "store"),
+        ({**PLAIN, "region.name": "eu"}, "region.members: list all regions"),
+        ({**PLAIN, **REGION, "region.existing": "regions"}, "members and existing say the same"),
+        ({**PLAIN, **REGION, "region.name": ""}, "region.name: say which"),
+        ({**PLAIN, **REGION, "region.name": "ap"}, "region.name: ap is not one of the members (eu, us)"),
+        ({**PLAIN, **REGION, "region.members[2].name": "ap"}, "region.members: ap: store is missing"),
+        ({**PLAIN, **REGION, "region.members[0].weight": "0"}, "weight"),
+        ({**PLAIN, **REGION, "store": "memory://"}, "other regions cannot reach a store in memory"),
         ({**PLAIN, "settings.LOG_LEVEL": "debug"}, "LOG_LEVEL"),
     ],
 )

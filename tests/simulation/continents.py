@@ -1,8 +1,9 @@
 """Regions in virtual time: stores with clocks of their own, nodes in each, and links that lose, delay and get cut.
 
 Everything follows from a seed. A call to another region may get lost on its way there, or on its way back, or be late:
-then it is given up, and done all the same. A link may be cut for a while, in both directions. Nodes crash and begin
-with nothing. Clocks of stores are off by seconds, and those of nodes do not run quite right.
+then it is given up, and done all the same. Or it is done twice, the second time late. A link may be cut for a while, in
+both directions. Nodes crash and begin with nothing. Clocks of stores are off by seconds, and those of nodes do not run
+quite right.
 """
 
 from __future__ import annotations
@@ -11,8 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from heapq import heappop, heappush
-from itertools import count
 from random import Random
 from typing import Any, Literal
 
@@ -29,12 +28,14 @@ from headgate.rules.rule import Rule
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import MemoryStore
 from headgate.testing import FakeClock
+from tests.simulation.timeline import FATES, Timeline
 
 NAMES = ("eu", "us", "ap", "sa")
 EPOCH_US = 1_700_000_000_000_000
 TIMEOUT_US = 1_000_000
 LOCAL_US = 50_000  # in which a check by the region's own store is decided, or never
 SECONDS = 30
+KINDS = ((5_000.0, 60), (100_000.0, 30), (1_000_000.0, 3), (6_000_000.0, 1))  # of bursts: gaps, and how many requests
 INTERVAL_US = 1_000_000
 STALE_US = 6_000_000  # no older is what a region knows of others that it can reach, or did until lately
 
@@ -91,20 +92,17 @@ class Admission:
     fresh: bool  # a node of the region has begun to be asked for this key only lately
 
 
-class World:
+class World(Timeline):
     """Regions, links and the true time."""
 
     def __init__(self, seed: int, mode: Mode) -> None:
-        self.random = Random(f"{mode} {seed}")
+        random = Random(f"{mode} {seed}")
         self.mode = mode
-        self.terms = Terms.of(self.random, mode)
-        self.now_us = EPOCH_US + self.random.randrange(40_000_000)
-        self.ends_us = self.now_us + SECONDS * 1_000_000
+        self.terms = Terms.of(random, mode)
+        super().__init__(random, EPOCH_US + random.randrange(40_000_000), SECONDS * 1_000_000)
         self.counted: Counter[str] = Counter()
         self.admitted: dict[str, list[Admission]] = {}
         self.cut: dict[frozenset[str], int] = {}  # until when
-        self._events: list[tuple[int, int, Callable[[], None]]] = []
-        self._numbers = count()
         skew_us = self.terms.skew_us
         self.clocks = {name: _Clock(self, self.random.randint(-skew_us, skew_us)) for name in self.terms.weights}
         self.stores = {name: _Store(self, name, clock) for name, clock in self.clocks.items()}
@@ -115,14 +113,6 @@ class World:
         self.nodes = [Node(self, name) for name in self.terms.weights for _ in range(self.terms.nodes)]
         if self.terms.cuts:
             self._cut()
-
-    def after(self, delay_us: float, event: Callable[[], None]) -> None:
-        heappush(self._events, (self.now_us + round(delay_us), next(self._numbers), event))
-
-    def run(self) -> None:
-        while self._events and self._events[0][0] < self.ends_us:
-            self.now_us, _, event = heappop(self._events)
-            event()
 
     def let_in(self, region: str, check: Check, store_us: int) -> None:
         self.counted["admitted"] += 1
@@ -158,25 +148,18 @@ class World:
         far = there != here
         latency = terms.latency_us if far else 200
         out, back = (random.expovariate(1 / latency) for _ in range(2))
-        fate = far and random.random() < terms.faults and random.choice(("lost", "unanswered", "late"))
+        fate = random.choice((*FATES, "twice")) if far and random.random() < terms.faults else None
         if far and self.cut.get(frozenset((here, there)), 0) > self.now_us:
-            fate = random.choice(("lost", "unanswered"))
-        answered = [False]
-
-        def answer(result: Any) -> None:
-            if not answered[0]:
-                answered[0] = True
-                done(result)
-
-        def execute() -> None:
-            result = getattr(self.stores[there], ask.method)(*ask.arguments)
-            if not fate:
-                self.after(back, lambda: answer(result))
-
-        timeout_us = TIMEOUT_US if far else LOCAL_US
-        if fate != "lost":
-            self.after(out + (random.randint(timeout_us, 5_000_000) if fate == "late" else 0), execute)
-        self.after(timeout_us, lambda: answer(StoreTimeout("no answer")))
+            fate = random.choice(FATES[:2])
+        self.travel(
+            (out, back),
+            fate,
+            lambda: getattr(self.stores[there], ask.method)(*ask.arguments),
+            done,
+            lambda: done(StoreTimeout("no answer")),
+            timeout_us=TIMEOUT_US if far else LOCAL_US,
+            latest_us=5_000_000,
+        )
 
 
 class _Store(MemoryStore):
@@ -244,9 +227,9 @@ class Node:
         self.router = Router(region, world.holder, clock, "open", lambda _: None)
         for duty in self.router.duties:
             self._work(self.life, duty)
-        self._arrive(self.life, 0.0, 0)
+        life = self.life
+        world.bursts(KINDS, lambda: self._request(life), lambda: life == self.life)
         if terms.crashes:
-            life = self.life
             world.after(world.random.expovariate(terms.crashes) * 1e6, lambda: self._crash(life))
 
     def _crash(self, life: int) -> None:
@@ -265,16 +248,6 @@ class Node:
             self._drive(life, duty.work(), lambda _: self._work(life, duty))
         else:
             self.world.after(50_000 if due_us is None else min(due_us, 50_000), lambda: self._work(life, duty))
-
-    def _arrive(self, life: int, gap_us: float, left: int) -> None:
-        if life != self.life:
-            return
-        random = self.world.random
-        if left == 0:
-            gap_us, left = random.choice(((5_000.0, 60), (100_000.0, 30), (1_000_000.0, 3), (6_000_000.0, 1)))
-        else:
-            self._request(life)
-        self.world.after(random.expovariate(1 / gap_us), lambda: self._arrive(life, gap_us, left - 1))
 
     def _request(self, life: int) -> None:
         world, terms = self.world, self.world.terms

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from heapq import heappop, heappush
-from itertools import count
 from random import Random
 from typing import Any, NamedTuple
 
@@ -24,10 +22,12 @@ from headgate.stores.leases import TICK_US, Decided, Leases
 from headgate.stores.leases.lease import LIFE_US
 from headgate.stores.memory import MemoryStore
 from headgate.testing import FakeClock
+from tests.simulation.timeline import FATES, Timeline
 
 ALGORITHMS = ("fixed_window", "sliding_window_counter", "token_bucket", "leaky_bucket", "gcra")
 EPOCH_US = 1_700_000_000_000_000
 TIMEOUT_US = 50_000
+KINDS = ((1_000.0, 50), (4_000.0, 20), (60_000.0, 3), (250_000.0, 1))  # of bursts: gaps, and how many requests
 
 
 @dataclass(frozen=True)
@@ -71,57 +71,32 @@ class Admission(NamedTuple):
     units: int
 
 
-class World:
+class World(Timeline):
     """The store, the network and the time."""
 
     def __init__(self, seed: int) -> None:
-        self.random = Random(seed)
-        self.terms = Terms.of(self.random)
-        self.now_us = EPOCH_US + self.random.randrange(4_000_000)  # windows begin and end somewhere
-        self.ends_us = self.now_us + self.terms.ends_us
+        random = Random(seed)
+        self.terms = Terms.of(random)
+        began_us = EPOCH_US + random.randrange(4_000_000)  # windows begin and end somewhere
+        super().__init__(random, began_us, self.terms.ends_us)
         self.store = MemoryStore(clock=_Clock(self))
         self.admitted: dict[str, list[Admission]] = {}  # of the leased rule, by subject
         self.exact: dict[str, list[Admission]] = {}
         self.late: list[str] = []  # tokens that were spent when their slice should have ended
         self.counted: Counter[str] = Counter()
-        self._events: list[tuple[int, int, Callable[[], None]]] = []
-        self._numbers = count()
         self.nodes = [Node(self, number) for number in range(self.terms.nodes)]
-
-    def after(self, delay_us: float, event: Callable[[], None]) -> None:
-        heappush(self._events, (self.now_us + round(delay_us), next(self._numbers), event))
-
-    def run(self) -> None:
-        while self._events and self._events[0][0] < self.ends_us:
-            self.now_us, _, event = heappop(self._events)
-            event()
 
     def call(self, work: Callable[[], Any], done: Callable[[Any], None], failed: Callable[[StoreError], None]) -> None:
         """Have the store do something, over the network. Either `done` or `failed` is called, later."""
         random, terms = self.random, self.terms
         there, back = (random.expovariate(1 / terms.latency_us) for _ in range(2))
-        fate = random.random() < terms.faults and random.choice(("lost", "unanswered", "late"))
-        answered = [False]
-
-        def execute() -> None:
-            result = work()
-            if not fate:
-                self.after(back, lambda: answer(result))
-
-        def answer(result: Any) -> None:
-            if not answered[0]:
-                answered[0] = True
-                done(result)
+        fate = random.choice(FATES) if random.random() < terms.faults else None
 
         def give_up() -> None:
-            if not answered[0]:
-                answered[0] = True
-                self.counted["timeouts"] += 1
-                failed(StoreTimeout("no answer"))
+            self.counted["timeouts"] += 1
+            failed(StoreTimeout("no answer"))
 
-        if fate != "lost":
-            self.after(there + (random.randint(TIMEOUT_US, 2_000_000) if fate == "late" else 0), execute)
-        self.after(TIMEOUT_US, give_up)
+        self.travel((there, back), fate, work, done, give_up, timeout_us=TIMEOUT_US, latest_us=2_000_000)
 
 
 class _Clock(FakeClock):
@@ -143,7 +118,7 @@ class Node:
         self.number = number
         self.life = 0
         self._start()
-        self._arrive(self.life, 0.0, 0)
+        self._ask(self.life)
 
     def _start(self) -> None:
         """Begin with nothing: for the first time, or after a crash."""
@@ -167,18 +142,10 @@ class Node:
             if self.world.random.random() < 0.3:
                 self._give_back(self.leases.end())  # it was only told to stop
             self._start()
-            self._arrive(self.life, 0.0, 0)
+            self._ask(self.life)
 
-    def _arrive(self, life: int, gap_us: float, left: int) -> None:
-        """A request, and the next; when the burst is over, another of another kind."""
-        if life != self.life:
-            return
-        random = self.world.random
-        if left == 0:
-            gap_us, left = random.choice(((1_000.0, 50), (4_000.0, 20), (60_000.0, 3), (250_000.0, 1)))
-        else:
-            self._request(life)
-        self.world.after(random.expovariate(1 / gap_us), lambda: self._arrive(life, gap_us, left - 1))
+    def _ask(self, life: int) -> None:
+        self.world.bursts(KINDS, lambda: self._request(life), lambda: life == self.life)
 
     def _request(self, life: int) -> None:
         terms, random = self.world.terms, self.world.random

@@ -18,7 +18,7 @@ from headgate.limiter.spreading import RegionStatus
 from headgate.regions.region import Region
 from headgate.regions.router import Router
 from headgate.regions.steps import HERE, Ask, Duty, Steps
-from headgate.regions.ways import WAYS, refusal, told_of
+from headgate.regions.ways import Ways, granted, refusal, synced
 from headgate.rules.holder import Holder
 from headgate.rules.rule import FailureMode
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
@@ -77,42 +77,37 @@ class AsyncRegionalStore:
             return self._single_of(self._here, template, states)
         if mode == "central":
             return self._single_of(self._stores[router.central], template, states)
+
+        async def nothing(subject: str, cost: int) -> Decision:
+            return refusal(router, mode, template, states, subject, cost)
+
         if mode == "quota":
             share = router.share(template.quota)
-            if share is not None:
-                return self._single_of(self._here, template._replace(quota=share), states)
+            return nothing if share is None else self._single_of(self._here, template._replace(quota=share), states)
+        told, counts = template if mode == "synced" else None, router.counts
 
-            async def nothing(subject: str, cost: int) -> Decision:
-                return refusal(router, mode, template, states, subject, cost)
+        def make(limit: int) -> AsyncSingle:
+            quota = router.under(template.quota, limit)
+            if quota is None:
+                return nothing
+            return self._single_of(self._here, template._replace(quota=quota), states, told)
 
-            return nothing
-        limit_of = router.limiting(mode, template)
-        ways: dict[int, AsyncSingle | None] = {}
-        synced, counts = mode == "synced", router.counts
-
-        async def check(subject: str, cost: int) -> Decision:
-            if self._clock is not None:
-                await self._catch_up()
-            limit = limit_of(subject, cost)
-            try:
-                way = ways[limit]
-            except KeyError:
-                quota = router.under(template.quota, limit)
-                way = None if quota is None else self._single_of(self._here, template._replace(quota=quota), states)
-                if len(ways) >= WAYS:
-                    ways.clear()
-                ways[limit] = way
-            if way is None:
-                return refusal(router, mode, template, states, subject, cost)
+        async def listen(way: AsyncSingle, subject: str, cost: int) -> Decision:
             decision = await way(subject, cost)
-            if synced:
-                if counts.wants_time:
-                    counts.heard(decision.at_us, router.now_us())
-                if limit != template.quota.limit:
-                    return told_of(template, decision, cost, states, subject)
+            counts.heard(decision.at_us, router.now_us())
             return decision
 
-        return check
+        ways = Ways(make)
+        check = granted(router, template, ways) if mode == "quota_auto" else synced(router, template, ways, listen)
+        if self._clock is None:
+            return check
+
+        async def check_caught_up(subject: str, cost: int) -> Decision:
+            await self._catch_up()
+            decision: Decision = await check(subject, cost)
+            return decision
+
+        return check_caught_up
 
     async def refund(self, charges: Sequence[Charge]) -> None:
         await self._run(self._router.refund(charges, "refund"))
@@ -148,14 +143,16 @@ class AsyncRegionalStore:
         for store in self._opened:
             await store.close()
 
-    def _single_of(self, store: AsyncStore, template: Check, states: States | None) -> AsyncSingle:
+    def _single_of(
+        self, store: AsyncStore, template: Check, states: States | None, told: Check | None = None
+    ) -> AsyncSingle:
         if isinstance(store, AsyncSingleStore):
-            return store.single(template, states)
+            return store.single(template, states, told)
 
         async def check(subject: str, cost: int) -> Decision:
             (result,) = await store.check((Group((template._replace(subject=subject, cost=cost),)),))
             now_us, (outcome,), _ = cast("Result", result)
-            return single((template,), outcome, now_us, cost, states, subject)
+            return single((told or template,), outcome, now_us, cost, states, subject)
 
         return check
 

@@ -24,15 +24,22 @@ from headgate.regions.steps import HERE, Ask, Steps
 
 MAX_KEYS: Final = 100_000  # that are remembered; others keep to their share by weight
 AT_ONCE: Final = 4_096  # keys in one call
+AGAIN: Final = 5  # times in an interval a region is tried that has not answered, at most: its breaker may be open
 BUCKETS: Final = 3  # of each key and region that are remembered: clocks are off, and one fades
 SOON: Final = 20  # a key that was not asked for of late is asked about at once, but so often in an interval at most
+NEAR_US: Final = 1_000  # by which clocks may be off: answers are later than that at times
 BOUND_US: Final = 60_000_000  # for which the largest growth is told, at least
+
+# What our own store's clock is ahead of ours (None: nothing was heard of it yet), and who did not answer last.
+State = tuple[int | None, frozenset[Link]]
+# From which totals and in which state a key's limit was found, until when it holds if they are the same, and the limit.
+Limited = tuple[dict[int, int] | None, State | None, int, int]
 
 
 class Known:
     """One key: the others' counts, and what is needed to ask for them."""
 
-    __slots__ = ("_sliding", "check", "excess", "peers", "share", "totals", "touched_us", "window_us")
+    __slots__ = ("_sliding", "check", "excess", "limited", "peers", "share", "totals", "touched_us", "window_us")
 
     def __init__(self, check: Check, share: int) -> None:
         self.check = check._replace(cost=1, enforced=True)
@@ -41,6 +48,7 @@ class Known:
         self.share = share  # of this region, by weight
         self.peers: dict[str, dict[int, int]] = {}  # by region: what it has counted in which bucket
         self.totals: dict[int, int] = {}  # of all regions
+        self.limited: Limited = (None, None, 0, 0)
         self.touched_us = 0  # when it was last asked for
         self.excess: tuple[int, int] = (0, 0)  # by how much the limit was passed, in which bucket
 
@@ -67,16 +75,15 @@ class Known:
     def forget(self) -> None:
         self.peers, self.totals, self.excess = {}, {}, (0, 0)
 
-    def others(self, now_us: int) -> int:
-        """What the others' counts come to, by the time of our own store; rounded up."""
-        totals, window_us = self.totals, self.window_us
-        number = now_us // window_us
-        current = totals.get(number, 0)
-        if self._sliding:
-            previous = totals.get(number - 1, 0)
-            if previous:
-                current += -(-previous * ((number + 1) * window_us - now_us) // window_us)
-        return current
+    def others(self, totals: dict[int, int], now_us: int) -> tuple[int, int]:
+        """What the others' counts come to, by the time of our own store, rounded up; and until when, by these."""
+        window_us = self.window_us
+        number, past_us = divmod(now_us, window_us)
+        current, previous = totals.get(number, 0), totals.get(number - 1, 0) if self._sliding else 0
+        if not previous:
+            return current, now_us - past_us + window_us
+        fading = -(-previous * (window_us - past_us) // window_us)
+        return current + fading, now_us - past_us + window_us - (fading - 1) * window_us // previous
 
 
 class Counts:
@@ -89,17 +96,16 @@ class Counts:
         self._links = links
         self._now_us = now_us
         self._notify = notify
-        self._interval_us = round(region.interval * 1e6)
+        self.interval_us = round(region.interval * 1e6)
         self._lock = Lock()
         self._tables: dict[str, dict[str, Known]] = {}
         self._shares: dict[int, int] = {}
         self._keys = 0
-        self._offset_us: int | None = None  # what our own store's clock is ahead of ours, at least
         self.wants_time = True  # whether to tell, when our own store answers
-        self._failing: frozenset[Link] = frozenset()
+        self.state: State = (None, frozenset())  # as a whole, and a new one only if it has changed: others compare it
         self._excess = 0
         self._bounds = dict.fromkeys(links, (0, 0, 0))  # since when, the largest growth since then, and before
-        self.exchanges = [Exchange(self, link, self._interval_us, now_us) for link in links.values()]
+        self.exchanges = [Exchange(self, link, self.interval_us, now_us) for link in links.values()]
 
     def table(self, space: str) -> dict[str, Known]:
         """The keys of one space by subject, for those who look often."""
@@ -118,7 +124,7 @@ class Counts:
                         return None
                     self._keys += 1
                 known = table[check.subject] = Known(check, self.share(check.quota))
-        if at_us - known.touched_us > self._interval_us:
+        if at_us - known.touched_us > self.interval_us:
             self.woken(known)
         known.touched_us = at_us
         return known
@@ -133,20 +139,28 @@ class Counts:
         """What our own store may count of a key, at most, for another unit to be let in; 0 or less: nothing."""
         if known is None:
             return self.share(quota)
-        limit = quota.limit
-        if known.totals and self._offset_us is not None:
-            limit -= known.others(at_us + self._offset_us)
-        if self._failing and any(link.cut for link in self._failing):
-            return min(limit, known.share)
+        limit, until_us, totals, state = quota.limit, at_us + self.interval_us, known.totals, self.state
+        offset_us, failing = state
+        if totals and offset_us is not None:
+            others, until_us = known.others(totals, at_us + offset_us)
+            limit, until_us = limit - others, until_us - offset_us
+        if failing:
+            return min(limit, known.share) if any(link.cut for link in failing) else limit
+        known.limited = (totals, state, until_us, limit)
         return limit
 
     def store_us(self, at_us: int) -> int | None:
         """Our own store's time, or a little earlier; None: nothing was heard of it yet."""
-        return None if self._offset_us is None else at_us + self._offset_us
+        offset_us, _ = self.state
+        return None if offset_us is None else at_us + offset_us
 
     def heard(self, store_us: int, at_us: int) -> None:
         """Our own store has answered by now: at this time of its own."""
-        self._offset_us = store_us - at_us
+        offset_us = store_us - at_us
+        with self._lock:
+            known_us, failing = self.state
+            if known_us is None or abs(offset_us - known_us) > NEAR_US:
+                self.state = (offset_us, failing)
         self.wants_time = False
 
     def share(self, quota: Quota) -> int:
@@ -184,7 +198,11 @@ class Counts:
     def listened(self) -> None:
         """An exchange has ended, one way or the other."""
         self.wants_time = True  # clocks drift, and jump
-        self._failing = frozenset(link for link in self._links.values() if link.failing)
+        with self._lock:
+            offset_us, known = self.state
+            failing = frozenset(link for link in self._links.values() if link.failing)
+            if failing != known:
+                self.state = (offset_us, failing)
 
     def active(self, since_us: int) -> list[Known]:
         """Keys that were asked for since then. Others are forgotten when what is known of them is over."""
@@ -219,14 +237,15 @@ class Counts:
 
     def _judge(self, known: Known, ours: Counted, at_us: int) -> None:
         """Whether all regions together have let in more than the limit, in the bucket that our store is in."""
-        if self._offset_us is None:
+        store_us = self.store_us(at_us)
+        if store_us is None:
             return
-        now_us = max(at_us + self._offset_us, ours.start_us)
+        now_us = max(store_us, ours.start_us)
         index, past = divmod(now_us, known.window_us)
         if ours.start_us // known.window_us != index:
             return
         faded = ours.previous * (known.window_us - past) // known.window_us
-        over = ours.current + faded + known.others(now_us) - known.check.quota.limit
+        over = ours.current + faded + known.others(known.totals, now_us)[0] - known.check.quota.limit
         before = known.excess[0] if known.excess[1] == index else 0
         if over > before:
             self._excess += over - before
@@ -252,29 +271,42 @@ class Exchange:
     def due_us(self) -> int | None:
         if not self._counts.keys:
             return None
-        due_us = min(self._next_us, self._soon_us) if self._new else self._next_us
+        soon = self._new and not self._link.failing
+        due_us = min(self._next_us, self._soon_us) if soon else self._next_us
         return max(0, due_us - self._now_us())
 
     def work(self) -> Steps[None]:
         now_us = self._now_us()
         some, self._new = self._new, []
         self._soon_us = now_us + self._interval_us // SOON
+        one = self._counts.any_one() if self._link.failing else []
+        if one:  # that tells whether the region can be reached again
+            self._next_us = now_us + self._interval_us // AGAIN
+            reached = yield from self._exchange(one)
+            if not reached:
+                return
+            self._next_us = now_us
         if now_us >= self._next_us:
             some = self._counts.active(now_us - 2 * self._interval_us)
-            if not some and self._link.failing:  # so that it is known when it can be reached again
-                some = self._counts.any_one()
             self._next_us = now_us + self._interval_us
         for start in range(0, len(some), AT_ONCE):
-            keys = some[start : start + AT_ONCE]
-            checks = [known.check for known in keys]
-            asked_us = self._now_us()
-            theirs, ours = yield [Ask(self._link.name, "counts", (checks,)), Ask(HERE, "counts", (checks,))]
-            if isinstance(theirs, StoreError):
-                self._link.failed(theirs, asked_us)
-                self._counts.listened()
+            reached = yield from self._exchange(some[start : start + AT_ONCE])
+            if not reached:
+                self._next_us = min(self._next_us, self._now_us() + self._interval_us // AGAIN)
                 return
-            self._link.answered()
-            self._link.heard_us = asked_us
+
+    def _exchange(self, keys: list[Known]) -> Steps[bool]:
+        """Ask about keys. Returns whether there was an answer."""
+        checks = [known.check for known in keys]
+        asked_us = self._now_us()
+        theirs, ours = yield [Ask(self._link.name, "counts", (checks,)), Ask(HERE, "counts", (checks,))]
+        if isinstance(theirs, StoreError):
+            self._link.failed(theirs, asked_us)
             self._counts.listened()
-            nothing: list[Counted | None] = [None] * len(keys)
-            self._counts.merge(self._link.name, keys, theirs, nothing if isinstance(ours, StoreError) else ours)
+            return False
+        self._link.answered()
+        self._link.heard_us = asked_us
+        self._counts.listened()
+        nothing: list[Counted | None] = [None] * len(keys)
+        self._counts.merge(self._link.name, keys, theirs, nothing if isinstance(ours, StoreError) else ours)
+        return True

@@ -68,6 +68,7 @@ class Router:
     ) -> None:
         self.region = region
         self.now_us: Callable[[], int] = clock.now_us if clock is not None else lambda: monotonic_ns() // 1_000
+        self.ticks: tuple[Callable[[], int], int] = (monotonic_ns, 1_000) if clock is None else (clock.now_us, 1)
         self._clock = clock
         self._holder = holder
         self._failure_mode = failure_mode
@@ -134,34 +135,6 @@ class Router:
             found = Quota(limit, timedelta(microseconds=quota.window_us), algorithm=quota.algorithm)
             self._quotas[quota, limit] = found
         return found
-
-    def limiting(self, mode: Spread, template: Check) -> Callable[[str, int], int]:
-        """What tells the limit of one key in our own store, for a check of subject and cost. It counts the demand."""
-        quota, now_us = template.quota, self.now_us
-        if mode == "quota_auto":
-            shares, held_by, floor = self.shares, self.shares.table(template.space), self.shares.floor(quota)
-
-            def granted(subject: str, cost: int) -> int:
-                held = held_by.get(subject)
-                if held is None or held.check.quota is not quota:
-                    held = shares.held(template._replace(subject=subject))
-                    if held is None:
-                        return floor
-                held.asked += cost
-                return held.limit(now_us())
-
-            return granted
-        counts, known_by = self.counts, self.counts.table(template.space)
-
-        def left(subject: str, _cost: int) -> int:
-            at_us, known = now_us(), known_by.get(subject)
-            if known is None or known.check.quota is not quota or at_us - known.touched_us > self._interval_us:
-                known = counts.known(template._replace(subject=subject), at_us)
-            else:
-                known.touched_us = at_us
-            return counts.limit(known, quota, at_us)
-
-        return left
 
     def nothing(self, mode: Spread, check: Check) -> Outcome:
         """The answer when nothing may pass here."""

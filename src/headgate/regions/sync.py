@@ -17,7 +17,7 @@ from headgate.limiter.spreading import RegionStatus
 from headgate.regions.region import Region
 from headgate.regions.router import Router
 from headgate.regions.steps import HERE, Ask, Duty, Steps
-from headgate.regions.ways import WAYS, refusal, told_of
+from headgate.regions.ways import Ways, granted, refusal, synced
 from headgate.rules.holder import Holder
 from headgate.rules.rule import FailureMode
 from headgate.stores.protocol import AsyncStore, BeatingStore, PeerStore, ReservingStore, Single, SingleStore, Store
@@ -75,33 +75,30 @@ class RegionalStore:
             if share is None:
                 return lambda subject, cost: refusal(router, mode, template, states, subject, cost)
             return self._single_of(self._here, template._replace(quota=share), states)
-        limit_of = router.limiting(mode, template)
-        ways: dict[int, Single | None] = {}
-        synced, counts = mode == "synced", router.counts
+        told, counts = template if mode == "synced" else None, router.counts
 
-        def check(subject: str, cost: int) -> Decision:
-            if self._clock is not None:
-                self._catch_up()
-            limit = limit_of(subject, cost)
-            try:
-                way = ways[limit]
-            except KeyError:
-                quota = router.under(template.quota, limit)
-                way = None if quota is None else self._single_of(self._here, template._replace(quota=quota), states)
-                if len(ways) >= WAYS:
-                    ways.clear()
-                ways[limit] = way
-            if way is None:
-                return refusal(router, mode, template, states, subject, cost)
+        def make(limit: int) -> Single:
+            quota = router.under(template.quota, limit)
+            if quota is None:
+                return lambda subject, cost: refusal(router, mode, template, states, subject, cost)
+            return self._single_of(self._here, template._replace(quota=quota), states, told)
+
+        def listen(way: Single, subject: str, cost: int) -> Decision:
             decision = way(subject, cost)
-            if synced:
-                if counts.wants_time:
-                    counts.heard(decision.at_us, router.now_us())
-                if limit != template.quota.limit:
-                    return told_of(template, decision, cost, states, subject)
+            counts.heard(decision.at_us, router.now_us())
             return decision
 
-        return check
+        ways = Ways(make)
+        check = granted(router, template, ways) if mode == "quota_auto" else synced(router, template, ways, listen)
+        if self._clock is None:
+            return check
+
+        def check_caught_up(subject: str, cost: int) -> Decision:
+            self._catch_up()
+            decision: Decision = check(subject, cost)
+            return decision
+
+        return check_caught_up
 
     def refund(self, charges: Sequence[Charge]) -> None:
         self._run(self._router.refund(charges, "refund"))
@@ -144,14 +141,14 @@ class RegionalStore:
         self._lock, self._workers = Lock(), {}
         self._router.forked()
 
-    def _single_of(self, store: Store, template: Check, states: States | None) -> Single:
+    def _single_of(self, store: Store, template: Check, states: States | None, told: Check | None = None) -> Single:
         if isinstance(store, SingleStore):
-            return store.single(template, states)
+            return store.single(template, states, told)
 
         def check(subject: str, cost: int) -> Decision:
             (result,) = store.check((Group((template._replace(subject=subject, cost=cost),)),))
             now_us, (outcome,), _ = cast("Result", result)
-            return single((template,), outcome, now_us, cost, states, subject)
+            return single((told or template,), outcome, now_us, cost, states, subject)
 
         return check
 

@@ -48,10 +48,11 @@ class Store(Protocol):
 class SingleStore(Store, Protocol):
     """A store that has a short way for what is asked most: one check, always of one rule."""
 
-    def single(self, template: Check, states: States | None = None) -> Single:
+    def single(self, template: Check, states: States | None = None, told: Check | None = None) -> Single:
         """The short way from subject and cost to decision, for requests with one check, enforced: always this.
 
-        The decisions are given `states`, and their subject.
+        The decisions are given `states`, and their subject. They tell of `told`, if that is another check than the
+        one that is made: one on a larger limit, of which the same remains.
         """
         ...
 
@@ -133,7 +134,7 @@ class AsyncStore(Protocol):
 class AsyncSingleStore(AsyncStore, Protocol):
     """`SingleStore`, awaited."""
 
-    def single(self, template: Check, states: States | None = None) -> AsyncSingle: ...
+    def single(self, template: Check, states: States | None = None, told: Check | None = None) -> AsyncSingle: ...
 
 
 @runtime_checkable

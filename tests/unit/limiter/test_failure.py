@@ -31,8 +31,8 @@ class Flaky(MemoryStore):
         self._ask()
         return super().check(groups)
 
-    def single(self, template: Check, states: States | None = None) -> Single:
-        way = super().single(template, states)
+    def single(self, template: Check, states: States | None = None, told: Check | None = None) -> Single:
+        way = super().single(template, states, told)
 
         def check(subject: str, cost: int) -> Decision:
             self._ask()

@@ -33,8 +33,8 @@ class Counting(MemoryStore):
         self.trips += 1
         return super().check(groups)
 
-    def single(self, template: Check, states: States | None = None) -> Single:
-        way = super().single(template, states)
+    def single(self, template: Check, states: States | None = None, told: Check | None = None) -> Single:
+        way = super().single(template, states, told)
 
         def check(subject: str, cost: int) -> Decision:
             self.trips += 1

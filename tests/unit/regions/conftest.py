@@ -41,8 +41,8 @@ class Link:
         if self.cut:
             raise StoreTimeout("the link is cut")
 
-    def single(self, template: Check, states: States | None = None) -> Single:
-        way = self.near.single(template, states)
+    def single(self, template: Check, states: States | None = None, told: Check | None = None) -> Single:
+        way = self.near.single(template, states, told)
 
         def check(subject: str, cost: int) -> Decision:
             self.reach()

@@ -195,6 +195,41 @@ def test_a_region_that_is_back_is_noticed_though_nobody_asks(regions: Regions, b
     assert not inner(limiter).regions().peers["eu"].cut
 
 
+def test_a_region_that_is_back_is_asked_about_all_keys_long_before_the_next_interval(
+    regions: Regions, burst: Burst
+) -> None:
+    limiters = regions.limiters([rule("synced")])
+    for limiter in limiters.values():
+        for user in ("alice", "bob"):
+            limiter.check(user=user)
+    link = regions.links["us", "eu"]
+    link.cut = True
+    regions.clock.advance(1)
+    assert burst(limiters["us"], 1) == 1
+    calls = link.calls
+    for _ in range(20):  # an interval
+        regions.clock.advance(0.05)
+        limiters["us"].check(user="bob")
+    assert 4 <= link.calls - calls <= 6
+    assert burst(limiters["eu"], 30) == 30
+    link.cut = False
+    regions.clock.advance(0.2)
+    limiters["us"].check(user="bob")
+    assert limiters["us"].peek(user="alice").remaining == 100 - 30 - 4
+    assert not inner(limiters["us"]).regions().peers["eu"].cut
+
+
+@pytest.mark.parametrize("algorithm", WINDOWED)
+def test_decisions_under_less_than_the_limit_tell_of_the_whole(regions: Regions, burst: Burst, algorithm: str) -> None:
+    limiters = regions.limiters([rule("synced", f"100/hour {algorithm}")])
+    assert burst(limiters["eu"], 30) == 30
+    limiters["us"].check(user="alice")
+    regions.clock.advance(1)
+    decision = limiters["us"].check(user="alice")
+    assert (decision.limit, decision.remaining) == (100, 100 - 30 - 2)
+    assert decision.basis.checks[0].quota.limit == 100
+
+
 def test_a_fixed_window_ends_for_each_region_by_its_own_clock(regions: Regions, burst: Burst) -> None:
     ahead = FakeClock(regions.clock.now_us() / 1e6 + 5)
     limiters = regions.limiters([rule("synced", "100/minute fixed_window")])
@@ -214,9 +249,9 @@ def test_counts_are_merged_in_whatever_order_and_however_often() -> None:
     grown = [known.merge("us", counted) for counted in (*heard, *heard, *reversed(heard))]
     assert grown[:4] == [5, 7, 0, 0]
     assert not any(grown[4:])
-    assert known.others(60_000_000) == 3 + 9
-    assert known.others(90_000_000) == 3 + 5
-    assert known.others(120_000_000) == 3
+    assert known.others(known.totals, 60_000_000)[0] == 3 + 9
+    assert known.others(known.totals, 90_000_000)[0] == 3 + 5
+    assert known.others(known.totals, 120_000_000)[0] == 3
 
 
 def _check() -> Check:

@@ -17,3 +17,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "headgate.secret" -}}
 {{ .Values.secret.existing | default (include "headgate.name" .) }}
 {{- end }}
+
+{{- define "headgate.region" -}}
+{{ .Values.region.existing | default (printf "%s-region" (include "headgate.name" .)) }}
+{{- end }}

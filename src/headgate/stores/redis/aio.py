@@ -92,10 +92,10 @@ class AsyncRedisStore:
                 break
         return answers
 
-    def single(self, template: Check, states: States | None = None) -> AsyncSingle:
+    def single(self, template: Check, states: States | None = None, told: Check | None = None) -> AsyncSingle:
         """The short way: nothing to plan, and the decision as soon as the answer is there."""
         rule, space, _, quota, *_ = template
-        templates, exhausted, remembers = (template,), self.exhausted, not template.leased
+        templates, exhausted, remembers = (told or template,), self.exhausted, not template.leased
         timeout, slotted = self._options.timeout, self._slotted
 
         async def check_elsewhere(subject: str, cost: int) -> Decision:

@@ -93,10 +93,10 @@ class RedisStore:
                 break
         return answers
 
-    def single(self, template: Check, states: States | None = None) -> Single:
+    def single(self, template: Check, states: States | None = None, told: Check | None = None) -> Single:
         """The short way: the same command and reply, of which all but subject and cost are known beforehand."""
         head, tail = script.frame(template.quota)
-        pack, space, templates = script.packer(template.quota), template.space, (template,)
+        pack, space, templates = script.packer(template.quota), template.space, (told or template,)
         quota, timeout, exhausted = template.quota, self._options.timeout, self.exhausted
         ask = self._ask if self._only is None else self._only.ask
         remembers = not template.leased
