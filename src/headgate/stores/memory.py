@@ -1,10 +1,4 @@
-"""The memory store: exact within one process, thread-safe, bounded, and without a background thread.
-
-Each space has a table from subject to state. A ring of all subjects is swept a little with every new key: what
-no longer matters is dropped. When `max_keys` is reached, a new key takes the place of one that no longer matters, or
-of the least used of a few that the sweep meets; never of one that is limiting its subject right now, so that a
-flood of new keys cannot free anybody. If there is no other, the store is full and says so.
-"""
+"""The memory store: exact within one process, thread-safe, bounded, and without a background thread."""
 
 from __future__ import annotations
 
@@ -12,9 +6,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from queue import SimpleQueue
 from time import time_ns
-from typing import Any, Final
+from typing import Any
 
-from headgate.algorithms import ALGORITHMS
 from headgate.algorithms.force import FORCES
 from headgate.core.alike import Alike, Answers, Pattern
 from headgate.core.check import (
@@ -33,18 +26,13 @@ from headgate.core.check import (
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States
 from headgate.core.ledger import Counted, Page, Swap
-from headgate.core.quota import MAX_INT, Quota
 from headgate.core.reservation import Claim, Expired
 from headgate.errors import IdempotencyConflict, StoreError, StoreFull
 from headgate.stores import penalty
 from headgate.stores.ledger import Ledger
 from headgate.stores.protocol import Single
 from headgate.stores.reservations import Refunds, Reservations
-
-NOWHERE: Final = -1  # where the sweep is in a table that has never held a key: it does not know of it
-SWEEP: Final = 2  # keys looked at for each new one: faster than they come
-SEARCH: Final = 64  # keys looked at, for an expired one, before one that is not is forgotten
-FULL_US: Final = 10_000_000  # for how long, at most, a full store does not look again
+from headgate.stores.tables import Table, Tables
 
 
 class _Lock:
@@ -65,46 +53,16 @@ class _Lock:
         self.release(None)
 
 
-class _Table:
-    """The states of one space, or the records of clients: then `algorithm` is `headgate.stores.penalty`."""
-
-    __slots__ = ("algorithm", "cost", "hand", "quota", "ring", "states")
-
-    def __init__(self, quota: Quota, algorithm: Any = None) -> None:
-        self.algorithm = algorithm or ALGORITHMS[quota.algorithm]
-        self.quota = quota  # the one last asked with
-        self.cost = MAX_INT  # the smallest asked with: who has less remaining is being limited
-        self.states: dict[Any, Any] = {}  # by subject; None: a place that is taken, with nothing in it
-        self.ring: list[Any] = []
-        self.hand = NOWHERE  # the sweep has been at this place of the ring, and goes down from it
-
-    def forget(self, at: int) -> None:
-        """Drop the subject at this place of the ring; the last one moves there."""
-        del self.states[self.ring[at]]
-        last = self.ring.pop()
-        if at < len(self.ring):
-            self.ring[at] = last
-
-    def clear(self) -> None:
-        self.states.clear()
-        self.ring.clear()
-
-
 class MemoryStore:
     """Keeps state in this process. `max_keys` bounds it: a gcra key takes some 150 to 200 bytes."""
 
     def __init__(self, *, max_keys: int = 1_000_000, clock: Clock | None = None) -> None:
         if max_keys < 1:
             raise ValueError(f"max_keys: must be at least 1, got {max_keys!r}")
-        self._max_keys = max_keys
         self._clock = clock
         self._lock = _Lock()
-        self._tables: dict[str, _Table] = {}
-        self._swept: list[_Table] = []  # the tables in the order of their first keys, and whose turn it is
-        self._turn = 0
-        self._keys = 0
-        self._full_until = 0  # no need to look for room before
-        self._clients: _Table | None = None  # those who ran into limits
+        self._tables = Tables(max_keys)
+        self._clients: Table | None = None  # those who ran into limits
         self._answers: OrderedDict[str, tuple[str, Result]] = OrderedDict()  # by idempotency key
         self._reservations = Reservations(max_keys)
         self._refunds = Refunds(max_keys)
@@ -112,16 +70,16 @@ class MemoryStore:
 
     def __len__(self) -> int:
         """How many keys are held, expired ones that no sweep has met yet among them."""
-        return self._keys
+        return self._tables.keys
 
     def single(self, template: Check, states: States | None = None, told: Check | None = None) -> Single:
         """The short way: it works out no figures, but hands out what they can be worked out from."""
         with self._lock:
-            table = self._table(template.space, template.quota)
+            table = self._tables.of(template.space, template.quota)
         quota, templates = template.quota, (told or template,)
         admit, work_out = table.algorithm.admit, table.algorithm.figures
         figures = work_out if told is None else lambda state, now_us, _: work_out(state, now_us, quota)
-        known, make_room, place = table.states, self._make_room, self._place
+        known, make_room, place = table.states, self._tables.make_room, self._tables.place
         acquire, release = self._lock.acquire, self._lock.release
         now_us = None if self._clock is None else self._clock.now_us
 
@@ -150,7 +108,7 @@ class MemoryStore:
     def alike(self, pattern: Pattern) -> Alike:
         """The short way for requests that are alike: all at one moment. What is not as usual takes the long one."""
         with self._lock:
-            tables = [self._table(check.space, check.quota) for check in pattern.checks]
+            tables = [self._tables.of(check.space, check.quota) for check in pattern.checks]
         parts = [
             (table.states, table.algorithm.admit, table.algorithm.figures, check.quota, check.cost, check.subject, own)
             for table, check, own in zip(tables, pattern.checks, pattern.own, strict=True)
@@ -263,10 +221,10 @@ class MemoryStore:
             for charge in refunds:
                 self._undo(charge._replace(reset_us=self._refunds.add(charge, now)), now)
             for check in surcharges:
-                table = self._table(check.space, check.quota)
+                table = self._tables.of(check.space, check.quota)
                 if check.subject not in table.states:
-                    self._make_room(1, now)
-                    self._place(table, check.subject, None, check.cost)
+                    self._tables.make_room(1, now)
+                    self._tables.place(table, check.subject, None, check.cost)
                 state = table.states[check.subject]
                 table.states[check.subject] = FORCES[check.quota.algorithm](state, now, check.quota, check.cost)
 
@@ -297,13 +255,11 @@ class MemoryStore:
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
-            for table in self._swept:
-                table.clear()
+            self._tables.clear()
             self._answers.clear()
             self._reservations.clear()
             self._refunds.clear()
             self._ledger.clear()
-            self._keys = self._full_until = 0
 
     def close(self) -> None:
         self.clear()
@@ -322,13 +278,6 @@ class MemoryStore:
         if table is not None and check.subject in table.states:
             state = table.states[check.subject]
             table.states[check.subject] = table.algorithm.refund(state, now, check.quota, check.cost, charged_at, reset)
-
-    def _table(self, space: str, quota: Quota) -> _Table:
-        table = self._tables.get(space)
-        if table is None:
-            table = self._tables[space] = _Table(quota)
-        table.quota = quota
-        return table
 
     def _decide(self, group: Group, now: int) -> Result:
         return self._decide_checks(group, now) if group.penalty is None else self._decide_penalised(group, now)
@@ -353,13 +302,13 @@ class MemoryStore:
         record = penalty.Record(terms)
         table = self._clients
         if table is None:
-            table = self._clients = _Table(penalty.SCALE, penalty)
+            table = self._clients = Table(penalty.SCALE, penalty)
         if client not in table.states:
             try:
-                self._make_room(1, now)
+                self._tables.make_room(1, now)
             except StoreFull:
                 return record
-            self._place(table, client, record, 1)
+            self._tables.place(table, client, record, 1)
         table.states[client] = record
         return record
 
@@ -368,7 +317,7 @@ class MemoryStore:
         refused = group.peek
         for check in group.checks:
             _, space, subject, quota, cost, enforced, _, _ = check
-            table = self._table(space, quota)
+            table = self._tables.of(space, quota)
             before = table.states.get(subject)
             wait, state = table.algorithm.admit(before, now, quota, cost)
             if wait and enforced:
@@ -386,12 +335,12 @@ class MemoryStore:
                 if before is None and check.subject not in table.states:
                     new += 1
         if new:
-            self._make_room(new, now)  # before anything is charged: there may be none
+            self._tables.make_room(new, now)  # before anything is charged: there may be none
         for check, table, _, _, state in kept:
             if check.subject in table.states:
                 table.states[check.subject] = state
             else:
-                self._place(table, check.subject, state, check.cost)
+                self._tables.place(table, check.subject, state, check.cost)
         return Result(now, tuple(outcomes))
 
     def _decide_once(self, group: Group, now: int) -> Result | IdempotencyConflict:
@@ -400,7 +349,7 @@ class MemoryStore:
         answers = self._answers
         while answers:
             oldest = next(iter(answers))
-            if now - answers[oldest][1].now_us < IDEMPOTENCY_US and len(answers) < self._max_keys:
+            if now - answers[oldest][1].now_us < IDEMPOTENCY_US and len(answers) < self._tables.max_keys:
                 break
             del answers[oldest]
         known = answers.get(key)
@@ -410,61 +359,6 @@ class MemoryStore:
             answers.move_to_end(key)
             return result
         return known[1] if known[0] == fingerprint else IdempotencyConflict.of(group.idempotency.key)
-
-    def _place(self, table: _Table, subject: Any, state: Any, cost: int) -> None:
-        """Keep the state of a new subject; there is room."""
-        if 0 < cost < table.cost:
-            table.cost = cost
-        if table.hand == NOWHERE:
-            table.hand = 0
-            self._swept.append(table)
-        table.states[subject] = state
-        table.ring.append(subject)
-        self._keys += 1
-
-    def _make_room(self, count: int, now: int) -> None:
-        """See to it that there is room for so many more. Raises `StoreFull`: then nobody was forgotten who matters."""
-        for _ in range(SWEEP * count if self._swept else 0):
-            self._sweep(now)
-        while self._keys + count > self._max_keys:
-            self._evict(now)
-
-    def _sweep(self, now: int) -> tuple[_Table, int, int, int]:
-        """Look at one key, and drop it if it is moot. Returns where it is, what remains of it, and its reset."""
-        table = self._swept[self._turn]
-        at = min(table.hand, len(table.ring)) - 1
-        if at < 0:
-            table.hand = len(table.ring)
-            self._turn = (self._turn + 1) % len(self._swept)
-            return table, at, 0, 0
-        remaining, reset = table.algorithm.figures(table.states[table.ring[at]], now, table.quota)
-        if reset == 0:
-            table.forget(at)  # the one that takes its place has been looked at
-            self._keys -= 1
-        table.hand = at
-        return table, at, remaining, reset
-
-    def _evict(self, now: int) -> None:
-        """Make `_keys` less: by one that is moot if one is soon found, else by the least used that limits nobody."""
-        least: tuple[float, _Table, int] | None = None
-        soonest = FULL_US
-        keys = self._keys
-        for looked in range(keys + len(self._swept) if now >= self._full_until else 0):
-            table, at, remaining, reset = self._sweep(now)
-            if self._keys < keys:
-                return
-            if reset:
-                soonest = min(soonest, reset)
-                used = 1 - remaining / table.quota.capacity
-                if remaining >= table.cost and (least is None or used < least[0]):
-                    least = (used, table, at)
-            if least is not None and looked >= SEARCH:
-                break
-        if least is None:
-            self._full_until = max(self._full_until, now + soonest)
-            raise StoreFull(f"all of the memory store's {self._max_keys} keys are limiting somebody; raise max_keys")
-        least[1].forget(least[2])
-        self._keys -= 1
 
 
 class AsyncMemoryStore:

@@ -1,0 +1,130 @@
+"""Tables: states by space and subject, and how many of them there may be.
+
+A ring of all subjects is swept a little with every new key: what no longer matters is dropped. When `max_keys` is
+reached, a new key takes the place of one that no longer matters, or of the least used of a few that the sweep meets;
+never of one that is limiting its subject right now, so that a flood of new keys cannot free anybody. If there is no
+other, there is no room, and the new key is told so.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from headgate.algorithms import ALGORITHMS
+from headgate.core.quota import MAX_INT, Quota
+from headgate.errors import StoreFull
+
+NOWHERE: Final = -1  # where the sweep is in a table that has never held a key: it does not know of it
+SWEEP: Final = 2  # keys looked at for each new one: faster than they come
+SEARCH: Final = 64  # keys looked at, for an expired one, before one that is not is forgotten
+FULL_US: Final = 10_000_000  # for how long, at most, a full store does not look again
+
+
+class Table:
+    """The states of one space, or the records of clients: then `algorithm` is `headgate.stores.penalty`."""
+
+    __slots__ = ("algorithm", "cost", "hand", "quota", "ring", "states")
+
+    def __init__(self, quota: Quota, algorithm: Any = None) -> None:
+        self.algorithm = algorithm or ALGORITHMS[quota.algorithm]
+        self.quota = quota  # the one last asked with
+        self.cost = MAX_INT  # the smallest asked with: who has less remaining is being limited
+        self.states: dict[Any, Any] = {}  # by subject; None: a place that is taken, with nothing in it
+        self.ring: list[Any] = []
+        self.hand = NOWHERE  # the sweep has been at this place of the ring, and goes down from it
+
+    def forget(self, at: int) -> None:
+        """Drop the subject at this place of the ring; the last one moves there."""
+        del self.states[self.ring[at]]
+        last = self.ring.pop()
+        if at < len(self.ring):
+            self.ring[at] = last
+
+    def clear(self) -> None:
+        self.states.clear()
+        self.ring.clear()
+
+
+class Tables:
+    """All tables of a memory store, which locks them."""
+
+    def __init__(self, max_keys: int) -> None:
+        self.max_keys = max_keys
+        self.keys = 0  # that are held, expired ones that no sweep has met yet among them
+        self._by_space: dict[str, Table] = {}
+        self._swept: list[Table] = []  # the tables in the order of their first keys, and whose turn it is
+        self._turn = 0
+        self._full_until = 0  # no need to look for room before
+
+    def get(self, space: str) -> Table | None:
+        """The table of a space, if it has one."""
+        return self._by_space.get(space)
+
+    def of(self, space: str, quota: Quota) -> Table:
+        """The table of a space, which is asked with this quota."""
+        table = self._by_space.get(space)
+        if table is None:
+            table = self._by_space[space] = Table(quota)
+        table.quota = quota
+        return table
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for table in self._swept:
+            table.clear()
+        self.keys = self._full_until = 0
+
+    def place(self, table: Table, subject: Any, state: Any, cost: int) -> None:
+        """Keep the state of a new subject; there is room."""
+        if 0 < cost < table.cost:
+            table.cost = cost
+        if table.hand == NOWHERE:
+            table.hand = 0
+            self._swept.append(table)
+        table.states[subject] = state
+        table.ring.append(subject)
+        self.keys += 1
+
+    def make_room(self, count: int, now: int) -> None:
+        """See to it that there is room for so many more. Raises `StoreFull`: then nobody was forgotten who matters."""
+        for _ in range(SWEEP * count if self._swept else 0):
+            self._sweep(now)
+        while self.keys + count > self.max_keys:
+            self._evict(now)
+
+    def _sweep(self, now: int) -> tuple[Table, int, int, int]:
+        """Look at one key, and drop it if it is moot. Returns where it is, what remains of it, and its reset."""
+        table = self._swept[self._turn]
+        at = min(table.hand, len(table.ring)) - 1
+        if at < 0:
+            table.hand = len(table.ring)
+            self._turn = (self._turn + 1) % len(self._swept)
+            return table, at, 0, 0
+        remaining, reset = table.algorithm.figures(table.states[table.ring[at]], now, table.quota)
+        if reset == 0:
+            table.forget(at)  # the one that takes its place has been looked at
+            self.keys -= 1
+        table.hand = at
+        return table, at, remaining, reset
+
+    def _evict(self, now: int) -> None:
+        """Make `keys` less: by one that is moot if one is soon found, else by the least used that limits nobody."""
+        least: tuple[float, Table, int] | None = None
+        soonest = FULL_US
+        keys = self.keys
+        for looked in range(keys + len(self._swept) if now >= self._full_until else 0):
+            table, at, remaining, reset = self._sweep(now)
+            if self.keys < keys:
+                return
+            if reset:
+                soonest = min(soonest, reset)
+                used = 1 - remaining / table.quota.capacity
+                if remaining >= table.cost and (least is None or used < least[0]):
+                    least = (used, table, at)
+            if least is not None and looked >= SEARCH:
+                break
+        if least is None:
+            self._full_until = max(self._full_until, now + soonest)
+            raise StoreFull(f"all of the memory store's {self.max_keys} keys are limiting somebody; raise max_keys")
+        least[1].forget(least[2])
+        self.keys -= 1
