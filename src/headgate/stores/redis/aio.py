@@ -112,16 +112,18 @@ class AsyncRedisStore:
             loop = asyncio.get_running_loop()
             if loop is not self._loop:
                 self._enter()
-            deadline = loop.time() + timeout
             node = self._topology.serving(route.slot)
+            deadline = 0.0
             try:
                 if node is None:
                     raise self._topology.unknown()
-                # With the deadline of this tick.
-                (result,) = await node.join(groups, None, None, route, quota=alike if cost else None, key=name)
+                answer = node.join(groups, None, None, route, quota=alike if cost else None, key=name)
+                deadline = self._departures.deadline  # that of this tick
+                (result,) = await answer
             except StoreError as error:
                 exhausted.clear()
-                result = await self._decide_elsewhere(node, Step(route.slot, groups), error, deadline)
+                step, deadline = Step(route.slot, groups), deadline or loop.time() + timeout
+                result = await self._decide_elsewhere(node, step, error, deadline)
             now_us, (outcome,), _ = result
             if outcome.wait_us > 0 and remembers:
                 exhausted.put(name or key(space, subject), ((quota, cost, True),), result, asked_us, epoch)
