@@ -5,7 +5,8 @@ is checks per second of processor time, spent by this process and by the servers
 
 Each work is measured twice: with the same load for each server, which is what a cluster is for, and with the same load
 in all, a third of which each of its servers gets. A call to a server costs as much as several checks do, and a third of
-the load are calls of a third of the size: so the second cannot come as near to one server. The target is the first's.
+the load are calls of a third of the size: so the second cannot come as near to one server. The target
+is about the first.
 """
 
 from __future__ import annotations
