@@ -1,7 +1,12 @@
-"""Exact checks on a cluster of three servers beside one server, all on this machine, under the same load.
+"""Exact checks on a cluster of three servers beside one server, all on this machine.
 
 Where a machine is shared by all, three servers are no faster than one; what counts is what a check costs. So the figure
 is checks per second of processor time, spent by this process and by the servers together: INFO tells of theirs.
+
+Each work is measured twice: with the same load for each server, which is what a cluster is for, and with the same load
+in all, a third of which each of its servers gets. A call to a server costs as much as several checks do, and a third of
+the load are calls of a third of the size: so the second cannot come as near to one server. The target
+is about the first.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import cycle, islice
 from time import perf_counter, process_time
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from benchmarks.leases import zipf
 from benchmarks.measure import Turn, interleave
@@ -25,9 +30,33 @@ LIMIT = 1_000_000_000  # an hour; not reached
 CLUSTER, SINGLE = "3-node cluster", "one server"
 SHARE = Target(0.8)
 CHUNK = 50
-ALGORITHMS = ("gcra", "fixed_window")
 
 Checks = Callable[[Iterator[str], float], int]  # checks these subjects for so many seconds; returns how many it did
+
+
+class Load(NamedTuple):
+    """What is asked of both: by so many tasks of one event loop, or by one thread."""
+
+    work: str
+    algorithm: str
+    single: int  # tasks; 0: one thread
+    cluster: int
+    subjects: Literal["own", "zipf", "one"]  # of each task its own; drawn, of 100,000; the same for all
+    target: Target | None = None
+
+
+LOADS = (
+    Load("gcra, 64 tasks for each server", "gcra", 64, 192, "own", SHARE),
+    Load("fixed_window, 64 tasks for each server", "fixed_window", 64, 192, "own", SHARE),
+    Load("gcra, zipf, 64 tasks for each server", "gcra", 64, 192, "zipf", SHARE),
+    Load("gcra, hot key, 64 tasks", "gcra", 64, 64, "one", SHARE),
+    Load("gcra, one thread", "gcra", 0, 0, "own", SHARE),
+    Load("gcra, 64 tasks", "gcra", 64, 64, "own"),
+    Load("gcra, 256 tasks", "gcra", 256, 256, "own"),
+    Load("fixed_window, 64 tasks", "fixed_window", 64, 64, "own"),
+    Load("fixed_window, 256 tasks", "fixed_window", 256, 256, "own"),
+    Load("gcra, zipf, 64 tasks", "gcra", 64, 64, "zipf"),
+)
 
 
 class Work:
@@ -71,84 +100,67 @@ def run(plan: Plan) -> Section:
     )
     with Server(binary) as single, Cluster() as cluster:
         servers = {CLUSTER: (cluster.url, cluster.masters), SINGLE: (single.url, [single])}
-        for algorithm in ALGORITHMS:
-            for tasks in (64, 256):
-                with ExitStack() as stack:
-                    subjects = [f"user-{number}" for number in range(tasks)]
-                    opened = of_tasks(servers, algorithm, tasks, stack)
-                    compare(section, f"{algorithm}, {tasks} tasks", servers, opened, subjects, plan)
-        mixed = {"gcra, zipf, 64 tasks": zipf(), "gcra, hot key, 64 tasks": ["user-1"]}
-        for work, subjects in mixed.items():
+        drawn = zipf()
+        for load in LOADS:
             with ExitStack() as stack:
-                compare(section, work, servers, of_tasks(servers, "gcra", 64, stack), subjects, plan)
-        with ExitStack() as stack:
-            subjects = [f"user-{number}" for number in range(64)]
-            compare(section, "gcra, one thread", servers, of_thread(servers, "gcra", stack), subjects, plan)
+                runner = stack.enter_context(asyncio.Runner())
+                works = {}
+                for name, tasks in ((CLUSTER, load.cluster), (SINGLE, load.single)):
+                    url, those = servers[name]
+                    own = [f"user-{number}" for number in range(tasks or 64)]
+                    subjects = {"own": own, "zipf": drawn, "one": own[:1]}[load.subjects]
+                    if tasks:
+                        check = of_tasks(url, load.algorithm, tasks, runner, stack)
+                    else:
+                        check = of_thread(url, load.algorithm, stack)
+                    works[name] = Work(those, check, subjects)
+                compare(section, load, works, plan)
     return section
 
 
-def compare(
-    section: Section,
-    work: str,
-    servers: dict[str, tuple[str, list[Server]]],
-    opened: dict[str, Checks],
-    subjects: list[str],
-    plan: Plan,
-) -> None:
-    works = {name: Work(servers[name][1], check, subjects) for name, check in opened.items()}
+def compare(section: Section, load: Load, works: dict[str, Work], plan: Plan) -> None:
     series = interleave({name: one.turn(plan.async_seconds) for name, one in works.items()}, plan.redis_rounds)
-    section.compare(work, series, {SINGLE: SHARE}, "checks/CPU s")
+    section.compare(load.work, series, {} if load.target is None else {SINGLE: load.target}, "checks/CPU s")
     for one in works.values():
         one.close()
 
 
-def of_tasks(
-    servers: dict[str, tuple[str, list[Server]]], algorithm: str, tasks: int, stack: ExitStack
-) -> dict[str, Checks]:
+def of_tasks(url: str, algorithm: str, tasks: int, runner: asyncio.Runner, stack: ExitStack) -> Checks:
     """So many tasks of one event loop, that take turns with the subjects."""
-    runner = stack.enter_context(asyncio.Runner())
+    limiter = AsyncLimiter(Quota(LIMIT, 3_600, algorithm=algorithm), store=f"{url}?timeout=5")
+    stack.callback(lambda: runner.run(limiter.close()))
 
-    def opened(url: str) -> Checks:
-        limiter = AsyncLimiter(Quota(LIMIT, 3_600, algorithm=algorithm), store=f"{url}?timeout=5")
-        stack.callback(lambda: runner.run(limiter.close()))
+    async def task(subjects: Iterator[str], until: float) -> int:
+        count = 0
+        while True:
+            decision = await limiter.check(next(subjects))
+            count += 1
+            if perf_counter() >= until:
+                break
+        decided(decision.reason)
+        return count
 
-        async def task(subjects: Iterator[str], until: float) -> int:
-            count = 0
-            while True:
-                decision = await limiter.check(next(subjects))
-                count += 1
-                if perf_counter() >= until:
-                    break
-            decided(decision.reason)
-            return count
+    async def all_tasks(subjects: Iterator[str], seconds: float) -> int:
+        until = perf_counter() + seconds
+        return sum(await asyncio.gather(*(task(subjects, until) for _ in range(tasks))))
 
-        async def all_tasks(subjects: Iterator[str], seconds: float) -> int:
-            until = perf_counter() + seconds
-            return sum(await asyncio.gather(*(task(subjects, until) for _ in range(tasks))))
-
-        return lambda subjects, seconds: runner.run(all_tasks(subjects, seconds))
-
-    return {name: opened(url) for name, (url, _) in servers.items()}
+    return lambda subjects, seconds: runner.run(all_tasks(subjects, seconds))
 
 
-def of_thread(servers: dict[str, tuple[str, list[Server]]], algorithm: str, stack: ExitStack) -> dict[str, Checks]:
+def of_thread(url: str, algorithm: str, stack: ExitStack) -> Checks:
     """One thread, which waits for each answer."""
+    limiter = stack.enter_context(Limiter(Quota(LIMIT, 3_600, algorithm=algorithm), store=f"{url}?timeout=5"))
 
-    def opened(url: str) -> Checks:
-        limiter = stack.enter_context(Limiter(Quota(LIMIT, 3_600, algorithm=algorithm), store=f"{url}?timeout=5"))
+    def checks(subjects: Iterator[str], seconds: float) -> int:
+        until, count = perf_counter() + seconds, 0
+        while perf_counter() < until:
+            for subject in islice(subjects, CHUNK):
+                limiter.check(subject)
+            count += CHUNK
+        decided(limiter.check(next(subjects)).reason)
+        return count
 
-        def checks(subjects: Iterator[str], seconds: float) -> int:
-            until, count = perf_counter() + seconds, 0
-            while perf_counter() < until:
-                for subject in islice(subjects, CHUNK):
-                    limiter.check(subject)
-                count += CHUNK
-            decided(limiter.check(next(subjects)).reason)
-            return count
-
-        return checks
-
-    return {name: opened(url) for name, (url, _) in servers.items()}
+    return checks
 
 
 def decided(reason: str) -> None:

@@ -22,17 +22,19 @@ from headgate.stores.observer import StoreObserver
 from headgate.stores.protocol import AsyncSingle
 from headgate.stores.redis.aio_node import AsyncNode
 from headgate.stores.redis.alike import AlikeCalls
+from headgate.stores.redis.departures import Departures
 from headgate.stores.redis.exhausted import Exhausted
 from headgate.stores.redis.faults import Address, Owners, turn
-from headgate.stores.redis.loads import Route, route_of
+from headgate.stores.redis.loads import Route, place_of
 from headgate.stores.redis.lookout import Lookout
 from headgate.stores.redis.options import read_url
 from headgate.stores.redis.plans import Plan, Plans, Step
+from headgate.stores.redis.script import MIXED
 from headgate.stores.redis.topology import MAX_TURNS, Topology
 
 T = TypeVar("T")
 
-ANYWHERE: Final = Route(0)  # slots do not matter
+ANYWHERE: Final = Route(0), ""  # slots do not matter
 CLOSING_SECONDS: Final = 0.005  # what undoes something is given so much at least
 
 
@@ -52,6 +54,7 @@ class AsyncRedisStore:
         self._plans = Plans(self._options, self._now_us, slotted=self._slotted)
         remember_us = self._options.remember_us(own_time=clock is not None)
         self.exhausted = Exhausted(remember_us, clock, slotted=self._slotted)
+        self._departures = Departures(self._options.timeout, gathers=self._slotted)
         self._topology = Topology(self._make, self._drop)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listening: set[asyncio.Future[None]] = set()  # those who wait to hear who serves what
@@ -59,7 +62,7 @@ class AsyncRedisStore:
         self._lookout: Lookout | None = None
         self._only: AsyncNode | None = None  # the server, if it is always the same
         if self._target.topology == "single":
-            self._only = AsyncNode(self._target.way, self._options, observer, self._now_us)
+            self._only = AsyncNode(self._target.way, self._options, observer, self._now_us, self._departures)
 
     async def check(self, groups: Sequence[Group]) -> list[Answer]:
         exhausted = self.exhausted
@@ -97,6 +100,7 @@ class AsyncRedisStore:
         rule, space, _, quota, *_ = template
         templates, exhausted, remembers = (told or template,), self.exhausted, not template.leased
         timeout, slotted = self._options.timeout, self._slotted
+        alike = quota if not slotted or quota.algorithm in MIXED else None
 
         async def check_elsewhere(subject: str, cost: int) -> Decision:
             if exhausted.known:
@@ -105,22 +109,25 @@ class AsyncRedisStore:
                     return single(templates, known.outcomes[0], known.now_us, cost, states, subject)
             asked_us, epoch = exhausted.now_us(), exhausted.epoch
             groups = (Group((Check(rule, space, subject, quota, cost),)),)
-            route = route_of(space, subject) if slotted else ANYWHERE
+            route, name = place_of(space, subject) if slotted else ANYWHERE
             loop = asyncio.get_running_loop()
             if loop is not self._loop:
                 self._enter()
-            deadline = loop.time() + timeout
             node = self._topology.serving(route.slot)
+            deadline = 0.0
             try:
                 if node is None:
                     raise self._topology.unknown()
-                (result,) = await node.join(groups, None, None, route)  # with the deadline of this tick
+                answer = node.join(groups, None, None, route, quota=alike if cost else None, key=name)
+                deadline = self._departures.deadline  # that of this tick
+                (result,) = await answer
             except StoreError as error:
                 exhausted.clear()
-                result = await self._decide_elsewhere(node, Step(route.slot, groups), error, deadline)
+                step, deadline = Step(route.slot, groups), deadline or loop.time() + timeout
+                result = await self._decide_elsewhere(node, step, error, deadline)
             now_us, (outcome,), _ = result
             if outcome.wait_us > 0 and remembers:
-                exhausted.put(key(space, subject), ((quota, cost, True),), result, asked_us, epoch)
+                exhausted.put(name or key(space, subject), ((quota, cost, True),), result, asked_us, epoch)
             return single(templates, outcome, now_us, cost, states, subject)
 
         if self._only is None:
@@ -206,7 +213,7 @@ class AsyncRedisStore:
 
     def _make(self, address: Address) -> AsyncNode:
         way = self._target.way.to(address)
-        return AsyncNode(way, self._options, self._observer, self._now_us, gathers=self._slotted)
+        return AsyncNode(way, self._options, self._observer, self._now_us, self._departures)
 
     def _drop(self, node: AsyncNode) -> None:
         self._apart(node.close())
@@ -235,6 +242,7 @@ class AsyncRedisStore:
                 self._lookout.close()
             self._loop = loop
             self._listening.clear()
+            self._departures = Departures(self._options.timeout, gathers=self._slotted)
             self._topology = Topology(self._make, self._drop)
             self._lookout = Lookout(self._target, self._hear, self._topology.known)
         return self._lookout

@@ -20,10 +20,12 @@ from typing import Any, Final
 from redis.exceptions import AskError, ClusterDownError, NoScriptError, TryAgainError
 
 from headgate.core.check import Group, Result
+from headgate.core.quota import Quota
 from headgate.errors import IdempotencyConflict, StoreError, StoreUnavailable
 from headgate.stores.observer import StoreObserver
 from headgate.stores.redis import script
 from headgate.stores.redis.aio_wire import AsyncWire, Done
+from headgate.stores.redis.departures import GATHER_SECONDS, Departures
 from headgate.stores.redis.faults import FAULTS, fault
 from headgate.stores.redis.loads import Batch, Load, Route, Waiting, loads_of
 from headgate.stores.redis.node import Parcel, breaker_of, left_alone, tell
@@ -31,22 +33,20 @@ from headgate.stores.redis.options import Options, Way
 
 Results = list[Result | IdempotencyConflict]
 
-GATHER_SECONDS: Final = 0.002  # for which a few wait for others, at most, while a call is under way
-ENOUGH: Final = 64  # waiting are not a few
 APART_SECONDS: Final = 1.0  # for which each slot goes by itself, after a server did not have one
 
 
 class _Call:
     """A batch on its way to the server and back."""
 
-    __slots__ = ("began", "context", "deadline", "loads", "parcels", "size", "timer", "waiting", "wire")
+    __slots__ = ("began", "context", "deadline", "expected", "loads", "parcels", "size", "timer", "waiting", "wire")
 
-    def __init__(self, batch: Batch, loads: list[Load], began: float) -> None:
+    def __init__(self, batch: Batch, loads: list[Load], began: float, expected: float, context: Context) -> None:
         self.waiting, self.size, self.deadline = batch.waiting, batch.size, batch.deadline
         self.loads = loads
         self.parcels: list[Parcel] = []
-        self.began = began
-        self.context = copy_context()  # of the first who goes with it, for whoever traces calls
+        self.began, self.expected = began, expected
+        self.context = context  # of the first who goes with it, for whoever traces calls
         self.timer: asyncio.TimerHandle | None = None  # for those whose time is up before
         self.wire: AsyncWire | None = None  # once there is one, it may have been sent
 
@@ -59,8 +59,7 @@ class _Call:
 class AsyncNode:
     """A server, for the tasks of one event loop. `now_us` is the time to send along, or None: the server's own.
 
-    `gathers`: there are other servers. Each wakes some callers when it answers, who would then go off to all of them in
-    ever smaller groups; so a few who come while a call is under way wait for it to return, for a moment.
+    `departures` are those of all servers of the store.
     """
 
     def __init__(
@@ -69,8 +68,7 @@ class AsyncNode:
         options: Options,
         observer: StoreObserver | None,
         now_us: Callable[[], int | None],
-        *,
-        gathers: bool = False,
+        departures: Departures,
     ) -> None:
         self.name = way.name
         self.host: str = way.arguments.get("host", "localhost")
@@ -80,16 +78,15 @@ class AsyncNode:
         self._now_us = now_us
         self._observer = observer
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: deque[Waiting] = deque()
-        self._woken = False  # whether _depart is about to run
-        self._deadline = 0.0
-        self._calls: set[_Call] = set()
+        self.waiting: deque[Waiting] = deque()
+        self.calls: set[_Call] = set()  # under way
+        self.held_since = 0.0  # see departures
+        self._departures = departures
+        self._first = Context()  # of the first who is waiting
+        self._usual = 0.0  # seconds that the last call took
         self._connecting: set[asyncio.Task[None]] = set()
         self._ended: asyncio.Event | None = None  # set when no call is under way, for those who close
-        self._nobody = Context()  # of calls that leave when another has returned: it is not that one's callers'
         self._idle: list[AsyncWire] = []
-        self._gathers = gathers
-        self._gathering: asyncio.TimerHandle | None = None
         self._apart_until = 0.0  # until then, each slot goes by itself
         self._closed = False
 
@@ -100,10 +97,13 @@ class AsyncNode:
         deadline: float | None = None,
         route: Route | None = None,
         size: int = 0,
+        quota: Quota | None = None,
+        key: str = "",
     ) -> asyncio.Future[Any]:
         """Have groups decided, or a command executed, by the next call. On a cluster, all are of one slot.
 
-        `size` is how many groups the command decides, if it does. Without a deadline, it is the usual time from now.
+        `size` is how many groups the command decides, if it does. `quota` and `key` are those of a single group that is
+        known to be `mixable`: it need not be found out then. Without a deadline, it is the usual time from now.
         Raises `StoreError`, or the answer does.
         """
         loop = asyncio.get_running_loop()
@@ -114,23 +114,26 @@ class AsyncNode:
         if self.breaker.state != "closed" and not self.breaker.admits(loop.time()):
             raise left_alone(self.name)
         answer: asyncio.Future[Any] = loop.create_future()
-        if not self._woken:
-            self._woken = True
-            self._deadline = loop.time() + self._options.timeout  # of all that join in this tick
-            loop.call_soon(self._depart)
-        self._waiting.append(Waiting(groups, command, answer, deadline or self._deadline, route, size))
+        departures, waiting = self._departures, self.waiting
+        if not departures.woken:
+            departures.wake(loop.time())
+        if not waiting:
+            departures.waited_for[self] = None
+            self._first = copy_context()
+        waiting.append(Waiting(groups, command, answer, deadline or departures.deadline, route, size, quota, key))
         return answer
 
     async def close(self) -> None:
         """Let calls under way end, and give back connections."""
         self._closed = True
-        while self._waiting:
-            answer = self._waiting.popleft().answer
+        self._departures.waited_for.pop(self, None)
+        while self.waiting:
+            answer = self.waiting.popleft().answer
             if not answer.done():
                 answer.set_exception(StoreUnavailable("the store was closed", sent=False))
         if self._loop is not asyncio.get_running_loop():
             return
-        if self._calls:
+        if self.calls:
             self._ended = self._ended or asyncio.Event()
             await self._ended.wait()
         while self._idle:
@@ -143,31 +146,24 @@ class AsyncNode:
             raise RuntimeError("this store belongs to another event loop: make one for each loop")
         self._loop = loop
         self._idle.clear()  # connections of a loop that is gone
-        self._waiting.clear()
-        self._calls.clear()
+        self.waiting.clear()
+        self.calls.clear()
         self._connecting.clear()
-        self._woken = False
-        self._gathering = None
+        self._departures.enter(loop)
 
-    def _depart(self, *, late: bool = False) -> None:
-        """Send off what is waiting, as far as calls are free. A few wait until one returns, or they are `late`."""
-        assert self._loop is not None
-        self._woken = False
-        if self._gathers and self._calls and len(self._waiting) < ENOUGH and not late:
-            if self._gathering is None:
-                self._gathering = self._loop.call_later(GATHER_SECONDS, self._gathered)
-            return
-        if self._gathering is not None:
-            self._gathering.cancel()
-            self._gathering = None
-        while self._waiting and len(self._calls) < self._options.max_in_flight:
+    def depart(self) -> None:
+        """Send off what is waiting, as far as calls are free."""
+        self.held_since = 0.0
+        context = self._first
+        while self.waiting and len(self.calls) < self._options.max_in_flight:
             batch = self._batch()
             if batch.waiting:
-                self._leave(batch)
-
-    def _gathered(self) -> None:
-        self._gathering = None
-        self._depart(late=True)
+                self._leave(batch, context)
+            context = Context()  # who is first of the next has asked in another
+        if self.waiting:
+            self._first = context
+        else:
+            self._departures.waited_for.pop(self, None)
 
     def _batch(self) -> Batch:
         """Those who go with the next call; not those who were cancelled meanwhile, or whose time is up."""
@@ -175,24 +171,25 @@ class AsyncNode:
         now = self._loop.time()
         batch: list[Waiting] = []
         count = size = 0
-        earliest, latest, plain = inf, 0.0, True
-        while self._waiting:
-            waiting = self._waiting[0]
-            groups, command, answer, deadline, route, decided = waiting
+        earliest, latest, alike = inf, 0.0, True
+        shared = self.waiting[0].quota if now >= self._apart_until else None
+        while self.waiting:
+            waiting = self.waiting[0]
+            groups, command, answer, deadline, route, decided, quota, _ = waiting
             count += len(groups) or decided or 1
             if count > self._options.max_batch and batch:
                 break
-            self._waiting.popleft()
+            self.waiting.popleft()
             if deadline <= now:
                 self._expire(answer)
             elif not answer.done():
                 batch.append(waiting)
                 size += len(groups) or decided
-                if command is not None or route is not None:
-                    plain = False
+                if command is not None or (route is not None and (quota is None or quota is not shared)):
+                    alike = False
                 if deadline != latest:
                     earliest, latest = min(earliest, deadline), max(latest, deadline)
-        return Batch(batch, size, latest, earliest, plain)
+        return Batch(batch, size, latest, earliest, alike)
 
     def _expire(self, answer: asyncio.Future[Any]) -> None:
         if not answer.done():
@@ -203,12 +200,14 @@ class AsyncNode:
 
     # Calls
 
-    def _leave(self, batch: Batch) -> None:
+    def _leave(self, batch: Batch, context: Context) -> None:
         """Send a batch off."""
         assert self._loop is not None
         began = self._loop.time()
-        call = _Call(batch, loads_of(batch, mix=began >= self._apart_until), began)
-        self._calls.add(call)
+        loads = loads_of(batch, mix=began >= self._apart_until)
+        call = _Call(batch, loads, began, began + self._usual + GATHER_SECONDS, context)
+        self.calls.add(call)
+        self._departures.calls.add(call)
         if batch.earliest < batch.deadline - GATHER_SECONDS:  # somebody has waited; others go by the clock of the last
             call.timer = self._loop.call_at(batch.earliest, self._watch, call)
         try:
@@ -218,7 +217,7 @@ class AsyncNode:
             if wire is not None:
                 self._send(call, wire)
                 return
-            task = self._loop.create_task(self._connect(call))
+            task = self._loop.create_task(self._connect(call), context=context.copy())
         except BaseException as error:
             self._failed(call, error)
             raise
@@ -288,7 +287,7 @@ class AsyncNode:
             wire.close()
         else:
             self._idle.append(wire)
-        seconds = wire.used - call.began
+        self._usual = seconds = wire.used - call.began
         self.breaker.answered(wire.used, seconds)
         if self._observer is not None:
             tell(self._observer, replies, seconds, call.size, self._options.timeout)
@@ -299,6 +298,7 @@ class AsyncNode:
             wire.close()
             self._refuse_all(call, fault(error, self._options.timeout))
         self._end(call)
+        self._departures.wake(wire.used)
 
     def _failed(self, call: _Call, error: BaseException) -> None:
         """There is no reply, and the connection is closed."""
@@ -314,6 +314,8 @@ class AsyncNode:
         if self._observer is not None:
             self._observer.failed(known, now - call.began, call.size)
         self._end(call)
+        if self._departures.waited_for:
+            self._departures.wake(now)
 
     def _refuse_all(self, call: _Call, error: StoreError) -> None:
         for one in call.waiting:
@@ -321,19 +323,12 @@ class AsyncNode:
                 one.answer.set_exception(error)
 
     def _end(self, call: _Call) -> None:
-        """Once those who were answered have had their turn, and may have joined again, the next call leaves."""
-        assert self._loop is not None
-        self._calls.discard(call)
+        self.calls.discard(call)
+        self._departures.calls.discard(call)
         if call.timer is not None:
             call.timer.cancel()
-        if self._waiting:
-            self._loop.call_soon(self._returned, context=self._nobody)
-        if self._ended is not None and not self._calls:
+        if self._ended is not None and not self.calls:
             self._ended.set()
-
-    def _returned(self) -> None:
-        if self._waiting and not self._woken:
-            self._depart()
 
     def _hand_out(self, load: Load, reply: Any) -> None:
         """The reply to one command, to those who wait for it."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from headgate.core.check import Group
 from headgate.core.key import key
+from headgate.core.quota import Quota
 from headgate.stores.redis import script
 from headgate.stores.redis.node import Parcel
 from headgate.stores.redis.slots import slot_of_key
@@ -23,9 +24,10 @@ class Route(NamedTuple):
 
 
 @lru_cache(maxsize=8_192)
-def route_of(space: str, subject: str) -> Route:
-    """That of a subject in a space."""
-    return Route(slot_of_key(key(space, subject)))
+def place_of(space: str, subject: str) -> tuple[Route, str]:
+    """The route of a subject in a space, and its key."""
+    name = key(space, subject)
+    return Route(slot_of_key(name)), name
 
 
 class Waiting(NamedTuple):
@@ -37,6 +39,8 @@ class Waiting(NamedTuple):
     deadline: float  # on the event loop's clock
     route: Route | None = None
     size: int = 0  # groups that the command decides
+    quota: Quota | None = None  # if it is known that it can go in one command with those of other slots under the same
+    key: str = ""  # of the only check, if it is known
 
 
 class Batch(NamedTuple):
@@ -46,7 +50,7 @@ class Batch(NamedTuple):
     size: int  # groups
     deadline: float  # the latest of theirs
     earliest: float
-    plain: bool  # groups that go together as one command
+    alike: bool  # groups that go together as one command
 
 
 class Load(NamedTuple):
@@ -61,20 +65,21 @@ class Load(NamedTuple):
         if first.command is not None:
             return Parcel(first.command, bool(first.route and first.route.asking))
         if self.mixed:
-            return Parcel(script.encode_mixed(self.groups, now_us))
+            keys = [one.key or one.groups[0].checks[0].key for one in self.waiting]
+            return Parcel(script.encode_mixed(self.groups, now_us, keys))
         return Parcel(script.encode(self.groups, now_us), bool(first.route and first.route.asking))
 
 
 def loads_of(batch: Batch, *, mix: bool) -> list[Load]:
     """Who goes together: those of one slot; and with `mix` those of one quota, if nothing is special about them."""
-    return [_load(batch.waiting)] if batch.plain else list(_loads(batch.waiting, mix=mix))
+    return [_load(batch.waiting)] if batch.alike else list(_loads(batch.waiting, mix=mix))
 
 
 def _loads(batch: list[Waiting], *, mix: bool) -> Iterator[Load]:
     """Not those between whom a command of somebody's goes."""
     loads: dict[Route | int | None, list[Waiting]] = {}
     for waiting in batch:
-        groups, command, _, _, route, _ = waiting
+        groups, command, _, _, route, *_ = waiting
         name: Route | int | None = route
         if command is not None or (route is not None and route.alone):
             yield from map(_load, loads.values())

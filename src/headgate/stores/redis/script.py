@@ -175,12 +175,14 @@ def mixable(group: Group) -> Quota | None:
     return quota if enforced and cost and quota.algorithm in MIXED else None
 
 
-def encode_mixed(groups: Sequence[Group], now_us: int | None) -> Command:
-    """The command that decides `groups` of several slots, all `mixable` and of one quota. Some may be elsewhere."""
-    checks = [group.checks[0] for group in groups]
-    keys = [key(check.space, check.subject) for check in checks]
-    costs = [check.cost for check in checks]
-    cost, quota = costs[0], checks[0].quota
+def encode_mixed(groups: Sequence[Group], now_us: int | None, keys: Sequence[str] = ()) -> Command:
+    """The command that decides `groups` of several slots, all `mixable` and of one quota. Some may be elsewhere.
+
+    `keys` are theirs, if they are known.
+    """
+    keys = keys or [group.checks[0].key for group in groups]
+    costs = [group.checks[0].cost for group in groups]
+    cost, quota = costs[0], groups[0].checks[0].quota
     head = ("EVALSHA", sha((quota.algorithm,), "mixed"), 1, keys[0], "" if now_us is None else now_us)
     tail = (quota.limit, quota.window_us, quota.burst)
     same = costs.count(cost) == len(costs)

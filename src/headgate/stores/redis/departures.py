@@ -1,0 +1,115 @@
+"""When the calls of a store leave: once in a tick of the event loop, for all of its servers. No I/O.
+
+Whoever is answered and asks again does so in the tick after the reply: those who wait leave at the end of that one, and
+not in one more. So a reply wakes this as well as those who waited for it; and whoever asks first, if nothing has.
+
+On a cluster, replies of several servers come one after the other. Each wakes some callers, who go off to all servers:
+left to themselves, calls become small and many. So a few wait for a moment: for a call of their own server's that is
+under way, or for others' that carry many, who will come along. Not for one that takes longer than the last one did: a
+server that has become slow does not hold up the others' callers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sized
+from contextvars import Context
+from typing import Final, Protocol
+
+GATHER_SECONDS: Final = 0.002  # for which a few wait for others, at most, while a call is under way
+ENOUGH: Final = 64  # waiting are not a few
+MANY: Final = 8  # under way to other servers are worth waiting for
+CLOCK_SECONDS: Final = 0.0001  # by which a timer may be early
+
+
+class UnderWay(Protocol):
+    """A call to a server."""
+
+    size: int  # groups
+    expected: float  # at the latest, if the server is as quick as it was; on the event loop's clock
+
+
+class Departing(Protocol):
+    """A server that somebody waits to be taken to."""
+
+    held_since: float  # when the first of those who wait began to wait for others; 0: none does
+
+    @property
+    def waiting(self) -> Sized: ...
+
+    @property
+    def calls(self) -> Sized:
+        """Those under way."""
+
+    def depart(self) -> None:
+        """Send off what is waiting, as far as calls are free."""
+
+
+class Departures:
+    """Those of one store, in one event loop. `gathers`: there are several servers."""
+
+    def __init__(self, timeout: float, *, gathers: bool = False) -> None:
+        self.woken = False  # whether those who wait are about to leave
+        self.deadline = 0.0  # of all that come in this tick
+        self.waited_for: dict[Departing, None] = {}  # servers, in the order in which somebody came
+        self.calls: set[UnderWay] = set()  # to all servers
+        self._timeout = timeout
+        self._gathers = gathers
+        self._turns = 0  # that are to come
+        self._nobody = Context()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None  # is left to run when nobody is held any more
+
+    def enter(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From now on, it is this event loop."""
+        if loop is not self._loop:
+            self._loop = loop
+            self.waited_for.clear()
+            self.calls.clear()
+            self.woken, self._turns, self._timer = False, 0, None
+
+    def wake(self, now: float) -> None:
+        """Those who wait leave once everything has had its turn that is to have one before: those just answered."""
+        assert self._loop is not None
+        self.woken = True
+        self.deadline = now + self._timeout
+        self._turns += 1
+        self._loop.call_soon(self._turn, context=self._nobody)
+
+    def _turn(self) -> None:
+        self._turns -= 1
+        if self._turns:  # others were answered in the same tick, and have theirs after this
+            return
+        self.woken = False
+        if self._gathers and self.calls:
+            self._depart_unless_held()
+        else:
+            for node in tuple(self.waited_for):
+                node.depart()
+
+    def _depart_unless_held(self) -> None:
+        assert self._loop is not None
+        now = self._loop.time()
+        many = sum([call.size for call in self.calls if now < call.expected]) >= MANY
+        for node in tuple(self.waited_for):
+            if len(node.waiting) >= ENOUGH or not (many or node.calls):
+                node.depart()
+                continue
+            if not node.held_since:
+                node.held_since = now
+            if now >= node.held_since + GATHER_SECONDS:
+                node.depart()
+            elif self._timer is None:
+                self._timer = self._loop.call_at(now + GATHER_SECONDS, self._late, context=self._nobody)
+
+    def _late(self) -> None:
+        """Those leave who have waited for others long enough."""
+        assert self._loop is not None
+        self._timer = None
+        now = self._loop.time() + CLOCK_SECONDS
+        for node in tuple(self.waited_for):
+            if node.held_since and now >= node.held_since + GATHER_SECONDS:
+                node.depart()
+        held = [node.held_since for node in self.waited_for if node.held_since]
+        if held:
+            self._timer = self._loop.call_at(min(held) + GATHER_SECONDS, self._late, context=self._nobody)
