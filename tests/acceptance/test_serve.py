@@ -443,15 +443,14 @@ def test_workers_share_the_ports_and_their_metrics(tmp_path: Path) -> None:
         assert service.stop() == 0
 
 
-def test_workers_share_their_counters_by_default(tmp_path: Path) -> None:
+def test_workers_share_their_counters(tmp_path: Path) -> None:
+    """In the store that they have by default, but with a deadline that a busy machine keeps."""
+    counters = tmp_path / "data" / "counters"
     rules = tmp_path / "rules.toml"
     rules.write_text('[[rules]]\nid = "ten"\ndimension = "user"\nlimit = 10\nwindow = "1d"\nfailure_mode = "closed"\n')
-    with running_service(tmp_path, workers=2, rules=rules) as service:
+    with running_service(tmp_path, workers=2, rules=rules, store=f"embedded://{counters}?timeout=10") as service:
         codes = [httpx.post(f"{service.url}/v1/check", json=ALICE).status_code for _ in range(40)]
-        late = codes.count(503)  # checks that a busy machine did not answer in time, and may have charged
-        assert late <= 5
-        assert 10 - late <= codes.count(200) <= 10
-        assert codes.count(429) == 40 - codes.count(200) - late
+        assert codes == [200] * 10 + [429] * 30
         page = httpx.get(f"{service.url}/metrics").text
         counted = dict.fromkeys("01", 0)
         for worker, number in re.findall(r'^headgate_checks_total\{.*worker="(\d)".* (\d+)', page, re.M):
@@ -459,14 +458,12 @@ def test_workers_share_their_counters_by_default(tmp_path: Path) -> None:
         assert sum(counted.values()) == 40
         assert all(counted.values()), "only one of them was asked"
         assert "each counts for itself" not in service.log
-        counters = service.data_dir / "counters"
         processes = [server_pid(counters), keeper_pid(counters)]
         assert tcp_sockets(processes[0]) == set()
         victim = min(worker_pids(service))
         subprocess.run(["kill", "-9", str(victim)], check=True)
         until(lambda: victim not in worker_pids(service) and len(worker_pids(service)) == 2)
-        # the count outlives a worker
-        until(lambda: httpx.post(f"{service.url}/v1/check", json=ALICE).status_code == 429)
+        assert httpx.post(f"{service.url}/v1/check", json=ALICE).status_code == 429  # the count outlives a worker
         assert service.stop() == 0
     until(lambda: not any(map(lives, processes)))
 
