@@ -27,6 +27,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from tests.warm import Process
+
 OVERRIDE = "HEADGATE_TEST_REDIS_SERVER"
 START_SECONDS = 10.0
 PORTS = range(10_000, 20_000)  # those that are ours to give
@@ -97,7 +99,7 @@ def _is_free(port: int) -> bool:
     return False
 
 
-def gone(process: subprocess.Popen[bytes], seconds: float) -> None:
+def gone(process: Process, seconds: float) -> None:
     """Wait for a process that was told to end; kill it if it does not."""
     try:
         process.wait(seconds)

@@ -24,6 +24,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from headgate._version import __version__
 from headgate.service.protos import rate_limiter_pb2 as messages
 from headgate.service.sockets import allow_many
+from tests import warm
 from tests.embedded import keeper_pid, lives, server_pid, tcp_sockets
 from tests.postgres import Postgres
 from tests.service import COMMAND, Service, environment, running_service
@@ -37,15 +38,8 @@ RULES = '[[rules]]\nid = "{name}"\nlimit = {limit}\nwindow = "1h"\n'
 
 def refused(*flags: str, cwd: Path, **settings: Any) -> tuple[int, str]:
     """The exit code and the message of a service that does not start."""
-    done = subprocess.run(
-        [*COMMAND, "serve", *flags],
-        cwd=cwd,
-        env=environment({"data_dir": cwd / "data", **settings}),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    environ = environment({"data_dir": cwd / "data", **settings})
+    done = warm.run("headgate", ["serve", *flags], cwd=cwd, env=environ, timeout=60)
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
     return done.returncode, done.stderr
