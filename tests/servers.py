@@ -135,7 +135,7 @@ class Server:
 
     def client(self) -> redis.Redis:
         """An ordinary client, for looking at what is there."""
-        return redis.Redis(port=self.port, retry=Retry(NoBackoff(), 0))
+        return redis.Redis(port=self.port, retry=Retry(NoBackoff(), 0), driver_info=None)
 
     def command(self, directory: str, log: Path) -> list[str]:
         """What starts it."""
