@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import ssl
 from collections.abc import Iterator
 from functools import cache
@@ -12,6 +13,7 @@ import httpx
 import pytest
 import redis
 
+from headgate.db import migrate
 from tests.postgres import Postgres
 from tests.servers import Server, binaries
 
@@ -76,3 +78,21 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/rules.db"
     url: str = request.getfixturevalue("postgres_url")
     return url
+
+
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite database with Headgate's tables, to be copied: that is quicker than to make them."""
+    file: Path = tmp_path_factory.mktemp("migrated") / "rules.db"
+    migrate(f"sqlite:///{file}")
+    return file
+
+
+@pytest.fixture
+def migrated_url(database_url: str, tmp_path: Path, migrated_file: Path) -> str:
+    """The same with Headgate's tables in it, which are empty."""
+    if database_url.startswith("sqlite:"):
+        shutil.copy(migrated_file, tmp_path / "rules.db")
+    else:
+        migrate(database_url)
+    return database_url
