@@ -24,6 +24,7 @@ CONTEXT.set_forkserver_preload(  # here alone: the last who sets it would be the
         "alembic.command",
         "fastapi",
         "flask",
+        "gunicorn.app.wsgiapp",
         "headgate.audit.auditor",
         "headgate.cli.app",
         "headgate.http.asgi",
