@@ -21,6 +21,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt scripts/setup
 serve: setup ## Run the service here, in memory and on SQLite, with sample rules. SERVE='--flag …' adds flags.
 	@$(BIN)/headgate serve --data-dir .data --hints $(SERVE)
 
+test: export PYTHONDONTWRITEBYTECODE := # tests start hundreds of processes: each would compile everything anew
 test: setup check ## Lint, types, and all tests on real servers.
 	$(BIN)/pytest $(SHARED)
 

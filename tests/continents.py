@@ -176,6 +176,14 @@ class Continents:
                     client.flushall()
 
     def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _start(self) -> None:
         for server in self.servers.values():
             self._stack.enter_context(server)
         for here in NAMES:
@@ -183,7 +191,6 @@ class Continents:
                 if here != there:
                     far = Far(self.servers[there].port, self._apart)
                     self.links[here, there] = self._stack.enter_context(far)
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self._stack.close()

@@ -7,15 +7,18 @@ that Headgate works on).
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
@@ -24,9 +27,15 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from tests.warm import Process
+
 OVERRIDE = "HEADGATE_TEST_REDIS_SERVER"
 START_SECONDS = 10.0
+PORTS = range(10_000, 20_000)  # those that are ours to give
+BUS = 10_000  # a server of a cluster also takes the port that is so much higher
 _CHANCE = random.SystemRandom()  # the tests of several processes look for ports at the same time
+_GIVEN: set[int] = set()  # ports, by this process
+_GIVING = threading.Lock()
 
 
 def binaries() -> dict[str, Path]:
@@ -56,15 +65,41 @@ def binaries() -> dict[str, Path]:
 
 
 def free_port() -> int:
-    """A port that is not in use, below those that the system gives to clients: no connection takes it meanwhile."""
-    while True:
-        port = _CHANCE.randrange(10_000, 32_768)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
+    """A port that nobody else has, or is given while this process lives; nor has anybody the one for a cluster's bus.
+
+    Both are below those that the system gives to clients: no connection takes them meanwhile.
+    """
+    with _GIVING:
+        while True:
+            port = _CHANCE.choice(PORTS)
+            if port not in _GIVEN and _reserved(port) and _is_free(port) and _is_free(port + BUS):
+                _GIVEN.add(port)
+                return port
 
 
-def gone(process: subprocess.Popen[bytes], seconds: float) -> None:
+def _reserved(port: int) -> bool:
+    """Whether no other process has been given it: each of them locks a byte of a file, for as long as it lives."""
+    try:
+        fcntl.lockf(_ledger(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except OSError:
+        return False
+    return True
+
+
+@cache
+def _ledger() -> int:
+    """The file of those locks. It stays open: to close it would give them up."""
+    return os.open(Path(tempfile.gettempdir(), f"headgate-ports-{os.getuid()}"), os.O_RDWR | os.O_CREAT, 0o600)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe, suppress(OSError):
+        probe.bind(("127.0.0.1", port))
+        return True
+    return False
+
+
+def gone(process: Process, seconds: float) -> None:
     """Wait for a process that was told to end; kill it if it does not."""
     try:
         process.wait(seconds)
@@ -100,7 +135,7 @@ class Server:
 
     def client(self) -> redis.Redis:
         """An ordinary client, for looking at what is there."""
-        return redis.Redis(port=self.port, retry=Retry(NoBackoff(), 0))
+        return redis.Redis(port=self.port, retry=Retry(NoBackoff(), 0), driver_info=None)
 
     def command(self, directory: str, log: Path) -> list[str]:
         """What starts it."""
@@ -141,7 +176,11 @@ class Server:
             self._process = None
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -1,6 +1,6 @@
 """The real service for tests and benchmarks: `headgate serve` as a process, on free ports of loopback.
 
-with running_service(tmp_path) as service:
+with warm_service(tmp_path) as service:
     httpx.post(f"{service.url}/v1/check", json={"user": "alice"})
 """
 
@@ -12,12 +12,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit
+
+from tests.warm import Process, Warm
 
 START_SECONDS = 60.0  # on a busy machine
 STOP_SECONDS = 40.0
@@ -34,7 +36,7 @@ class Service:
     url: str  # without a slash at its end
     grpc_address: str
     admin_token: str
-    process: subprocess.Popen[bytes]
+    process: Process
     data_dir: Path
     log_file: Path
     secrets: list[str] = field(default_factory=list)  # what its log must not show; those of its settings are among them
@@ -66,21 +68,41 @@ def environment(settings: Mapping[str, Any], base: Mapping[str, str] | None = No
     return kept | {f"HEADGATE_{name.upper()}": str(value) for name, value in settings.items()}
 
 
-@contextmanager
-def running_service(tmp_path: Path, *flags: str, **settings: Any) -> Iterator[Service]:
-    """A service with these settings: `running_service(tmp_path, store=url, workers=2)`.
+def running_service(tmp_path: Path, *flags: str, **settings: Any) -> AbstractContextManager[Service]:
+    """A service with these settings, started by its command: `running_service(tmp_path, store=url, workers=2)`.
 
     In memory, on SQLite in `tmp_path/data`, with the sample rules, on any free ports, unless told. Another one on the
     same `tmp_path` finds what the first has left. What it logged is shown if it does not start. Stopped at the end, if
     it has not been; and then its log is looked at, which must not show any secret.
     """
+    return _served(_started, tmp_path, flags, settings)
+
+
+def warm_service(tmp_path: Path, *flags: str, **settings: Any) -> AbstractContextManager[Service]:
+    """The same where it does not matter how it was started: it has not to import what it needs."""
+    return _served(_forked, tmp_path, flags, settings)
+
+
+def _started(tmp_path: Path, arguments: list[str], env: dict[str, str], log: BinaryIO) -> Process:
+    return subprocess.Popen([*COMMAND, *arguments], cwd=tmp_path, env=env, stdout=log, stderr=subprocess.STDOUT)
+
+
+def _forked(tmp_path: Path, arguments: list[str], env: dict[str, str], log: BinaryIO) -> Process:
+    return Warm("headgate", arguments, cwd=tmp_path, env=env, out=log.fileno(), err=log.fileno())
+
+
+@contextmanager
+def _served(
+    start: Callable[[Path, list[str], dict[str, str], BinaryIO], Process],
+    tmp_path: Path,
+    flags: tuple[str, ...],
+    settings: dict[str, Any],
+) -> Iterator[Service]:
     data_dir = Path(settings.setdefault("data_dir", tmp_path / "data"))
     settings = {"http_address": "127.0.0.1:0", "grpc_address": "127.0.0.1:0", "drain_delay": 0, **settings}
     log_file = tmp_path / "service.log"
     with log_file.open("wb") as log:
-        process = subprocess.Popen(
-            [*COMMAND, "serve", *flags], cwd=tmp_path, env=environment(settings), stdout=log, stderr=subprocess.STDOUT
-        )
+        process = start(tmp_path, ["serve", *flags], environment(settings), log)
     try:
         http, grpc = _addresses(process, log_file)
         scheme = "https" if "tls_certificate" in settings else "http"
@@ -104,7 +126,7 @@ def _secrets(admin_token: str, settings: Mapping[str, Any]) -> list[str]:
     return [secret for secret in (admin_token, settings.get("data_token"), *passwords) if secret]
 
 
-def _addresses(process: subprocess.Popen[bytes], log_file: Path) -> tuple[str, str]:
+def _addresses(process: Process, log_file: Path) -> tuple[str, str]:
     deadline = time.monotonic() + START_SECONDS
     while True:
         log = log_file.read_text()

@@ -11,7 +11,7 @@ from typing import Self
 
 import redis
 
-from tests.servers import Server, binaries, free_port
+from tests.servers import Server, binaries
 from tests.waiting import until
 
 SERVICE = "headgate"
@@ -84,6 +84,14 @@ class SentinelTrio:
             return bool(client.info("replication").get("master_link_status") == "up")
 
     def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _start(self) -> None:
         for server in self.servers:
             self._stack.enter_context(server)
         with self.servers[1].client() as client:
@@ -94,7 +102,6 @@ class SentinelTrio:
         for sentinel in self.sentinels:
             with sentinel.client() as client:
                 client.execute_command("SENTINEL", "SET", SERVICE, "down-after-milliseconds", DOWN_AFTER_MS)
-        return self
 
     def __exit__(self, *exc: object) -> None:
         for server in (*self.servers, *self.sentinels):
@@ -113,12 +120,10 @@ class Cluster:
             *("--repl-diskless-sync-delay", "0"),
             *options,
         )
-        bus = "--cluster-port"
         # Those who elect a master wait until the disk has noted that, and so does everybody whom they serve.
         disk = MEMORY if Path(MEMORY).is_dir() else None
         self.masters, self.replicas = (
-            [Server(binary, (*options, bus, str(free_port())), disk=disk) for _ in range(count)]
-            for count in (3, 3 if replicas else 0)
+            [Server(binary, options, disk=disk) for _ in range(count)] for count in (3, 3 if replicas else 0)
         )
         self._stack = ExitStack()
 
@@ -175,6 +180,14 @@ class Cluster:
                 client.flushall()
 
     def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _start(self) -> None:
         for server in self.servers:
             self._stack.enter_context(server)
         share = 16_384 // 3 + 1
@@ -185,13 +198,12 @@ class Cluster:
                 )
         with self.masters[0].client() as client:
             for server in self.servers[1:]:
-                client.execute_command("CLUSTER", "MEET", "127.0.0.1", server.port, server.options[-1])
+                client.execute_command("CLUSTER", "MEET", "127.0.0.1", server.port)
         for master, replica in zip(self.masters, self.replicas, strict=False):
             master_id = self.node_id(master)
             with replica.client() as client:
                 until(lambda: client.execute_command("CLUSTER", "REPLICATE", master_id), "a replica")  # noqa: B023
         until(self.healthy, "a cluster of three")
-        return self
 
     def __exit__(self, *exc: object) -> None:
         for server in self.servers:

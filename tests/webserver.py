@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.servers import free_port, gone
+from tests.warm import Process, Warm
 
 ROOT = Path(__file__).parent.parent
 START_SECONDS = 30.0
@@ -26,6 +27,7 @@ COMMANDS: Mapping[str, str] = {
     "hypercorn": "hypercorn --bind 127.0.0.1:{port} --log-level warning {app}",
     "gunicorn": "gunicorn --bind 127.0.0.1:{port} --log-level warning --workers 1 --threads 4 {app}",
 }
+WARM = ("uvicorn", "gunicorn")  # those that are quick to start once Python has imported them
 
 
 def stay_clear_of_the_hour(seconds: float = 20) -> None:
@@ -39,24 +41,27 @@ def stay_clear_of_the_hour(seconds: float = 20) -> None:
 def serving(server: str, app: str, *options: str, env: Mapping[str, str] | None = None) -> Iterator[str]:
     """A server with this app, and its base URL. It has the environment of the test, and `env`."""
     port = free_port()
-    command = [sys.executable, "-m", *COMMANDS[server].format(port=port, app=app).split(), *options]
-    with running(command, port, env=env):
+    module, *arguments = [*COMMANDS[server].format(port=port, app=app).split(), *options]
+    with running([sys.executable, "-m", module, *arguments], port, env=env, warm=module in WARM):
         yield f"http://127.0.0.1:{port}"
 
 
 @contextmanager
 def running(
-    command: list[str], port: int, *, env: Mapping[str, str] | None = None
-) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that listens on a port of loopback. What it printed is told if it does not start."""
+    command: list[str], port: int, *, env: Mapping[str, str] | None = None, warm: bool = False
+) -> Iterator[Process]:
+    """A process that listens on a port of loopback. What it printed is told if it does not start.
+
+    `warm`: the command is `python -m module …`, and is done by a process that need not import what it needs.
+    """
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
     with tempfile.TemporaryFile() as printed:
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
-            stdout=printed,
-            stderr=subprocess.STDOUT,
-        )
+        process: Process
+        if warm:
+            output = printed.fileno()
+            process = Warm(command[2], command[3:], cwd=ROOT, env=environ, out=output, err=output)
+        else:
+            process = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=printed, stderr=subprocess.STDOUT)
         try:
             deadline = time.monotonic() + START_SECONDS
             while not _listens(port):

@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from tests.acceptance.apps.rules import CHUNK, MANY
+from tests.waiting import until
 from tests.webserver import serving
 
 FIELDS = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "RateLimit-Policy", "RateLimit")
@@ -94,9 +95,7 @@ class Suite:
     def test_bodies_are_closed(self, client: httpx.Client, tmp_path: Path) -> None:
         file = tmp_path / "closed"
         assert client.get("/closing", params={"file": str(file)}).text == "something"
-        deadline = time.monotonic() + 10
-        while not file.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: file.exists() and file.read_text(), "a body that says that it was closed")
         assert file.read_text() == "closed\n"
 
     def test_throttled_requests_leave_at_their_rate(self, client: httpx.Client) -> None:

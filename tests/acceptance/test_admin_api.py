@@ -45,8 +45,8 @@ value = "10.0.0.0/8"
 
 
 @pytest.fixture
-def node(database_url: str) -> Iterator[Served]:
-    with served(database_url) as running:
+def node(migrated_url: str) -> Iterator[Served]:
+    with served(migrated_url) as running:
         yield running
 
 

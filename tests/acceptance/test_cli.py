@@ -10,27 +10,22 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from multiprocessing import get_context
-from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from headgate import __version__
-from headgate.cli import main
 from headgate.rules.sources.file import load
+from tests import warm
 from tests.certificates import Authority
 from tests.servers import free_port
-from tests.service import Service, environment, running_service
+from tests.service import Service, environment, warm_service
 
-WARM: Final = get_context("forkserver")
-WARM.set_forkserver_preload(["headgate.cli.app"])
 SCRIPT: Final = str(Path(sys.executable).with_name("headgate"))
 WAIT_SECONDS: Final = 30.0  # for what comes some moments later
 RULES: Final = """\
@@ -76,34 +71,13 @@ class Cli:
         return ended.stderr.removeprefix("headgate: ").rstrip("\n")
 
     def run(self, *args: str) -> subprocess.CompletedProcess[str]:
-        """In a process of its own, forked from one that has imported what it needs: there are many of them."""
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            process = WARM.Process(target=_command, args=(args, self.environ, DupFd(out.fileno()), DupFd(err.fileno())))
-            process.start()
-            process.join()
-            texts = []
-            for file in (out, err):
-                file.seek(0)
-                texts.append(file.read().decode())
-        assert process.exitcode is not None
-        return subprocess.CompletedProcess(args, process.exitcode, *texts)
-
-
-def _command(args: tuple[str, ...], environ: dict[str, str], out: Any, err: Any) -> None:
-    """`headgate` with these arguments, in this process."""
-    with Path(os.devnull).open() as nothing:
-        os.dup2(nothing.fileno(), 0)
-    os.dup2(out.detach(), 1)
-    os.dup2(err.detach(), 2)
-    os.environ.clear()
-    os.environ.update(environ)
-    sys.argv = [SCRIPT, *args]
-    main()
+        """In a process of its own."""
+        return warm.run("headgate", args, cwd=Path.cwd(), env=self.environ)
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with running_service(tmp_path_factory.mktemp("service")) as service:
+    with warm_service(tmp_path_factory.mktemp("service")) as service:
         yield service
 
 
@@ -380,7 +354,7 @@ class TestTop:
         cli = Cli(server=f"http://127.0.0.1:{port}", data_dir=tmp_path / "data")
         with terminal(cli, "top", "--interval", "0.1") as shown:
             shown.until("trying again: no service answers at")
-            with running_service(tmp_path, http_address=f"127.0.0.1:{port}"):
+            with warm_service(tmp_path, http_address=f"127.0.0.1:{port}"):
                 shown.until("0.0 refused/s", "no checks yet")
                 assert cli("top", "--once", "--interval", "0.1") == "no checks yet\n"
             shown.until("trying again: ", again=True)
@@ -389,7 +363,7 @@ class TestTop:
 
 
 def test_rules_of_a_file_are_not_applied_and_checks_may_need_a_token(rules_file: Path, tmp_path: Path) -> None:
-    with running_service(tmp_path, rules=rules_file, data_token="data-token-of-tests") as service:
+    with warm_service(tmp_path, rules=rules_file, data_token="data-token-of-tests") as service:
         admin = Cli(server=service.url, data_dir=service.data_dir)
         assert f"the rules are in the file {rules_file}" in admin.fault("rules", "apply", str(rules_file))
         assert [rule["id"] for rule in admin.json("rules", "list")] == ["search", "trial"]
@@ -404,7 +378,7 @@ def test_tls_with_certificates_of_both_sides(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.certified("server")
     files = {"tls_certificate": certificate, "tls_key": key, "tls_client_ca": authority.file}
-    with running_service(tmp_path, **files) as service:
+    with warm_service(tmp_path, **files) as service:
         cli = Cli(server=service.url, data_dir=service.data_dir)
         assert cli.fault("check", "alice").startswith(f"{service.url}: its certificate is not trusted: ")
         assert service.url in cli.fault("check", "alice", "--ca", str(authority.file))  # it asks for ours

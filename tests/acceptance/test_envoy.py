@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.envoy import envoy
-from tests.service import Service, running_service
+from tests.service import Service, warm_service
 from tests.webserver import serving, stay_clear_of_the_hour
 
 RULES = """
@@ -57,7 +57,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
     stay_clear_of_the_hour()
     rules = tmp_path / "rules.toml"
     rules.write_text(RULES)
-    with running_service(tmp_path, rules=str(rules)) as service:
+    with warm_service(tmp_path, rules=str(rules)) as service:
         yield service
 
 

@@ -24,9 +24,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from headgate._version import __version__
 from headgate.service.protos import rate_limiter_pb2 as messages
 from headgate.service.sockets import allow_many
+from tests import warm
 from tests.embedded import keeper_pid, lives, server_pid, tcp_sockets
 from tests.postgres import Postgres
-from tests.service import COMMAND, Service, environment, running_service
+from tests.service import COMMAND, Service, environment, running_service, warm_service
 from tests.waiting import until
 
 LATEST = 30.0  # seconds after which a test gives up
@@ -37,15 +38,8 @@ RULES = '[[rules]]\nid = "{name}"\nlimit = {limit}\nwindow = "1h"\n'
 
 def refused(*flags: str, cwd: Path, **settings: Any) -> tuple[int, str]:
     """The exit code and the message of a service that does not start."""
-    done = subprocess.run(
-        [*COMMAND, "serve", *flags],
-        cwd=cwd,
-        env=environment({"data_dir": cwd / "data", **settings}),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    environ = environment({"data_dir": cwd / "data", **settings})
+    done = warm.run("headgate", ["serve", *flags], cwd=cwd, env=environ, timeout=60)
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
     return done.returncode, done.stderr
@@ -144,7 +138,7 @@ def test_refusals_become_events(service: Service) -> None:
 def test_a_rules_file_is_the_only_source_and_followed(tmp_path: Path) -> None:
     file = tmp_path / "rules.toml"
     file.write_text(RULES.format(name="of-the-file", limit=5))
-    with running_service(tmp_path, rules=file) as service:
+    with warm_service(tmp_path, rules=file) as service:
 
         def limit() -> int:
             return int(httpx.post(f"{service.url}/v1/peek", json=ALICE).json()["limit"])
@@ -165,7 +159,7 @@ def test_a_rules_file_is_the_only_source_and_followed(tmp_path: Path) -> None:
 def test_sighup_reads_the_rules_again_and_ends_nothing(tmp_path: Path) -> None:
     file = tmp_path / "rules.toml"
     file.write_text(RULES.format(name="r", limit=5))
-    with running_service(tmp_path, rules=file) as service:
+    with warm_service(tmp_path, rules=file) as service:
         file.write_text("[[rules]]\nid = 'r'\nlimit = -1\nwindow = 1\n")
         service.process.send_signal(signal.SIGHUP)
         until(lambda: "is not good" in service.log)
@@ -261,11 +255,11 @@ def test_without_postgresql_it_starts_by_the_last_good_rules_and_catches_up(tmp_
     assert "there are no rules of an earlier run" in said
     rule = {"id": "mine", "limit": 2, "window": "1h", "dimension": "tenant"}
     with server:
-        with running_service(tmp_path, database_url=server.url) as first:
+        with warm_service(tmp_path, database_url=server.url) as first:
             assert httpx.post(f"{first.url}/api/v1/rules", json=rule, headers=first.headers).status_code == 201
             assert first.stop() == 0
         server.stop()
-        with running_service(tmp_path, database_url=server.url) as second:
+        with warm_service(tmp_path, database_url=server.url) as second:
             checks = [httpx.post(f"{second.url}/v1/check", json={"tenant": "t"}) for _ in range(3)]
             assert [one.status_code for one in checks] == [200, 200, 429]
             ready = httpx.get(f"{second.url}/readyz")
@@ -283,7 +277,7 @@ def test_without_postgresql_it_starts_by_the_last_good_rules_and_catches_up(tmp_
 def test_with_a_rules_file_it_starts_without_any_database(tmp_path: Path) -> None:
     file = tmp_path / "rules.toml"
     file.write_text(RULES.format(name="r", limit=5))
-    with running_service(tmp_path, rules=file, database_url=Postgres().url) as service:
+    with warm_service(tmp_path, rules=file, database_url=Postgres().url) as service:
         assert httpx.post(f"{service.url}/v1/check", json=ALICE).json()["limit"] == 5
 
 
@@ -292,7 +286,7 @@ def test_with_a_rules_file_it_starts_without_any_database(tmp_path: Path) -> Non
 
 def test_two_thousand_idle_and_slow_connections_are_nobodys_problem(tmp_path: Path) -> None:
     allow_many()
-    with running_service(tmp_path) as service, ExitStack() as stack:
+    with warm_service(tmp_path) as service, ExitStack() as stack:
         host, port = service.url.removeprefix("http://").split(":")
         for number in range(2_000):
             slow = stack.enter_context(socket.create_connection((host, int(port)), timeout=LATEST))
@@ -358,7 +352,7 @@ class Load:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_stop_under_load_fails_no_call(tmp_path: Path, workers: int) -> None:
-    with running_service(tmp_path, drain_delay="300ms", workers=workers) as service:
+    with warm_service(tmp_path, drain_delay="300ms", workers=workers) as service:
         load = Load(service)
         assert asyncio.run(load.stopped_under(8, signal.SIGTERM)) == 0
         assert load.failed == []
@@ -376,7 +370,7 @@ def begun(service: Service) -> socket.socket:
 
 
 def test_what_has_begun_is_answered_and_nobody_else(tmp_path: Path) -> None:
-    with running_service(tmp_path, drain_delay="1s") as service, begun(service) as client:
+    with warm_service(tmp_path, drain_delay="1s") as service, begun(service) as client:
         service.process.send_signal(signal.SIGTERM)
         until(lambda: httpx.get(f"{service.url}/readyz").status_code == 503)
         assert health(service.grpc_address) == health_pb2.HealthCheckResponse.NOT_SERVING
@@ -399,7 +393,7 @@ def test_what_has_begun_is_answered_and_nobody_else(tmp_path: Path) -> None:
 
 
 def test_what_takes_too_long_is_cut_off(tmp_path: Path) -> None:
-    with running_service(tmp_path, drain_timeout="200ms") as service, begun(service) as client:
+    with warm_service(tmp_path, drain_timeout="200ms") as service, begun(service) as client:
         assert service.stop() == 0
         assert client.recv(1) == b""
         assert "1 connections were cut off" in service.log
@@ -407,7 +401,7 @@ def test_what_takes_too_long_is_cut_off(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_second_signal_stops_it_at_once(tmp_path: Path, workers: int) -> None:
-    with running_service(tmp_path, drain_delay="5m", workers=workers) as service, begun(service):
+    with warm_service(tmp_path, drain_delay="5m", workers=workers) as service, begun(service):
         service.process.send_signal(signal.SIGINT)
         until(lambda: service.log.count("stopping") == workers)
         assert service.stop(signal.SIGINT) == 1
@@ -430,7 +424,7 @@ def _command_line(pid: str) -> bytes:
 
 
 def test_workers_share_the_ports_and_their_metrics(tmp_path: Path) -> None:
-    with running_service(tmp_path, workers=2, store="memory://") as service:
+    with warm_service(tmp_path, workers=2, store="memory://") as service:
         assert "2 workers with counters in memory: each counts for itself" in service.log
         for _ in range(20):  # on connections of their own, which the kernel spreads
             assert httpx.post(f"{service.url}/v1/check", json=ALICE).status_code == 200
@@ -443,15 +437,14 @@ def test_workers_share_the_ports_and_their_metrics(tmp_path: Path) -> None:
         assert service.stop() == 0
 
 
-def test_workers_share_their_counters_by_default(tmp_path: Path) -> None:
+def test_workers_share_their_counters(tmp_path: Path) -> None:
+    """In the store that they have by default, but with a deadline that a busy machine keeps."""
+    counters = tmp_path / "data" / "counters"
     rules = tmp_path / "rules.toml"
     rules.write_text('[[rules]]\nid = "ten"\ndimension = "user"\nlimit = 10\nwindow = "1d"\nfailure_mode = "closed"\n')
-    with running_service(tmp_path, workers=2, rules=rules) as service:
+    with warm_service(tmp_path, workers=2, rules=rules, store=f"embedded://{counters}?timeout=10") as service:
         codes = [httpx.post(f"{service.url}/v1/check", json=ALICE).status_code for _ in range(40)]
-        late = codes.count(503)  # checks that a busy machine did not answer in time, and may have charged
-        assert late <= 5
-        assert 10 - late <= codes.count(200) <= 10
-        assert codes.count(429) == 40 - codes.count(200) - late
+        assert codes == [200] * 10 + [429] * 30
         page = httpx.get(f"{service.url}/metrics").text
         counted = dict.fromkeys("01", 0)
         for worker, number in re.findall(r'^headgate_checks_total\{.*worker="(\d)".* (\d+)', page, re.M):
@@ -459,21 +452,19 @@ def test_workers_share_their_counters_by_default(tmp_path: Path) -> None:
         assert sum(counted.values()) == 40
         assert all(counted.values()), "only one of them was asked"
         assert "each counts for itself" not in service.log
-        counters = service.data_dir / "counters"
         processes = [server_pid(counters), keeper_pid(counters)]
         assert tcp_sockets(processes[0]) == set()
         victim = min(worker_pids(service))
         subprocess.run(["kill", "-9", str(victim)], check=True)
         until(lambda: victim not in worker_pids(service) and len(worker_pids(service)) == 2)
-        # the count outlives a worker
-        until(lambda: httpx.post(f"{service.url}/v1/check", json=ALICE).status_code == 429)
+        assert httpx.post(f"{service.url}/v1/check", json=ALICE).status_code == 429  # the count outlives a worker
         assert service.stop() == 0
     until(lambda: not any(map(lives, processes)))
 
 
 def test_one_process_may_have_an_embedded_store_too_and_mends_it(tmp_path: Path) -> None:
     counters = tmp_path / "c"
-    with running_service(tmp_path, store=f"embedded://{counters}?timeout=10") as service:
+    with warm_service(tmp_path, store=f"embedded://{counters}?timeout=10") as service:
         assert httpx.post(f"{service.url}/v1/check", json=ALICE).json()["reason"] == "within_limit"
         server = server_pid(counters)
         os.kill(keeper_pid(counters), signal.SIGKILL)

@@ -13,7 +13,7 @@ import pytest
 from headgate.service.protos import rate_limiter_pb2 as messages
 from tests.acceptance.test_serve import ALICE, LATEST, check_method, refused
 from tests.certificates import Authority
-from tests.service import Service, running_service
+from tests.service import Service, warm_service
 from tests.waiting import until
 
 
@@ -46,7 +46,7 @@ def fails(call: Callable[[], object]) -> bool:
 def test_both_ports_and_new_certificates(tmp_path: Path) -> None:
     first, second = Authority(tmp_path, "first"), Authority(tmp_path, "second")
     certificate, key = first.certified("server")
-    with running_service(tmp_path, tls_certificate=certificate, tls_key=key) as service:
+    with warm_service(tmp_path, tls_certificate=certificate, tls_key=key) as service:
         assert service.url.startswith("https://")
         assert by_http(service, first.client_context()) == 200
         assert by_grpc(service, first)
@@ -74,7 +74,7 @@ def test_clients_need_certificates_of_their_authority(tmp_path: Path) -> None:
     good, bad = ours.certified("client"), theirs.certified("stranger")
     settings = {"tls_certificate": certificate, "tls_key": key, "tls_client_ca": ours.file}
     # Others than this machine may be served: certificates tell who they are.
-    with running_service(tmp_path, http_address="0.0.0.0:0", **settings) as service:
+    with warm_service(tmp_path, http_address="0.0.0.0:0", **settings) as service:
         service.url = service.url.replace("0.0.0.0", "127.0.0.1")
         assert by_http(service, ours.client_context(good)) == 200
         assert by_grpc(service, ours, good)

@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from tests.postgres import Postgres
-from tests.service import Service, running_service
+from tests.service import Service, warm_service
 from tests.waiting import until
 
 WRITERS = 5
@@ -192,7 +192,7 @@ def killed_again_and_again(tmp_path: Path, rounds: int, **settings: Any) -> int:
     hammer = Hammer()
     writers: list[Writer] = []
     for _ in range(rounds):
-        with running_service(tmp_path, **settings) as service:
+        with warm_service(tmp_path, **settings) as service:
             if not writers:
                 with client_of(service, service.admin_token) as client:
                     for number in range(WRITERS):
@@ -201,7 +201,7 @@ def killed_again_and_again(tmp_path: Path, rounds: int, **settings: Any) -> int:
                         writers.append(Writer(f"w{number}", token))
             look(service, writers)
             kill_while_written(service, writers, hammer, random.randrange(50, 75))
-    with running_service(tmp_path, **settings) as service:
+    with warm_service(tmp_path, **settings) as service:
         look(service, writers)
         with client_of(service, service.admin_token) as client:
 

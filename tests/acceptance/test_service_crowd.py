@@ -10,7 +10,7 @@ import httpx
 
 from headgate.service.protos import rate_limiter_pb2 as rl
 from tests.crowd import crowded
-from tests.service import Service, running_service
+from tests.service import Service, warm_service
 from tests.waiting import until
 
 STUCK = 60.0
@@ -26,7 +26,7 @@ def connections(service: Service) -> int:
 
 
 def test_a_crowd_is_cut_off_in_time_and_others_are_served(tmp_path: Path) -> None:
-    with running_service(tmp_path) as service:
+    with warm_service(tmp_path) as service:
         before_kb, before = memory_kb(service), connections(service)
         http, ask = service.url.removeprefix("http://"), rl.CheckRequest(identifier="u", cost=0).SerializeToString()
         with crowded(http, service.grpc_address, idle=1_000, slow=500, silent=500) as crowd:

@@ -18,7 +18,7 @@ from headgate.service.protos import rate_limiter_pb2 as rl
 from headgate.service.protos import rls_pb2 as rls
 from tests.acceptance.test_serve import worker_pids
 from tests.servers import Server, binaries
-from tests.service import Service, running_service
+from tests.service import Service, warm_service
 from tests.waiting import until
 
 STUCK = 60.0
@@ -62,7 +62,7 @@ def code_of(channel: grpc.Channel, path: str, message: Any) -> grpc.StatusCode:
 
 def test_redis_goes_and_comes_back(tmp_path: Path, redis: Server) -> None:
     with (
-        running_service(tmp_path, store=url_of(redis)) as service,
+        warm_service(tmp_path, store=url_of(redis)) as service,
         httpx.Client(base_url=service.url, timeout=STUCK) as client,
         grpc.insecure_channel(service.grpc_address) as channel,
     ):
@@ -103,7 +103,7 @@ def test_redis_goes_and_comes_back(tmp_path: Path, redis: Server) -> None:
 
 def test_a_redis_that_is_away_at_the_start_is_told_of_before_anybody_asks(tmp_path: Path) -> None:
     redis = Server(binaries()["valkey"])
-    with running_service(tmp_path, store=f"{redis.url}?timeout=5") as service:
+    with warm_service(tmp_path, store=f"{redis.url}?timeout=5") as service:
         until(lambda: ready(service) == (200, "degraded"))
         assert "the store cannot be reached yet" in service.log
         with redis:
@@ -115,7 +115,7 @@ def test_a_redis_that_is_away_at_the_start_is_told_of_before_anybody_asks(tmp_pa
 def test_a_rules_file_that_breaks_and_is_mended(tmp_path: Path) -> None:
     file = tmp_path / "rules.toml"
     file.write_text(RULES.format(limit=5))
-    with running_service(tmp_path, rules=file) as service:
+    with warm_service(tmp_path, rules=file) as service:
 
         def limit() -> int:
             return int(httpx.post(f"{service.url}/v1/peek", json={"user": "u"}, **OPTIONS).json()["limit"])
@@ -134,12 +134,12 @@ def test_a_rules_file_that_breaks_and_is_mended(tmp_path: Path) -> None:
 
 
 def test_the_last_good_rules_are_not_those_of_another_database(tmp_path: Path) -> None:
-    with running_service(tmp_path) as service:
+    with warm_service(tmp_path) as service:
         until((service.data_dir / "rules-last-good.toml").exists)
     misspelt = f"sqlite:///{tmp_path}/misspelt/headgate.db"
     with (
         pytest.raises(RuntimeError, match="there are no rules of an earlier run") as caught,
-        running_service(tmp_path, database_url=misspelt),
+        warm_service(tmp_path, database_url=misspelt),
     ):
         pass
     assert "are of another database" in str(caught.value)
@@ -148,7 +148,7 @@ def test_the_last_good_rules_are_not_those_of_another_database(tmp_path: Path) -
 def test_two_workers_on_one_redis_count_together_also_when_one_is_killed(tmp_path: Path, redis: Server) -> None:
     file = tmp_path / "rules.toml"
     file.write_text(RULES.format(limit=60))
-    with running_service(tmp_path, rules=file, store=url_of(redis), workers=2) as service:
+    with warm_service(tmp_path, rules=file, store=url_of(redis), workers=2) as service:
 
         def check(_: int) -> int:
             """On a connection of its own, which the kernel gives to either. 0: that worker is no more."""

@@ -15,7 +15,7 @@ import pytest
 
 from headgate.service.protos import rate_limiter_pb2 as rl
 from headgate.service.protos import rls_pb2 as rls
-from tests.service import Service, running_service
+from tests.service import Service, warm_service
 from tests.waiting import until
 
 STUCK = 60.0
@@ -32,7 +32,7 @@ DATA = ("/v1/check", "/v1/check/batch", "/v1/peek", "/v1/reset")
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with running_service(tmp_path_factory.mktemp("input")) as service:
+    with warm_service(tmp_path_factory.mktemp("input")) as service:
         yield service
         unexpected = [line for line in service.log.splitlines() if json.loads(line)["level"] not in ("info", "debug")]
         assert unexpected == []  # nobody can fill the log with nonsense
@@ -235,7 +235,7 @@ def test_an_offer_to_go_on_in_another_protocol_is_not_taken(service: Service, up
 
 
 def test_texts_that_databases_cannot_keep_do_not_stop_the_events(tmp_path: Path, postgres_url: str) -> None:
-    with running_service(tmp_path, database_url=postgres_url) as service:
+    with warm_service(tmp_path, database_url=postgres_url) as service:
         for user in ("a\0b", "\U0010ffff", "x" * 100_000, "last"):
             refused = httpx.post(f"{service.url}/v1/check", json={"user": user, "cost": 1_000}, timeout=STUCK)
             assert refused.status_code == 429

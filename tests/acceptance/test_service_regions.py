@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.limiters import calm_window
 from tests.servers import Server
-from tests.service import Service, running_service
+from tests.service import Service, warm_service
 from tests.topologies import topology_binary
 from tests.waiting import until
 
@@ -44,7 +44,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Ser
             urls = {other: one.url for other, one in servers.items()}
             (path / "headgate.toml").write_text(REGION.format(**urls))
             services[name] = stack.enter_context(
-                running_service(path, "--config", "headgate.toml", "--region", name, store=f"{server.url}?timeout=1")
+                warm_service(path, "--config", "headgate.toml", "--region", name, store=f"{server.url}?timeout=1")
             )
         yield services
         for service in services.values():

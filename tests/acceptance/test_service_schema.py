@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 
 from tests.acceptance.test_admin_schema import CHECKS
-from tests.service import Service, running_service
+from tests.service import Service, warm_service
 
 ROUTES = "^/(v1/|healthz|readyz|metrics|api/v1/events|api/v1/changes)"
 EXAMPLES = 15
@@ -50,7 +50,7 @@ class Described:
 @pytest.fixture(scope="module")
 def described(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Described]:
     directory: Path = tmp_path_factory.mktemp("schema")
-    with running_service(directory) as service:
+    with warm_service(directory) as service:
         yield Described(service)
         assert "unexpectedly" not in service.log
 

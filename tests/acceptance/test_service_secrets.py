@@ -11,7 +11,7 @@ import httpx
 from headgate.service.protos import rate_limiter_pb2 as rl
 from headgate.service.protos import rls_pb2 as rls
 from tests.servers import Server, binaries
-from tests.service import running_service
+from tests.service import warm_service
 from tests.waiting import until
 
 STUCK = 60.0
@@ -24,7 +24,7 @@ def test_no_secret_is_anywhere(tmp_path: Path) -> None:
     with Server(sorted(binaries().items())[0][1], options=("--requirepass", PASSWORD)) as redis:
         store = f"redis://:{PASSWORD}@127.0.0.1:{redis.port}/0?timeout=10"
         settings: dict[str, Any] = {"store": store, "data_token": DATA_TOKEN, "log_level": "debug"}
-        with running_service(tmp_path, **settings) as service:
+        with warm_service(tmp_path, **settings) as service:
             service.secrets.append(API_KEY)
             seen = []
             data = {"Authorization": f"Bearer {DATA_TOKEN}"}

@@ -17,7 +17,7 @@ from headgate.service.access import SCOPES
 from headgate.service.protos import rate_limiter_pb2 as rl
 from headgate.service.protos import rls_pb2 as rls
 from headgate.testing import FakeClock
-from tests.service import Service, running_service
+from tests.service import Service, warm_service
 
 STUCK = 60.0
 DATA_TOKEN = "the-data-plane's-own-token"
@@ -97,7 +97,7 @@ class Callers:
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     directory = tmp_path_factory.mktemp("tokens")
-    with running_service(directory, data_token=DATA_TOKEN, reflection="true") as service:
+    with warm_service(directory, data_token=DATA_TOKEN, reflection="true") as service:
         yield service
 
 

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select
 
 from headgate import Rule
-from headgate.db import Changes, Database, Token, Tokens, migrate, schema
+from headgate.db import Changes, Database, Token, Tokens, schema
 from headgate.db.tokens import hash_of
 from headgate.errors import ChangeConflict, DatabaseUnavailable, InvalidRule, NotFound
 from headgate.rules.sources.database import DatabaseSource
@@ -26,9 +26,8 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    migrate(database_url)
-    opened = Database(database_url)
+def database(migrated_url: str) -> Iterator[Database]:
+    opened = Database(migrated_url)
     yield opened
     opened.close()
 
@@ -87,10 +86,10 @@ def test_being_made_and_being_revoked_are_in_the_change_log_once(tokens: Tokens,
     assert not revoked.is_good(revoked.created_us)
 
 
-def test_tokens_change_neither_version_nor_rules(tokens: Tokens, changes: Changes, database_url: str) -> None:
+def test_tokens_change_neither_version_nor_rules(tokens: Tokens, changes: Changes, migrated_url: str) -> None:
     with changes.begin("alice") as change:
         change.create_rule(Rule(id="r", quota="1/s"))
-    source = DatabaseSource(database_url)
+    source = DatabaseSource(migrated_url)
     snapshot, loads = source.holder.current, source.status().loads
     token, _ = create(tokens)
     tokens.revoke(token.id, actor="alice")

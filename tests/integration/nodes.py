@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,19 +13,14 @@ from headgate import Limiter, Rule
 from headgate.db import Changes, migrate
 from headgate.errors import DatabaseError
 from headgate.rules.sources.database import DatabaseSource
-
-# A server that has imported everything forks them: they start quickly, and inherit no threads from pytest.
-context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(
-    ["headgate.rules.sources.database", "headgate.audit.auditor", "tests.integration.nodes"],
-)
+from tests.warm import CONTEXT
 
 
 @contextmanager
 def process(target: Callable[..., None], *arguments: Any) -> Iterator[tuple[ForkServerProcess, Connection]]:
     """A process that runs `target(connection, *arguments)`, and the test's end of its connection."""
-    ours, theirs = context.Pipe()
-    started = context.Process(target=target, args=(theirs, *arguments), daemon=True)
+    ours, theirs = CONTEXT.Pipe()
+    started = CONTEXT.Process(target=target, args=(theirs, *arguments), daemon=True)
     started.start()
     theirs.close()
     try:

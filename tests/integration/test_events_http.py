@@ -21,7 +21,7 @@ from fastapi.responses import JSONResponse
 from headgate import Limiter, Rule
 from headgate.audit.auditor import Auditor
 from headgate.audit.options import AuditOptions
-from headgate.db import Database, migrate
+from headgate.db import Database
 from headgate.db.events import Events
 from headgate.errors import DatabaseError
 from headgate.service.admin.events import COLUMNS, events_router
@@ -63,10 +63,9 @@ def application(database: Database) -> FastAPI:
 
 
 @pytest.fixture
-def database(database_url: str, tmp_path: Path) -> Iterator[Database]:
+def database(migrated_url: str, tmp_path: Path) -> Iterator[Database]:
     """One with three events of each user, a second apart; the last one a shadow's."""
-    migrate(database_url)
-    database = Database(database_url)
+    database = Database(migrated_url)
     clock = FakeClock(START)
     rules = [Rule(id="search", quota="1/day"), Rule(id="try", quota="1/day", dimension="ip", action="log_only")]
     limiter = Limiter(rules, clock=clock)

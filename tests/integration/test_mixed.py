@@ -11,7 +11,7 @@ import pytest
 from headgate import AsyncLimiter, Quota
 from headgate.core.check import Check, Group
 from headgate.core.key import space
-from headgate.stores.redis import script
+from headgate.stores.redis import aio_node, script
 from headgate.stores.redis.slots import slot_of
 from tests.integration.limiters import calm
 from tests.servers import Server
@@ -144,8 +144,11 @@ def test_slots_that_have_moved_unheard_of_are_found(url: str, cluster: Cluster) 
     asyncio.run(main())
 
 
-def test_those_who_come_while_a_call_is_under_way_go_together(url: str, cluster: Cluster) -> None:
+def test_those_who_come_while_a_call_is_under_way_go_together(
+    url: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One after the other, in ticks of their own: not as many calls as there are checks, though calls are free."""
+    monkeypatch.setattr(aio_node, "GATHER_SECONDS", 5.0)  # a moment that a busy machine does not use up by itself
     some = subjects_of(cluster, cluster.masters[0], 24)
 
     async def main() -> None:
@@ -153,13 +156,14 @@ def test_those_who_come_while_a_call_is_under_way_go_together(url: str, cluster:
             await asyncio.gather(*(limiter.check(name) for name in some))
             with cluster.masters[0].client() as client:
                 before = script_calls(cluster.masters[0])
-                client.execute_command("CLIENT", "PAUSE", 300, "ALL")  # nobody is answered
+                client.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")  # no script is executed
                 tasks = []
                 for name in some:
                     tasks.append(asyncio.create_task(limiter.check(name)))
                     await asyncio.sleep(0)
+                client.execute_command("CLIENT", "UNPAUSE")
                 decisions = await asyncio.gather(*tasks)
             assert {MANY - decision.remaining for decision in decisions} == {2}
-            assert script_calls(cluster.masters[0]) - before <= 12
+            assert script_calls(cluster.masters[0]) - before <= 4
 
     asyncio.run(main())

@@ -1,4 +1,7 @@
-"""A client of the service's HTTP API: answers as data, and everything that is none as a `Fault` in plain words."""
+"""A client of the service's HTTP API: answers as data, and everything that is none as a `Fault` in plain words.
+
+httpx is imported by whoever becomes a client, not by all commands: `headgate serve` starts without it.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
-
-import httpx
 
 from headgate._version import __version__
 from headgate.cli import REFUSED
@@ -18,7 +19,11 @@ from headgate.cli.output import Fault
 from headgate.errors import Problem
 from headgate.settings import Address, ClientSettings, variable
 
-TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)  # seconds
+if TYPE_CHECKING:
+    import httpx
+
+CONNECT_TIMEOUT: Final = 5.0  # seconds
+TIMEOUT: Final = 30.0  # seconds for everything else
 PAGE: Final = 500  # entries asked for at once
 TOML: Final = "application/toml"
 
@@ -43,6 +48,8 @@ class Client:
         key: Path | None = None,
         variables: str = variable("admin_token"),
     ) -> None:
+        import httpx  # noqa: PLC0415
+
         self._variables = variables
         self.server = server_url(server)
         headers = {"User-Agent": f"headgate/{__version__}"}
@@ -52,7 +59,7 @@ class Client:
         self._http = httpx.Client(
             base_url=self.server,
             headers=headers,
-            timeout=TIMEOUT,
+            timeout=httpx.Timeout(TIMEOUT, connect=CONNECT_TIMEOUT),
             verify=_trust(ca, certificate, key, needed=self.server.startswith("https:")),
             trust_env=not is_loopback(self.server),  # a proxy cannot reach this machine for us
         )
@@ -135,6 +142,8 @@ class Client:
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
+        import httpx  # noqa: PLC0415
+
         try:
             yield
         except httpx.TransportError as error:
@@ -244,6 +253,8 @@ def _json(response: httpx.Response) -> Any:
 
 
 def _explained(error: httpx.TransportError, server: str) -> str:
+    import httpx  # noqa: PLC0415
+
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):

@@ -6,7 +6,7 @@ import logging
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -14,6 +14,9 @@ from headgate._version import __version__
 from headgate.rules.sources.collection import collection_paused
 from headgate.settings import ADMIN_TOKEN_FILE, Address, Settings, load
 from headgate.telemetry.logs import configure_logging
+
+if TYPE_CHECKING:
+    from headgate.service.process import Addresses
 
 WHERE: Final = "Where it listens"
 WHAT: Final = "What it goes by"
@@ -127,10 +130,7 @@ def serve(
 
 
 def _run(settings: Settings, *, hints: bool) -> None:
-    with collection_paused():
-        from headgate.service import server, supervisor  # noqa: PLC0415 - the other commands need none of it
-
-    def started(addresses: server.Addresses) -> None:
+    def started(addresses: Addresses) -> None:
         if hints or sys.stdout.isatty():
             print(_banner(settings, addresses, hints=hints), flush=True)
         else:
@@ -139,6 +139,8 @@ def _run(settings: Settings, *, hints: bool) -> None:
             log.info("serving: HTTP on %s, gRPC on %s", addresses.http, addresses.grpc)
 
     if settings.workers == 1:
+        with collection_paused():
+            from headgate.service import server  # noqa: PLC0415 - the other commands need none of it
         server.run(settings, started)
         return
     if settings.in_memory:
@@ -147,6 +149,8 @@ def _run(settings: Settings, *, hints: bool) -> None:
             "limit; for one count, leave HEADGATE_STORE (--store) out, or set it to a Redis or Valkey",
             *(settings.workers, settings.workers),
         )
+    with collection_paused():
+        from headgate.service import supervisor  # noqa: PLC0415
     supervisor.run(settings, started)
 
 

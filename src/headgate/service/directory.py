@@ -13,7 +13,7 @@ from headgate.errors import InvalidRule, InvalidSettings
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.sources.export import text_of
 from headgate.rules.sources.file import load
-from headgate.settings import ADMIN_TOKEN_FILE, variable
+from headgate.settings import ADMIN_TOKEN_FILE, Settings, variable
 
 PRIVATE: Final = 0o700
 HEAD: Final = """\
@@ -92,3 +92,8 @@ class DataDirectory:
         except InvalidRule as error:
             log.warning("the last good rules are no good any more: %s", error)
             return None
+
+
+def admin_token(settings: Settings, directory: DataDirectory) -> str:
+    """The one of the settings, else the data directory's. Raises `InvalidSettings`."""
+    return directory.admin_token() if settings.admin_token is None else settings.admin_token.get_secret_value()

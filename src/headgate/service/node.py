@@ -21,7 +21,7 @@ from headgate.rules.sources.database import DatabaseSource
 from headgate.rules.sources.file import FileSource, load
 from headgate.service.access import Access
 from headgate.service.data import DataPlane
-from headgate.service.directory import DataDirectory
+from headgate.service.directory import DataDirectory, admin_token
 from headgate.settings import Settings, variable
 from headgate.stores.protocol import AsyncBeatingStore, AsyncStore
 from headgate.stores.urls import open_async_store
@@ -205,11 +205,6 @@ class Node:
             return  # the fallback itself; or the same rules, and users who have changed
         self.directory.keep(snapshot, self.database.name)
         self._kept = snapshot
-
-
-def admin_token(settings: Settings, directory: DataDirectory) -> str:
-    """The one of the settings, else the data directory's. Raises `InvalidSettings`."""
-    return directory.admin_token() if settings.admin_token is None else settings.admin_token.get_secret_value()
 
 
 def _database(settings: Settings) -> Database:

@@ -14,8 +14,7 @@ import signal
 from collections.abc import Callable, Collection
 from contextlib import AsyncExitStack, suppress
 from importlib import import_module
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import uvloop
 
@@ -29,33 +28,19 @@ from headgate.service.grpc.call import Around
 from headgate.service.grpc.server import GrpcServer
 from headgate.service.node import Node
 from headgate.service.pages import Pages
+from headgate.service.process import AT_ONCE, Addresses, Worker
 from headgate.service.rest.app import HttpApp
 from headgate.service.rpc.envoy import RateLimitService
 from headgate.service.rpc.rate_limiter import RateLimiter
 from headgate.service.sockets import allow_many, bound, close
 from headgate.service.tls import Certificates
 from headgate.service.web import WebServer
-from headgate.settings import Address, Settings
+from headgate.settings import Settings
 
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
-AT_ONCE: Final = 1  # exit code of a process that a second signal ended
 LOOK_SECONDS: Final = 1.0  # between looks at the certificates
 
 log = logging.getLogger("headgate")
-
-
-class Addresses(NamedTuple):
-    """Where a service listens, with the ports that it really has."""
-
-    http: Address
-    grpc: Address
-
-
-class Worker(NamedTuple):
-    """Which of several processes this is that share their ports."""
-
-    number: int
-    sockets: Path  # the directory of those by which they tell one another their metrics
 
 
 def run(

@@ -1,6 +1,7 @@
 """Several processes that serve on the same ports: started, watched, started again, and stopped together.
 
-Each is a whole service. The kernel shares connections between them; the supervisor keeps the ports, and serves nothing.
+Each is a whole service. The kernel shares connections between them; the supervisor keeps the ports, and serves nothing:
+it imports nothing that serving needs, so that they start sooner.
 """
 
 from __future__ import annotations
@@ -21,10 +22,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from headgate.errors import HeadgateError, InvalidSettings, StoreError
-from headgate.service import server
-from headgate.service.directory import DataDirectory
-from headgate.service.node import admin_token
-from headgate.service.server import Addresses
+from headgate.rules.sources.collection import collection_paused
+from headgate.service.directory import DataDirectory, admin_token
+from headgate.service.process import AT_ONCE, Addresses, Worker
 from headgate.service.sockets import close, reserved
 from headgate.settings import Settings, variable
 from headgate.stores.embedded.hold import Hold
@@ -218,7 +218,7 @@ class _Supervisor:
             self._send(number)
         elif self._stopping:
             self._send(signal.SIGTERM)  # their second, too
-            sys.exit(server.AT_ONCE)
+            sys.exit(AT_ONCE)
         else:
             self._stop()
 
@@ -265,6 +265,9 @@ class _Supervisor:
 
 def _work(settings: Settings, index: int, sockets: Path, pipe: Connection) -> None:
     """What a worker's process does."""
+    with collection_paused():
+        from headgate.service import server  # noqa: PLC0415 - in here alone
+
     parent = multiprocessing.parent_process()
     assert parent is not None
     configure_logging(settings.log_format, settings.log_level, secrets=settings.secrets)
@@ -272,7 +275,7 @@ def _work(settings: Settings, index: int, sockets: Path, pipe: Connection) -> No
         server.run(
             settings,
             lambda _: pipe.send(("serves",)),
-            worker=server.Worker(index, sockets),
+            worker=Worker(index, sockets),
             signals=(signal.SIGTERM,),
             stop_on=parent.sentinel,
         )

@@ -18,7 +18,7 @@ from headgate.testing import FakeClock
 
 RUN = "019a3f0c2b17e4d2"
 START = 1_700_000_000.0
-FLOOD = 200_000  # subjects: many times what is kept of them
+FLOOD = 1_000_000  # subjects: many times what is kept of them
 MINUTE = 1_700_000_000_000_000 - 1_700_000_000_000_000 % MINUTE_US
 
 
