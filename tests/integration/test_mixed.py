@@ -11,7 +11,7 @@ import pytest
 from headgate import AsyncLimiter, Quota
 from headgate.core.check import Check, Group
 from headgate.core.key import space
-from headgate.stores.redis import aio_node, script
+from headgate.stores.redis import departures, script
 from headgate.stores.redis.slots import slot_of
 from tests.integration.limiters import calm
 from tests.servers import Server
@@ -148,7 +148,7 @@ def test_those_who_come_while_a_call_is_under_way_go_together(
     url: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One after the other, in ticks of their own: not as many calls as there are checks, though calls are free."""
-    monkeypatch.setattr(aio_node, "GATHER_SECONDS", 5.0)  # a moment that a busy machine does not use up by itself
+    monkeypatch.setattr(departures, "GATHER_SECONDS", 5.0)  # a moment that a busy machine does not use up by itself
     some = subjects_of(cluster, cluster.masters[0], 24)
 
     async def main() -> None:
