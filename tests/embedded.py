@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from tests.waiting import until
@@ -43,6 +44,9 @@ def _stat(pid: int) -> list[str] | None:
 
 def tcp_sockets(pid: int) -> set[str]:
     """Those that a process has, by their inodes."""
-    of_process = {str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+    of_process = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed since it was listed
+            of_process.add(str(entry.readlink()))
     lines = [line for name in ("tcp", "tcp6") for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]]
     return {inode for inode in (line.split()[9] for line in lines) if f"socket:[{inode}]" in of_process}
