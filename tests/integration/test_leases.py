@@ -83,7 +83,7 @@ def test_a_killed_process_loses_what_it_held_and_nobody_gains_it(
     own_server: Server, tally: Path, algorithm: str
 ) -> None:
     limit, window = 6_000, 1
-    options = {"limit": limit, "bursts": 40, "pause": 0.12, "tasks": 0, "checks_per_task": 400}
+    options = {"limit": limit, "bursts": 40, "pause": 0.24, "tasks": 0, "checks_per_task": 400}
     workers = Workers("tests.integration.leaser", PROCESSES)
     try:
         workers.start(jobs(own_server, tally, algorithm, window, **options))

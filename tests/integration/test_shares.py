@@ -42,7 +42,7 @@ def known(limiters: list[AnyLimiter], count: int) -> bool:
         limiter.peek("nobody")
         if isinstance(limiter, Awaited):
             limiter.run(asyncio.sleep(0.02))
-    return all(engine_of(limiter).shares.standing.nodes == count for limiter in limiters)
+    return all(engine_of(limiter).fallback.shares.standing.nodes == count for limiter in limiters)
 
 
 def test_beats_count_the_living(redis_url: str) -> None:

@@ -25,7 +25,7 @@ from headgate.core.check import (
 from headgate.core.key import space
 from headgate.core.quota import BUCKETS, WINDOWS, Quota
 from headgate.errors import IdempotencyConflict
-from headgate.stores import memory
+from headgate.stores import tables
 from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import Store
 from headgate.stores.redis.sync import RedisStore
@@ -39,7 +39,7 @@ examples = count()  # each example has clients of its own, so that a server need
 @pytest.fixture(autouse=True)
 def without_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a memory store has swept away as moot is gone even if the clock then goes back, and that may differ."""
-    monkeypatch.setattr(memory, "SWEEP", 0)
+    monkeypatch.setattr(tables, "SWEEP", 0)
 
 
 class Model:
