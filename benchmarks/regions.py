@@ -33,7 +33,7 @@ BACKGROUND = {"quota_auto": "headgate-shares", "synced": "headgate-counts"}  # h
 def run(plan: Plan) -> Section:
     section = Section(
         "regions",
-        "9. Regions: what a check costs in one of three",
+        "11. Regions: what a check costs in one of three",
         "of one region's",
         notes=[
             f"regions are {APART * 1_000:.0f} ms apart; {len(USERS)} users, of whom all are asked for in every region;",

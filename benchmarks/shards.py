@@ -27,7 +27,7 @@ SPENT = 8_000
 def run(plan: Plan) -> Section:
     section = Section(
         "shards",
-        "9. Shards: one hot key on a cluster of three",
+        "10. Shards: one hot key on a cluster of three",
         "with shards",
         notes=[
             f"{PROCESSES} processes of {TASKS} tasks on one key; calls: of scripts, by INFO commandstats;",
