@@ -101,6 +101,22 @@ def own_postgres() -> Iterator[Postgres]:
         yield server
 
 
+def test_events_on_their_way_to_the_spool_are_in_the_backlog(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    auditor = world.auditor()
+    world.record(auditor, "alice", "bob", "alice")
+    batch, seen = auditor._digest.batch, []
+
+    def looked_at(window: Any) -> Any:
+        seen.append(auditor.status().backlog)
+        return batch(window)
+
+    monkeypatch.setattr(auditor._digest, "batch", looked_at)
+    auditor.flush()
+    assert [*seen, auditor.status().backlog] == [3, 3]
+    auditor.write()
+    assert auditor.status().backlog == 0
+
+
 def test_what_was_recorded_is_in_the_database(world: World) -> None:
     auditor = world.auditor()
     auditor.start()

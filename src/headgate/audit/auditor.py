@@ -81,6 +81,7 @@ class Auditor:
         self._buffer = Buffer(node or f"{socket.gethostname()}:{os.getpid()}", self.options)
         self._flushing = Lock()
         self._unspooled: deque[tuple[Batch, int]] = deque()  # and how many events each has
+        self._taken = 0  # events, from the buffer, that are in there or were
         self._writing = Lock()
         self._stop_flushing, self._stop_writing = Signal(), Signal()
         self._threads: list[Thread] = []
@@ -112,6 +113,7 @@ class Auditor:
             window = self._buffer.take()
             if window is not None:
                 self._unspooled.append((self._digest.batch(window), window.recorded))
+                self._taken += window.recorded
                 if len(self._unspooled) > MAX_UNSPOOLED:
                     self._dropped += self._unspooled.popleft()[1]
             while self._unspooled:
@@ -154,12 +156,18 @@ class Auditor:
     def status(self) -> AuditStatus:
         """How it is doing."""
         spool, errors = self._spool, list(self._errors.values())
+        recorded = self._buffer.recorded
+        # In the order in which events travel, and each is noted at the next place before it leaves the last: none is
+        # missed that is on its way from one to the other meanwhile.
+        backlog = recorded - self._taken
+        backlog += sum(events for _, events in list(self._unspooled))
+        backlog += spool.backlog
         return AuditStatus(
-            recorded=self._buffer.recorded,
+            recorded=recorded,
             spooled=self._spooled,
             written=self._written,
             dropped=self._dropped + spool.dropped,
-            backlog=self._buffer.waiting + sum(events for _, events in list(self._unspooled)) + spool.backlog,
+            backlog=backlog,
             failed=self._failed,
             deleted=self._deleted,
             spool_bytes=spool.size,

@@ -93,11 +93,6 @@ class Buffer:
             window, self._window = self._window, Window()
         return window
 
-    @property
-    def waiting(self) -> int:
-        """How many events have not been taken yet."""
-        return self._window.recorded
-
     def _add(
         self, facts: Mapping[str, str], cost: int, decision: Decision, check: Check, outcome: Outcome, subject: str
     ) -> None:
