@@ -352,7 +352,7 @@ class Load:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_stop_under_load_fails_no_call(tmp_path: Path, workers: int) -> None:
-    with warm_service(tmp_path, drain_delay="300ms", workers=workers) as service:
+    with warm_service(tmp_path, drain_delay="1s", workers=workers) as service:
         load = Load(service)
         assert asyncio.run(load.stopped_under(8, signal.SIGTERM)) == 0
         assert load.failed == []

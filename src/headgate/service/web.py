@@ -21,7 +21,7 @@ from uvicorn.server import ServerState
 from headgate.service.listener import MOST_CONNECTIONS, Listener
 
 HEAD_SECONDS: Final = 10.0  # in which a request's head has to be here, from its first byte
-FIRST_SECONDS: Final = 0.5  # that a client who has just connected has to begin, when the server stops
+FIRST_SECONDS: Final = 2.0  # that a client who has just connected has to begin, when the server stops
 BODY_SECONDS: Final = 30.0  # … and its body, from its head
 IDLE_SECONDS: Final = 75  # between two requests: longer than proxies keep a connection that they may use again
 UNREAD_SECONDS: Final = 30.0  # in which a client has to take something of its answer
