@@ -16,6 +16,7 @@ import redis
 from headgate.db import migrate
 from tests.postgres import Postgres
 from tests.servers import Server, binaries
+from tests.topologies import Cluster
 
 TIMEOUT = "timeout=10"  # seconds: the machine that tests run on may be busy; deadlines have tests of their own
 
@@ -56,6 +57,13 @@ def redis_url(redis_server: Server, redis_broom: redis.Redis) -> str:
         commands.flushall()
         commands.execute()
     return f"{redis_server.url}?{TIMEOUT}"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A cluster of three masters."""
+    with Cluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

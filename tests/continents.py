@@ -15,7 +15,7 @@ from hiredis import Reader
 
 from headgate.regions import Member, Region
 from tests.proxy import Proxy
-from tests.servers import Server
+from tests.servers import Server, Started
 from tests.topologies import topology_binary
 
 NAMES = ("ap", "eu", "us")
@@ -127,7 +127,7 @@ def _is_message(data: bytes) -> bool:
     return reader.gets() is not False and not reader.has_data()
 
 
-class Continents:
+class Continents(Started):
     """The regions. Use as a context manager. `servers` are their stores; `links` the ways between, by from and to."""
 
     def __init__(self, apart: float = APART, servers: Mapping[str, Server] | None = None) -> None:
@@ -175,15 +175,7 @@ class Continents:
                 with server.client() as client:
                     client.flushall()
 
-    def __enter__(self) -> Self:
-        try:
-            self._start()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def _start(self) -> None:
+    def start(self) -> None:
         for server in self.servers.values():
             self._stack.enter_context(server)
         for here in NAMES:

@@ -108,8 +108,26 @@ def gone(process: Process, seconds: float) -> None:
         process.wait()
 
 
+class Started:
+    """What is started when it is entered, and leaves nothing behind if it does not start."""
+
+    def start(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        raise NotImplementedError
+
+
 @dataclass
-class Server:
+class Server(Started):
     """A server of our own. Use as a context manager."""
 
     binary: Path
@@ -174,14 +192,6 @@ class Server:
             self._process.terminate()
             gone(self._process, 5)
             self._process = None
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self.stop()

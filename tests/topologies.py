@@ -7,11 +7,10 @@ import signal
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import redis
 
-from tests.servers import Server, binaries
+from tests.servers import Server, Started, binaries
 from tests.waiting import until
 
 SERVICE = "headgate"
@@ -47,7 +46,7 @@ class Sentinel(Server):
         return [str(self.binary), str(file), "--sentinel"]
 
 
-class SentinelTrio:
+class SentinelTrio(Started):
     """A master, a replica and three Sentinels. Use as a context manager."""
 
     def __init__(self) -> None:
@@ -83,15 +82,7 @@ class SentinelTrio:
         with self.replica().client() as client:
             return bool(client.info("replication").get("master_link_status") == "up")
 
-    def __enter__(self) -> Self:
-        try:
-            self._start()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def _start(self) -> None:
+    def start(self) -> None:
         for server in self.servers:
             self._stack.enter_context(server)
         with self.servers[1].client() as client:
@@ -109,7 +100,7 @@ class SentinelTrio:
         self._stack.close()
 
 
-class Cluster:
+class Cluster(Started):
     """Three masters; with `replicas`, each has one. Use as a context manager."""
 
     def __init__(self, *, replicas: bool = False, options: tuple[str, ...] = ()) -> None:
@@ -179,15 +170,7 @@ class Cluster:
             with server.client() as client:
                 client.flushall()
 
-    def __enter__(self) -> Self:
-        try:
-            self._start()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def _start(self) -> None:
+    def start(self) -> None:
         for server in self.servers:
             self._stack.enter_context(server)
         share = 16_384 // 3 + 1

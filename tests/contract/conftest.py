@@ -16,12 +16,6 @@ def trio() -> Iterator[SentinelTrio]:
         yield trio
 
 
-@pytest.fixture(scope="module")
-def whole_cluster() -> Iterator[Cluster]:
-    with Cluster() as cluster:
-        yield cluster
-
-
 @pytest.fixture
 def sentinel_url(trio: SentinelTrio) -> str:
     """The URL of a master behind Sentinel."""
@@ -29,7 +23,7 @@ def sentinel_url(trio: SentinelTrio) -> str:
 
 
 @pytest.fixture
-def cluster_url(whole_cluster: Cluster) -> str:
+def cluster_url(cluster: Cluster) -> str:
     """The URL of an empty cluster."""
-    whole_cluster.empty()
-    return f"{whole_cluster.url}?{TIMEOUT}"
+    cluster.empty()
+    return f"{cluster.url}?{TIMEOUT}"

@@ -33,12 +33,6 @@ MARGIN = 0.5  # seconds in which a check with a deadline of 50 ms has returned, 
 PATIENT = "?timeout=10"
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with Cluster() as cluster:
-        yield cluster
-
-
 @pytest.fixture
 def url(cluster: Cluster) -> str:
     cluster.empty()
@@ -258,12 +252,18 @@ def test_scripts_that_are_flushed_all_the_time_are_loaded_again(url: str, cluste
     assert {decision.reason for decision in decisions} == {"within_limit"}
 
 
-def test_a_server_that_does_not_answer_holds_up_nobody_else(cluster: Cluster, open_limiter: Open) -> None:
+def all_well(cluster: Cluster, open_limiter: Open) -> tuple[Any, Server, str, list[str]]:
+    """A limiter that every server has answered, one of them, a subject of that one's, and one of each other's."""
     cluster.empty()
     gone, *others = cluster.masters
     dead, alive = subject_of(cluster, gone), [subject_of(cluster, server) for server in others]
     limiter = open_limiter(calm(MANY), store=f"{cluster.url}?timeout=0.5", failure_mode="closed")
     until(lambda: {limiter.check(name).reason for name in (dead, *alive)} == {"within_limit"}, "all are well")
+    return limiter, gone, dead, alive
+
+
+def test_a_server_that_does_not_answer_holds_up_nobody_else(cluster: Cluster, open_limiter: Open) -> None:
+    limiter, gone, dead, alive = all_well(cluster, open_limiter)
     halt(gone)
     try:
         began = time.monotonic()
@@ -280,11 +280,7 @@ def test_a_server_that_does_not_answer_holds_up_nobody_else(cluster: Cluster, op
 
 
 def test_a_batch_is_decided_by_the_servers_that_answer(cluster: Cluster, open_limiter: Open) -> None:
-    cluster.empty()
-    gone, *others = cluster.masters
-    dead, alive = subject_of(cluster, gone), [subject_of(cluster, server) for server in others]
-    limiter = open_limiter(calm(MANY), store=f"{cluster.url}?timeout=0.5", failure_mode="closed")
-    until(lambda: {limiter.check(name).reason for name in (dead, *alive)} == {"within_limit"}, "all are well")
+    limiter, gone, dead, alive = all_well(cluster, open_limiter)
     left = [limiter.peek(name).remaining for name in alive]
     halt(gone)
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from random import Random
 
 import pytest
@@ -20,12 +19,6 @@ from tests.topologies import Cluster
 MANY = 1_000_000
 SECOND = 1_000_000
 START = 1_800_000_000 * SECOND
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with Cluster() as cluster:
-        yield cluster
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.core.quota import MAX_INT, Quota
 from headgate.core.reservation import Settlement, checked_id, given_back, ttl_us, whole_cost
-from headgate.errors import IdempotencyConflict, InvalidCheck, RateLimited, StoreError
+from headgate.errors import InvalidCheck, RateLimited, StoreError
 from headgate.limiter.alike import AlikeChecks
 from headgate.limiter.asked import Asked, Known, Request, Subject, is_plain
-from headgate.limiter.batch import Ask, Part, Way, ask_together, ways
+from headgate.limiter.batch import Ask, Part, ask_together, decide_here, ways
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
 from headgate.limiter.engine import Engine
@@ -227,7 +227,7 @@ class AsyncLimiter:
         asked = [asked for _, _, asked in found if asked is not None]
         if here is None or len(asked) == len(found):
             return await self._decide(asked)
-        return self._decide_here(here, asks, found)
+        return decide_here(self._engine, here, asks, found)
 
     async def check_together(self, parts: Sequence[Part]) -> list[Decision]:
         """Decide one request that is known in several ways: either every limit is charged, or none is.
@@ -426,27 +426,6 @@ class AsyncLimiter:
         if self._memory is not None:
             return self._memory.single
         return getattr(self._store, "single", None)
-
-    def _decide_here(self, memory: Sharding, asks: Sequence[Ask], found: Sequence[Way]) -> list[Decision]:
-        """Decide several requests in memory, one after the other."""
-        engine = self._engine
-        decisions: list[Decision] = []
-        conflict: IdempotencyConflict | None = None
-        for (facts, cost, _), (short, subject, asked) in zip(asks, found, strict=True):
-            try:
-                if short is not None:
-                    decisions.append(short(subject, cost))
-                else:
-                    assert asked is not None
-                    results = memory.check([asked.group]) if asked.sent else []
-                    decisions += engine.conclude([asked], results)
-            except StoreError as error:
-                decisions += engine.conclude([asked or engine.ask(None, facts, cost)], error)
-            except IdempotencyConflict as error:
-                conflict = conflict or error
-        if conflict is not None:
-            raise conflict
-        return decisions
 
     def _reserving(self) -> AsyncReservingStore:
         if not isinstance(self._store, AsyncReservingStore):

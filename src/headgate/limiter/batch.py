@@ -1,4 +1,4 @@
-"""Several requests at once, and one request that is known in several ways. Pure: the limiter does the I/O."""
+"""Several requests at once, and one request that is known in several ways. No I/O: the limiter does that."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from headgate.core.check import Check, Group, Result
+from headgate.core.decision import Decision
 from headgate.core.quota import MAX_INT
 from headgate.core.reservation import whole_cost
+from headgate.errors import IdempotencyConflict, StoreError
 from headgate.limiter.asked import Asked, Known
 from headgate.limiter.engine import Engine
+from headgate.limiter.sharding import Sharding
 from headgate.rules.directory import UNKNOWN
 from headgate.rules.penalties import IDENTITIES
 from headgate.rules.plan import Applied, Plan, template_of
@@ -127,3 +130,24 @@ def plan_of(rule: Rule) -> Plan:
     template = template_of(rule)
     fact = rule.facts[0] if len(rule.facts) == 1 else None
     return Plan.of((Applied(rule, template, rule.failure_mode, fact, {}),))
+
+
+def decide_here(engine: Engine, memory: Sharding, asks: Sequence[Ask], found: Sequence[Way]) -> list[Decision]:
+    """Decide several requests in memory, one after the other."""
+    decisions: list[Decision] = []
+    conflict: IdempotencyConflict | None = None
+    for (facts, cost, _), (short, subject, asked) in zip(asks, found, strict=True):
+        try:
+            if short is not None:
+                decisions.append(short(subject, cost))
+            else:
+                assert asked is not None
+                results = memory.check([asked.group]) if asked.sent else []
+                decisions += engine.conclude([asked], results)
+        except StoreError as error:
+            decisions += engine.conclude([asked or engine.ask(None, facts, cost)], error)
+        except IdempotencyConflict as error:
+            conflict = conflict or error
+    if conflict is not None:
+        raise conflict
+    return decisions

@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Final, TypeVar, cast
 
 from headgate.core.alike import AsyncAlike, Pattern
-from headgate.core.check import Answer, Charge, Check, Client, Group, answered, are_faults
+from headgate.core.check import Answer, Charge, Check, Client, Group, answered
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States, single
 from headgate.core.key import key
@@ -90,9 +90,9 @@ class AsyncRedisStore:
                 decided = await self._follow(self._plans.decide(run))
             exhausted.learn(run, decided, asked_us, epoch)
             answers += decided
-            if not self._slotted and are_faults(decided):  # the others would wait for nothing
-                answers += [decided[0]] * (len(groups) - len(answers))
-                break
+            rest = self._plans.rest(decided, len(groups) - len(answers))
+            if rest:
+                return answers + rest
         return answers
 
     def single(self, template: Check, states: States | None = None, told: Check | None = None) -> AsyncSingle:

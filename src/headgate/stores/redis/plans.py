@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from secrets import token_hex
 from typing import Any, Final, NamedTuple, TypeVar
 
-from headgate.core.check import Answer, Charge, Check, Client, Group, Outcome, OutcomeAt, Result, binding
+from headgate.core.check import Answer, Charge, Check, Client, Group, Outcome, OutcomeAt, Result, are_faults, binding
 from headgate.core.ledger import Counted, Page, Swap
 from headgate.core.reservation import Claim, Expired
 from headgate.core.share import Standing
@@ -96,6 +96,10 @@ class Plans:
             (answer,) = yield [Step(0, run)]
             return [answer] * len(run) if isinstance(answer, StoreError) else answer
         return (yield from _together([self._decide(group) for group in run]))
+
+    def rest(self, decided: Sequence[Answer], left: int) -> list[Answer]:
+        """The answers to groups of later runs, if they need not be asked: one server has failed, and would again."""
+        return [decided[0]] * left if not self._slotted and are_faults(decided) else []
 
     def refund(self, charges: Sequence[Charge]) -> Plan[None]:
         now_us = self._now_us()

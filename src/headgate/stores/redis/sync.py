@@ -7,7 +7,7 @@ from threading import Condition
 from time import monotonic, sleep
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from headgate.core.check import Answer, Charge, Check, Client, Group, Outcome, Result, answered, are_faults
+from headgate.core.check import Answer, Charge, Check, Client, Group, Outcome, Result, answered
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States, single
 from headgate.core.fork import renew_in_children
@@ -88,9 +88,9 @@ class RedisStore:
             decided = self._follow(self._plans.decide(run))
             exhausted.learn(run, decided, asked_us, epoch)
             answers += decided
-            if not self._slotted and are_faults(decided):  # the others would wait for nothing
-                answers += [decided[0]] * (len(groups) - len(answers))
-                break
+            rest = self._plans.rest(decided, len(groups) - len(answers))
+            if rest:
+                return answers + rest
         return answers
 
     def single(self, template: Check, states: States | None = None, told: Check | None = None) -> Single:
