@@ -1,7 +1,8 @@
 """What a check costs in one of three regions, 150 ms apart, beside the same check where there is only one.
 
-One caller, thread or task, waits for each answer. Turns are short and many: what is done in the background, every
-second, and what else the machine is doing falls on all of them alike. What the background takes is a row of its own.
+Each way is a process of its own, as it would be: its checks share it with what is done for them in the background,
+and with nothing else. The other regions, and the distance, are in this process. A turn lasts for an interval, so that
+each has its part of the background. One caller, thread or task, waits for each answer.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from itertools import cycle
-from threading import enumerate as all_threads
-from time import clock_gettime, perf_counter, pthread_getcpuclockid
-from typing import Any
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from time import perf_counter, process_time, thread_time
+from typing import Any, NamedTuple, Self
 
-from benchmarks.measure import Turn, interleave
+from benchmarks.measure import interleave
 from benchmarks.plan import Plan
 from benchmarks.report import Row, Section, Target
 from headgate import AsyncLimiter, Limiter, Rule
@@ -22,12 +25,20 @@ from tests.continents import APART, NAMES, Continents
 from tests.integration.limiters import calm
 
 ALONE = "one region"
+AGAIN = "one region, again"  # what the machine itself makes of two that are the same
 LOCAL = ("quota", "quota_auto", "synced")
 LIMIT = 1_000_000_000  # not reached
 USERS = [f"user-{number}" for number in range(200)]
 LATENCY = Target(1.1, at_least=False)
-SHORTER = 10  # turns than elsewhere, and so many times as many
-BACKGROUND = {"quota_auto": "headgate-shares", "synced": "headgate-counts"}  # how their threads' names begin
+LONGER = 3.5  # than a turn of other sections: somewhat more than an interval of a second
+CONTEXT = get_context("spawn")
+
+
+class Spent(NamedTuple):
+    """Of one turn."""
+
+    microseconds: float  # per check
+    background: float  # milliseconds of a core per second; with asyncio it cannot be told from the rest
 
 
 def run(plan: Plan) -> Section:
@@ -38,20 +49,17 @@ def run(plan: Plan) -> Section:
         notes=[
             f"regions are {APART * 1_000:.0f} ms apart; {len(USERS)} users, of whom all are asked for in every region;",
             "one caller waits for each answer; central pays the distance, on purpose;",
-            "in the background: milliseconds of a core per second, for all users.",
+            "in the background: milliseconds of a core per second, for all users, included in the times above.",
         ],
     )
     with Continents() as continents, ExitStack() as stack:
-        for name in NAMES[1:]:  # the others have counted, too; what they go on to do is not this region's work
+        for name in NAMES[1:]:  # the others have users, too
             for mode in LOCAL:
-                with Limiter(rules(mode), **continents.options(name)) as limiter:
-                    for user in USERS:
-                        limiter.check(user=user)
-        compare(section, "thread", threads(continents, stack, plan), plan)
-        with asyncio.Runner() as runner:
-            turns, close = runner.run(tasks(continents, plan, runner))
-            compare(section, "asyncio", turns, plan)
-            runner.run(close())
+                limiter = stack.enter_context(Limiter(rules(mode), **continents.options(name)))
+                for user in USERS:
+                    limiter.check(user=user)
+        for kind, work in (("thread", in_thread), ("asyncio", in_asyncio)):
+            compare(section, kind, work, continents, plan)
     return section
 
 
@@ -59,86 +67,104 @@ def rules(mode: Any) -> list[Rule]:
     return [Rule(id=mode, quota=calm(LIMIT), regions=mode)]
 
 
-def options(continents: Continents, mode: str) -> dict[str, Any]:
-    if mode == ALONE:
+def compare(section: Section, kind: str, work: Work, continents: Continents, plan: Plan) -> None:
+    """Rows of the time that a check takes: first that of one region, and then how many times that the others' are."""
+    seconds = LONGER * plan.redis_seconds
+    with ExitStack() as stack:
+        ways = {
+            name: stack.enter_context(Way(work, name, options(continents, name)))
+            for name in (ALONE, AGAIN, *LOCAL, "central")
+        }
+        central = ways.pop("central").turn(1.0)
+        series = interleave({name: partial(way.turn, seconds) for name, way in ways.items()}, plan.redis_rounds)
+    alone = series[ALONE]
+    section.rows.append(Row(kind, ALONE, alone.median, "µs", alone.spread))
+    for name in (AGAIN, *LOCAL):
+        one, target = series[name], LATENCY if name in LOCAL else None
+        section.rows.append(Row(kind, name, one.median, "µs", one.spread, one.times(alone), target))
+    section.rows.append(Row(kind, "central", central, "µs"))
+    if kind == "thread":
+        for name in LOCAL:
+            section.rows.append(Row("in the background", name, ways[name].background, "ms/s"))
+
+
+def options(continents: Continents, name: str) -> dict[str, Any]:
+    if name in (ALONE, AGAIN):
         return {"store": f"{continents.servers['ap'].url}?timeout=0.5"}
     return continents.options("ap")
 
 
-def compare(section: Section, kind: str, turns: dict[str, Turn], plan: Plan) -> None:
-    """Rows of the time that a check takes: first that of one region, and then how many times that the others' are."""
-    spent, began = in_background(), perf_counter()
-    series = interleave({name: turn for name, turn in turns.items() if name != "central"}, SHORTER * plan.redis_rounds)
-    seconds = perf_counter() - began
-    alone = series[ALONE]
-    section.rows.append(Row(kind, ALONE, alone.median, "µs", alone.spread))
-    for name in LOCAL:
-        one = series[name]
-        section.rows.append(Row(kind, name, one.median, "µs", one.spread, one.times(alone), LATENCY))
-    section.rows.append(Row(kind, "central", turns["central"](), "µs"))
-    if kind == "thread":
-        for name, total in in_background().items():
-            section.rows.append(Row("in background", name, 1e3 * (total - spent[name]) / seconds, "ms/s"))
+class Way:
+    """A process that checks in one way, when it has its turn. Use as a context manager."""
+
+    def __init__(self, work: Work, name: str, limiter: dict[str, Any]) -> None:
+        self._turns, theirs = CONTEXT.Pipe()
+        mode = "separate" if name in (ALONE, AGAIN) else name
+        self._process = CONTEXT.Process(target=work, args=(theirs, mode, limiter), daemon=True)
+        self._spent: list[float] = []
+
+    def turn(self, seconds: float) -> float:
+        """Microseconds per check."""
+        self._turns.send(seconds)
+        told: Spent = self._turns.recv()
+        self._spent.append(told.background)
+        return told.microseconds
+
+    @property
+    def background(self) -> float:
+        """Milliseconds of a core per second, on the average of the turns."""
+        return sum(self._spent) / len(self._spent)
+
+    def __enter__(self) -> Self:
+        self._process.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._turns.send(None)
+        self._process.join()
 
 
-def in_background() -> dict[str, float]:
-    """The seconds of a core that threads have spent so far on each way."""
-    spent = dict.fromkeys(BACKGROUND, 0.0)
-    for thread in all_threads():
-        for mode, name in BACKGROUND.items():
-            if thread.name.startswith(name) and thread.ident is not None:
-                spent[mode] += clock_gettime(pthread_getcpuclockid(thread.ident))
-    return spent
+Work = Callable[[Connection, str, dict[str, Any]], None]
 
 
-def threads(continents: Continents, stack: ExitStack, plan: Plan) -> dict[str, Turn]:
-    def turn(limiter: Limiter, seconds: float) -> Turn:
-        users = cycle(USERS)
-
-        def microseconds() -> float:
-            checks, began = 0, perf_counter()
-            while perf_counter() - began < seconds:
+def in_thread(turns: Connection, mode: str, options: dict[str, Any]) -> None:
+    users = cycle(USERS)
+    with Limiter(rules(mode), **options) as limiter:
+        while (seconds := turns.recv()) is not None:
+            stopwatch = Stopwatch()
+            while stopwatch.seconds < seconds:
                 limiter.check(user=next(users))
-                checks += 1
-            return 1e6 * (perf_counter() - began) / checks
-
-        return microseconds
-
-    return {
-        mode: turn(
-            stack.enter_context(Limiter(rules(_mode(mode)), **options(continents, mode))),
-            1.0 if mode == "central" else plan.redis_seconds / SHORTER,
-        )
-        for mode in (ALONE, *LOCAL, "central")
-    }
+                stopwatch.checks += 1
+            turns.send(stopwatch.spent)
 
 
-async def tasks(
-    continents: Continents, plan: Plan, runner: asyncio.Runner
-) -> tuple[dict[str, Turn], Callable[[], Any]]:
-    limiters = {
-        mode: AsyncLimiter(rules(_mode(mode)), **options(continents, mode)) for mode in (ALONE, *LOCAL, "central")
-    }
+def in_asyncio(turns: Connection, mode: str, options: dict[str, Any]) -> None:
+    asyncio.run(_in_asyncio(turns, mode, options))
 
-    def turn(limiter: AsyncLimiter, seconds: float) -> Turn:
-        users = cycle(USERS)
 
-        async def microseconds() -> float:
-            checks, began = 0, perf_counter()
-            while perf_counter() - began < seconds:
+async def _in_asyncio(turns: Connection, mode: str, options: dict[str, Any]) -> None:
+    users = cycle(USERS)
+    async with AsyncLimiter(rules(mode), **options) as limiter:
+        while (seconds := await asyncio.to_thread(turns.recv)) is not None:
+            stopwatch = Stopwatch()
+            while stopwatch.seconds < seconds:
                 await limiter.check(user=next(users))
-                checks += 1
-            return 1e6 * (perf_counter() - began) / checks
-
-        return lambda: runner.run(microseconds())
-
-    async def close() -> None:
-        for limiter in limiters.values():
-            await limiter.close()
-
-    seconds = {mode: 1.0 if mode == "central" else plan.redis_seconds / SHORTER for mode in limiters}
-    return {mode: turn(limiter, seconds[mode]) for mode, limiter in limiters.items()}, close
+                stopwatch.checks += 1
+            turns.send(stopwatch.spent)
 
 
-def _mode(name: str) -> Any:
-    return "separate" if name == ALONE else name
+class Stopwatch:
+    """Counts checks, and the time that they take."""
+
+    def __init__(self) -> None:
+        self.checks = 0
+        self._began, self._others = perf_counter(), process_time() - thread_time()
+
+    @property
+    def seconds(self) -> float:
+        return perf_counter() - self._began
+
+    @property
+    def spent(self) -> Spent:
+        seconds, others = self.seconds, process_time() - thread_time() - self._others
+        return Spent(1e6 * seconds / self.checks, 1e3 * others / seconds)

@@ -17,7 +17,9 @@ from headgate.telemetry.logs import configure_logging
 UNRESERVED = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 ODD = UNRESERVED + "!$%&*+.:;=?@^|~/#äß€"  # what people put into passwords
 tokens = st.text(UNRESERVED, min_size=20, max_size=43).map(lambda text: f"hg_{text}")
-passwords = st.text(ODD, min_size=12, max_size=40).filter(lambda text: not text.isdigit() and "***" not in text)
+MARK = "~7"  # in all passwords, and in nothing that the log says of itself: hypothesis tries names that are there, too
+passwords = st.text(ODD, min_size=10, max_size=38).filter(lambda text: "***" not in text)
+passwords = passwords.map(lambda text: f"{text[:6]}{MARK}{text[6:]}")
 names = st.sampled_from(["password", "admin_token", "Authorization", "X-Api-Key", "apiKey", "client_secret"])
 styles = st.sampled_from(["json", "console"])
 
