@@ -10,8 +10,11 @@ import pytest
 from headgate import AsyncLimiter, Quota
 from headgate.core.check import Check, Group
 from headgate.core.key import space
+from headgate.stores.memory import MemoryStore
 from headgate.stores.redis import departures, script
+from headgate.stores.redis.aio import AsyncRedisStore
 from headgate.stores.redis.slots import slot_of
+from headgate.testing import FakeClock
 from tests.integration.limiters import calm
 from tests.servers import Server
 from tests.topologies import Cluster
@@ -160,3 +163,46 @@ def test_those_who_come_while_a_call_is_under_way_go_together(
             assert script_calls(cluster.masters[0]) - before <= 4
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("topology", ["single", "cluster"])
+def test_what_comes_in_one_tick_is_decided_as_by_itself(topology: str, url: str, redis_url: str) -> None:
+    """Checks by short ways, of several quotas and costs, and groups of all kinds: some go together, others cannot."""
+    chance = Random(11)
+    names = ("gcra", "fixed_window", "sliding_window_log")
+    templates = [
+        Check(rule, space("user", rule, quota.algorithm), "", quota)
+        for rule, quota in ((name, Quota(9, 60, algorithm=name)) for name in names)
+    ]
+    clock = FakeClock()
+    memory = MemoryStore(clock=clock)
+    ways = [memory.single(template) for template in templates]
+
+    async def main() -> None:
+        store = AsyncRedisStore(url if topology == "cluster" else redis_url, clock=clock)
+        short = [store.single(template) for template in templates]
+        await short[0](
+            "somebody", 1
+        )  # who serves what is known from here on: until then, callers do not keep their order
+        refused = 0
+        for _ in range(40):
+            clock.advance(chance.choice((0, 0.3, 5)))
+            asked = [
+                (chance.randrange(3), f"user-{chance.randrange(12)}", chance.choice((0, 1, 1, 1, 4))) for _ in range(30)
+            ]
+            grouped = [_of_all(templates, f"group-{chance.randrange(4)}", cost=chance.choice((1, 2))) for _ in range(3)]
+            decisions, answers = await asyncio.gather(
+                asyncio.gather(*(short[rule](subject, cost) for rule, subject, cost in asked)), store.check(grouped)
+            )
+            expected = [ways[rule](subject, cost) for rule, subject, cost in asked]
+            assert [one.as_dict() for one in decisions] == [one.as_dict() for one in expected]
+            assert answers == memory.check(grouped)
+            refused += sum(not one.allowed for one in decisions)
+        assert refused > 50
+        await store.close()
+
+    asyncio.run(main())
+
+
+def _of_all(templates: list[Check], subject: str, cost: int) -> Group:
+    return Group(tuple(template._replace(subject=subject, cost=cost) for template in templates))

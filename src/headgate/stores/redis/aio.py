@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Final, TypeVar, cast
 
 from headgate.core.alike import AsyncAlike, Pattern
-from headgate.core.check import Answer, Charge, Check, Client, Group, answered
+from headgate.core.check import Answer, Charge, Check, Client, Group, Outcome, Result, answered
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States, single
 from headgate.core.key import key
@@ -25,16 +25,14 @@ from headgate.stores.redis.alike import AlikeCalls
 from headgate.stores.redis.departures import Departures
 from headgate.stores.redis.exhausted import Exhausted
 from headgate.stores.redis.faults import Address, Owners, turn
-from headgate.stores.redis.loads import Route, place_of
+from headgate.stores.redis.loads import Route, anywhere, places_of
 from headgate.stores.redis.lookout import Lookout
 from headgate.stores.redis.options import read_url
 from headgate.stores.redis.plans import Plan, Plans, Step
-from headgate.stores.redis.script import MIXED
 from headgate.stores.redis.topology import MAX_TURNS, Topology
 
 T = TypeVar("T")
 
-ANYWHERE: Final = Route(0), ""  # slots do not matter
 CLOSING_SECONDS: Final = 0.005  # what undoes something is given so much at least
 
 
@@ -97,19 +95,17 @@ class AsyncRedisStore:
 
     def single(self, template: Check, states: States | None = None, told: Check | None = None) -> AsyncSingle:
         """The short way: nothing to plan, and the decision as soon as the answer is there."""
-        rule, space, _, quota, *_ = template
+        space, quota = template.space, template.quota
         templates, exhausted, remembers = (told or template,), self.exhausted, not template.leased
-        timeout, slotted = self._options.timeout, self._slotted
-        alike = quota if not slotted or quota.algorithm in MIXED else None
+        timeout, place = self._options.timeout, (places_of if self._slotted else anywhere)(space)
 
         async def check_elsewhere(subject: str, cost: int) -> Decision:
+            route, name = place(subject)
             if exhausted.known:
-                known = exhausted.answer(key(space, subject), ((quota, cost, True),))
+                known = exhausted.answer(name, ((quota, cost, True),))
                 if known is not None:
                     return single(templates, known.outcomes[0], known.now_us, cost, states, subject)
             asked_us, epoch = exhausted.now_us(), exhausted.epoch
-            groups = (Group((Check(rule, space, subject, quota, cost),)),)
-            route, name = place_of(space, subject) if slotted else ANYWHERE
             loop = asyncio.get_running_loop()
             if loop is not self._loop:
                 self._enter()
@@ -118,37 +114,38 @@ class AsyncRedisStore:
             try:
                 if node is None:
                     raise self._topology.unknown()
-                answer = node.join(groups, None, None, route, quota=alike if cost else None, key=name)
+                answer = node.check(quota, name, cost, route)
                 deadline = self._departures.deadline  # that of this tick
-                (result,) = await answer
+                now_us, wait_us, remaining, reset_us = await answer
+                outcome = Outcome(wait_us, remaining, reset_us)
             except StoreError as error:
                 exhausted.clear()
-                step, deadline = Step(route.slot, groups), deadline or loop.time() + timeout
-                result = await self._decide_elsewhere(node, step, error, deadline)
-            now_us, (outcome,), _ = result
+                step = Step(route.slot, (Group((template._replace(subject=subject, cost=cost),)),))
+                result = await self._decide_elsewhere(node, step, error, deadline or loop.time() + timeout)
+                now_us, (outcome,), _ = result
             if outcome.wait_us > 0 and remembers:
-                exhausted.put(name or key(space, subject), ((quota, cost, True),), result, asked_us, epoch)
+                exhausted.put(name, ((quota, cost, True),), Result(now_us, (outcome,)), asked_us, epoch)
             return single(templates, outcome, now_us, cost, states, subject)
 
         if self._only is None:
             return check_elsewhere
-        join = self._only.join
+        ask = self._only.check
 
         async def check(subject: str, cost: int) -> Decision:
+            name = key(space, subject)
             if exhausted.known:
-                name = key(space, subject)
                 known = exhausted.answer(name, ((quota, cost, True),))
                 if known is not None:
                     return single(templates, known.outcomes[0], known.now_us, cost, states, subject)
             asked_us, epoch = exhausted.now_us(), exhausted.epoch
             try:
-                (result,) = await join((Group((Check(rule, space, subject, quota, cost),)),))
+                now_us, wait_us, remaining, reset_us = await ask(quota, name, cost)
             except StoreError:
                 exhausted.clear()
                 raise
-            now_us, (outcome,), _ = result
-            if outcome.wait_us > 0 and remembers:
-                exhausted.put(key(space, subject), ((quota, cost, True),), result, asked_us, epoch)
+            outcome = Outcome(wait_us, remaining, reset_us)
+            if wait_us > 0 and remembers:
+                exhausted.put(name, ((quota, cost, True),), Result(now_us, (outcome,)), asked_us, epoch)
             return single(templates, outcome, now_us, cost, states, subject)
 
         return check

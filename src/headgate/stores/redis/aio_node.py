@@ -32,6 +32,7 @@ from headgate.stores.redis.node import Parcel, breaker_of, left_alone, tell
 from headgate.stores.redis.options import Options, Way
 
 Results = list[Result | IdempotencyConflict]
+Figures = tuple[int, int, int, int]  # of one check: when it was decided, and what `Outcome` has
 
 APART_SECONDS: Final = 1.0  # for which each slot goes by itself, after a server did not have one
 
@@ -97,15 +98,24 @@ class AsyncNode:
         deadline: float | None = None,
         route: Route | None = None,
         size: int = 0,
-        quota: Quota | None = None,
-        key: str = "",
     ) -> asyncio.Future[Any]:
         """Have groups decided, or a command executed, by the next call. On a cluster, all are of one slot.
 
-        `size` is how many groups the command decides, if it does. `quota` and `key` are those of a single group that is
-        known to be `mixable`: it need not be found out then. Without a deadline, it is the usual time from now.
+        `size` is how many groups the command decides, if it does. Without a deadline, it is the usual time from now.
         Raises `StoreError`, or the answer does.
         """
+        answer = self._queue()
+        self.waiting.append(Waiting(groups, command, answer, deadline or self._departures.deadline, route, size))
+        return answer
+
+    def check(self, quota: Quota, key: str, cost: int, route: Route | None = None) -> asyncio.Future[Figures]:
+        """`join` with a single plain check, enforced: there is nothing to be found out about it, and it comes often."""
+        answer = self._queue()
+        self.waiting.append(Waiting((), None, answer, self._departures.deadline, route, 1, quota, key, cost))
+        return answer
+
+    def _queue(self) -> asyncio.Future[Any]:
+        """What somebody will be told who is about to wait."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._enter(loop)
@@ -113,15 +123,13 @@ class AsyncNode:
             raise StoreUnavailable("the store was closed", sent=False)
         if self.breaker.state != "closed" and not self.breaker.admits(loop.time()):
             raise left_alone(self.name)
-        answer: asyncio.Future[Any] = loop.create_future()
-        departures, waiting = self._departures, self.waiting
+        departures = self._departures
         if not departures.woken:
             departures.wake(loop.time())
-        if not waiting:
+        if not self.waiting:
             departures.waited_for[self] = None
             self._first = copy_context()
-        waiting.append(Waiting(groups, command, answer, deadline or departures.deadline, route, size, quota, key))
-        return answer
+        return loop.create_future()
 
     async def close(self) -> None:
         """Let calls under way end, and give back connections."""
@@ -171,11 +179,11 @@ class AsyncNode:
         now = self._loop.time()
         batch: list[Waiting] = []
         count = size = 0
-        earliest, latest, alike = inf, 0.0, True
-        shared = self.waiting[0].quota if now >= self._apart_until else None
+        earliest, latest = inf, 0.0
+        shared = self._shared(now)
         while self.waiting:
             waiting = self.waiting[0]
-            groups, command, answer, deadline, route, decided, quota, _ = waiting
+            groups, _, answer, deadline, _, decided, quota, _, _ = waiting
             count += len(groups) or decided or 1
             if count > self._options.max_batch and batch:
                 break
@@ -185,11 +193,18 @@ class AsyncNode:
             elif not answer.done():
                 batch.append(waiting)
                 size += len(groups) or decided
-                if command is not None or (route is not None and (quota is None or quota is not shared)):
-                    alike = False
+                if quota is not shared:
+                    shared = None
                 if deadline != latest:
                     earliest, latest = min(earliest, deadline), max(latest, deadline)
-        return Batch(batch, size, latest, earliest, alike)
+        return Batch(batch, size, latest, earliest, shared)
+
+    def _shared(self, now: float) -> Quota | None:
+        """The quota under which all who wait go as one command if they are checks under it."""
+        first = self.waiting[0]
+        if first.quota is None or first.route is None:
+            return first.quota
+        return first.quota if now >= self._apart_until and first.quota.algorithm in script.MIXED else None
 
     def _expire(self, answer: asyncio.Future[Any]) -> None:
         if not answer.done():
@@ -340,16 +355,28 @@ class AsyncNode:
             if not waiting[0].answer.done():
                 waiting[0].answer.set_result(reply)  # whatever it is
             return
+        if load.quota is not None:
+            self._hand_out_figures(load, reply)
+            return
         results = script.decode(load.groups, reply)
         some_elsewhere = load.mixed and script.ELSEWHERE in reply
         at = 0
         for one in waiting:
-            count = len(one.groups)
+            count = len(one.groups) or 1
             some, at = results[at : at + count], at + count
             if some_elsewhere and _is_elsewhere(some[0]):
                 self._set_apart(one)
             elif not one.answer.done():
-                one.answer.set_result(some)
+                one.answer.set_result(some if one.quota is None else _figures(some[0]))
+
+    def _hand_out_figures(self, load: Load, reply: list[int]) -> None:
+        """The same where all wait for a single check."""
+        now_us = reply[0]
+        for one, wait, remaining, reset in zip(load.waiting, reply[1::3], reply[2::3], reply[3::3], strict=True):
+            if wait == script.ELSEWHERE:
+                self._set_apart(one)
+            elif not one.answer.done():
+                one.answer.set_result((now_us, wait, remaining, reset))
 
     def _refuse(self, load: Load, error: Exception) -> None:
         """An error instead of a reply. If it is about the slot that the command names, only those of that get it."""
@@ -410,3 +437,9 @@ def _is_unknown(reply: Any) -> bool:
 
 def _is_elsewhere(result: Result | IdempotencyConflict) -> bool:
     return isinstance(result, Result) and result.outcomes[0].wait_us == script.ELSEWHERE
+
+
+def _figures(result: Result | IdempotencyConflict) -> Figures:
+    assert isinstance(result, Result)
+    wait_us, remaining, reset_us = result.outcomes[0]
+    return result.now_us, wait_us, remaining, reset_us

@@ -147,8 +147,8 @@ def _encode_groups(groups: Sequence[Group], now_us: int | None) -> Command:
 
 def _encode_plain(groups: Sequence[Group], now_us: int | None) -> Command | None:
     """The same, shorter, if all are under one quota and nothing is special about any of them; else None."""
-    keys: list[Argument] = []
-    costs: list[Argument] = []
+    keys: list[str] = []
+    costs: list[int] = []
     shared = groups[0].checks[0].quota if groups and groups[0].checks else None
     for checks, peek, idempotency, penalty in groups:
         if len(checks) != 1 or peek or idempotency is not None or penalty is not None:
@@ -158,12 +158,23 @@ def _encode_plain(groups: Sequence[Group], now_us: int | None) -> Command | None
             return None
         keys.append(key(space, subject))
         costs.append(cost)
-    if shared is None:
-        return None
-    if costs.count(costs[0]) == len(costs):
-        del costs[1:]
-    head, tail = frame(shared, len(keys))
-    return (*head, *keys, "" if now_us is None else now_us, *tail, *costs)
+    return None if shared is None else encode_checks(shared, keys, costs, now_us)
+
+
+def encode_checks(
+    quota: Quota, keys: Sequence[str], costs: Sequence[int], now_us: int | None, *, mixed: bool = False
+) -> Command:
+    """The command that decides checks under one quota, each by itself.
+
+    `mixed`: they are of several slots, and some may be elsewhere. The algorithm must be one of `MIXED`.
+    """
+    now: Argument = "" if now_us is None else now_us
+    cost = costs[0] if costs.count(costs[0]) == len(costs) else None
+    if mixed:
+        start = ("EVALSHA", sha((quota.algorithm,), "mixed"), 1, keys[0], now, *terms(quota))
+        return (*start, cost, *keys) if cost else (*start, 0, *keys, *costs)
+    head, tail = frame(quota, len(keys))
+    return (*head, *keys, now, *tail, *costs) if cost is None else (*head, *keys, now, *tail, cost)
 
 
 def mixable(group: Group) -> Quota | None:
@@ -171,27 +182,25 @@ def mixable(group: Group) -> Quota | None:
     checks, peek, idempotency, penalty = group
     if len(checks) != 1 or peek or idempotency is not None or penalty is not None:
         return None
-    _, _, _, quota, cost, enforced, _, _ = checks[0]
-    return quota if enforced and cost and quota.algorithm in MIXED else None
+    _, _, _, quota, _, enforced, _, _ = checks[0]
+    return quota if enforced and quota.algorithm in MIXED else None
 
 
-def encode_mixed(groups: Sequence[Group], now_us: int | None, keys: Sequence[str] = ()) -> Command:
-    """The command that decides `groups` of several slots, all `mixable` and of one quota. Some may be elsewhere.
-
-    `keys` are theirs, if they are known.
-    """
-    keys = keys or [group.checks[0].key for group in groups]
-    costs = [group.checks[0].cost for group in groups]
-    cost, quota = costs[0], groups[0].checks[0].quota
-    head = ("EVALSHA", sha((quota.algorithm,), "mixed"), 1, keys[0], "" if now_us is None else now_us)
-    tail = (quota.limit, quota.window_us, quota.burst)
-    same = costs.count(cost) == len(costs)
-    return (*head, *tail, cost, *keys) if same else (*head, *tail, 0, *keys, *costs)
+def encode_mixed(groups: Sequence[Group], now_us: int | None) -> Command:
+    """The command that decides `groups` of several slots, all `mixable` and of one quota. Some may be elsewhere."""
+    checks = [group.checks[0] for group in groups]
+    keys, costs = [check.key for check in checks], [check.cost for check in checks]
+    return encode_checks(checks[0].quota, keys, costs, now_us, mixed=True)
 
 
 def frame(quota: Quota, count: int = 1) -> tuple[Command, Command]:
     """The command that decides so many checks under one quota, with gaps: head, keys, now or empty, tail, costs."""
-    return ("EVALSHA", sha((quota.algorithm,), "plain"), count), (quota.limit, quota.window_us, quota.burst)
+    return ("EVALSHA", sha((quota.algorithm,), "plain"), count), terms(quota)
+
+
+def terms(quota: Quota) -> Command:
+    """What the script is told of a quota, if it knows the algorithm."""
+    return quota.limit, quota.window_us, quota.burst
 
 
 def packer(quota: Quota) -> Callable[[str, Argument, int], bytes]:
