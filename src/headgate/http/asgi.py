@@ -73,6 +73,8 @@ class RateLimitMiddleware:
     def __init__(self, app: App, *, limiter: AsyncLimiter, **options: Unpack[Options]) -> None:
         self._app = app
         self._entrance = AsyncEntrance(limiter, **options)
+        gate = self._entrance.gate
+        self._is_usual = gate.charge_header is None and gate.cost == 1
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         entrance = self._entrance
@@ -87,15 +89,16 @@ class RateLimitMiddleware:
             entering = entrance.check_at_once(request) or await entrance.check(request)
         facts, cost, decision = entering
         passes = decision.allowed and (gate.by_subject or not decision.hold)  # a limit by subject holds nobody back
+        if passes and self._is_usual and NAME not in scope:  # what follows, in as few steps as it takes
+            sole = scope[NAME] = scope.setdefault("state", {})[NAME] = Limits(entrance.limiter, facts, decision)
+            await self._app(scope, receive, _telling(sole, send))
+            return
         limits: Limits[AsyncLimiter] | None = scope.get(NAME)
         if limits is None:
-            sole = decision if passes and cost == 1 else None
-            told = limits = scope[NAME] = scope.setdefault("state", {})[NAME] = _Told(entrance.limiter, facts, sole)
-            told.send = send
-            send = told.tell
+            limits = scope[NAME] = scope.setdefault("state", {})[NAME] = Limits(entrance.limiter, facts)
+            send = _telling(limits, send)
         if passes:
-            if limits.sole is not decision:
-                limits.add(decision, cost, entrance.limiter)
+            limits.add(decision, cost, entrance.limiter)
             if gate.charge_header is not None:
                 send = self._charging(limits, gate.charge_header, send)
             await self._app(scope, receive, send)
@@ -130,21 +133,21 @@ class RateLimitMiddleware:
         return charging
 
 
-class _Told(Limits[AsyncLimiter]):
-    """Limits of which the client is told by `tell`, which stands in for the server's `send`."""
+def _telling(limits: Limits[AsyncLimiter], send: Send) -> Send:
+    """`send`, that adds the limits' fields to the start of the response.
 
-    __slots__ = ("send",)
+    It is not kept with the request: a server's `send` may well know the request, and the two would be a circle, which
+    only the garbage collector undoes.
+    """
 
-    send: Send
-
-    # Not async itself, which would be a coroutine more per message; and a method, which is quicker than a closure.
-    def tell(self, message: Message) -> Awaitable[None]:
-        """Send a message, with the limits' fields added if it is the start of the response."""
+    def tell(message: Message) -> Awaitable[None]:  # not async itself, which would be a coroutine more per message
         if message["type"] in {"http.response.start", "websocket.accept", "websocket.http.response.start"}:
-            usual = None if self.sole is None else raw_usual(self.sole)
+            usual = None if limits.sole is None else raw_usual(limits.sole)
             message = dict(message)
-            message["headers"] = [*message.get("headers", ()), *(usual or raw(self.fields))]
-        return self.send(message)
+            message["headers"] = [*message.get("headers", ()), *(usual or raw(limits.fields))]
+        return send(message)
+
+    return tell
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send, limits: Limits[AsyncLimiter]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import weakref
 from collections.abc import Callable, Coroutine
 from ipaddress import ip_network
 from typing import Any
@@ -296,6 +298,35 @@ def test_a_client_without_an_address_is_limited_all_the_same() -> None:
             assert [(await get(app, client=None)).status for _ in range(3)] == [200, 200, 429]
 
     run(test)
+
+
+@pytest.mark.parametrize("options", [{}, {"cost": 2}, {"charge_header": "X-Cost"}], ids=str)
+@pytest.mark.parametrize("rules", ["2/minute", [Rule(id="ip", quota="2/minute", dimension="ip")]], ids=["quota", "rules"])
+def test_a_request_leaves_nothing_to_the_garbage_collector(rules: Any, options: Any) -> None:
+    """Servers have the request's scope where they have `send`: what is put into the scope must not lead back there."""
+
+    class Request(Client):
+        scope: Scope
+
+    async def main() -> None:
+        middleware = RateLimitMiddleware(App(), limiter=AsyncLimiter(rules), **options)
+        statuses = []
+        for _ in range(4):
+            request = Request()
+            request.scope = scope_of()
+            await middleware(request.scope, request.receive, request.send)
+            statuses.append(request.status)
+            left = weakref.ref(request)
+            del request
+            assert left() is None
+        assert statuses[0] == 200
+        assert statuses[-1] == 429
+
+    gc.disable()
+    try:
+        run(main)
+    finally:
+        gc.enable()
 
 
 def test_odd_options_are_refused() -> None:
