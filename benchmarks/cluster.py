@@ -51,6 +51,7 @@ LOADS = (
     Load("gcra, one thread", "gcra", 0, 0, "own"),
     Load("gcra, 64 tasks", "gcra", 64, 64, "own"),
     Load("gcra, 256 tasks", "gcra", 256, 256, "own"),
+    Load("gcra, 1,024 tasks", "gcra", 1_024, 1_024, "own"),
     Load("fixed_window, 64 tasks", "fixed_window", 64, 64, "own"),
     Load("fixed_window, 256 tasks", "fixed_window", 256, 256, "own"),
     Load("gcra, zipf, 64 tasks", "gcra", 64, 64, "zipf"),

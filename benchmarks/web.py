@@ -2,7 +2,7 @@
 
 wrk keeps 64 connections busy with one request after the other. Every contender is a server of its own, one process with
 one app of `benchmarks.web_apps`, which stays up through all rounds; an idle one costs nothing. Starlette runs on
-granian, Flask on gunicorn with threads, as most do.
+granian, and in memory on uvicorn too, Flask on gunicorn with threads.
 
 wrk, the server and Redis share the machine, so that requests per second also tell how the system shares out its
 processors. The processor time that the server spent per request is told as well: noise disturbs it least.
@@ -39,7 +39,7 @@ SCRIPT = Path(__file__).with_name("wrk.lua")
 FINDER = Path(__file__).parent.parent / "scripts" / "wrk"
 TOLD = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
 
-SERVERS = {"Starlette": "granian", "Flask": "gunicorn"}
+SERVERS = {"Starlette": "granian", "Starlette on uvicorn": "uvicorn", "Flask": "gunicorn"}
 # Contenders and their apps, Headgate first: with the peers' default algorithm, and with its own.
 OURS, BARE = "headgate", "no limiter"
 SLOWAPI, FLASK_LIMITER = "slowapi", "flask-limiter"
@@ -52,6 +52,11 @@ APPS = {
         "slowapi, ASGI middleware": "starlette/slowapi-asgi",
         "slowapi, decorator": "starlette/slowapi-decorator",
     },
+    "Starlette on uvicorn": {
+        OURS: "starlette/headgate",
+        BARE: "starlette",
+        SLOWAPI: "starlette/slowapi-middleware",
+    },
     "Flask": {
         OURS: "flask/headgate",
         "headgate, its default": "flask/headgate-default",
@@ -62,6 +67,7 @@ APPS = {
 BRIEF = (OURS, BARE, SLOWAPI, FLASK_LIMITER)
 TARGETS = {
     ("Starlette", "memory"): {BARE: Target(0.7), SLOWAPI: Target(4)},
+    ("Starlette on uvicorn", "memory"): {BARE: Target(0.7), SLOWAPI: Target(4)},
     ("Starlette", "Redis"): {SLOWAPI: Target(8)},
     ("Flask", "memory"): {FLASK_LIMITER: Target(1)},
     ("Flask", "Redis"): {FLASK_LIMITER: Target(1)},
@@ -148,13 +154,13 @@ def run(plan: Plan, server: Server, wrk: Path) -> Section:
         "headgate is",
         notes=[
             "by client IP, in fixed windows, a limit that is not reached, told in headers; one process each;",
-            "Starlette on granian, Flask on gunicorn with 4 threads; p99: of the response times;",
+            "Starlette on granian unless said otherwise, Flask on gunicorn with 4 threads; p99: of the response times;",
             "CPU: the server's processor time per request, which noise disturbs least. Targets for slowapi are about",
             "SlowAPIMiddleware, which limits a whole app as our middleware does; its other ways are shown beside it.",
         ],
     )
-    for store in ("memory",) if plan.brief else ("memory", "Redis"):
-        for framework in APPS:
+    for framework, store in TARGETS:
+        if not plan.brief or store == "memory":
             works = chosen(framework, store, brief=plan.brief)
             with opened(framework, works, server if store == "Redis" else None, wrk, plan.web_seconds) as all_works:
                 compare(section, framework, store, all_works, plan.web_rounds)
