@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib import import_module
 from typing import Any
@@ -56,8 +57,8 @@ def _scheme(url: str) -> str:
     scheme = urlsplit(url).scheme
     if scheme not in SCHEMES:
         raise ValueError(
-            f"store: {url!r} is not a URL of a store; use memory://, embedded://, redis://host:6379/0, rediss://, "
-            "unix://path, redis+sentinel://host:26379,host:26379/service/0 or redis+cluster://host:7000,host:7001"
+            f"store: {_shown(url)} is not a URL of a store; use memory://, embedded://, redis://host:6379/0, "
+            "rediss://, unix://path, redis+sentinel://host:26379,host:26379/service/0 or redis+cluster://host:7000,host:7001"
         )
     return scheme
 
@@ -73,9 +74,14 @@ def _open_memory(url: str, clock: Clock | None) -> MemoryStore:
 
 def _module(name: str, url: str) -> Any:
     if name.startswith("embedded") and sys.platform == "win32":
-        raise ImportError(f"store {url!r} needs Linux or macOS: use memory:// or redis://host:6379/0")
+        raise ImportError(f"store {_shown(url)} needs Linux or macOS: use memory:// or redis://host:6379/0")
     try:
         return import_module(f"headgate.stores.{name}")
     except ImportError as error:
         extra = "embedded" if name.startswith("embedded") else "redis"
-        raise ImportError(f"store {url!r} needs redis and hiredis: pip install 'headgate[{extra}]'") from error
+        raise ImportError(f"store {_shown(url)} needs redis and hiredis: pip install 'headgate[{extra}]'") from error
+
+
+def _shown(url: str) -> str:
+    """A URL without what must not be seen: its user and password, and what comes behind the path."""
+    return repr(re.sub(r"^([\w+.-]*:/*)?.*@", r"\1***@", url).split("?")[0])

@@ -301,7 +301,9 @@ def test_a_client_without_an_address_is_limited_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"cost": 2}, {"charge_header": "X-Cost"}], ids=str)
-@pytest.mark.parametrize("rules", ["2/minute", [Rule(id="ip", quota="2/minute", dimension="ip")]], ids=["quota", "rules"])
+@pytest.mark.parametrize(
+    "rules", ["2/minute", [Rule(id="r", quota="2/minute", dimension="ip")]], ids=["quota", "rules"]
+)
 def test_a_request_leaves_nothing_to_the_garbage_collector(rules: Any, options: Any) -> None:
     """Servers have the request's scope where they have `send`: what is put into the scope must not lead back there."""
 

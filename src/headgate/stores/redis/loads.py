@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from binascii import crc_hqx
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
@@ -13,7 +12,7 @@ from headgate.core.key import escape, key
 from headgate.core.quota import Quota
 from headgate.stores.redis import script
 from headgate.stores.redis.node import Parcel
-from headgate.stores.redis.slots import SLOTS
+from headgate.stores.redis.slots import slot_of_tag
 
 
 class Route(NamedTuple):
@@ -35,7 +34,7 @@ def places_of(space: str) -> Place:
 
     def place(subject: str) -> tuple[Route, str]:
         tag = escape(subject)
-        return _route(crc_hqx((tag + rest).encode(), 0) % SLOTS), head + tag + tail
+        return _route(slot_of_tag(tag + rest)), head + tag + tail
 
     return place
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
-from redis.connection import parse_url
+from redis.connection import Connection, parse_url
+from redis.exceptions import RedisError
 
 from headgate.stores.breaker import PROBE_SECONDS
 from headgate.stores.redis.faults import Address
@@ -106,7 +107,12 @@ def _way(parts: SplitResult, options: Options) -> Way:
     arguments.setdefault("protocol", 2)
     arguments.setdefault("client_name", "headgate")
     arguments["socket_connect_timeout"] = options.timeout
-    return Way(arguments.pop("connection_class", None), arguments)
+    way = Way(arguments.pop("connection_class", None), arguments)
+    try:
+        (way.kind or Connection)(**arguments)  # connects to nothing yet
+    except (TypeError, RedisError) as error:  # else the first check would find out
+        raise ValueError(f"store URL: an option that neither Headgate nor redis-py understands: {error}") from error
+    return way
 
 
 def _sentinel_way(way: Way, given: dict[str, str]) -> Way:

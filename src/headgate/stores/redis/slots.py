@@ -11,14 +11,19 @@ from headgate.core.key import escape
 SLOTS: Final = 16_384
 
 
-def slot_of(tag: str) -> int:
-    """The slot of all keys with this hash tag, not yet escaped: a subject, a client's name, or an idempotency key's."""
-    return crc_hqx(escape(tag).encode(), 0) % SLOTS
+def slot_of_tag(tag: str) -> int:
+    """The slot of all keys with this hash tag."""
+    return crc_hqx(tag.encode(), 0) % SLOTS
+
+
+def slot_of(name: str) -> int:
+    """The slot of all keys of a subject, a client's name or an idempotency key's: escaped, it is their hash tag."""
+    return slot_of_tag(escape(name))
 
 
 def slot_of_key(key: str) -> int:
     """The slot of a key of ours, by its hash tag."""
-    return crc_hqx(key[key.index("{") + 1 : key.index("}")].encode(), 0) % SLOTS
+    return slot_of_tag(key[key.index("{") + 1 : key.index("}")])
 
 
 def slot_of_check(check: Check) -> int:

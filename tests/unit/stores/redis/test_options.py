@@ -96,9 +96,21 @@ def test_a_cluster() -> None:
         ("redis+cluster://one/3", "a cluster has no databases but 0, got '/3'"),
         ("redis+cluster://one?probe_every=0", "probe_every: must be a number above 0, got '0'"),
         ("redis+herd://one", "is not a URL of a store"),
+        ("redis://one?tiemout=1", "unexpected keyword argument 'tiemout'"),
+        ("unix:///one?tiemout=1", "unexpected keyword argument 'tiemout'"),
+        ("redis+cluster://one?max_connections=9", "unexpected keyword argument 'max_connections'"),
+        ("rediss://one?ssl_cert_reqs=perhaps", "perhaps"),
     ],
 )
 def test_what_is_wrong_is_told(url: str, told: str) -> None:
     with pytest.raises(ValueError, match="store") as raised:
         open_store(url, None)
     assert told in str(raised.value)
+
+
+@pytest.mark.parametrize("url", ["redis2://gate:secret@one/0?timeout=1", "redis2:gate:s@secret@one", "gate:secret@one"])
+def test_a_password_is_not_told(url: str) -> None:
+    with pytest.raises(ValueError, match="is not a URL of a store") as raised:
+        open_store(url, None)
+    assert "secret" not in str(raised.value)
+    assert "@one" in str(raised.value)
