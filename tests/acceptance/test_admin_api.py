@@ -501,11 +501,21 @@ def test_callers_are_told_their_limits_and_held_to_them(node: Served) -> None:
 
 
 def test_guessing_is_slow(node: Served) -> None:
+    new, ended = node.token("new", "viewer", ["rules"]), node.token("ended", "viewer", ["rules"])
+    assert node.http.get("/api/v1/rules").status_code == 200
+    with node.client(ended) as client:
+        assert client.get("/api/v1/rules").status_code == 200
     with node.client("hg_guess") as client:
         statuses = [client.get("/api/v1/rules").status_code for _ in range(30)]
         assert statuses == [401] * 30
         assert int(client.get("/api/v1/rules").headers["retry-after"]) > 0
-    is_problem(node.http.get("/api/v1/rules"), 429)  # a good guess would not be told from a bad one
+    with node.client(new) as client:
+        is_problem(client.get("/api/v1/rules"), 429)  # a good guess would not be told from a bad one
+    assert node.http.get("/api/v1/rules").status_code == 200  # who was there before is not guessing
+    (ended_id,) = [one["id"] for one in node.http.get("/api/v1/tokens").json()["tokens"] if one["name"] == "ended"]
+    assert node.http.delete(f"/api/v1/tokens/{ended_id}").status_code == 204
+    with node.client(ended) as client:
+        assert [client.get("/api/v1/rules").status_code for _ in range(2)] == [401, 429]
 
 
 def test_without_the_database_it_says_so(node: Served) -> None:

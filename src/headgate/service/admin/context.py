@@ -73,14 +73,16 @@ def context_of(request: Request) -> Context:
 async def caller_of(request: Request) -> Caller:
     """Whose request it is. Raises `Unauthenticated`, `RateLimited` and `DatabaseError`.
 
-    Too many bad tokens from an address, and none is looked at any more, not even a good one: else somebody who
-    guesses would only have to go on.
+    Too many bad tokens from an address, and none is looked at any more, not even a good one, unless it was good before:
+    else somebody who guesses would only have to go on.
     """
     context = context_of(request)
     address = {ADDRESS_FACT: _ADDRESSES.see(None if request.client is None else request.client.host).facts["ip"]}
-    _pass(request, await context.failures.peek(None, cost=1, **address))
+    token = bearer(request.headers.get("authorization"))
+    if not context.access.is_proven(token):
+        _pass(request, await context.failures.peek(None, cost=1, **address))
     try:
-        caller = await context.access.caller(bearer(request.headers.get("authorization")))
+        caller = await context.access.caller(token)
     except Unauthenticated:
         await context.failures.check_facts(address)
         raise
