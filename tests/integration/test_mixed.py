@@ -181,9 +181,6 @@ def test_what_comes_in_one_tick_is_decided_as_by_itself(topology: str, url: str,
     async def main() -> None:
         store = AsyncRedisStore(url if topology == "cluster" else redis_url, clock=clock)
         short = [store.single(template) for template in templates]
-        await short[0](
-            "somebody", 1
-        )  # who serves what is known from here on: until then, callers do not keep their order
         refused = 0
         for _ in range(40):
             clock.advance(chance.choice((0, 0.3, 5)))

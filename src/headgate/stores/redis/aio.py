@@ -55,7 +55,7 @@ class AsyncRedisStore:
         self._departures = Departures(self._options.timeout, gathers=self._slotted)
         self._topology = Topology(self._make, self._drop)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._listening: set[asyncio.Future[None]] = set()  # those who wait to hear who serves what
+        self._listening: dict[asyncio.Future[None], None] = {}  # those who wait to hear who serves what, in order
         self._tasks: set[asyncio.Task[Any]] = set()  # that nobody may cancel
         self._lookout: Lookout | None = None
         self._only: AsyncNode | None = None  # the server, if it is always the same
@@ -268,9 +268,9 @@ class AsyncRedisStore:
         if self._topology.generation > known:
             return
         listener: asyncio.Future[None] = self._loop.create_future()
-        self._listening.add(listener)
+        self._listening[listener] = None
         await asyncio.wait((listener,), timeout=max(0.0, deadline - self._loop.time()))
-        self._listening.discard(listener)
+        self._listening.pop(listener, None)
 
     async def _serving(self, slot: int, deadline: float) -> AsyncNode:
         """Who serves a slot. Waits for the first look. Raises `StoreError` when nobody knows."""
