@@ -17,11 +17,11 @@ import time
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import psycopg
 
-from tests.servers import free_port, gone
+from tests.servers import Started, free_port, gone
 
 OVERRIDE = "HEADGATE_TEST_POSTGRES_BIN"
 START_SECONDS = 30.0
@@ -62,7 +62,7 @@ def _unprivileged() -> dict[str, Any]:
 
 
 @dataclass
-class Postgres:
+class Postgres(Started):
     """A server of our own, with one database. Use as a context manager."""
 
     port: int = field(default_factory=free_port)
@@ -114,14 +114,6 @@ class Postgres:
             self._process.send_signal(2)  # SIGINT: disconnect everybody, and end
             gone(self._process, 10)
         self._process = None
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self.stop()
