@@ -38,10 +38,10 @@ fmt: setup ## Format the code.
 chaos: setup ## Faults under load, on real servers, and whether their bounds hold (some five minutes).
 	$(BIN)/python -m tests.chaos
 
-bench: setup ## Measure Headgate beside its peers, in one run (some minutes).
+bench: setup ## Measure Headgate beside its peers, in one run (some twenty minutes).
 	$(BIN)/python -m benchmarks
 
-bench-quick: setup ## All but the web servers, in under a minute.
+bench-quick: setup ## All but web, service and shards, less exactly, in some two minutes.
 	$(BIN)/python -m benchmarks --quick
 
 clean: ## Remove .venv and all caches.

@@ -1,7 +1,7 @@
 """`python -m benchmarks`: Headgate beside its peers, on this machine, in one run.
 
-    python -m benchmarks                      all sections, some ten minutes
-    python -m benchmarks --quick              all but web, service and shards, in under one, less exact
+    python -m benchmarks                      all sections, some twenty minutes
+    python -m benchmarks --quick              all but web, service and shards, in some two, less exact
     python -m benchmarks --only memory async  some sections
 
 A missed target is reported and fails nothing. docs/benchmarks.md says what is measured and how it is kept
@@ -93,7 +93,7 @@ def settle() -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: under a minute")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: some two minutes")
     parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE", help="default: %(default)s")
     parser.add_argument(
         "--only",

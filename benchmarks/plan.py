@@ -1,4 +1,4 @@
-"""How much is measured: the whole of it in some ten minutes, or quickly in under one."""
+"""How much is measured: the whole of it in some twenty minutes, or quickly in some two."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import cycle
 from multiprocessing import get_context
@@ -98,9 +98,9 @@ class Way:
     """A process that checks in one way, when it has its turn. Use as a context manager."""
 
     def __init__(self, work: Work, name: str, limiter: dict[str, Any]) -> None:
-        self._turns, theirs = CONTEXT.Pipe()
+        self._turns, self._theirs = CONTEXT.Pipe()
         mode = "separate" if name in (ALONE, AGAIN) else name
-        self._process = CONTEXT.Process(target=work, args=(theirs, mode, limiter), daemon=True)
+        self._process = CONTEXT.Process(target=work, args=(self._theirs, mode, limiter), daemon=True)
         self._spent: list[float] = []
 
     def turn(self, seconds: float) -> float:
@@ -117,10 +117,12 @@ class Way:
 
     def __enter__(self) -> Self:
         self._process.start()
+        self._theirs.close()  # so that nobody waits for the answer of a process that has died
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._turns.send(None)
+        with suppress(OSError):
+            self._turns.send(None)
         self._process.join()
 
 

@@ -12,7 +12,6 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 from headgate.core.clock import Clock, SystemClock
 from headgate.db.tokens import PREFIX, Token, hash_of
 from headgate.errors import DatabaseError, DatabaseUnavailable, Forbidden, Unauthenticated
-from headgate.rules.recent import Recent
 
 Role = Literal["viewer", "operator", "admin"]
 Scope = Literal["check", "rules", "users", "events", "tokens"]
@@ -88,25 +87,9 @@ class Access:
         self.open = data_token is None  # whether the data plane is
         self._lookup = None if tokens is None else _Lookup(tokens.find, now, deadline)
         self._clock: Clock = clock or SystemClock()
-        self._proven: Recent[str, bool] = Recent(MOST_REMEMBERED)  # hashes of tokens that were good when they last came
 
     async def caller(self, token: str | None) -> Caller:
         """Who has this token. Raises `Unauthenticated`; `DatabaseError` when that cannot be found out."""
-        try:
-            caller = await self._caller(token)
-        except Unauthenticated:
-            if token is not None:
-                self._proven.drop(hash_of(token))
-            raise
-        assert token is not None
-        self._proven.put(hash_of(token), True)
-        return caller
-
-    def is_proven(self, token: str | None) -> bool:
-        """Whether this token was good when it last came: then nobody is guessing it."""
-        return token is not None and self._proven.get(hash_of(token)) is not None
-
-    async def _caller(self, token: str | None) -> Caller:
         if token is None:
             raise Unauthenticated("a bearer token is needed: send the header `Authorization: Bearer …`")
         if len(token) > LONGEST:
