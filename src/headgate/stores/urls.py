@@ -33,9 +33,9 @@ def open_store(url: str, clock: Clock | None, *, observer: StoreObserver | None 
         return _open_memory(url, clock)
     store: Store
     if scheme == "embedded":
-        store = _module("embedded.sync", scheme).EmbeddedStore(url, clock=clock, observer=observer)
+        store = _module("embedded.sync", url).EmbeddedStore(url, clock=clock, observer=observer)
     else:
-        store = _module("redis.sync", scheme).RedisStore(url, clock=clock, observer=observer)
+        store = _module("redis.sync", url).RedisStore(url, clock=clock, observer=observer)
     return store
 
 
@@ -46,18 +46,17 @@ def open_async_store(url: str, clock: Clock | None, *, observer: StoreObserver |
         return AsyncMemoryStore(_open_memory(url, clock))
     store: AsyncStore
     if scheme == "embedded":
-        store = _module("embedded.aio", scheme).AsyncEmbeddedStore(url, clock=clock, observer=observer)
+        store = _module("embedded.aio", url).AsyncEmbeddedStore(url, clock=clock, observer=observer)
     else:
-        store = _module("redis.aio", scheme).AsyncRedisStore(url, clock=clock, observer=observer)
+        store = _module("redis.aio", url).AsyncRedisStore(url, clock=clock, observer=observer)
     return store
 
 
 def _scheme(url: str) -> str:
-    """Messages tell it, and nothing else: there may be a password in what follows."""
     scheme = urlsplit(url).scheme
     if scheme not in SCHEMES:
         raise ValueError(
-            f"store: '{scheme}://' is not a URL of a store; use memory://, embedded://, redis://host:6379/0, "
+            f"store: {_shown(url)} is not a URL of a store; use memory://, embedded://, redis://host:6379/0, "
             "rediss://, unix://path, redis+sentinel://host:26379,host:26379/service/0 or redis+cluster://host:7000,host:7001"
         )
     return scheme
@@ -72,11 +71,17 @@ def _open_memory(url: str, clock: Clock | None) -> MemoryStore:
     return MemoryStore(clock=clock, **options)
 
 
-def _module(name: str, scheme: str) -> Any:
+def _module(name: str, url: str) -> Any:
     if name.startswith("embedded") and sys.platform == "win32":
-        raise ImportError(f"store '{scheme}://' needs Linux or macOS: use memory:// or redis://host:6379/0")
+        raise ImportError(f"store {_shown(url)} needs Linux or macOS: use memory:// or redis://host:6379/0")
     try:
         return import_module(f"headgate.stores.{name}")
     except ImportError as error:
         extra = "embedded" if name.startswith("embedded") else "redis"
-        raise ImportError(f"store '{scheme}://' needs redis and hiredis: pip install 'headgate[{extra}]'") from error
+        raise ImportError(f"store {_shown(url)} needs redis and hiredis: pip install 'headgate[{extra}]'") from error
+
+
+def _shown(url: str) -> str:
+    """A URL for people: without user, password and options."""
+    _, at, rest = url.rpartition("@")
+    return repr((f"{urlsplit(url).scheme}://***@{rest}" if at else url).partition("?")[0])

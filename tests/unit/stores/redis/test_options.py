@@ -108,8 +108,11 @@ def test_what_is_wrong_is_told(url: str, told: str) -> None:
     assert told in str(raised.value)
 
 
-@pytest.mark.parametrize("url", ["redis2://gate:secret@one/0?timeout=1", "redis2:gate:s@secret@one", "gate:secret@one"])
+@pytest.mark.parametrize(
+    "url", ["redis2://gate:secret@one/0?timeout=1", "redis2:gate:s@secret@one", "gate:secret?@one"]
+)
 def test_a_password_is_not_told(url: str) -> None:
     with pytest.raises(ValueError, match="is not a URL of a store") as raised:
         open_store(url, None)
     assert "secret" not in str(raised.value)
+    assert "@one" in str(raised.value)
