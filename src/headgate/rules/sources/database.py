@@ -59,7 +59,7 @@ class DatabaseSource:
     """Keeps the rules of a database in force: of PostgreSQL (`postgresql://…`) or SQLite (`sqlite:///rules.db`).
 
     Changes are in force within a second: PostgreSQL notifies, a SQLite file is looked at a few times a second, and
-    with `redis`, the URL of a Redis server, what is announced there counts too. Every `poll` seconds it looks
+    with `redis`, a URL as stores have it, what is announced there counts too. Every `poll` seconds it looks
     without being told. While the database is away the last good rules stay in force, and it is back by itself.
 
     Users' tiers and overrides are not loaded but looked up when they come: `users_cached` and `users_seconds` say

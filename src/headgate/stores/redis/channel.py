@@ -1,21 +1,28 @@
-"""A channel of Redis: a word from one node to all others, which those who are away miss."""
+"""A channel of Redis: a word from one node to all others, which those who are away miss.
+
+Behind Sentinel it is the master's. On a cluster, whatever is said to one server, listeners of all hear.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from threading import Event, Thread, current_thread
+from threading import Event, Lock, Thread, current_thread
 from typing import Any, Final
 
 from redis import Redis
 from redis.connection import ConnectionPool
 
+from headgate.errors import StoreError
 from headgate.stores.redis.faults import FAULTS
-from headgate.stores.redis.options import read_url
+from headgate.stores.redis.lookout import Lookout
+from headgate.stores.redis.options import Target, read_url
 
 RETRY_SECONDS: Final = 0.5
 STOP_SECONDS: Final = 0.25  # how soon a listener notices that it is to stop
 PATIENCE_SECONDS: Final = 1.0  # for a reply
+
+_TROUBLE: Final = (*FAULTS, StoreError)  # the last: nobody knows whom to ask
 
 log = logging.getLogger("headgate")
 
@@ -26,25 +33,23 @@ class Channel:
 
     def __init__(self, url: str, name: str, heard: Callable[[], None]) -> None:
         target = read_url(url)
-        if target.topology != "single":
-            raise ValueError(f"Redis channel {name}: must be the URL of a single server, got {url!r}")
-        kind, arguments = target.way
-        arguments |= {"socket_connect_timeout": PATIENCE_SECONDS, "socket_timeout": PATIENCE_SECONDS}
-        if kind is not None:
-            arguments["connection_class"] = kind
-        self._client: Any = Redis(connection_pool=ConnectionPool(**arguments))
+        self._speaking, self._listening = _End(target), _End(target)
+        self._several = target.topology != "single"
         self._name = name
         self._heard = heard
         self._failing = False
         self._stop = Event()
+        self._lock = Lock()  # of those who speak
         self._thread = Thread(target=self._run, name="headgate-channel", daemon=True)
         self._thread.start()
 
     def say(self, word: str) -> None:
         """Tell all who listen now. A failure is logged, and that is all: nobody may rely on this alone."""
-        try:
-            self._client.publish(self._name, word)
-        except FAULTS as error:
+        with self._lock:
+            error = self._publish(word)
+            if error is not None and self._several:  # it may have been at a server that is gone
+                error = self._publish(word)
+        if error is not None:
             log.warning("Redis channel %s: %r was not announced (%s)", self._name, word, error)
 
     def close(self) -> None:
@@ -52,20 +57,32 @@ class Channel:
         self._stop.set()
         if self._thread is not current_thread():
             self._thread.join()
-        self._client.close()
+        with self._lock:
+            self._speaking.leave()
+
+    def _publish(self, word: str) -> Exception | None:
+        """What went wrong, if something did."""
+        try:
+            self._speaking.client().publish(self._name, word)
+        except _TROUBLE as error:
+            self._speaking.leave()
+            return error
+        return None
 
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
                 self._listen()
-            except FAULTS as error:
+            except _TROUBLE as error:
                 if not self._failing:
                     self._failing = True
                     log.warning("Redis channel %s: not heard until Redis is back (%s)", self._name, error)
                 self._stop.wait(RETRY_SECONDS)
+            finally:
+                self._listening.leave()
 
     def _listen(self) -> None:
-        with self._client.pubsub() as subscription:
+        with self._listening.client().pubsub() as subscription:
             subscription.subscribe(self._name)
             while not self._stop.is_set():
                 message = subscription.get_message(timeout=STOP_SECONDS)
@@ -74,3 +91,35 @@ class Channel:
                         self._failing = False
                         log.warning("Redis channel %s: heard again", self._name)
                     self._heard()
+
+
+class _End:
+    """One end of a channel: the server that it is at. Used by one thread at a time."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._lookout = Lookout(target, lambda _: None, list)
+        self._client: Any = None
+        self._left = 0  # servers, so far
+
+    def client(self) -> Any:
+        """Of the server that it is at; of another, after it was left. Raises redis-py's exceptions and `StoreError`."""
+        if self._client is None:
+            way = self._target.way
+            if self._target.topology != "single":
+                addresses = list(dict.fromkeys(address for _, address in self._lookout.look()))
+                way = way.to(addresses[self._left % len(addresses)])
+            arguments = way.arguments | {
+                "socket_connect_timeout": PATIENCE_SECONDS,
+                "socket_timeout": PATIENCE_SECONDS,
+            }
+            if way.kind is not None:
+                arguments["connection_class"] = way.kind
+            self._client = Redis(connection_pool=ConnectionPool(**arguments))
+        return self._client
+
+    def leave(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+            self._left += 1

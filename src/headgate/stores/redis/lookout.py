@@ -84,7 +84,7 @@ class Lookout:
             self._looking = True
             found: Owners | StoreError
             try:
-                found = self._look()
+                found = self.look()
             except StoreError as error:
                 found = error
             self._rested = monotonic() + PAUSE
@@ -92,8 +92,8 @@ class Lookout:
             if not self._closed:
                 self._heard(found)
 
-    def _look(self) -> Owners:
-        """Who owns the slots. Raises `StoreError`."""
+    def look(self) -> Owners:
+        """Who owns the slots, asked now, by whoever wants to wait. Raises `StoreError`."""
         return [(1, self._master())] if self._target.topology == "sentinel" else self._slots()
 
     def _master(self) -> Address:
