@@ -6,6 +6,9 @@ is checks per second of processor time, spent by this process and by the servers
 Each work is measured twice: with the same load for each server, which is what a cluster is for, and with the same load
 in all, a third of which each of its servers gets. A call to a server costs as much as several checks do, and a third of
 the load are calls of a third of the size: the second is the harder one. The target is for both.
+
+Bare calls are those of a client that does nothing but send and read them: what is left is what servers and kernel cost
+on a cluster and on one server. They have no target; they tell what a client can reach at all.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from itertools import cycle, islice
 from time import perf_counter, process_time
 from typing import Any, Literal, NamedTuple
 
+from benchmarks.bare import calls_to, in_batches
 from benchmarks.leases import zipf
 from benchmarks.measure import Turn, interleave
 from benchmarks.plan import Plan
@@ -41,6 +45,7 @@ class Load(NamedTuple):
     single: int  # tasks; 0: one thread
     cluster: int
     subjects: Literal["own", "zipf", "one"]  # of each task its own; drawn, of 100,000; the same for all
+    bare: bool = False  # by nobody: as many checks at a time as there would be tasks
 
 
 LOADS = (
@@ -55,6 +60,10 @@ LOADS = (
     Load("fixed_window, 64 tasks", "fixed_window", 64, 64, "own"),
     Load("fixed_window, 256 tasks", "fixed_window", 256, 256, "own"),
     Load("gcra, zipf, 64 tasks", "gcra", 64, 64, "zipf"),
+    Load("bare calls, gcra, 64 checks for each server", "gcra", 64, 192, "own", bare=True),
+    Load("bare calls, gcra, 64 checks", "gcra", 64, 64, "own", bare=True),
+    Load("bare calls, fixed_window, 64 checks", "fixed_window", 64, 64, "own", bare=True),
+    Load("bare calls, gcra, zipf, 64 checks", "gcra", 64, 64, "zipf", bare=True),
 )
 
 
@@ -108,7 +117,9 @@ def run(plan: Plan) -> Section:
                     url, those = servers[name]
                     own = [f"user-{number}" for number in range(tasks or 64)]
                     subjects = {"own": own, "zipf": drawn, "one": own[:1]}[load.subjects]
-                    if tasks:
+                    if load.bare:
+                        check = of_nobody(those, load.algorithm, subjects, tasks, stack)
+                    elif tasks:
                         check = of_tasks(url, load.algorithm, tasks, runner, stack)
                     else:
                         check = of_thread(url, load.algorithm, stack)
@@ -119,9 +130,15 @@ def run(plan: Plan) -> Section:
 
 def compare(section: Section, load: Load, works: dict[str, Work], plan: Plan) -> None:
     series = interleave({name: one.turn(plan.async_seconds) for name, one in works.items()}, plan.redis_rounds)
-    section.compare(load.work, series, {SINGLE: SHARE}, "checks/CPU s")
+    section.compare(load.work, series, {} if load.bare else {SINGLE: SHARE}, "checks/CPU s")
     for one in works.values():
         one.close()
+
+
+def of_nobody(servers: list[Server], algorithm: str, subjects: list[str], size: int, stack: ExitStack) -> Checks:
+    """Bare calls."""
+    checks = calls_to(servers, Quota(LIMIT, 3_600, algorithm=algorithm), in_batches(subjects, size), stack)
+    return lambda _, seconds: checks(seconds)
 
 
 def of_tasks(url: str, algorithm: str, tasks: int, runner: asyncio.Runner, stack: ExitStack) -> Checks:

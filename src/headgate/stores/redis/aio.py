@@ -25,7 +25,7 @@ from headgate.stores.redis.alike import AlikeCalls
 from headgate.stores.redis.departures import Departures
 from headgate.stores.redis.exhausted import Exhausted
 from headgate.stores.redis.faults import Address, Owners, turn
-from headgate.stores.redis.loads import Route, anywhere, places_of
+from headgate.stores.redis.loads import anywhere, places_of
 from headgate.stores.redis.lookout import Lookout
 from headgate.stores.redis.options import read_url
 from headgate.stores.redis.plans import Plan, Plans, Step
@@ -98,30 +98,31 @@ class AsyncRedisStore:
         space, quota = template.space, template.quota
         templates, exhausted, remembers = (told or template,), self.exhausted, not template.leased
         timeout, place = self._options.timeout, (places_of if self._slotted else anywhere)(space)
+        running = asyncio.get_running_loop
 
         async def check_elsewhere(subject: str, cost: int) -> Decision:
-            route, name = place(subject)
+            slot, name = place(subject)
             if exhausted.known:
                 known = exhausted.answer(name, ((quota, cost, True),))
                 if known is not None:
                     return single(templates, known.outcomes[0], known.now_us, cost, states, subject)
             asked_us, epoch = exhausted.now_us(), exhausted.epoch
-            loop = asyncio.get_running_loop()
-            if loop is not self._loop:
+            if running() is not self._loop:
                 self._enter()
-            node = self._topology.serving(route.slot)
+            owners = self._topology.owners
+            node = owners[slot] if owners else None
             deadline = 0.0
             try:
                 if node is None:
                     raise self._topology.unknown()
-                answer = node.check(quota, name, cost, route)
+                answer = node.check(quota, name, cost, slot)
                 deadline = self._departures.deadline  # that of this tick
                 now_us, wait_us, remaining, reset_us = await answer
                 outcome = Outcome(wait_us, remaining, reset_us)
             except StoreError as error:
                 exhausted.clear()
-                step = Step(route.slot, (Group((template._replace(subject=subject, cost=cost),)),))
-                result = await self._decide_elsewhere(node, step, error, deadline or loop.time() + timeout)
+                step = Step(slot, (Group((template._replace(subject=subject, cost=cost),)),))
+                result = await self._decide_elsewhere(node, step, error, deadline or running().time() + timeout)
                 now_us, (outcome,), _ = result
             if outcome.wait_us > 0 and remembers:
                 exhausted.put(name, ((quota, cost, True),), Result(now_us, (outcome,)), asked_us, epoch)
@@ -339,7 +340,7 @@ class AsyncRedisStore:
             await asyncio.sleep(max(0.0, min(step.pause, left)))
         try:
             node = node or self._only or await self._serving(step.slot, deadline)
-            return await node.join(step.groups, step.command, deadline, Route(step.slot, asking, alone))
+            return await node.join(step.groups, step.command, deadline, step.slot, asking=asking, alone=alone)
         except StoreError as error:
             if self._only is not None or node is None:
                 return error

@@ -27,7 +27,7 @@ from headgate.stores.redis import script
 from headgate.stores.redis.aio_wire import AsyncWire, Done
 from headgate.stores.redis.departures import GATHER_SECONDS, Departures
 from headgate.stores.redis.faults import FAULTS, fault
-from headgate.stores.redis.loads import Batch, Load, Route, Waiting, loads_of
+from headgate.stores.redis.loads import NO_SLOT, Batch, Load, Waiting, loads_of
 from headgate.stores.redis.node import Parcel, breaker_of, left_alone, tell
 from headgate.stores.redis.options import Options, Way
 
@@ -96,8 +96,11 @@ class AsyncNode:
         groups: Sequence[Group],
         command: script.Command | None = None,
         deadline: float | None = None,
-        route: Route | None = None,
+        slot: int = NO_SLOT,
         size: int = 0,
+        *,
+        asking: bool = False,
+        alone: bool = False,
     ) -> asyncio.Future[Any]:
         """Have groups decided, or a command executed, by the next call. On a cluster, all are of one slot.
 
@@ -105,13 +108,14 @@ class AsyncNode:
         Raises `StoreError`, or the answer does.
         """
         answer = self._queue()
-        self.waiting.append(Waiting(groups, command, answer, deadline or self._departures.deadline, route, size))
+        until = deadline or self._departures.deadline
+        self.waiting.append(Waiting(groups, command, answer, until, slot, size, asking=asking, alone=alone))
         return answer
 
-    def check(self, quota: Quota, key: str, cost: int, route: Route | None = None) -> asyncio.Future[Figures]:
+    def check(self, quota: Quota, key: str, cost: int, slot: int = NO_SLOT) -> asyncio.Future[Figures]:
         """`join` with a single plain check, enforced: there is nothing to be found out about it, and it comes often."""
         answer = self._queue()
-        self.waiting.append(Waiting((), None, answer, self._departures.deadline, route, 1, quota, key, cost))
+        self.waiting.append(Waiting((), None, answer, self._departures.deadline, slot, 1, quota, key, cost))
         return answer
 
     def _queue(self) -> asyncio.Future[Any]:
@@ -161,29 +165,28 @@ class AsyncNode:
 
     def depart(self) -> None:
         """Send off what is waiting, as far as calls are free."""
+        assert self._loop is not None
         self.held_since = 0.0
-        context = self._first
+        context, now = self._first, self._loop.time()
         while self.waiting and len(self.calls) < self._options.max_in_flight:
-            batch = self._batch()
+            batch = self._batch(now)
             if batch.waiting:
-                self._leave(batch, context)
+                self._leave(batch, now, context)
             context = Context()  # who is first of the next has asked in another
         if self.waiting:
             self._first = context
         else:
             self._departures.waited_for.pop(self, None)
 
-    def _batch(self) -> Batch:
+    def _batch(self, now: float) -> Batch:
         """Those who go with the next call; not those who were cancelled meanwhile, or whose time is up."""
-        assert self._loop is not None
-        now = self._loop.time()
         batch: list[Waiting] = []
         count = size = 0
         earliest, latest = inf, 0.0
         shared = self._shared(now)
         while self.waiting:
             waiting = self.waiting[0]
-            groups, _, answer, deadline, _, decided, quota, _, _ = waiting
+            groups, _, answer, deadline, _, decided, quota, _, _, _, _ = waiting
             count += len(groups) or decided or 1
             if count > self._options.max_batch and batch:
                 break
@@ -202,7 +205,7 @@ class AsyncNode:
     def _shared(self, now: float) -> Quota | None:
         """The quota under which all who wait go as one command if they are checks under it."""
         first = self.waiting[0]
-        if first.quota is None or first.route is None:
+        if first.quota is None or first.slot == NO_SLOT:
             return first.quota
         return first.quota if now >= self._apart_until and first.quota.algorithm in script.MIXED else None
 
@@ -215,12 +218,11 @@ class AsyncNode:
 
     # Calls
 
-    def _leave(self, batch: Batch, context: Context) -> None:
+    def _leave(self, batch: Batch, now: float, context: Context) -> None:
         """Send a batch off."""
         assert self._loop is not None
-        began = self._loop.time()
-        loads = loads_of(batch, mix=began >= self._apart_until)
-        call = _Call(batch, loads, began, began + self._usual + GATHER_SECONDS, context)
+        loads = loads_of(batch, mix=now >= self._apart_until)
+        call = _Call(batch, loads, now, now + self._usual + GATHER_SECONDS, context)
         self.calls.add(call)
         self._departures.calls.add(call)
         if batch.earliest < batch.deadline - GATHER_SECONDS:  # somebody has waited; others go by the clock of the last
@@ -381,10 +383,10 @@ class AsyncNode:
     def _refuse(self, load: Load, error: Exception) -> None:
         """An error instead of a reply. If it is about the slot that the command names, only those of that get it."""
         timeout = self._options.timeout
-        first = load.waiting[0].route
+        first = load.waiting[0].slot
         only_first = load.mixed and isinstance(error, AskError | TryAgainError | ClusterDownError)
         for one in load.waiting:
-            if only_first and one.route != first:
+            if only_first and one.slot != first:
                 self._set_apart(one)
             elif not one.answer.done():
                 one.answer.set_exception(fault(error, timeout))

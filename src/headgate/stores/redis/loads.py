@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from typing import Any, Final, NamedTuple
 
 from headgate.core.check import Check, Group
@@ -14,35 +13,26 @@ from headgate.stores.redis import script
 from headgate.stores.redis.node import Parcel
 from headgate.stores.redis.slots import slot_of_tag
 
+NO_SLOT: Final = -1  # where slots do not matter
 
-class Route(NamedTuple):
-    """On a cluster: the slot of what is asked, and how."""
-
-    slot: int
-    asking: bool = False  # the server is about to take the slot over
-    alone: bool = False  # not to be in one command with others
-
-
-Place = Callable[[str], tuple[Route, str]]
-_route: Final = cache(Route)  # of each slot the same
+Place = Callable[[str], tuple[int, str]]
 
 
 def places_of(space: str) -> Place:
-    """What tells the route of a subject in a space, and its key. Told anew each time: most subjects come seldom."""
+    """What tells the slot of a subject in a space, and its key. Told anew each time: most subjects come seldom."""
     head, tail = space.split("*", 1)
     rest = tail[: tail.index("}")]  # of the hash tag: that of a shard
 
-    def place(subject: str) -> tuple[Route, str]:
+    def place(subject: str) -> tuple[int, str]:
         tag = escape(subject)
-        return _route(slot_of_tag(tag + rest)), head + tag + tail
+        return slot_of_tag(tag + rest), head + tag + tail
 
     return place
 
 
 def anywhere(space: str) -> Place:
     """`places_of` where slots do not matter."""
-    route = _route(0)
-    return lambda subject: (route, key(space, subject))
+    return lambda subject: (0, key(space, subject))
 
 
 class Waiting(NamedTuple):
@@ -52,11 +42,13 @@ class Waiting(NamedTuple):
     command: script.Command | None
     answer: asyncio.Future[Any]
     deadline: float  # on the event loop's clock
-    route: Route | None = None
+    slot: int = NO_SLOT  # on a cluster
     size: int = 0  # groups that the command decides; 1: the check
     quota: Quota | None = None  # the check's; None: it is no check
     key: str = ""
     cost: int = 0
+    asking: bool = False  # the server is about to take the slot over
+    alone: bool = False  # not to be in one command with others
 
     def as_groups(self) -> Sequence[Group]:
         """The groups; the check as one of them. All that is known of where it is is its key."""
@@ -83,7 +75,7 @@ class Load(NamedTuple):
 
     def parcel(self, now_us: int | None) -> Parcel:
         first = self.waiting[0]
-        asking = first.route is not None and first.route.asking
+        asking = first.asking
         if first.command is not None:
             return Parcel(first.command, asking)
         if self.quota is not None:
@@ -103,16 +95,15 @@ def loads_of(batch: Batch, *, mix: bool) -> list[Load]:
 
 def _together(batch: list[Waiting], *, mix: bool) -> Iterator[list[Waiting]]:
     """Not those between whom a command of somebody's goes."""
-    loads: dict[Route | int | None, list[Waiting]] = {}
+    loads: dict[tuple[int, bool] | int, list[Waiting]] = {}  # by slot, or by quota
     for waiting in batch:
-        route = waiting.route
-        name: Route | int | None = route
-        if waiting.command is not None or (route is not None and route.alone):
+        name: tuple[int, bool] | int = (waiting.slot, waiting.asking)
+        if waiting.command is not None or waiting.alone:
             yield from loads.values()
             loads = {}
             yield [waiting]
             continue
-        if mix and route is not None and not route.asking:
+        if mix and waiting.slot != NO_SLOT and not waiting.asking:
             quota = _mixable(waiting)
             if quota is not None:
                 name = id(quota)
@@ -137,7 +128,7 @@ def _shared(waiting: list[Waiting]) -> Quota | None:
 
 
 def _load(waiting: list[Waiting], quota: Quota | None) -> Load:
-    first = waiting[0].route
-    mixed = any(one.route is not first and one.route != first for one in waiting)
+    first = waiting[0].slot
+    mixed = first != NO_SLOT and any(one.slot != first for one in waiting)
     groups = [] if quota is not None else [group for one in waiting for group in one.as_groups()]
     return Load(waiting, quota, groups, mixed)

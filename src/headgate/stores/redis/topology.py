@@ -35,13 +35,13 @@ class Topology(Generic[N]):
         self._lock = RLock()
         self._make = make
         self._drop = drop
-        self._owners: list[N] = []  # by slot; just one: it serves all
+        self.owners: list[N] = []  # by slot; just one: it serves all; none: nobody knows yet
         self._nodes: dict[Address, N] = {}
         self._idle_since: dict[Address, float] = {}  # those who serve nothing
 
     def serving(self, slot: int) -> N | None:
         """Who serves a slot; None when that is not known."""
-        owners = self._owners
+        owners = self.owners
         if len(owners) > 1:
             return owners[slot]
         return owners[0] if owners else None
@@ -62,7 +62,7 @@ class Topology(Generic[N]):
             nodes: list[N] = []
             for count, address in owners:
                 nodes += [self.at(address)] * count
-            self._owners = nodes
+            self.owners = nodes
             self._forget({address for _, address in owners})
             self.error = None
             self.generation += 1
@@ -86,8 +86,8 @@ class Topology(Generic[N]):
             return None
         node = self.at(turn.address)
         with self._lock:
-            if not turn.asking and len(self._owners) > 1:
-                self._owners[slot] = node
+            if not turn.asking and len(self.owners) > 1:
+                self.owners[slot] = node
         return node
 
     def unknown(self) -> StoreError:
