@@ -79,6 +79,42 @@ def test_whoever_is_not_trusted_is_not_asked(
         assert client.dbsize() == 0
 
 
+def test_certificates_are_read_once_for_all_connections(
+    server: Server,
+    context: ssl.SSLContext,
+    authority: Authority,
+    open_limiter: Open,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All that the system trusts: that takes as long as a check may."""
+    with TlsProxy(server.port, context) as proxy:
+        url = f"rediss://{WRITTEN}127.0.0.1:{proxy.port}/0?ssl_ca_certs={authority.file}&timeout=10"
+        limiter = open_limiter(calm(MANY), store=url, failure_mode="closed")
+        made = []
+        monkeypatch.setattr(ssl, "create_default_context", lambda: made.append(1))
+        for connections in range(1, 4):
+            assert limiter.check("alice").reason == "within_limit"
+            until(lambda: proxy.over_tls == connections, "a connection of its own")  # noqa: B023
+            proxy.cut()
+            time.sleep(2 * STALE)
+    assert not made
+
+
+def test_certificates_that_are_replaced_are_read_again(
+    server: Server, context: ssl.SSLContext, authority: Authority, open_limiter: Open, tmp_path: Path
+) -> None:
+    trusted = Authority(tmp_path, "other").file
+    with TlsProxy(server.port, context) as proxy:
+        url = f"rediss://{WRITTEN}127.0.0.1:{proxy.port}/0?ssl_ca_certs={trusted}&timeout=1&probe_every=0.1"
+        limiter = open_limiter(calm(MANY), store=url, failure_mode="closed")
+        assert limiter.check("alice").reason == "fail_closed"
+        trusted.write_text("half of a certificate")
+        time.sleep(0.2)
+        assert limiter.check("alice").reason == "fail_closed"
+        trusted.write_bytes(authority.file.read_bytes())
+        until(lambda: limiter.check("alice").reason == "within_limit", "whom it trusts now")
+
+
 @pytest.mark.parametrize("of_sentinels", ["over TLS, with a user", "in the clear"])
 def test_sentinel_over_tls(
     server: Server, context: ssl.SSLContext, authority: Authority, open_limiter: Open, of_sentinels: str

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 from headgate.core.clock import Clock
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
 from headgate.stores.observer import StoreObserver
+from headgate.stores.parts import parts_of
 from headgate.stores.protocol import AsyncStore, Store
 
 REDIS = (
@@ -53,7 +54,7 @@ def open_async_store(url: str, clock: Clock | None, *, observer: StoreObserver |
 
 
 def _scheme(url: str) -> str:
-    scheme = urlsplit(url).scheme
+    scheme = parts_of(url).scheme
     if scheme not in SCHEMES:
         raise ValueError(
             f"store: {_shown(url)} is not a URL of a store; use memory://, embedded://, redis://host:6379/0, "
@@ -64,7 +65,7 @@ def _scheme(url: str) -> str:
 
 def _open_memory(url: str, clock: Clock | None) -> MemoryStore:
     options: dict[str, int] = {}
-    for name, value in parse_qsl(urlsplit(url).query, keep_blank_values=True):
+    for name, value in parse_qsl(parts_of(url).query, keep_blank_values=True):
         if name != "max_keys" or not value.isdecimal():
             raise ValueError(f"store URL: {name}={value!r}: memory:// knows max_keys=<whole number> only")
         options[name] = int(value)

@@ -7,7 +7,9 @@ import re
 import tempfile
 from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode
+
+from headgate.stores.parts import parts_of
 
 DEFAULT_NAME: Final = "default"
 DEFAULT_MAXMEMORY: Final = "256mb"  # a million keys and more; then the failure modes decide on new ones
@@ -26,7 +28,7 @@ class Options(NamedTuple):
 
 def read_url(url: str) -> Options:
     """Raises `ValueError` on what makes no sense."""
-    parts = urlsplit(url)
+    parts = parts_of(url)
     own = {"server": "", "maxmemory": DEFAULT_MAXMEMORY}
     others = []
     for name, value in parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)):
@@ -36,7 +38,7 @@ def read_url(url: str) -> Options:
             others.append((name, value))
     if not _MEMORY.fullmatch(own["maxmemory"]):
         raise ValueError(f"store URL: maxmemory: must be a size such as 256mb or 1gb, got {own['maxmemory']!r}")
-    return Options(_directory(url), own["server"] or None, own["maxmemory"], urlencode(others))
+    return Options(_directory(parts), own["server"] or None, own["maxmemory"], urlencode(others))
 
 
 def own_directory() -> Path:
@@ -44,8 +46,10 @@ def own_directory() -> Path:
     return Path(tempfile.gettempdir()).absolute() / f"headgate-{os.geteuid()}"
 
 
-def _directory(url: str) -> Path:
-    parts = urlsplit(url)
+def _directory(parts: SplitResult) -> Path:
+    if "@" in parts.netloc:
+        raise ValueError("store URL: embedded:// has no user and no password: who may use it is up to the directory")
+    url = f"embedded://{parts.netloc}{parts.path}"
     name, path = parts.netloc, unquote(parts.path).rstrip("/")
     if name and path:
         raise ValueError(

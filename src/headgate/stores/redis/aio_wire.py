@@ -48,6 +48,8 @@ class AsyncWire(asyncio.Protocol):
         """Connect. Raises redis-py's exceptions and OSError; then, or when cancelled, nothing is left open."""
         kind: Any = getattr(connections, "Connection" if way.kind is None else way.kind.__name__)
         self._connection = kind(**way.arguments, socket_timeout=None, redis_connect_func=_nothing_more)
+        if way.tls is not None:
+            self._connection.ssl_context.context = way.tls.context()
         try:
             async with asyncio.timeout_at(deadline):
                 await self._connection.connect_check_health(check_health=False)

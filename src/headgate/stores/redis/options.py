@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
-from redis.connection import Connection, parse_url
+from redis.connection import Connection, SSLConnection, parse_url
 from redis.exceptions import RedisError
 
 from headgate.stores.breaker import PROBE_SECONDS
+from headgate.stores.parts import parts_of
 from headgate.stores.redis.faults import Address
+from headgate.stores.redis.tls import Tls
 
 OWN: Final = ("timeout", "max_batch", "max_in_flight", "probe_every", "remember")
 WHOLE: Final = ("max_batch", "max_in_flight")
+# Of redis-py's connections: how long to wait is `timeout`'s matter, nothing is sent twice, and the rest are no texts.
+REFUSED: Final = ("socket_timeout", "socket_connect_timeout", "retry", "retry_on_timeout", "retry_on_error")
 SENTINEL_OPTIONS: Final = ("sentinel_username", "sentinel_password", "sentinel_ssl")
 PORTS: Final = {"sentinel": 26379, "cluster": 6379}
 
@@ -39,6 +43,7 @@ class Way(NamedTuple):
 
     kind: type[Any] | None  # redis-py's connection class, if it is not the plain one
     arguments: dict[str, Any]  # of that class
+    tls: Tls | None = None
 
     @property
     def name(self) -> str:
@@ -48,7 +53,7 @@ class Way(NamedTuple):
 
     def to(self, address: Address) -> Way:
         """The same to another server."""
-        return Way(self.kind, {**self.arguments, "host": address[0], "port": address[1]})
+        return self._replace(arguments={**self.arguments, "host": address[0], "port": address[1]})
 
 
 class Target(NamedTuple):
@@ -64,7 +69,7 @@ class Target(NamedTuple):
 
 def read_url(url: str) -> Target:
     """What a URL of a store says. Raises `ValueError` on anything that it does not know."""
-    parts = urlsplit(url)
+    parts = parts_of(url)
     scheme, _, topology = parts.scheme.partition("+")
     own: dict[str, Any] = {}
     others, of_sentinels = [], {}
@@ -73,6 +78,9 @@ def read_url(url: str) -> Target:
             own[name] = _number(name, value, whole=name in WHOLE, zero=name == "remember")
         elif name in SENTINEL_OPTIONS and topology == "sentinel":
             of_sentinels[name] = value
+        elif name in REFUSED or name.startswith(("ssl_validate_ocsp", "ssl_ocsp_")):
+            instead = "; use timeout" if "timeout" in name else ""
+            raise ValueError(f"store URL: {name}: is not an option here{instead}")
         else:
             others.append((name, value))
     options = Options(**own)
@@ -103,16 +111,24 @@ def read_url(url: str) -> Target:
 
 def _way(parts: SplitResult, options: Options) -> Way:
     # urlunsplit would leave out the slashes of unix:///path
-    arguments = dict(parse_url(f"{parts.scheme}://{parts.netloc}{parts.path}?{parts.query}"))  # type: ignore[no-untyped-call]
+    whole = f"{parts.scheme}://{parts.netloc}{parts.path}?{parts.query}"
+    try:
+        arguments = dict(parse_url(whole))  # type: ignore[no-untyped-call]
+    except ValueError as error:  # of a port, or of an option
+        raise ValueError(f"store URL: {error}") from error
     arguments.setdefault("protocol", 2)
     arguments.setdefault("client_name", "headgate")
     arguments["socket_connect_timeout"] = options.timeout
-    way = Way(arguments.pop("connection_class", None), arguments)
+    kind = arguments.pop("connection_class", None)
     try:
-        (way.kind or Connection)(**arguments)  # connects to nothing yet
+        (kind or Connection)(**arguments)  # connects to nothing yet
     except (TypeError, RedisError) as error:  # else the first check would find out
         raise ValueError(f"store URL: an option that neither Headgate nor redis-py understands: {error}") from error
-    return way
+    return _secured(kind, arguments)
+
+
+def _secured(kind: type[Any] | None, arguments: dict[str, Any]) -> Way:
+    return Way(kind, arguments, Tls(arguments) if kind is SSLConnection else None)
 
 
 def _sentinel_way(way: Way, given: dict[str, str]) -> Way:
@@ -129,7 +145,7 @@ def _sentinel_way(way: Way, given: dict[str, str]) -> Way:
         kind = parse_url("rediss://").get("connection_class") if tls == "true" else None  # type: ignore[no-untyped-call]
     if kind is None:
         arguments = {name: value for name, value in arguments.items() if not name.startswith("ssl_")}
-    return Way(kind, arguments)
+    return _secured(kind, arguments)
 
 
 def _address(text: str, port: int) -> Address:

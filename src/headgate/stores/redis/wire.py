@@ -6,6 +6,7 @@ timeouts are per read, and a reply that trickles in would never be late.
 
 from __future__ import annotations
 
+from functools import partial
 from ssl import SSLWantReadError
 from time import monotonic
 from typing import Any, Final
@@ -19,6 +20,7 @@ from redis.exceptions import TimeoutError as RedisTimeout
 from headgate.stores.redis import script
 from headgate.stores.redis.faults import reply_error
 from headgate.stores.redis.options import Way
+from headgate.stores.redis.tls import TlsConnection
 
 STALE: Final = 0.01  # seconds without use after which a connection is looked at before it is trusted
 ALMOST: Final = 0.95  # of the timeout: with that much left, the socket's own timeout is close enough
@@ -40,9 +42,8 @@ class Wire:
         self._connection: Any = None
         self._socket: Any = None
         arguments = {**way.arguments, "socket_connect_timeout": max(LATE, deadline - monotonic())}
-        self._connection = (way.kind or Connection)(
-            **arguments, socket_timeout=timeout, redis_connect_func=_nothing_more
-        )
+        kind = way.kind or Connection if way.tls is None else partial(TlsConnection, way.tls, deadline)
+        self._connection = kind(**arguments, socket_timeout=timeout, redis_connect_func=_nothing_more)
         try:
             self._connection.connect()
             self._socket = self._connection._sock

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from redis.connection import SSLConnection
 
 from headgate.stores.redis.options import read_url
 from headgate.stores.urls import open_store
+from tests.certificates import Authority
 
 
 def test_a_single_server() -> None:
@@ -63,16 +66,16 @@ def test_servers_passwords_are_not_told_to_sentinels() -> None:
     ("url", "server", "sentinel"),
     [
         ("redis+sentinel://one/main", False, False),
-        ("rediss+sentinel://one/main?ssl_ca_certs=/ca.pem", True, True),
-        ("rediss+sentinel://one/main?ssl_ca_certs=/ca.pem&sentinel_ssl=false", True, False),
+        ("rediss+sentinel://one/main?ssl_ca_certs={ca}", True, True),
+        ("rediss+sentinel://one/main?ssl_ca_certs={ca}&sentinel_ssl=false", True, False),
         ("redis+sentinel://one/main?sentinel_ssl=true", False, True),
     ],
 )
-def test_tls_of_servers_and_sentinels(url: str, server: bool, sentinel: bool) -> None:
-    target = read_url(url)
+def test_tls_of_servers_and_sentinels(url: str, server: bool, sentinel: bool, tmp_path: Path) -> None:
+    target = read_url(url.format(ca=Authority(tmp_path).file))
     assert target.seed_way is not None
-    assert (target.way.kind is SSLConnection) is server
-    assert (target.seed_way.kind is SSLConnection) is sentinel
+    assert (target.way.kind is SSLConnection, target.way.tls is not None) == (server, server)
+    assert (target.seed_way.kind is SSLConnection, target.seed_way.tls is not None) == (sentinel, sentinel)
     assert ("ssl_ca_certs" in target.seed_way.arguments) is (sentinel and "ssl_ca_certs" in url)
 
 
@@ -100,6 +103,13 @@ def test_a_cluster() -> None:
         ("unix:///one?tiemout=1", "unexpected keyword argument 'tiemout'"),
         ("redis+cluster://one?max_connections=9", "unexpected keyword argument 'max_connections'"),
         ("rediss://one?ssl_cert_reqs=perhaps", "perhaps"),
+        ("rediss://one?ssl_ca_certs=/no/ca.pem", "TLS: there is no /no/ca.pem"),
+        (f"rediss://one?ssl_ca_certs={__file__}", f"({__file__})"),
+        ("rediss://one?ssl_min_version=1.3", "Invalid value for 'ssl_min_version'"),
+        ("rediss://one?ssl_validate_ocsp=true", "ssl_validate_ocsp: is not an option here"),
+        ("redis://one?socket_timeout=1", "socket_timeout: is not an option here; use timeout"),
+        ("redis+cluster://one?retry=3", "retry: is not an option here"),
+        ("redis://one:port", "store URL: Port could not be cast to integer value as 'port'"),
     ],
 )
 def test_what_is_wrong_is_told(url: str, told: str) -> None:
@@ -116,3 +126,11 @@ def test_a_password_is_not_told(url: str) -> None:
         open_store(url, None)
     assert "secret" not in str(raised.value)
     assert "@one" in str(raised.value)
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+cluster", "redis+sentinel"])
+@pytest.mark.parametrize("mark", ["/", "?", "#", "?x=1&", "/@", "@?", "\u2100"])
+def test_a_password_that_is_not_escaped_is_not_told(scheme: str, mark: str) -> None:
+    with pytest.raises(ValueError, match="in user, password, path and options they are written %2F") as raised:
+        open_store(f"{scheme}://gate:secret{mark}secret@one:6379/0", None)
+    assert "secret" not in str(raised.value)

@@ -1,0 +1,21 @@
+"""The parts of a store's URL. No message shows what may be a password."""
+
+from __future__ import annotations
+
+from urllib.parse import SplitResult, urlsplit
+
+
+def parts_of(url: str) -> SplitResult:
+    """Raises `ValueError` where a character stands for itself that ends a part, as generated passwords have them."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise ValueError(_told("it cannot be read")) from None
+    to_host = parts.scheme.partition("+")[0] in ("redis", "rediss")  # others have none, and paths like any
+    if "#" in url or (to_host and "@" in parts.path + parts.query):
+        raise ValueError(_told("a / ? # or @ is in the wrong place"))
+    return parts
+
+
+def _told(what: str) -> str:
+    return f"store URL: {what}: in user, password, path and options they are written %2F %3F %23 %40"

@@ -1,0 +1,84 @@
+"""TLS to a server: a context that is made once, and again when its files have changed.
+
+redis-py makes one for each connection, and reads all certificates that the system trusts for it: that takes as long
+as a check may.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final
+
+from redis.asyncio.connection import RedisSSLContext
+from redis.connection import SSLConnection
+from redis.exceptions import RedisError
+
+FILES: Final = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
+SHORTEST: Final = 0.001  # seconds for a handshake
+
+log = logging.getLogger("headgate")
+
+
+class Tls:
+    """What the options of redis-py's connections say of TLS. Raises `ValueError` when they are no good to begin with;
+    later, what was good stays in use."""
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        given = {name.removeprefix("ssl_"): value for name, value in arguments.items() if name.startswith("ssl_")}
+        # As redis-py's connections have it:
+        self._options: dict[str, Any] = {"cert_reqs": "required", "check_hostname": True} | given
+        self._paths = [Path(arguments[name]) for name in FILES if arguments.get(name)]
+        self._mark = self._look()
+        try:
+            self._context = self._make()
+        except (OSError, ValueError, TypeError, RedisError) as error:
+            raise ValueError(f"store URL: TLS: {self._what(error)}") from error
+
+    def context(self) -> ssl.SSLContext:
+        """For the next connection."""
+        mark = self._look()
+        if mark != self._mark:
+            self._mark = mark
+            try:
+                self._context = self._make()
+            except (OSError, ValueError) as error:  # half of them are replaced, maybe: another look will follow that
+                log.warning("TLS to Redis: certificates stay as they were: %s", self._what(error))
+        return self._context
+
+    def _make(self) -> ssl.SSLContext:
+        return RedisSSLContext(**self._options).get()
+
+    def _look(self) -> list[tuple[int, ...]]:
+        """What changes when a file does."""
+        found: list[tuple[int, ...]] = []
+        for path in self._paths:
+            try:
+                stat = path.stat()
+            except OSError:
+                found.append((0,))
+            else:
+                found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
+        return found
+
+    def _what(self, error: Exception) -> str:
+        missing = [str(path) for path in self._paths if not path.exists()]
+        if missing:
+            return f"there is no {' and no '.join(missing)}"
+        return f"{error} ({', '.join(map(str, self._paths))})" if self._paths else str(error)
+
+
+class TlsConnection(SSLConnection):
+    """A connection of a thread's, whose handshake is over by a deadline as well."""
+
+    def __init__(self, tls: Tls, deadline: float, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._tls = tls
+        self._deadline = deadline
+
+    def _wrap_socket_with_ssl(self, sock: Any) -> ssl.SSLSocket:
+        context = self._tls.context()
+        sock.settimeout(max(SHORTEST, self._deadline - monotonic()))  # that of the handshake as a whole
+        return context.wrap_socket(sock, server_hostname=self.host)
