@@ -158,7 +158,7 @@ class Breakers(logging.Handler):
         self._logger = logging.getLogger("headgate.breaker")
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.getMessage().endswith("breaker open"):
+        if "breaker open" in record.getMessage():
             self.opened.append(time.monotonic())
 
     def __enter__(self) -> Self:

@@ -85,7 +85,7 @@ def test_a_server_that_does_not_answer_is_left_alone(
         assert told.states[-1] == "closed"
     lines = [record.getMessage() for record in caplog.records if record.name == "headgate.breaker"]
     name = f"Redis at 127.0.0.1:{own_server.port}"
-    assert lines == [f"{name}: breaker open", f"{name}: breaker closed"]
+    assert lines == [f"{name}: breaker open (Redis did not answer within 200 ms)", f"{name}: breaker closed"]
 
 
 def test_a_server_that_is_slow_is_left_alone(proxy: Proxy) -> None:

@@ -270,3 +270,33 @@ def test_requests_that_no_rule_applies_to_say_nothing_of_the_store(
         assert limiter.check(user="alice").reason == "fail_open"
         assert limiter.check(ip="192.0.2.7").reason == "no_rule"
     assert lines(caplog) == ["ERROR"]
+
+
+@contextmanager
+def babbler(reply: bytes) -> Iterator[str]:
+    """A server that says this to every script, and OK to all else. The URL of a store."""
+
+    def talk(client: socket.socket) -> None:
+        with client, suppress(OSError):
+            while asked := client.recv(65_536):
+                client.sendall(reply if b"EVAL" in asked else b"+OK\r\n")
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=talk, args=listener.accept()[:1], daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"redis://127.0.0.1:{listener.getsockname()[1]}?timeout=5"
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("rules", [1, 2])
+@pytest.mark.parametrize("reply", [b"+OK\r\n", b"*-1\r\n", b"*2\r\n:1\r\n$-1\r\n", b":1\r\n"])
+def test_a_reply_that_makes_no_sense_is_a_fault(reply: bytes, rules: int, open_limiter: Open) -> None:
+    with babbler(reply) as url:
+        limiter = open_limiter(
+            [Rule(id=f"r{n}", quota=calm(LIMIT)) for n in range(rules)], store=url, failure_mode="closed"
+        )
+        assert limiter.check("alice").reason == "fail_closed"

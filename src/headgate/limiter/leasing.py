@@ -172,9 +172,9 @@ class Leasing(_Leasing):
                 self._store.refund(charges)
         except StoreError as error:
             _not_given_back(error)
-            self._leases.gave_back(charges, done=False)
+            self._leases.gave_back(charges, error)
         else:
-            self._leases.gave_back(charges, done=True)
+            self._leases.gave_back(charges)
 
 
 class AsyncLeasing(_Leasing):
@@ -269,9 +269,9 @@ class AsyncLeasing(_Leasing):
                 await self._store.refund(charges)
         except StoreError as error:
             _not_given_back(error)
-            self._leases.gave_back(charges, done=False)
+            self._leases.gave_back(charges, error)
         else:
-            self._leases.gave_back(charges, done=True)
+            self._leases.gave_back(charges)
 
 
 def _decision(templates: tuple[Check], answer: object, cost: int, states: States | None, subject: str) -> Decision:

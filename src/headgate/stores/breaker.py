@@ -45,12 +45,14 @@ class Breaker:
         "_recent",
         "_slow",
         "state",
+        "why",
     )
 
     def __init__(
         self, deadline: float, changed: Callable[[State, State], None], *, probe_every: float = PROBE_SECONDS
     ) -> None:
         self.state: State = "closed"
+        self.why = ""  # it is not closed: what the last failure was; empty: it is slow
         self._changed = changed
         self._slow = SLOW * deadline
         self._probe_every = probe_every
@@ -83,7 +85,7 @@ class Breaker:
                 if slow:
                     self._open(now)
                 else:
-                    self._recent = 0
+                    self._recent, self.why = 0, ""
                     self._closed_at = now
                     self._become("closed")
                 return
@@ -91,12 +93,13 @@ class Breaker:
             if self._recent.bit_count() >= SLOW_ANSWERS:
                 self._open(now)
 
-    def failed(self, now: float, seconds: float) -> bool:
+    def failed(self, now: float, seconds: float, why: str = "") -> bool:
         """A call failed: there was no answer, after so long, or no connection. Whether that is news."""
         with self._lock:
             if self._is_closed() and now - seconds < self._closed_at:
                 return False
             self._failures += 1
+            self.why = why
             if self.state != "closed" or seconds >= self._slow or self._failures >= FAILURES:
                 self._open(now)
             return True

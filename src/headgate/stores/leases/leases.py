@@ -20,7 +20,7 @@ from headgate.core.decision import Decision, States, single
 from headgate.errors import StoreError
 from headgate.stores.leases.lease import LIFE_US, Lease, Slice, figures
 from headgate.stores.leases.status import LeaseStatus
-from headgate.stores.leases.trip import Decided, Fetch, Locked, Part, Trip, peeked
+from headgate.stores.leases.trip import Decided, Fetch, Locked, Part, Trip, may_have_done, peeked
 
 Ask = Callable[[Lease | None, str, int, int], Any]  # of lease, subject, cost, and the time
 Steps = Generator[list[Group], Sequence[Answer], Any]
@@ -154,14 +154,14 @@ class Leases:
             trips = [self._prepared(group, leased, at_us, wanted) for group in groups]
             later = wanted if not inline else []
             self._wanted += later
-            self._calls += self._checks > before  # one call for all of them; others' calls are not counted
+            counts = self._checks > before  # one call for all of them; others' calls are not counted
         if later:
             wanted = []
             self._notify()
         asks = [trip.sent for trip in trips if trip.sent is not None]
         answers: Sequence[Answer] = ()
         if asks:
-            answers = yield from self._ask(asks, wanted, at_us)
+            answers = yield from self._ask(asks, wanted, at_us, counts=counts)
         given = iter(answers)
         since = {fetch.lease for fetch in wanted}  # of which there is later news than what was asked for at once
         with self._locked:
@@ -178,7 +178,6 @@ class Leases:
         with self._locked:
             wanted = [fetch for fetch in self._wanted if not fetch.lease.gone]
             self._wanted = []
-            self._calls += bool(wanted)
         if wanted:
             yield from self._ask([], wanted, self._now_us())
 
@@ -205,12 +204,12 @@ class Leases:
             self._held.clear()
         return charges
 
-    def gave_back(self, charges: Sequence[Charge], *, done: bool) -> None:
-        """Whether the store has taken these back."""
+    def gave_back(self, charges: Sequence[Charge], error: StoreError | None = None) -> None:
+        """The store has taken these back; with an error, it has not."""
         tokens = sum(charge.check.cost for charge in charges)
         with self._locked:
-            self._calls += 1
-            if done:
+            self._calls += may_have_done(error)
+            if error is None:
                 self._returned += tokens
             else:
                 self._stranded += tokens
@@ -260,9 +259,12 @@ class Leases:
         self._held.pop(lease, None)
 
     def _ask(
-        self, asks: list[Group], wanted: list[Fetch], at_us: int
+        self, asks: list[Group], wanted: list[Fetch], at_us: int, *, counts: bool = True
     ) -> Generator[list[Group], Sequence[Answer], Sequence[Answer]]:
-        """Have groups decided and slices fetched, in one call. An error is the answer to each group."""
+        """Have groups decided and slices fetched, in one call. An error is the answer to each group.
+
+        `counts`: it is a call on behalf of leased rules.
+        """
         groups = asks + [fetch.group for fetch in wanted]
         answers: Sequence[Answer]
         failed: BaseException | None = None
@@ -272,12 +274,13 @@ class Leases:
             failed = error
             answers = [error] * len(asks) if isinstance(error, StoreError) else ()
         with self._locked:
+            self._calls += counts and may_have_done(failed)
             self._fetches += len(wanted)
             for place, fetch in enumerate(wanted, start=len(asks)):
                 if failed is None:
                     self._arrived(fetch, answers[place], at_us)
                 else:
-                    fetch.lease.failed(at_us)
+                    self._missed(fetch, failed, at_us)
         if failed is not None and not isinstance(failed, StoreError):
             raise failed
         return answers
@@ -286,7 +289,7 @@ class Leases:
         lease, size = fetch
         lease.fetching = False
         if not isinstance(result, Result):  # of several servers, only this one failed
-            lease.failed(sent_us)
+            self._missed(fetch, result, sent_us)
             return
         outcome = result.outcomes[0]
         lease.remaining = outcome.remaining
@@ -298,6 +301,13 @@ class Leases:
             return
         lease.add(Slice(size, result, lease.quota, sent_us))
         self._held[lease] = None
+
+    def _missed(self, fetch: Fetch, error: BaseException, at_us: int) -> None:
+        """No answer came: the slice may have been charged, and nobody has it."""
+        fetch.lease.failed(at_us)
+        if may_have_done(error):
+            self._fetched += fetch.size
+            self._stranded += fetch.size
 
     def _low(self, lease: Lease, piece: Slice, at_us: int) -> None:
         """A slice is nearly used up: see whether to fetch another."""

@@ -13,9 +13,11 @@ class LeaseStatus:
     hits: int = 0  # such as were decided without asking the store
     calls: int = 0  # to the store, for the others, for slices, and to return what was left of those
     fetches: int = 0  # slices that the store was asked for
-    fetched: int = 0  # tokens in those that it gave
+    fetched: int = 0  # tokens in those that it gave, or may have given without our hearing of it
     returned: int = 0  # tokens that were not used, and given back
-    stranded: int = 0  # tokens that were neither used nor given back: their window was over, or the store was away
+    # Tokens that were neither used nor given back: their window was over, the store was away, or it may have charged a
+    # slice of which no answer came.
+    stranded: int = 0
     outstanding: int = 0  # tokens that are held
     keys: int = 0  # that are remembered, with or without tokens
 

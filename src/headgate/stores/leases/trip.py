@@ -7,7 +7,7 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 from headgate.core.check import Answer, Check, Group, Outcome
-from headgate.errors import StoreError
+from headgate.errors import StoreError, StoreUnavailable
 from headgate.stores.leases.lease import Lease, Taken
 
 
@@ -68,6 +68,11 @@ class Fetch(NamedTuple):
     @property
     def group(self) -> Group:
         return Group((self.lease.check._replace(cost=self.size),))
+
+
+def may_have_done(error: BaseException | None) -> bool:
+    """Whether the store was asked, by all that is known, and may have done what it was asked for."""
+    return not isinstance(error, StoreUnavailable) or error.sent
 
 
 def peeked(check: Check, part: Part | None, outcome: Outcome) -> Outcome:

@@ -126,7 +126,7 @@ class AsyncNode:
         if self._closed:
             raise StoreUnavailable("the store was closed", sent=False)
         if self.breaker.state != "closed" and not self.breaker.admits(loop.time()):
-            raise left_alone(self.name)
+            raise left_alone(self.name, self.breaker.why)
         departures = self._departures
         if not departures.woken:
             departures.wake(loop.time())
@@ -325,7 +325,7 @@ class AsyncNode:
             known = fault(error, self._options.timeout, sent=call.wire is not None)
         else:
             known = StoreUnavailable("the call to Redis broke off")
-        if self.breaker.failed(now, now - call.began):
+        if self.breaker.failed(now, now - call.began, str(known)):
             self._doubt(call.began)
         self._refuse_all(call, known)
         if self._observer is not None:

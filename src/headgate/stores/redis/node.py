@@ -65,7 +65,7 @@ class Node:
         began = deadline - self._options.timeout
         breaker = self.breaker
         if breaker.state != "closed" and not breaker.admits(began):
-            raise left_alone(self.name)
+            raise left_alone(self.name, breaker.why)
         wire, sent = None, False
         try:
             wire = self._take() or Wire(self._way, self._options.timeout, deadline)
@@ -97,7 +97,7 @@ class Node:
         """Send parcels. Raises `StoreError`: unless it says otherwise, they were not sent."""
         began = monotonic()
         if not self.breaker.admits(began):
-            raise left_alone(self.name)
+            raise left_alone(self.name, self.breaker.why)
         wire: Wire | None = None
         try:
             wire = self._take() or Wire(self._way, self._options.timeout, deadline)
@@ -159,7 +159,7 @@ class Node:
     def _failed(self, error: Exception, began: float, groups: int, *, sent: bool = True) -> StoreError:
         now = monotonic()
         known = fault(error, self._options.timeout, sent=sent)
-        if self.breaker.failed(now, now - began):
+        if self.breaker.failed(now, now - began, str(known)):
             self._doubt(began)
         if self._observer is not None:
             self._observer.failed(known, now - began, groups)
@@ -204,7 +204,8 @@ def breaker_of(name: str, options: Options, observer: StoreObserver | None) -> B
     def changed(state: State, before: State) -> None:
         # Between open and half-open it goes to and fro as long as the server is away.
         level = logging.WARNING if "closed" in (state, before) else logging.DEBUG
-        log.log(level, "Redis at %s: breaker %s", name, state.replace("_", "-"))
+        why = f" ({breaker.why or 'it is slow'})" if state == "open" else ""
+        log.log(level, "Redis at %s: breaker %s%s", name, state.replace("_", "-"), why)
         if observer is not None:
             observer.breaker(name, state)
 
@@ -214,6 +215,7 @@ def breaker_of(name: str, options: Options, observer: StoreObserver | None) -> B
     return breaker
 
 
-def left_alone(name: str) -> StoreUnavailable:
+def left_alone(name: str, why: str) -> StoreUnavailable:
     """What those get whom the breaker does not let through."""
-    return StoreUnavailable(f"Redis at {name} failed of late, and is left alone but for a probe at times", sent=False)
+    what = f"failed of late ({why})" if why else "was slow of late"
+    return StoreUnavailable(f"Redis at {name} {what}, and is left alone but for a probe at times", sent=False)

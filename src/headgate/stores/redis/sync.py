@@ -114,12 +114,14 @@ class RedisStore:
                 reply = ask(Parcel((*head, name, sent_us, *tail, cost), False, pack(name, sent_us, cost)), deadline)
                 if reply.__class__ is not list:
                     if reply is not None:
-                        raise fault(reply, timeout) from reply
+                        raise _fault_of(reply, timeout)
                     # Not as easy as that: somebody else is to be asked.
                     run = (Group((template._replace(subject=subject, cost=cost),)),)
                     (result,) = answered(self._follow(self._plans.decide(run), deadline))
                     now_us, (outcome,), _ = cast("Result", result)
                     return single(templates, outcome, now_us, cost, states, subject)
+                if len(reply) != 4:
+                    raise _fault_of(reply, timeout)
             except StoreError:
                 exhausted.clear()
                 raise
@@ -317,7 +319,10 @@ class RedisStore:
                     again += more
                     continue
             elif step.command is None:
-                answer = script.decode(step.groups, reply)
+                try:
+                    answer = script.decode(step.groups, reply)
+                except (LookupError, TypeError, ValueError):
+                    answer = _fault_of(reply, self._options.timeout)
             if errand.part is None:
                 answers[errand.place] = answer
             else:
@@ -346,6 +351,11 @@ class RedisStore:
         if taken.wait and soon:
             self._wait(known, deadline)
         return [again] if self._topology.serving(step.slot) not in (node, None) else []
+
+
+def _fault_of(reply: Any, timeout: float) -> StoreError:
+    """What a reply means that is an error, or makes no sense."""
+    return fault(reply if isinstance(reply, Exception) else ValueError(f"a reply of {reply!r:.100}"), timeout)
 
 
 def _is_unknown(node: Node) -> bool:
