@@ -74,10 +74,11 @@ class Entrance:
                     return decision
                 if not waiter.sleep(seconds):
                     return None
+            patience.ask_again()
             decision = self.limiter.check_facts(facts, cost=cost)
         if decision.hold:
             with gate.place() as free:
-                if not free or not waiter.may_wait(decision.hold):
+                if not free or not patience.bears(decision) or not waiter.may_wait(decision.hold):
                     self.limiter.give_back(decision)
                     return turned_away(decision)
                 if not waiter.sleep(decision.hold):
@@ -166,10 +167,11 @@ class AsyncEntrance:
                     return decision
                 if not await waiter.sleep(seconds):
                     return None
+            patience.ask_again()
             decision = await self.limiter.check_facts(facts, cost=cost)
         if decision.hold:
             with gate.place() as free:
-                if not free or not waiter.may_wait(decision.hold):
+                if not free or not patience.bears(decision) or not waiter.may_wait(decision.hold):
                     await self.limiter.give_back(decision)
                     return turned_away(decision)
                 if not await waiter.sleep(decision.hold):

@@ -466,6 +466,46 @@ def test_a_leaky_bucket_lets_requests_out_at_its_own_pace(clock: FakeClock) -> N
     run(test)
 
 
+@pytest.mark.parametrize(("max_delay", "status", "waited"), [("1s", 200, 1.0), ("999ms", 429, 0.0)])
+def test_the_wait_for_room_and_that_for_the_turn_are_no_longer_than_max_delay_together(
+    clock: FakeClock, max_delay: str, status: int, waited: float
+) -> None:
+    async def test() -> None:
+        limiter = throttled(clock, "2/s burst 2 leaky_bucket", max_delay)
+        for _ in range(2):  # which fill it
+            await limiter.check(ip="192.0.2.7")
+        begin = clock.now_us()
+        assert (await get(RateLimitMiddleware(answer, limiter=limiter))).status == status
+        assert (clock.now_us() - begin) / 1e6 == waited
+
+    run(test)
+
+
+def test_one_that_is_admitted_too_late_for_its_turn_is_refused_and_costs_nothing() -> None:
+    class Busy(FakeClock):
+        """While somebody sleeps, others come."""
+
+        async def sleep_async(self, seconds: float) -> None:
+            self.advance(seconds)
+            for host in range(3):
+                await limiter.check(ip=f"192.0.2.{host + 8}")
+
+    async def test() -> None:
+        client = await get(RateLimitMiddleware(answer, limiter=limiter))
+        assert (client.status, client.headers["retry-after"]) == (429, "15")
+        assert clock.now() - 1_700_000_000 == 10
+        assert {one.rule: one.remaining for one in (await limiter.peek(ip="192.0.2.7")).limits} == {"one": 1, "all": 6}
+
+    clock = Busy(1_700_000_000)
+    rules = [
+        Rule(id="one", quota="1/10s gcra", dimension="ip", action="throttle", max_delay="14s"),
+        Rule(id="all", quota="1/5s burst 9 leaky_bucket", dimension="global", action="throttle", max_delay="60s"),
+    ]
+    limiter = AsyncLimiter(rules, clock=clock)
+    asyncio.run(limiter.check(ip="192.0.2.7"))
+    run(test)
+
+
 class Standing(FakeClock):
     """A clock on which sleepers wait until they are woken."""
 
