@@ -3,6 +3,7 @@ action `throttle`."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable
 from typing import Any, Protocol, TypeVar, Unpack
@@ -82,6 +83,7 @@ class Entrance:
                     self.limiter.give_back(decision)
                     return turned_away(decision)
                 if not waiter.sleep(decision.hold):
+                    self.limiter.give_back(decision)
                     return None
         return decision
 
@@ -174,7 +176,13 @@ class AsyncEntrance:
                 if not free or not patience.bears(decision) or not waiter.may_wait(decision.hold):
                     await self.limiter.give_back(decision)
                     return turned_away(decision)
-                if not await waiter.sleep(decision.hold):
+                try:
+                    stays = await waiter.sleep(decision.hold)
+                except asyncio.CancelledError:
+                    await asyncio.shield(self.limiter.give_back(decision))  # anyio would cancel this, too
+                    raise
+                if not stays:
+                    await self.limiter.give_back(decision)
                     return None
         return decision
 

@@ -552,6 +552,26 @@ def test_only_so_many_wait_and_a_client_that_leaves_makes_room() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_client_that_leaves_a_leaky_bucket_makes_room_in_it(cancelled: bool) -> None:
+    async def test() -> None:
+        clock, app = Standing(), App()
+        limiter = throttled(clock, "1/s burst 5 leaky_bucket")
+        gate = RateLimitMiddleware(app, limiter=limiter)
+        await get(gate)
+        waiting = [Client() for _ in range(3)]
+        tasks = [asyncio.create_task(gate(scope_of(), one.receive, one.send)) for one in waiting]
+        await until(lambda: clock.asleep == 3)
+        assert (await limiter.peek(ip="192.0.2.7")).remaining == 1
+        for client, task in zip(waiting, tasks, strict=True):
+            task.cancel() if cancelled else client.gone.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert (await limiter.peek(ip="192.0.2.7")).remaining == 4
+        assert app.requests == 1
+
+    run(test)
+
+
 def test_without_room_a_leaky_bucket_refuses_too() -> None:
     async def test() -> None:
         gate = RateLimitMiddleware(answer, limiter=throttled(Standing(), "1/s burst 5 leaky_bucket"), max_waiting=0)
