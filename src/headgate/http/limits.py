@@ -42,6 +42,11 @@ class Limits(Generic[L]):
         """Add what a limiter has decided on the request."""
         self.charged.append(Charged(decision, cost, limiter))
 
+    @property
+    def refused(self) -> bool:
+        """Whether something has refused the request already: whoever is asked after that must not charge for it."""
+        return self._given_back
+
     def give_back(self) -> None:
         """Undo what was charged for the request, as it is refused now: by `Limiter`s."""
         for decision, _, limiter in self._undone():
