@@ -448,6 +448,25 @@ def turned_away(decision: Decision) -> Decision:
     return combine(checks, waiting, now_us, cost=cost)
 
 
+def uncharged(decision: Decision) -> Decision:
+    """An allowed decision as it is to be told once its charge was given back.
+
+    What remains is exact; the reset may be that of the charge, which is late rather than early.
+    """
+    if decision.reason not in ("within_limit", "shadow"):
+        return decision  # it charged nothing
+    basis = decision.basis
+    return Decision.of(True, *basis._replace(outcomes=tuple(_before(*pair, basis.cost) for pair in _pairs(basis))))
+
+
+def _before(check: Check, outcome: Outcome, cost: int) -> Outcome:
+    if outcome.wait_us != 0:  # a shadow that did not fit was not charged
+        return outcome
+    capacity = check.quota.capacity
+    remaining = min(capacity, outcome.remaining + check.cost * cost)
+    return Outcome(0, remaining, 0 if remaining == capacity else outcome.reset_us)
+
+
 def delayed(checks: tuple[Check, ...], outcomes: tuple[Outcome, ...], block: Block) -> tuple[Outcome, ...]:
     """The outcomes of a refusal that began a block: the rule that began it has the client wait until its end."""
     return tuple(

@@ -224,6 +224,29 @@ def test_a_refusal_further_in_gives_back_what_was_charged_further_out(clock: Fak
 
 
 @pytest.mark.parametrize(
+    "algorithm",
+    ["fixed_window", "sliding_window_log", "sliding_window_counter", "token_bucket", "leaky_bucket", "gcra"],
+)
+def test_what_was_given_back_is_not_missing_from_what_is_told(clock: FakeClock, algorithm: str) -> None:
+    async def test() -> None:
+        rules = [
+            Rule(id="outer", quota=f"9/minute {algorithm}", dimension="ip", cost=2),
+            Rule(id="shadow", quota="1/day", dimension="ip", action="log_only"),
+        ]
+        inner = RateLimitMiddleware(answer, limiter=AsyncLimiter("1/hour", name="inner", clock=clock))
+        outer = RateLimitMiddleware(inner, limiter=AsyncLimiter(rules, clock=clock))
+        assert '"outer";r=7;' in (await get(outer)).headers["ratelimit"]
+        for _ in range(2):
+            refused = await get(outer)
+            assert (refused.status, refused.headers["x-ratelimit-remaining"]) == (429, "0")
+            assert '"outer";r=7;' in refused.headers["ratelimit"]
+        clock.advance(1_800)
+        assert '"outer";r=9;t=0' in (await get(outer)).headers["ratelimit"]
+
+    run(test)
+
+
+@pytest.mark.parametrize(
     ("root", "path", "routed"),
     [
         ("", "/search", "/search"),
