@@ -407,6 +407,17 @@ def test_a_client_that_leaves_frees_its_place(kind: str, method: str) -> None:
             held.cancel()
 
 
+def test_a_client_that_leaves_a_leaky_bucket_makes_room_in_it(kind: str) -> None:
+    """The bucket holds two. With one being handled and one that waits, the next is refused."""
+    rules = [Rule(id="r", quota="1/minute burst 2 leaky_bucket", dimension="ip", action="throttle", max_delay="1m")]
+    with client_of(kind, rules) as client:
+        assert client("unary").code is OK
+        for _ in range(3):
+            held = _held(client, "unary")
+            assert client("unary").code is EXHAUSTED
+            held.cancel()
+
+
 def _held(client: Client, method: str) -> Any:
     """A call that is being held back, once there is a place for it."""
     deadline = time.monotonic() + STUCK

@@ -376,6 +376,23 @@ def _hold_us(check: Check, outcome: Outcome, cost: int) -> int:
     return _delay_us(check, outcome, cost) if check.refusal.max_delay_us and check.enforced else 0
 
 
+def turn_us(decision: Decision) -> int:
+    """The time until a request is forwarded at the soonest, where rules of action `throttle` hold it back.
+
+    Not for refusals that no waiting helps.
+    """
+    basis = decision.basis
+    return max((_turn_us(*pair, basis.cost) for pair in _pairs(basis) if pair[0].enforced), default=0)
+
+
+def _turn_us(check: Check, outcome: Outcome, cost: int) -> int:
+    if outcome.wait_us == 0:
+        return _hold_us(check, outcome, cost)
+    # Once a leaky bucket has room for it, its turn comes when all that is in the bucket now has left.
+    leaks = check.quota.algorithm == "leaky_bucket" and check.refusal.max_delay_us > 0
+    return max(outcome.wait_us, outcome.reset_us) if leaks else outcome.wait_us
+
+
 def restrictiveness(pair: tuple[Check, Outcome]) -> tuple[bool, float, int, int]:
     """Sorts the enforced before the shadows, the longest wait first, then the least remaining."""
     check, (wait_us, remaining, reset_us) = pair
@@ -429,6 +446,25 @@ def turned_away(decision: Decision) -> Decision:
         for check, outcome in zip(checks, outcomes, strict=True)
     )
     return combine(checks, waiting, now_us, cost=cost)
+
+
+def uncharged(decision: Decision) -> Decision:
+    """An allowed decision as it is to be told once its charge was given back.
+
+    What remains is exact; the reset may be that of the charge, which is late rather than early.
+    """
+    if decision.reason not in ("within_limit", "shadow"):
+        return decision  # it charged nothing
+    basis = decision.basis
+    return Decision.of(True, *basis._replace(outcomes=tuple(_before(*pair, basis.cost) for pair in _pairs(basis))))
+
+
+def _before(check: Check, outcome: Outcome, cost: int) -> Outcome:
+    if outcome.wait_us != 0:  # a shadow that did not fit was not charged
+        return outcome
+    capacity = check.quota.capacity
+    remaining = min(capacity, outcome.remaining + check.cost * cost)
+    return Outcome(0, remaining, 0 if remaining == capacity else outcome.reset_us)
 
 
 def delayed(checks: tuple[Check, ...], outcomes: tuple[Outcome, ...], block: Block) -> tuple[Outcome, ...]:

@@ -173,7 +173,10 @@ def limit(
 
 
 def charged(limit: RouteLimit, request: HttpRequest, *, name: str, key: str | int | None) -> Decision:
-    """Check a request against a limit, in a thread: for others than views. The client is told by the middleware."""
+    """Check a request against a limit, in a thread: for others than views. The client is told by the middleware.
+
+    A request that was refused already is not charged: the limit is asked only how long it would have to wait.
+    """
     setup = current()
     limits: AnyLimits = getattr(request, NAME, None) or setup.limits(request)
     return _Charge(setup, limit, request, limits, name, key).decide()
@@ -307,7 +310,8 @@ class _Charge:
     async def make_async(self) -> bool:
         if not isinstance(self._limiter, AsyncLimiter):  # a WSGI server's
             return (await asyncio.to_thread(self.decide)).allowed
-        decision = await self._limiter.check(self._subject, cost=self._cost)
+        ask = self._limiter.peek if self._limits.refused else self._limiter.check
+        decision = await ask(self._subject, cost=self._cost)
         self._limits.add(decision, self._cost, self._limiter)
         if not decision.allowed:
             await self._limits.give_back_async()
@@ -317,7 +321,8 @@ class _Charge:
         if isinstance(self._limiter, AsyncLimiter):  # a sync view under ASGI: in a thread, while the event loop runs
             async_to_sync(self.make_async)()
             return self._limits.charged[-1].decision
-        decision = self._limiter.check(self._subject, cost=self._cost)
+        ask = self._limiter.peek if self._limits.refused else self._limiter.check
+        decision = ask(self._subject, cost=self._cost)
         self._limits.add(decision, self._cost, self._limiter)
         if not decision.allowed:
             self._limits.give_back()

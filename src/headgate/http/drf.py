@@ -53,8 +53,8 @@ class HeadgateThrottle(BaseThrottle):  # type: ignore[misc]
             return True
         key = self.key(request, view)
         self._decision = charged(_limit(quota), request._request, name=f"throttle:{name}", key=key)
-        if not self._decision.allowed:
-            setattr(request._request, _REFUSAL, self._decision)
+        if not self._decision.allowed:  # there may be several: throttles are asked all, and the longest wait is told
+            setattr(request._request, _REFUSAL, request._request.headgate.decision)
         return self._decision.allowed
 
     def key(self, request: Any, _view: Any) -> str | int | None:

@@ -3,6 +3,7 @@ action `throttle`."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable
 from typing import Any, Protocol, TypeVar, Unpack
@@ -74,13 +75,15 @@ class Entrance:
                     return decision
                 if not waiter.sleep(seconds):
                     return None
+            patience.ask_again()
             decision = self.limiter.check_facts(facts, cost=cost)
         if decision.hold:
             with gate.place() as free:
-                if not free or not waiter.may_wait(decision.hold):
+                if not free or not patience.bears(decision) or not waiter.may_wait(decision.hold):
                     self.limiter.give_back(decision)
                     return turned_away(decision)
                 if not waiter.sleep(decision.hold):
+                    self.limiter.give_back(decision)
                     return None
         return decision
 
@@ -166,13 +169,20 @@ class AsyncEntrance:
                     return decision
                 if not await waiter.sleep(seconds):
                     return None
+            patience.ask_again()
             decision = await self.limiter.check_facts(facts, cost=cost)
         if decision.hold:
             with gate.place() as free:
-                if not free or not waiter.may_wait(decision.hold):
+                if not free or not patience.bears(decision) or not waiter.may_wait(decision.hold):
                     await self.limiter.give_back(decision)
                     return turned_away(decision)
-                if not await waiter.sleep(decision.hold):
+                try:
+                    stays = await waiter.sleep(decision.hold)
+                except asyncio.CancelledError:
+                    await asyncio.shield(self.limiter.give_back(decision))  # anyio would cancel this, too
+                    raise
+                if not stays:
+                    await self.limiter.give_back(decision)
                     return None
         return decision
 

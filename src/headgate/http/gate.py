@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any, Final, TypedDict
 
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision
+from headgate.core.decision import Decision, turn_us
 from headgate.core.quota import MAX_INT, MICROSECONDS
 from headgate.errors import InvalidCheck, InvalidRule
 from headgate.http.identity import Identity, checked_facts, client_of
@@ -148,23 +148,30 @@ class Gate:
 
 
 class Patience:
-    """How long a request is held back because of rules of action `throttle`."""
+    """How long a request is held back because of rules of action `throttle`: made when it was first decided on."""
 
-    __slots__ = ("_clock", "_deadline_us")
+    __slots__ = ("_asked_us", "_clock", "_deadline_us")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._deadline_us: int | None = None
+        self._asked_us = clock.now_us()
+        self._deadline_us: int | None = None  # there once it was refused
+
+    def ask_again(self) -> None:
+        """To be called before the request is tried again. That may take a while, which is not the client's wait."""
+        self._asked_us = self._clock.now_us()
 
     def seconds(self, decision: Decision) -> float | None:
         """Until a refused request is tried again; None when the decision stands."""
         if decision.allowed or not decision.max_delay or decision.retry_after is None:
             return None
-        now_us = self._clock.now_us()
         if self._deadline_us is None:
-            self._deadline_us = now_us + round(decision.max_delay * MICROSECONDS)
-        late = now_us + round(decision.retry_after * MICROSECONDS) > self._deadline_us
-        return None if late else decision.retry_after
+            self._deadline_us = self._asked_us + round(decision.max_delay * MICROSECONDS)
+        return decision.retry_after if self.bears(decision) else None
+
+    def bears(self, decision: Decision) -> bool:
+        """Whether the request's turn comes in time."""
+        return self._deadline_us is None or self._asked_us + turn_us(decision) <= self._deadline_us
 
 
 def charge_of(text: str) -> int | None:

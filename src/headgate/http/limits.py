@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Generic, TypeVar
 
-from headgate.core.decision import Decision
+from headgate.core.decision import Decision, uncharged
 from headgate.http.headers import Charged, Fields, binding, fields_of
 from headgate.limiter.aio import AsyncLimiter
 from headgate.limiter.sync import Limiter
@@ -42,6 +42,11 @@ class Limits(Generic[L]):
         """Add what a limiter has decided on the request."""
         self.charged.append(Charged(decision, cost, limiter))
 
+    @property
+    def refused(self) -> bool:
+        """Whether something has refused the request already: whoever is asked after that must not charge for it."""
+        return self._given_back
+
     def give_back(self) -> None:
         """Undo what was charged for the request, as it is refused now: by `Limiter`s."""
         for decision, _, limiter in self._undone():
@@ -71,11 +76,15 @@ class Limits(Generic[L]):
         return self.limiter.reserve(cost=cost, ttl=ttl, **self.facts)
 
     def _undone(self) -> list[Charged]:
-        """What is to be given back: once."""
+        """What is to be given back: once. From then on, it is told of as if it had never been charged."""
         if self._given_back:
             return []
         self._given_back = True
-        return [one for one in self.charged if one.decision.allowed and one.limiter is not None]
+        undone = [one for one in self.charged if one.decision.allowed and one.limiter is not None]
+        self._charged[:] = [
+            one._replace(decision=uncharged(one.decision)) if one.decision.allowed else one for one in self._charged
+        ]
+        return undone
 
     @property
     def decision(self) -> Decision:

@@ -224,6 +224,29 @@ def test_a_refusal_further_in_gives_back_what_was_charged_further_out(clock: Fak
 
 
 @pytest.mark.parametrize(
+    "algorithm",
+    ["fixed_window", "sliding_window_log", "sliding_window_counter", "token_bucket", "leaky_bucket", "gcra"],
+)
+def test_what_was_given_back_is_not_missing_from_what_is_told(clock: FakeClock, algorithm: str) -> None:
+    async def test() -> None:
+        rules = [
+            Rule(id="outer", quota=f"9/minute {algorithm}", dimension="ip", cost=2),
+            Rule(id="shadow", quota="1/day", dimension="ip", action="log_only"),
+        ]
+        inner = RateLimitMiddleware(answer, limiter=AsyncLimiter("1/hour", name="inner", clock=clock))
+        outer = RateLimitMiddleware(inner, limiter=AsyncLimiter(rules, clock=clock))
+        assert '"outer";r=7;' in (await get(outer)).headers["ratelimit"]
+        for _ in range(2):
+            refused = await get(outer)
+            assert (refused.status, refused.headers["x-ratelimit-remaining"]) == (429, "0")
+            assert '"outer";r=7;' in refused.headers["ratelimit"]
+        clock.advance(1_800)
+        assert '"outer";r=9;t=0' in (await get(outer)).headers["ratelimit"]
+
+    run(test)
+
+
+@pytest.mark.parametrize(
     ("root", "path", "routed"),
     [
         ("", "/search", "/search"),
@@ -466,6 +489,46 @@ def test_a_leaky_bucket_lets_requests_out_at_its_own_pace(clock: FakeClock) -> N
     run(test)
 
 
+@pytest.mark.parametrize(("max_delay", "status", "waited"), [("1s", 200, 1.0), ("999ms", 429, 0.0)])
+def test_the_wait_for_room_and_that_for_the_turn_are_no_longer_than_max_delay_together(
+    clock: FakeClock, max_delay: str, status: int, waited: float
+) -> None:
+    async def test() -> None:
+        limiter = throttled(clock, "2/s burst 2 leaky_bucket", max_delay)
+        for _ in range(2):  # which fill it
+            await limiter.check(ip="192.0.2.7")
+        begin = clock.now_us()
+        assert (await get(RateLimitMiddleware(answer, limiter=limiter))).status == status
+        assert (clock.now_us() - begin) / 1e6 == waited
+
+    run(test)
+
+
+def test_one_that_is_admitted_too_late_for_its_turn_is_refused_and_costs_nothing() -> None:
+    class Busy(FakeClock):
+        """While somebody sleeps, others come."""
+
+        async def sleep_async(self, seconds: float) -> None:
+            self.advance(seconds)
+            for host in range(3):
+                await limiter.check(ip=f"192.0.2.{host + 8}")
+
+    async def test() -> None:
+        client = await get(RateLimitMiddleware(answer, limiter=limiter))
+        assert (client.status, client.headers["retry-after"]) == (429, "15")
+        assert clock.now() - 1_700_000_000 == 10
+        assert {one.rule: one.remaining for one in (await limiter.peek(ip="192.0.2.7")).limits} == {"one": 1, "all": 6}
+
+    clock = Busy(1_700_000_000)
+    rules = [
+        Rule(id="one", quota="1/10s gcra", dimension="ip", action="throttle", max_delay="14s"),
+        Rule(id="all", quota="1/5s burst 9 leaky_bucket", dimension="global", action="throttle", max_delay="60s"),
+    ]
+    limiter = AsyncLimiter(rules, clock=clock)
+    asyncio.run(limiter.check(ip="192.0.2.7"))
+    run(test)
+
+
 class Standing(FakeClock):
     """A clock on which sleepers wait until they are woken."""
 
@@ -508,6 +571,26 @@ def test_only_so_many_wait_and_a_client_that_leaves_makes_room() -> None:
         await asyncio.gather(*tasks)
         assert sorted((waiting[1].status, third.status)) == [200, 200]
         assert app.received == [BODY] * 3
+
+    run(test)
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_client_that_leaves_a_leaky_bucket_makes_room_in_it(cancelled: bool) -> None:
+    async def test() -> None:
+        clock, app = Standing(), App()
+        limiter = throttled(clock, "1/s burst 5 leaky_bucket")
+        gate = RateLimitMiddleware(app, limiter=limiter)
+        await get(gate)
+        waiting = [Client() for _ in range(3)]
+        tasks = [asyncio.create_task(gate(scope_of(), one.receive, one.send)) for one in waiting]
+        await until(lambda: clock.asleep == 3)
+        assert (await limiter.peek(ip="192.0.2.7")).remaining == 1
+        for client, task in zip(waiting, tasks, strict=True):
+            task.cancel() if cancelled else client.gone.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert (await limiter.peek(ip="192.0.2.7")).remaining == 4
+        assert app.requests == 1
 
     run(test)
 

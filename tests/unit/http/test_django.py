@@ -308,6 +308,45 @@ def test_throttles_of_rest_framework(site: Site, monkeypatch: pytest.MonkeyPatch
                 Client().get(f"/{scope}")
 
 
+class Few(HeadgateThrottle):
+    quota = "1/minute"
+
+
+class Many(HeadgateThrottle):
+    quota = "5/hour"
+
+
+@pytest.mark.parametrize("middleware", [True, False])
+@pytest.mark.parametrize("throttles", [(Few, Many), (Many, Few)])
+def test_what_one_throttle_refuses_costs_nothing_in_the_others(
+    site: Site, middleware: bool, throttles: tuple[type[HeadgateThrottle], ...]
+) -> None:
+    route("both", api(*throttles))
+    route("many", api(Many))
+    with site(middleware=middleware, RULES="100/minute"):
+        assert site.statuses(*["/both"] * 5) == [200] + [429] * 4
+        assert site.statuses(*["/many"] * 5) == [200] * 4 + [429]
+
+
+@pytest.mark.parametrize("throttles", [(Few, Many), (Many, Few)])
+def test_of_the_throttles_that_refuse_the_longest_wait_is_told(
+    site: Site, throttles: tuple[type[HeadgateThrottle], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headgate.http.drf import exception_handler
+
+    monkeypatch.setattr(APIView, "get_exception_handler", lambda _: exception_handler)
+    route("both", api(*throttles))
+    route("many", api(Many))
+    with site(middleware=False):
+        assert site.statuses("/both", *["/many"] * 4) == [200] * 5
+        refused = site.get("/both")
+        assert int(refused.headers["Retry-After"]) > 60
+        assert refused.headers["Retry-After"] == str(refused.json()["retry_after"])
+        assert refused.json()["violated-policies"] == ["throttle:tests.unit.http.test_django.Many"]
+        site.clock.advance(int(refused.headers["Retry-After"]))
+        assert site.get("/both").status_code == 200
+
+
 def test_a_throttle_knows_its_wait_exactly_and_users_by_their_key() -> None:
     clock = FakeClock(1_700_000_000)
     with override_settings(HEADGATE={"CLOCK": clock}):

@@ -147,6 +147,43 @@ def test_only_so_many_requests_are_held_back() -> None:
     assert [call.status for call in calls] == ["200 OK"]
 
 
+@pytest.mark.parametrize(
+    ("max_delay", "status", "waited"), [("1s", "200 OK", 1.0), ("999ms", "429 Too Many Requests", 0.0)]
+)
+def test_the_wait_for_room_and_that_for_the_turn_are_no_longer_than_max_delay_together(
+    max_delay: str, status: str, waited: float
+) -> None:
+    clock = FakeClock(1_700_000_000)
+    quota = "2/s burst 2 leaky_bucket"
+    limiter = Limiter([Rule(id="r", quota=quota, action="throttle", dimension="ip", max_delay=max_delay)], clock=clock)
+    for _ in range(2):  # which fill it
+        limiter.check(ip="192.0.2.7")
+    assert Call(RateLimitMiddleware(hello, limiter=limiter)).status == status
+    assert clock.now() - 1_700_000_000 == waited
+
+
+def test_one_that_is_admitted_too_late_for_its_turn_is_refused_and_costs_nothing() -> None:
+    class Busy(FakeClock):
+        """While somebody sleeps, others come."""
+
+        def sleep(self, seconds: float) -> None:
+            self.advance(seconds)
+            for host in range(3):
+                limiter.check(ip=f"192.0.2.{host + 8}")
+
+    clock = Busy(1_700_000_000)
+    rules = [
+        Rule(id="one", quota="1/10s gcra", dimension="ip", action="throttle", max_delay="14s"),
+        Rule(id="all", quota="1/5s burst 9 leaky_bucket", dimension="global", action="throttle", max_delay="60s"),
+    ]
+    limiter = Limiter(rules, clock=clock)
+    limiter.check(ip="192.0.2.7")
+    refused = Call(RateLimitMiddleware(hello, limiter=limiter))
+    assert (refused.status, refused.headers["Retry-After"]) == ("429 Too Many Requests", "15")
+    assert clock.now() - 1_700_000_000 == 10
+    assert {limit.rule: limit.remaining for limit in limiter.peek(ip="192.0.2.7").limits} == {"one": 1, "all": 6}
+
+
 def test_an_unknown_option_is_named() -> None:
     with pytest.raises(TypeError, match="'max_wait'"):
         RateLimitMiddleware(hello, limiter=Limiter("1/minute"), max_wait=1)  # type: ignore[call-arg]
