@@ -375,6 +375,14 @@ def test_a_users_tier_and_override_count_at_once(node: Served) -> None:
     assert http.get("/api/v1/users/alice/limits").json()["own_tier"] is None
 
 
+def test_a_tier_that_is_not_said_is_not_taken_away(http: httpx.Client) -> None:
+    http.put("/api/v1/users/bob/tier", json={"tier": "premium"})
+    (problem,) = is_problem(http.put("/api/v1/users/bob/tier", json={}), 422)["problems"]
+    assert (problem["where"], problem["field"]) == ("user 'bob'", "tier")
+    assert http.get("/api/v1/users/bob/limits").json()["own_tier"] == "premium"
+    assert http.put("/api/v1/users/bob/tier", json={"tier": None}).json()["tier"] is None
+
+
 def test_the_figures_are_those_of_real_requests(node: Served) -> None:
     """Whatever a rule asks of requests besides, and also where an override has a window, and so a count, of its own."""
     http = node.http
