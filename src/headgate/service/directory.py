@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -64,7 +65,7 @@ class DataDirectory:
         return token
 
     def keep(self, snapshot: Snapshot, name: str) -> None:
-        """Write down the rules in force, for a start without the database. What goes wrong is logged."""
+        """Write down the rules in force, for a start without the database. Raises `OSError`: then it is as it was."""
         fresh = self.last_good_file.with_suffix(f".{uuid4().hex}")
         text = HEAD.format(name=name, version=snapshot.version) + text_of(snapshot)
         try:
@@ -73,9 +74,10 @@ class DataDirectory:
                 file.flush()
                 os.fsync(file.fileno())
             fresh.replace(self.last_good_file)
-        except OSError as error:
-            fresh.unlink(missing_ok=True)
-            log.warning("%s cannot be written (%s): a start without the database would fail", fresh, error.strerror)
+        except OSError:
+            with suppress(OSError):
+                fresh.unlink(missing_ok=True)
+            raise
 
     def last_good(self, name: str) -> Snapshot | None:
         """The rules of a database that were last in force; None: there are none that can be read."""
