@@ -17,7 +17,7 @@ from ipaddress import ip_address
 from os import environ as process_environment
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
@@ -32,6 +32,7 @@ FROM_FILES: Final = ("store", "database_url", "admin_token", "data_token")  # al
 OF_CLIENTS: Final = ("HEADGATE_SERVER",)  # of the other commands
 DEFAULT_SERVER: Final = "http://127.0.0.1:8080"
 ADMIN_TOKEN_FILE: Final = "admin-token"  # in the data directory: the token that is made when none is given
+DATABASE_FILE: Final = "headgate.db"  # there, too: the database, without another
 SHORT_TOKEN: Final = 16  # characters; a token below this can be guessed
 # What Kubernetes sets for a service called headgate, and what our tests go by.
 _OF_OTHERS: Final = re.compile(r"HEADGATE_(SERVICE_(HOST|PORT)|PORT(_\d+_|$)|TEST_)")
@@ -173,7 +174,7 @@ class Settings(BaseModel):
         """The URL of the database. It may hold a password."""
         if self.database_url is not None:
             return self.database_url.get_secret_value()
-        return f"sqlite:///{self.data_dir.absolute() / 'headgate.db'}"
+        return f"sqlite:///{self.data_dir.absolute() / DATABASE_FILE}"
 
     @property
     def store_url(self) -> str:
@@ -193,7 +194,9 @@ class Settings(BaseModel):
         tokens = [one.get_secret_value() for one in (self.admin_token, self.data_token) if one is not None]
         members = () if self.region is None else self.region.members
         stores = [member.store.get_secret_value() for member in members if member.store is not None]
-        passwords = [urlsplit(url).password for url in (self.store_url, self.database, *stores)]
+        urls = [urlsplit(url) for url in (self.store_url, self.database, *stores)]
+        passwords = [url.password for url in urls]
+        passwords += [value for url in urls for name, value in parse_qsl(url.query) if name.endswith("password")]
         return [*tokens, *(form for one in passwords if one for form in (one, unquote(one)))]
 
     @property

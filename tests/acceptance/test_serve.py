@@ -107,6 +107,12 @@ def test_the_admin_token_is_made_and_told_to_nobody(service: Service) -> None:
     assert httpx.get(f"{service.url}/api/v1/rules").status_code == 401
 
 
+def test_what_it_keeps_is_for_its_owner_alone(service: Service) -> None:
+    until((service.data_dir / "rules-last-good.toml").exists)
+    for name in ("headgate.db", "headgate.db-wal", "rules-last-good.toml"):
+        assert (service.data_dir / name).stat().st_mode & 0o777 == 0o600, name
+
+
 def test_it_logs_json_where_there_is_no_terminal(service: Service) -> None:
     assert all(json.loads(line)["event"] for line in service.log.splitlines())
 
@@ -249,10 +255,12 @@ def test_version_and_help(tmp_path: Path) -> None:
 
 def test_without_postgresql_it_starts_by_the_last_good_rules_and_catches_up(tmp_path: Path) -> None:
     server = Postgres()
-    settings = {"database_url": server.url, "http_address": "127.0.0.1:0", "grpc_address": "127.0.0.1:0"}
+    url = f"{server.url}?sslpassword=kret"
+    settings = {"database_url": url, "http_address": "127.0.0.1:0", "grpc_address": "127.0.0.1:0"}
     code, said = refused(cwd=tmp_path, **settings)
     assert code == 2
     assert "there are no rules of an earlier run" in said
+    assert "kret" not in said
     rule = {"id": "mine", "limit": 2, "window": "1h", "dimension": "tenant"}
     with server:
         with warm_service(tmp_path, database_url=server.url) as first:

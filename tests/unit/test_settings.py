@@ -218,6 +218,8 @@ def test_what_no_log_may_show() -> None:
     assert settings().secrets == []
     got = settings(admin_token=SECRET, database_url="postgresql://headgate:p%40ss@localhost/headgate")
     assert got.secrets == [SECRET, "p%40ss", "p@ss"]
+    got = settings(database_url="postgresql:///headgate?sslpassword=p%40ss&sslmode=require")
+    assert set(got.secrets) == {"p@ss"}
 
 
 # Who may be served

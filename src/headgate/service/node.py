@@ -59,7 +59,7 @@ class Node:
         self.worker = worker
         self.draining = False
         self.directory = DataDirectory(settings.data_dir)
-        self.database = _database(settings)
+        self.database = _database(settings, self.directory)
         self.tokens = Tokens(self.database)
         self.access = Access(
             admin_token=admin_token(settings, self.directory),
@@ -223,7 +223,9 @@ class Node:
         self._kept, self._unkept = snapshot, False
 
 
-def _database(settings: Settings) -> Database:
+def _database(settings: Settings, directory: DataDirectory) -> Database:
+    if settings.database_url is None:
+        directory.create_database()
     try:
         return Database(settings.database)
     except ValueError as error:
