@@ -25,7 +25,7 @@ from pydantic_core import ErrorDetails
 from headgate.errors import InvalidSettings
 from headgate.regions import Member, Region
 from headgate.rules import fields
-from headgate.stores.urls import SCHEMES
+from headgate.stores.urls import SCHEMES, check_url
 
 PREFIX: Final = "HEADGATE_"
 FROM_FILES: Final = ("store", "database_url", "admin_token", "data_token")  # also by the name with _file
@@ -86,13 +86,18 @@ def _file(value: Any) -> Path:
 
 
 def _store(value: Any) -> Any:
-    if isinstance(value, str) and urlsplit(value).scheme not in SCHEMES:
-        raise ValueError(f"must be a URL with {'://, '.join(SCHEMES)}://")
+    if isinstance(value, str):
+        if value.partition(":")[0].lower() not in SCHEMES:
+            raise ValueError(f"must be a URL with {'://, '.join(SCHEMES)}://")
+        try:
+            check_url(value)
+        except ImportError as error:
+            raise ValueError(str(error)) from error
     return value
 
 
 def _database(value: Any) -> Any:
-    if isinstance(value, str) and urlsplit(value).scheme not in ("sqlite", "postgresql", "postgres"):
+    if isinstance(value, str) and value.partition(":")[0].lower() not in ("sqlite", "postgresql", "postgres"):
         raise ValueError("must be a URL, as in sqlite:////var/lib/headgate/headgate.db or postgresql://user@host/name")
     return value
 

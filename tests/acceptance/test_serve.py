@@ -185,6 +185,23 @@ def test_every_bad_setting_is_named_at_once(tmp_path: Path) -> None:
     assert "HEADGATE_LOG_LEVEL" in lines[2]
 
 
+def test_a_store_that_makes_no_sense_is_told_before_anything_is_changed(tmp_path: Path) -> None:
+    addresses = {"http_address": "127.0.0.1:0", "grpc_address": "127.0.0.1:0"}
+    code, said = refused(cwd=tmp_path, store="redis://127.0.0.1/zero", **addresses)
+    assert code == 2
+    assert said.startswith("headgate: HEADGATE_STORE: store URL: the database must be a number")
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("setting", ["store", "database_url", "admin_token", "data_token"])
+def test_every_secret_has_a_flag_that_names_its_file(tmp_path: Path, setting: str) -> None:
+    flag = f"--{setting.replace('_', '-')}-file"
+    (tmp_path / "secret").write_text("n o t h i n g")
+    code, said = refused(flag, str(tmp_path / "secret"), cwd=tmp_path)
+    assert code == 2
+    assert said.startswith(f"headgate: {flag}: must be ")
+
+
 @pytest.mark.parametrize("setting", ["http_address", "grpc_address"])
 def test_others_are_not_served_without_tokens_and_tls(tmp_path: Path, setting: str) -> None:
     code, said = refused(cwd=tmp_path, **{setting: "0.0.0.0:0"})
