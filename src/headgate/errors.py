@@ -10,7 +10,7 @@ HeadgateError
 ├── StoreError                           the store could not decide; the failure policy takes over
 │   ├── StoreTimeout                     no answer within the deadline: it may or may not have been charged
 │   ├── StoreUnavailable                 not reached, broken off, or answered with an error
-│   └── StoreFull                        a bounded store with no key that it may forget
+│   └── StoreFull                        a store with no key that it may forget, or no memory
 ├── DatabaseError                        the rules' database answered with an error; the driver's is its cause
 │   └── DatabaseUnavailable              it was not reached, or the connection broke
 ├── ChangeConflict                       what was to be changed is no longer what the caller has seen
@@ -121,7 +121,9 @@ class StoreUnavailable(StoreError):
 
 
 class StoreFull(StoreError):
-    """A bounded store has no room for a new key: every key that it holds is limiting somebody right now."""
+    """A store has no room: every key that a bounded one holds is limiting somebody right now, or a server is out of
+    memory.
+    """
 
 
 class DatabaseError(HeadgateError):

@@ -17,7 +17,7 @@ from ipaddress import ip_address
 from os import environ as process_environment
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
@@ -25,13 +25,14 @@ from pydantic_core import ErrorDetails
 from headgate.errors import InvalidSettings
 from headgate.regions import Member, Region
 from headgate.rules import fields
-from headgate.stores.urls import SCHEMES
+from headgate.stores.urls import SCHEMES, check_url
 
 PREFIX: Final = "HEADGATE_"
 FROM_FILES: Final = ("store", "database_url", "admin_token", "data_token")  # also by the name with _file
 OF_CLIENTS: Final = ("HEADGATE_SERVER",)  # of the other commands
 DEFAULT_SERVER: Final = "http://127.0.0.1:8080"
 ADMIN_TOKEN_FILE: Final = "admin-token"  # in the data directory: the token that is made when none is given
+DATABASE_FILE: Final = "headgate.db"  # there, too: the database, without another
 SHORT_TOKEN: Final = 16  # characters; a token below this can be guessed
 # What Kubernetes sets for a service called headgate, and what our tests go by.
 _OF_OTHERS: Final = re.compile(r"HEADGATE_(SERVICE_(HOST|PORT)|PORT(_\d+_|$)|TEST_)")
@@ -85,13 +86,18 @@ def _file(value: Any) -> Path:
 
 
 def _store(value: Any) -> Any:
-    if isinstance(value, str) and urlsplit(value).scheme not in SCHEMES:
-        raise ValueError(f"must be a URL with {'://, '.join(SCHEMES)}://")
+    if isinstance(value, str):
+        if value.partition(":")[0].lower() not in SCHEMES:
+            raise ValueError(f"must be a URL with {'://, '.join(SCHEMES)}://")
+        try:
+            check_url(value)
+        except ImportError as error:
+            raise ValueError(str(error)) from error
     return value
 
 
 def _database(value: Any) -> Any:
-    if isinstance(value, str) and urlsplit(value).scheme not in ("sqlite", "postgresql", "postgres"):
+    if isinstance(value, str) and value.partition(":")[0].lower() not in ("sqlite", "postgresql", "postgres"):
         raise ValueError("must be a URL, as in sqlite:////var/lib/headgate/headgate.db or postgresql://user@host/name")
     return value
 
@@ -173,7 +179,7 @@ class Settings(BaseModel):
         """The URL of the database. It may hold a password."""
         if self.database_url is not None:
             return self.database_url.get_secret_value()
-        return f"sqlite:///{self.data_dir.absolute() / 'headgate.db'}"
+        return f"sqlite:///{self.data_dir.absolute() / DATABASE_FILE}"
 
     @property
     def store_url(self) -> str:
@@ -193,7 +199,9 @@ class Settings(BaseModel):
         tokens = [one.get_secret_value() for one in (self.admin_token, self.data_token) if one is not None]
         members = () if self.region is None else self.region.members
         stores = [member.store.get_secret_value() for member in members if member.store is not None]
-        passwords = [urlsplit(url).password for url in (self.store_url, self.database, *stores)]
+        urls = [urlsplit(url) for url in (self.store_url, self.database, *stores)]
+        passwords = [url.password for url in urls]
+        passwords += [value for url in urls for name, value in parse_qsl(url.query) if name.endswith("password")]
         return [*tokens, *(form for one in passwords if one for form in (one, unquote(one)))]
 
     @property

@@ -43,6 +43,15 @@ type = "ip"
 value = "10.0.0.0/8"
 """
 
+BOB = """
+[[users]]
+id = "bob"
+
+[[users.overrides]]
+rule = "search"
+limit = 9
+"""
+
 
 @pytest.fixture
 def node(migrated_url: str) -> Iterator[Served]:
@@ -282,6 +291,54 @@ def test_a_rule_set_with_mistakes_changes_nothing(http: httpx.Client) -> None:
     is_problem(http.put("/api/v1/ruleset", json={}), 415)
 
 
+def test_a_rule_set_with_users_needs_the_scope_users_too(node: Served) -> None:
+    node.http.put("/api/v1/ruleset", content=RULESET, headers=TOML)
+    node.http.post("/api/v1/users/bob/override", json={"rule": "search", "limit": 7})
+    bob = node.http.get("/api/v1/users/bob/limits").json()["overrides"]
+    with node.client(node.token("rules alone", "admin", ["rules"])) as client:
+        for users in ('[[users]]\nid = "eve"\ntier = "premium"', '[[users]]\nid = "bob"', BOB.replace("9", "7")):
+            for url in ("/api/v1/ruleset", "/api/v1/ruleset?dry_run=true"):
+                answer = client.put(url, content=f"{RULESET}\n{users}", headers=TOML)
+                assert "needs the scope users" in is_problem(answer, 403)["detail"]
+                assert "7" not in answer.text
+        assert client.put("/api/v1/ruleset", content=RULESET, headers=TOML).status_code == 200
+    assert node.http.get("/api/v1/users/bob/limits").json()["overrides"] == bob
+    assert node.http.get("/api/v1/users/eve/limits").json()["own_tier"] is None
+    with node.client(node.token("both", "admin", ["rules", "users"])) as client:
+        applied = client.put("/api/v1/ruleset", content=f"{RULESET}\n{BOB}", headers=TOML)
+    (change,) = applied.json()["changes"]
+    assert (change["subject"], change["after"]["overrides"]) == ("bob", [{"rule": "search", "limit": 9}])
+
+
+def test_a_rule_set_that_deletes_users_overrides_needs_the_scope_users_too(node: Served) -> None:
+    node.http.put("/api/v1/ruleset", content=RULESET, headers=TOML)
+    node.http.post("/api/v1/users/bob/override", json={"rule": "search", "limit": 7})
+    without = RULESET.replace('"search"', '"other"')
+    with node.client(node.token("rules alone", "admin", ["rules"])) as client:
+        for url in ("/api/v1/ruleset", "/api/v1/ruleset?dry_run=true"):
+            answer = client.put(url, content=without, headers=TOML)
+            assert "overrides of rules that it deletes" in is_problem(answer, 403)["detail"]
+            assert "bob" not in answer.text
+    assert [rule["id"] for rule in node.http.get("/api/v1/rules").json()["rules"]] == ["search"]
+    applied = node.http.put("/api/v1/ruleset", content=without, headers=TOML)
+    assert ("delete", "bob") in [(one["action"], one["subject"]) for one in applied.json()["changes"]]
+
+
+@pytest.mark.parametrize("content", [f"{RULESET}\n{BOB}", RULESET.replace('"search"', '"other"')])
+def test_a_rule_set_whose_users_others_have_changed(http: httpx.Client, content: str) -> None:
+    """An override that came after the look is neither overwritten nor deleted."""
+    http.put("/api/v1/ruleset", content=RULESET, headers=TOML)
+    looked = http.put("/api/v1/ruleset?dry_run=true", content=content, headers=TOML).headers["etag"]
+    http.post("/api/v1/users/bob/override", json={"rule": "search", "limit": 7})
+    is_problem(http.put("/api/v1/ruleset", content=content, headers={**TOML, "If-Match": looked}), 412)
+    again = http.put("/api/v1/ruleset?dry_run=true", content=content, headers=TOML).headers["etag"]
+    http.put("/api/v1/users/carol/tier", json={"tier": "free"})  # whom it does not concern
+    applied = http.put("/api/v1/ruleset", content=content, headers={**TOML, "If-Match": again})
+    assert applied.status_code == 200
+    same = http.put("/api/v1/ruleset", content=content, headers={**TOML, "If-Match": applied.headers["etag"]})
+    assert (same.status_code, same.json()["changes"]) == (200, [])
+
+
 # Users
 
 
@@ -316,6 +373,14 @@ def test_a_users_tier_and_override_count_at_once(node: Served) -> None:
     assert http.get("/api/v1/users/alice/limits").json()["limits"] == []
     http.put("/api/v1/users/alice/tier", json={"tier": None})
     assert http.get("/api/v1/users/alice/limits").json()["own_tier"] is None
+
+
+def test_a_tier_that_is_not_said_is_not_taken_away(http: httpx.Client) -> None:
+    http.put("/api/v1/users/bob/tier", json={"tier": "premium"})
+    (problem,) = is_problem(http.put("/api/v1/users/bob/tier", json={}), 422)["problems"]
+    assert (problem["where"], problem["field"]) == ("user 'bob'", "tier")
+    assert http.get("/api/v1/users/bob/limits").json()["own_tier"] == "premium"
+    assert http.put("/api/v1/users/bob/tier", json={"tier": None}).json()["tier"] is None
 
 
 def test_the_figures_are_those_of_real_requests(node: Served) -> None:

@@ -107,6 +107,12 @@ def test_the_admin_token_is_made_and_told_to_nobody(service: Service) -> None:
     assert httpx.get(f"{service.url}/api/v1/rules").status_code == 401
 
 
+def test_what_it_keeps_is_for_its_owner_alone(service: Service) -> None:
+    until((service.data_dir / "rules-last-good.toml").exists)
+    for name in ("headgate.db", "headgate.db-wal", "rules-last-good.toml"):
+        assert (service.data_dir / name).stat().st_mode & 0o777 == 0o600, name
+
+
 def test_it_logs_json_where_there_is_no_terminal(service: Service) -> None:
     assert all(json.loads(line)["event"] for line in service.log.splitlines())
 
@@ -179,6 +185,23 @@ def test_every_bad_setting_is_named_at_once(tmp_path: Path) -> None:
     assert "HEADGATE_LOG_LEVEL" in lines[2]
 
 
+def test_a_store_that_makes_no_sense_is_told_before_anything_is_changed(tmp_path: Path) -> None:
+    addresses = {"http_address": "127.0.0.1:0", "grpc_address": "127.0.0.1:0"}
+    code, said = refused(cwd=tmp_path, store="redis://127.0.0.1/zero", **addresses)
+    assert code == 2
+    assert said.startswith("headgate: HEADGATE_STORE: store URL: the database must be a number")
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("setting", ["store", "database_url", "admin_token", "data_token"])
+def test_every_secret_has_a_flag_that_names_its_file(tmp_path: Path, setting: str) -> None:
+    flag = f"--{setting.replace('_', '-')}-file"
+    (tmp_path / "secret").write_text("n o t h i n g")
+    code, said = refused(flag, str(tmp_path / "secret"), cwd=tmp_path)
+    assert code == 2
+    assert said.startswith(f"headgate: {flag}: must be ")
+
+
 @pytest.mark.parametrize("setting", ["http_address", "grpc_address"])
 def test_others_are_not_served_without_tokens_and_tls(tmp_path: Path, setting: str) -> None:
     code, said = refused(cwd=tmp_path, **{setting: "0.0.0.0:0"})
@@ -249,10 +272,12 @@ def test_version_and_help(tmp_path: Path) -> None:
 
 def test_without_postgresql_it_starts_by_the_last_good_rules_and_catches_up(tmp_path: Path) -> None:
     server = Postgres()
-    settings = {"database_url": server.url, "http_address": "127.0.0.1:0", "grpc_address": "127.0.0.1:0"}
+    url = f"{server.url}?sslpassword=kret"
+    settings = {"database_url": url, "http_address": "127.0.0.1:0", "grpc_address": "127.0.0.1:0"}
     code, said = refused(cwd=tmp_path, **settings)
     assert code == 2
     assert "there are no rules of an earlier run" in said
+    assert "kret" not in said
     rule = {"id": "mine", "limit": 2, "window": "1h", "dimension": "tenant"}
     with server:
         with warm_service(tmp_path, database_url=server.url) as first:

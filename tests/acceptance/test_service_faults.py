@@ -145,6 +145,32 @@ def test_the_last_good_rules_are_not_those_of_another_database(tmp_path: Path) -
     assert "are of another database" in str(caught.value)
 
 
+def test_rules_that_could_not_be_written_down_are_written_later_and_at_the_end(tmp_path: Path) -> None:
+    """As on a disk that is full: here, something is in the way."""
+    with warm_service(tmp_path) as service:
+        file = service.data_dir / "rules-last-good.toml"
+
+        def hinder_and_put(rule: str) -> None:
+            until(file.is_file)
+            file.unlink()
+            file.mkdir()
+            body = {"limit": 1, "window": "1h"}
+            httpx.put(f"{service.url}/api/v1/rules/{rule}", json=body, headers=service.headers, **OPTIONS)
+            until(lambda: "data_dir" in httpx.get(f"{service.url}/readyz", **OPTIONS).json()["faults"])
+            assert list(service.data_dir.glob("rules-last-good.*")) == [file]
+
+        hinder_and_put("first")
+        assert ready(service) == (200, "degraded")
+        assert "a start without the database goes by older rules" in service.log
+        file.rmdir()
+        until(lambda: ready(service) == (200, "ready"))
+        assert '"first"' in file.read_text()
+        hinder_and_put("second")
+        file.rmdir()
+        service.stop()
+        assert '"second"' in file.read_text()
+
+
 def test_two_workers_on_one_redis_count_together_also_when_one_is_killed(tmp_path: Path, redis: Server) -> None:
     file = tmp_path / "rules.toml"
     file.write_text(RULES.format(limit=60))

@@ -11,7 +11,7 @@ from headgate import AsyncLimiter, Limiter
 from headgate.errors import StoreError
 from headgate.stores.urls import open_async_store, open_store
 from headgate.telemetry.meter import Meter
-from tests.servers import Server, free_port
+from tests.servers import Server, binaries, free_port
 
 
 class Noted:
@@ -83,6 +83,19 @@ def test_a_server_that_does_not_answer_is_a_timeout(run: Any, own_server: Server
         run(f"{own_server.url}?timeout=0.05", noted)
     assert {name for name, _, _ in noted.failures} == {"StoreTimeout"}
     assert all(seconds >= 0.04 for _, seconds, _ in noted.failures)
+
+
+@both
+@pytest.mark.parametrize("kind", sorted(binaries()))
+def test_a_server_without_memory_is_full_and_opens_no_breaker(run: Any, kind: str) -> None:
+    with Server(binaries()[kind]) as server, server.client() as client:
+        client.config_set("maxmemory", 1)
+        noted, meter = Noted(), Meter()
+        run(f"{server.url}?timeout=5", noted)
+        run(f"{server.url}?timeout=5", meter)
+    assert [(name, groups) for name, _, groups in noted.failures] == [("StoreFull", 1), ("StoreFull", 3)]
+    assert {state for _, state in noted.breakers} <= {"closed", "gone"}
+    assert {name: count for name, count in meter.store_errors.items() if count} == {"full": 2}
 
 
 def test_checks_that_wait_in_vain_are_told_one_by_one(own_server: Server) -> None:

@@ -151,6 +151,26 @@ def test_unknown_variables_are_told_of() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("redis://localhost/zero", "the database must be a number"),
+        ("redis://localhost?timeout=soon", "timeout: must be a number above 0"),
+        (f"redis://:{SECRET}/@localhost", "a / ? # or @ is in the wrong place"),
+        ("redis+sentinel://localhost", "must name what Sentinel is asked for"),
+        ("embedded://a/b", "is neither a name nor an absolute path"),
+        ("embedded:///d?timeout=soon", "timeout: must be a number above 0"),
+        ("memory://?max_keys=many", "max_keys=<whole number>"),
+    ],
+)
+def test_a_store_that_makes_no_sense_is_told_with_all_other_mistakes(url: str, told: str) -> None:
+    first, second = problems({"HEADGATE_STORE": url, "HEADGATE_LOG_LEVEL": "loud"})
+    assert first.startswith("HEADGATE_STORE: ")
+    assert told in first
+    assert SECRET not in first
+    assert second.startswith("HEADGATE_LOG_LEVEL: ")
+
+
 # Secrets
 
 
@@ -218,6 +238,8 @@ def test_what_no_log_may_show() -> None:
     assert settings().secrets == []
     got = settings(admin_token=SECRET, database_url="postgresql://headgate:p%40ss@localhost/headgate")
     assert got.secrets == [SECRET, "p%40ss", "p@ss"]
+    got = settings(database_url="postgresql:///headgate?sslpassword=p%40ss&sslmode=require")
+    assert set(got.secrets) == {"p@ss"}
 
 
 # Who may be served

@@ -33,6 +33,7 @@ FOLLOW_SECONDS: Final = 1.0  # between looks
 LATE_SECONDS: Final = (
     30.0  # after which an event that is written late is missed: nodes write some seconds after the fact
 )
+MOST_NEW: Final = 1_000  # at one look
 _WHEN: Final = "A time, as in 2027-01-31T12:00, or how long ago, as in 1h."
 
 
@@ -109,7 +110,7 @@ def row_of(event: Json) -> tuple[Cell, ...]:
 
 
 def _follow(client: Client, wanted: dict[str, Any], most: int, as_json: bool) -> None:
-    """Print events as they come, the oldest first; to begin with, those that there are."""
+    """Print events as they come, the oldest first; to begin with, the latest of those that there are."""
     for event in arriving(client, wanted, most):
         if as_json:
             typer.echo(json.dumps(event))
@@ -119,16 +120,22 @@ def _follow(client: Client, wanted: dict[str, Any], most: int, as_json: bool) ->
 
 
 def arriving(client: Client, wanted: dict[str, Any], most: int) -> Iterator[Json]:
-    """Events in the order of their time, each once, without an end."""
+    """Events, each once, without an end: of those that are there the latest, at most so many; then those that come.
+
+    What is found at one look is in the order of its time. An event that was written late comes when it is there.
+    """
+    since: str | None = wanted["since"]
+    shown: int | None = most  # of those that are found; later all
     seen: dict[str, float] = {}
     while True:
         now = time.monotonic()
-        found = list(client.pages(EVENTS, "events", wanted, most=most))
-        for event in reversed(found):
+        found = list(client.pages(EVENTS, "events", wanted, most=max(most, MOST_NEW)))
+        for event in reversed(found[:shown]):
             if event["id"] not in seen:
                 yield event
-            seen[event["id"]] = now
+        seen.update((event["id"], now) for event in found)
         seen = {name: at for name, at in seen.items() if now - at < LATE_SECONDS}
-        wanted = {**wanted, "since": time_of(f"{LATE_SECONDS}s", "--since", datetime.now(UTC))}
-        most = max(most, 1_000)
+        lately = time_of(f"{LATE_SECONDS}s", "--since", datetime.now(UTC))
+        wanted = {**wanted, "since": lately if since is None else max(since, lately, key=datetime.fromisoformat)}
+        shown = None
         time.sleep(FOLLOW_SECONDS)

@@ -82,7 +82,8 @@ def apply(
 ) -> None:
     """Make a service's rules those of a file, all or nothing. What will change is shown first.
 
-    Rules, tiers and exemptions that the file does not have are deleted; users that it does not have stay.
+    Rules, tiers and exemptions that the file does not have are deleted. Users that it lists become what it says; others
+    stay, but for their overrides of rules that go. For either, the token needs the scope users, too.
     """
     content = _content(file)
     planned = _put(client, file, content, dry_run=True)

@@ -47,11 +47,18 @@ def serve(
             rich_help_panel=WHAT,
         ),
     ] = None,
+    store_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The same in a file: others cannot see it there.", rich_help_panel=WHAT),
+    ] = None,
     database_url: Annotated[
         str | None,
         typer.Option(
             metavar="URL", help="postgresql://… (default: SQLite in the data directory)", rich_help_panel=WHAT
         ),
+    ] = None,
+    database_url_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The same in a file.", rich_help_panel=WHAT)
     ] = None,
     region: Annotated[
         str | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ POSTGRES: Final[dict[str, Any]] = {
     "prepare_threshold": None,  # poolers between us and the server may not know prepared statements
     "application_name": "headgate",
 }
+NAMING: Final = ("host", "port", "dbname")  # parameters of a URL that are shown
 
 _AWAY: Final = (  # could not be reached at all, as opposed to having said no
     *(psycopg.OperationalError, psycopg.InterfaceError, sqlite3.OperationalError, PoolTimeout, OSError),
@@ -46,7 +48,7 @@ class Database:
     def __init__(self, url: str) -> None:
         self.url, self.kind = _parsed(url)
         self._closed = Event()
-        self.name = self.url.set(drivername=self.kind).render_as_string(hide_password=True)
+        self.name = _shown(self.url, self.kind)
         if self.kind == "sqlite":
             self._engine = create_engine(self.url, connect_args={"timeout": BUSY_SECONDS}, pool_size=POOL)
             event.listen(self._engine, "connect", _prepare_sqlite)
@@ -130,21 +132,34 @@ def wrapped(error: Exception, name: str) -> DatabaseError:
 
 
 def _parsed(url: str) -> tuple[URL, Kind]:
+    """Raises `ValueError`, which shows nothing that may be a password."""
     try:
         parsed = make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):  # the latter of a port
         parsed = None
     if parsed is not None:
         if parsed.drivername in ("postgresql", "postgres", "postgresql+psycopg"):
+            authority = re.split("[/?#]", url.partition("://")[2], maxsplit=1)[0]
+            if "@" in (parsed.host or "") or (parsed.password is not None and "@" not in authority):
+                raise ValueError(
+                    "database: a / ? # or @ is in the wrong place: in user, password and parameters they are written "
+                    "%2F %3F %23 %40"
+                )
             return parsed.set(drivername="postgresql+psycopg"), "postgresql"
         if parsed.drivername in ("sqlite", "sqlite+pysqlite"):
             if parsed.database in (None, "", ":memory:"):
-                raise ValueError(f"database: {url!r} names no file: write sqlite:///rules.db")
+                raise ValueError("database: a URL of SQLite must name a file: write sqlite:///rules.db")
             return parsed.set(drivername="sqlite+pysqlite"), "sqlite"
-    shown = parsed.render_as_string(hide_password=True) if parsed is not None else "this"
+    shown = "this" if parsed is None else f"{parsed.drivername}://…"
     raise ValueError(
-        f"database: {shown!r} is not a URL of a database; use sqlite:///rules.db or postgresql://user@host/name"
+        f"database: {shown} is not a URL of a database; use sqlite:///rules.db or postgresql://user@host/name"
     )
+
+
+def _shown(url: URL, kind: Kind) -> str:
+    """A URL for people: of its parameters, those that say which database it is. Any other may be a secret."""
+    told = {name: value for name, value in url.query.items() if name in NAMING}
+    return url.set(drivername=kind, query=told).render_as_string(hide_password=True)
 
 
 def _prepare_sqlite(connection: Any, _: object) -> None:

@@ -18,6 +18,7 @@ CHANNEL: Final = "headgate"  # of PostgreSQL's NOTIFY
 
 FIRST_VERSION: Final = 1  # of a database in which nothing was ever changed
 MOST_CHANGED: Final = 500  # rules that are read one by one; when more have changed, all are
+MOST_NAMED: Final = 10_000  # users in one query: databases count its parameters, and have a limit
 
 log = logging.getLogger("headgate")
 
@@ -152,6 +153,14 @@ def users_changed(connection: Connection, after: int, *, most: int) -> Collectio
     query = select(table.c.subject).where(table.c.version > after, table.c.kind == "user").distinct().limit(most + 1)
     found = connection.scalars(query).all()
     return None if len(found) > most else found
+
+
+def users_version(connection: Connection, ids: Sequence[str]) -> int:
+    """The version in which any of some users last changed; 0: none ever did."""
+    table = schema.changes
+    query = select(func.max(table.c.version)).where(table.c.kind == "user")
+    parts = [ids[start : start + MOST_NAMED] for start in range(0, len(ids), MOST_NAMED)]
+    return max((connection.scalar(query.where(table.c.subject.in_(part))) or 0 for part in parts), default=0)
 
 
 def changes(

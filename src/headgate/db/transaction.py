@@ -223,6 +223,18 @@ class Transaction:
         """The version in which anything but users had last changed, before this transaction."""
         return self._versions.rules_version
 
+    def version_under(self, snapshot: Snapshot) -> int:
+        """The version in which anything had last changed that `apply` of this could change.
+
+        That is all but users, and of those whom it lists, and who have overrides of rules that it does not have.
+        """
+        wanted = {rule.id for rule in snapshot.rules}
+        users = {user.id for user in snapshot.users if unstorable(user.id) is None}
+        for rule_id in self._content.rules:
+            if rule_id not in wanted:
+                users.update(queries.overridden(self._connection, rule_id))
+        return max(self.rules_version, queries.users_version(self._connection, sorted(users)))
+
     def entry(self, rule_id: str) -> Entry | None:
         """A rule, and its version."""
         return self._content.rules.get(rule_id)

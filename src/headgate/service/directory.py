@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -13,7 +14,7 @@ from headgate.errors import InvalidRule, InvalidSettings
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.sources.export import text_of
 from headgate.rules.sources.file import load
-from headgate.settings import ADMIN_TOKEN_FILE, Settings, variable
+from headgate.settings import ADMIN_TOKEN_FILE, DATABASE_FILE, Settings, variable
 
 PRIVATE: Final = 0o700
 HEAD: Final = """\
@@ -63,19 +64,31 @@ class DataDirectory:
             raise InvalidSettings(f"{self.token_file} is empty: delete it to get a new token")
         return token
 
+    def create_database(self) -> None:
+        """Make the file of a database that is kept here, so that only we can read it; SQLite would let others."""
+        file = self.path / DATABASE_FILE
+        try:
+            file.touch(mode=0o600, exist_ok=False)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise InvalidSettings(f"{file} cannot be made: {error.strerror}") from error
+
     def keep(self, snapshot: Snapshot, name: str) -> None:
-        """Write down the rules in force, for a start without the database. What goes wrong is logged."""
+        """Write down the rules in force, for a start without the database. Raises `OSError`: then it is as it was."""
         fresh = self.last_good_file.with_suffix(f".{uuid4().hex}")
         text = HEAD.format(name=name, version=snapshot.version) + text_of(snapshot)
         try:
+            fresh.touch(mode=0o600)
             with fresh.open("w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
             fresh.replace(self.last_good_file)
-        except OSError as error:
-            fresh.unlink(missing_ok=True)
-            log.warning("%s cannot be written (%s): a start without the database would fail", fresh, error.strerror)
+        except OSError:
+            with suppress(OSError):
+                fresh.unlink(missing_ok=True)
+            raise
 
     def last_good(self, name: str) -> Snapshot | None:
         """The rules of a database that were last in force; None: there are none that can be read."""

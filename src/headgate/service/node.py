@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 SAMPLES: Final = Path(__file__).with_name("samples") / "rules.toml"
 PREPARE_SECONDS: Final = 2.0  # that a start waits for a database that it could do without
 LOOK_SECONDS: Final = 1.0  # between looks whether there are new rules to write down, a database to prepare, or a store
+KEEP_AGAIN_SECONDS: Final = 5.0  # after rules could not be written down
 
 log = logging.getLogger("headgate")
 
@@ -58,7 +59,7 @@ class Node:
         self.worker = worker
         self.draining = False
         self.directory = DataDirectory(settings.data_dir)
-        self.database = _database(settings)
+        self.database = _database(settings, self.directory)
         self.tokens = Tokens(self.database)
         self.access = Access(
             admin_token=admin_token(settings, self.directory),
@@ -68,6 +69,7 @@ class Node:
         self.auditor = _auditor(settings, self.database, self.directory)
         self.tracing = None if settings.otlp_endpoint is None else _tracing(settings.otlp_endpoint)
         self._kept: Snapshot | None = None
+        self._unkept = False  # whether rules could not be written down when they last should have been
         self._looking: asyncio.Task[None] | None = None
         self._finding: asyncio.Task[None] | None = None
         self._store_unseen = False
@@ -149,6 +151,8 @@ class Node:
             faults["regions"] = f"not reached: {', '.join(cut)}; synced rules keep to this region's share"
         if isinstance(self.source, DatabaseSource) and self.source.status().failing:
             faults["database"] = "does not answer: the last good rules are in force"
+        if self._unkept:
+            faults["data_dir"] = "rules cannot be written down: a start without the database goes by older ones"
         if self.auditor.status().error is not None:
             faults["audit"] = "events wait to be written"
         return faults
@@ -196,18 +200,32 @@ class Node:
     async def _keep_last_good(self) -> None:
         while True:
             await asyncio.to_thread(self._keep)
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(KEEP_AGAIN_SECONDS if self._unkept else LOOK_SECONDS)
 
     def _keep(self) -> None:
         """Write the database's rules down, if they are others than the last time."""
         snapshot, kept = self.source.holder.current, self._kept
         if snapshot.directory is None or (kept is not None and kept.rules is snapshot.rules):
             return  # the fallback itself; or the same rules, and users who have changed
-        self.directory.keep(snapshot, self.database.name)
-        self._kept = snapshot
+        try:
+            self.directory.keep(snapshot, self.database.name)
+        except OSError as error:
+            if not self._unkept:
+                log.warning(
+                    "%s cannot be written (%s), and is tried again: until then, a start without the database goes by "
+                    "older rules, and fails if there are none",
+                    *(self.directory.last_good_file, error.strerror),
+                )
+            self._unkept = True
+            return
+        if self._unkept:
+            log.info("%s could be written again", self.directory.last_good_file)
+        self._kept, self._unkept = snapshot, False
 
 
-def _database(settings: Settings) -> Database:
+def _database(settings: Settings, directory: DataDirectory) -> Database:
+    if settings.database_url is None:
+        directory.create_database()
     try:
         return Database(settings.database)
     except ValueError as error:

@@ -53,6 +53,18 @@ def open_async_store(url: str, clock: Clock | None, *, observer: StoreObserver |
     return store
 
 
+def check_url(url: str) -> None:
+    """Raises what opening a store would raise because of its URL. Opens none, and starts no server."""
+    scheme = _scheme(url)
+    if scheme == "memory":
+        _open_memory(url, None)
+    elif scheme == "embedded":
+        options = _module("embedded.options", url).read_url(url)
+        _module("redis.options", url).read_url(f"unix:///socket?{options.query}")
+    else:
+        _module("redis.options", url).read_url(url)
+
+
 def _scheme(url: str) -> str:
     scheme = parts_of(url).scheme
     if scheme not in SCHEMES:

@@ -137,7 +137,7 @@ class User(_Model):
 class TierChoice(_Model):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"tier": "premium"}})
 
-    tier: str | None = None
+    tier: str | None = Field(description="Null: none of their own.")
 
 
 class Quota(_Model):

@@ -7,9 +7,11 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import JSONResponse
 
+from headgate.errors import Forbidden
 from headgate.rules.sources.collection import collection_paused
 from headgate.rules.sources.document import parsed, snapshot_of
 from headgate.rules.sources.export import text_of
+from headgate.service.access import Caller
 from headgate.service.admin import models
 from headgate.service.admin.bodies import toml_document
 from headgate.service.admin.context import Here, Who, needs
@@ -59,17 +61,23 @@ def put_ruleset(
 ) -> Response:
     """Apply a whole rules.toml, all or nothing: rules, tiers and exemptions that it does not have are deleted.
 
-    Users that it lists become what it says; others stay, but for overrides of rules that go. With `If-Match`, only if
-    the rules are still those of that `ETag`.
+    Users that it lists become what it says; others stay, but for overrides of rules that go. Either takes the scope
+    `users`, too. With `If-Match`, only if the rules, and the users that it concerns, are still those of that `ETag`.
     """
     changes = here.writable
     with collection_paused():
         snapshot = snapshot_of(parsed(content), version="")
+    if snapshot.users:  # even if nothing were to change: that, too, says what they have
+        _require_users(who, "it has users")
     with changes.begin(who.name, dry_run=dry_run) as change:
-        conditions.require(change.rules_version)
+        version = change.version_under(snapshot)
+        conditions.require(version)
         change.apply(snapshot)
         differences = change.differences
-    version = change.version if differences and not dry_run else change.rules_version
+        if any(difference["kind"] == "user" for difference in differences):
+            _require_users(who, "users have overrides of rules that it deletes")
+    if differences and not dry_run:
+        version = change.version
     return JSONResponse(
         {"dry_run": dry_run, "version": version, "changes": differences}, headers={"ETag": etag(version)}
     )
@@ -88,3 +96,10 @@ def list_tiers(here: Here) -> Response:
     return JSONResponse(
         {"tiers": [{"name": tier.name} for tier in snapshot.tiers], "default_tier": snapshot.default_tier}
     )
+
+
+def _require_users(who: Caller, why: str) -> None:
+    """Raises `Forbidden` unless the caller may change users."""
+    if not who.may("users", "operator"):
+        scopes = ", ".join(sorted(who.scopes))
+        raise Forbidden(f"this rule set needs the scope users, as {why}: the token's scopes are {scopes}")

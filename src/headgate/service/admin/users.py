@@ -17,7 +17,7 @@ from headgate.rules.snapshot import Snapshot
 from headgate.rules.sources.document import override_from
 from headgate.rules.users import MAX_ID, User, misfit
 from headgate.service.admin import models
-from headgate.service.admin.bodies import Table, json_object, with_time
+from headgate.service.admin.bodies import Table, json_object, json_with_nulls, with_time
 from headgate.service.admin.context import Context, Here, Who, needs
 from headgate.service.admin.models import body, problems
 from headgate.service.admin.pages import Paged, storable
@@ -94,11 +94,12 @@ async def get_limits(here: Here, user_id: str, page: Paged) -> Response:
     openapi_extra=body(models.TierChoice),
     responses={200: {"model": models.User}, **problems(400, 409, 413, 415)},
 )
-def put_tier(here: Here, who: Who, user_id: str, given: Given) -> Response:
+def put_tier(here: Here, who: Who, user_id: str, given: Annotated[Table, Depends(json_with_nulls)]) -> Response:
     """Put a user on a tier; null: on none of their own, so that the default counts."""
     changes = here.writable
+    wrong = [] if "tier" in given else [Problem(f"user {user_id!r}", "tier", "is missing; null: none of their own")]
     tier = given.pop("tier", None)
-    wrong = [Problem(f"user {user_id!r}", name, "unknown key") for name in given]
+    wrong += [Problem(f"user {user_id!r}", name, "unknown key") for name in given]
     if tier is not None and not isinstance(tier, str):
         wrong.append(Problem(f"user {user_id!r}", "tier", f"must be a text or null, got {tier!r}"))
     if wrong:

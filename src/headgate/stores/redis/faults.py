@@ -19,7 +19,7 @@ from redis.exceptions import (
 )
 from redis.exceptions import TimeoutError as RedisTimeout
 
-from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
+from headgate.errors import StoreError, StoreFull, StoreTimeout, StoreUnavailable
 
 FAULTS: Final = (RedisError, OSError)
 
@@ -36,6 +36,7 @@ _REFUSALS: Final[dict[str, type[Exception]]] = {
 }
 _NOT_EXECUTED: Final = tuple(_REFUSALS.values())
 _READ_ONLY: Final = "-READONLY"  # within what Redis 6.2 says of a script that met it at its first write
+_FULL: Final = "OOM command not allowed"  # at the beginning of an error reply, or within what a script met
 TRY_AGAIN_SECONDS: Final = 0.002
 
 Address = tuple[str, int]  # host and port
@@ -58,6 +59,8 @@ def fault(error: Exception, timeout: float, *, sent: bool = True) -> StoreError:
         error = ReadOnlyError(str(error))
     if isinstance(error, RedisTimeout | TimeoutError):
         known = StoreTimeout(f"Redis did not answer within {timeout * 1000:g} ms")
+    elif isinstance(error, ResponseError) and _FULL in str(error):
+        known = StoreFull(f"Redis has no memory left: {error}")
     else:
         known = StoreUnavailable(f"Redis failed: {error}", sent=sent and not isinstance(error, _NOT_EXECUTED))
     known.__cause__ = error
