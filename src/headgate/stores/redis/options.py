@@ -114,8 +114,9 @@ def _way(parts: SplitResult, options: Options) -> Way:
     whole = f"{parts.scheme}://{parts.netloc}{parts.path}?{parts.query}"
     try:
         arguments = dict(parse_url(whole))  # type: ignore[no-untyped-call]
-    except ValueError as error:  # of a port, or of an option
-        raise ValueError(f"store URL: {error}") from error
+    except ValueError as error:
+        what = "the port must be a number" if str(error).startswith("Port ") else error  # which may be a password
+        raise ValueError(f"store URL: {what}") from None
     arguments.setdefault("protocol", 2)
     arguments.setdefault("client_name", "headgate")
     arguments["socket_connect_timeout"] = options.timeout
