@@ -11,7 +11,7 @@ from wsgiref.validate import validator
 
 import pytest
 
-from headgate import Limiter, Rule
+from headgate import AsyncLimiter, InvalidRule, Limiter, Rule
 from headgate.http.wsgi import RateLimitMiddleware
 from headgate.testing import FakeClock
 
@@ -145,6 +145,12 @@ def test_only_so_many_requests_are_held_back() -> None:
     awake.set()
     waiting.join(10)
     assert [call.status for call in calls] == ["200 OK"]
+
+
+def test_a_limiter_of_the_wrong_kind_is_told_at_once() -> None:
+    for wrong in (AsyncLimiter("1/minute"), "1/minute", None):
+        with pytest.raises(InvalidRule, match="limiter: must be a Limiter, got"):
+            RateLimitMiddleware(hello, limiter=wrong)  # type: ignore[arg-type]
 
 
 def test_an_unknown_option_is_named() -> None:
