@@ -222,6 +222,9 @@ class AsyncRedisStore:
         if self._only is not None:
             self._only.reopen()
             return
+        for node in self._topology.nodes:
+            if not node.is_closed:  # whoever was closing it was cancelled, or it has just been found
+                self._apart(node.close())
         if self._lookout is not None:
             self._lookout.close()
         self._lookout = self._loop = None
