@@ -142,10 +142,9 @@ def test_a_closed_limiter_still_finds_the_next_master(trio: SentinelTrio) -> Non
     with Limiter(calm(2), store=f"{trio.url}?{TIMEOUT}", failure_mode="closed") as limiter:
         limiter.check("bob")
         limiter.close()
-        master: Server = trio.master()
-        with trio.sentinels[0].client() as sentinel:
+        with trio.sentinels[0].client() as sentinel, trio.master().client() as master:
             sentinel.execute_command("SENTINEL", "FAILOVER", SERVICE)
-        until(lambda: trio.master() is not master, "another master")
+            until(lambda: master.execute_command("ROLE")[0] == b"slave", "another master")
         until(lambda: limiter.check("carol").reason == "within_limit", "a decision by it")
 
 
