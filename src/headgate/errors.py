@@ -74,13 +74,14 @@ class InvalidCheck(HeadgateError, ValueError):
 
 
 class IdempotencyConflict(InvalidCheck):
-    """The idempotency key was used for another request within the last five minutes. Nothing was charged."""
+    """The idempotency key was used for another request within the last five minutes, or other rules applied to it then.
+    Nothing was charged."""
 
     @classmethod
     def of(cls, key: str) -> IdempotencyConflict:
         return cls(
-            f"idempotency key {key!r} was used for another request within the last five minutes; "
-            "use a new key for a new request"
+            f"idempotency key {key!r} was used for another request within the last five minutes, or other rules "
+            "applied to it then; use a new key for a new request"
         )
 
 

@@ -1,4 +1,8 @@
-"""What has to begin anew in a forked child, which has neither its parent's threads nor any use for its connections."""
+"""What a fork does to what threads share.
+
+The child has neither its parent's threads nor any use for its connections: some things begin anew there. Others are
+halted while the process forks, so that the child gets them whole, and not locked by a thread that it does not have.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,17 @@ class Forked(Protocol):
         ...
 
 
+class Halted(Forked, Protocol):
+    def halt(self) -> None:
+        """Wait until nobody changes it, and let nobody begin to: called before a fork. Must not wait for ever."""
+        ...
+
+    def resume(self) -> None:
+        """Go on: called in the parent, after the fork."""
+        ...
+
+
+_halted: Final[WeakKeyDictionary[Halted, None]] = WeakKeyDictionary()  # the oldest first: nobody forks in another order
 _things: Final[WeakKeyDictionary[Forked, None]] = WeakKeyDictionary()  # the oldest first
 
 
@@ -22,10 +37,30 @@ def renew_in_children(thing: Forked) -> None:
     _things[thing] = None
 
 
+def halt_for_forks(thing: Halted) -> None:
+    """Have `thing` halted whenever the process forks, and renewed in the children."""
+    _halted[thing] = None
+    renew_in_children(thing)
+
+
+def _halt() -> None:
+    for reference in _halted.keyrefs():  # a list, made in one step: there are other threads
+        thing = reference()
+        if thing is not None:
+            thing.halt()
+
+
+def _resume() -> None:
+    for reference in _halted.keyrefs():
+        thing = reference()
+        if thing is not None:
+            thing.resume()
+
+
 def _renew() -> None:
     for thing in list(_things):
         thing.forked()
 
 
 if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_renew)
+    os.register_at_fork(before=_halt, after_in_parent=_resume, after_in_child=_renew)

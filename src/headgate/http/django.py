@@ -26,6 +26,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.module_loading import import_string
 
 from headgate.core.decision import Decision
+from headgate.core.fork import renew_in_children
 from headgate.core.quota import Quota
 from headgate.http.entrance import AsyncEntrance, Entrance
 from headgate.http.gate import Gate, charge_of
@@ -207,6 +208,11 @@ class Setup:
         if isinstance(store, str) and store.startswith("memory:"):  # one, in both worlds
             opened = _made(lambda: open_store(store, self._settings.limiter.get("clock")))
             self._settings.limiter["store"] = opened
+        renew_in_children(self)
+
+    def forked(self) -> None:
+        """In a forked child: whoever held the lock is not here."""
+        self._lock = Lock()
 
     def check_sync(self) -> None:
         """Raises now what a request would raise."""
@@ -336,22 +342,40 @@ class _Charge:
         return response if self._outer else _telling(self._limits, response)
 
 
-_lock = Lock()
-_current: list[Setup] = []
+class _Project:
+    """Has its setup made when it is first needed."""
+
+    def __init__(self) -> None:
+        self._setup: Setup | None = None
+        self.forked()
+        renew_in_children(self)
+
+    def forked(self) -> None:
+        """In a forked child: whoever held the lock is not here."""
+        self._lock = Lock()
+
+    def setup(self) -> Setup:
+        with self._lock:
+            if self._setup is None:
+                self._setup = Setup(getattr(settings, SETTING, {}))
+            return self._setup
+
+    def forget(self) -> None:
+        with self._lock:
+            self._setup = None
+
+
+_project = _Project()
 
 
 def current() -> Setup:
-    """The project's setup, made when it is first needed."""
-    with _lock:
-        if not _current:
-            _current.append(Setup(getattr(settings, SETTING, {})))
-        return _current[0]
+    """The project's setup."""
+    return _project.setup()
 
 
 def _changed(*, setting: str, **_: Any) -> None:
     if setting == SETTING:  # a test's override_settings
-        with _lock:
-            _current.clear()
+        _project.forget()
 
 
 setting_changed.connect(_changed)

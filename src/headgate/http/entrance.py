@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar, Unpack
 
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, turned_away
-from headgate.errors import StoreError
+from headgate.errors import InvalidRule, StoreError
 from headgate.http.gate import Facts, Gate, Options, Patience
 from headgate.http.limits import Limits
 from headgate.http.request import Request
@@ -18,7 +18,7 @@ from headgate.limiter.aio import AsyncLimiter
 from headgate.limiter.sync import Limiter
 
 T = TypeVar("T")
-
+L = TypeVar("L", Limiter, AsyncLimiter)
 
 Entering = tuple[Facts, int, Decision]  # a request that was checked: its facts, its cost, and what was decided
 
@@ -43,11 +43,19 @@ class AsyncWaiter(Protocol):
     async def sleep(self, seconds: float) -> bool: ...
 
 
+def limiter_of(limiter: object, kind: type[L]) -> L:
+    """A limiter, if it is of this kind. Raises `InvalidRule`."""
+    if not isinstance(limiter, kind):
+        article = "an" if kind is AsyncLimiter else "a"
+        raise InvalidRule(f"limiter: must be {article} {kind.__name__}, got {limiter!r}")
+    return limiter
+
+
 class Entrance:
     """Of a synchronous server. A request that is held back occupies its thread."""
 
     def __init__(self, limiter: Limiter, **options: Unpack[Options]) -> None:
-        self.limiter = limiter
+        self.limiter = limiter_of(limiter, Limiter)
         self.gate = Gate(limiter, **options)
 
     def facts(self, request: Request) -> Facts:
@@ -108,7 +116,7 @@ class AsyncEntrance:
     """`Entrance` for asyncio. A request whose task is cancelled gives its place up."""
 
     def __init__(self, limiter: AsyncLimiter, **options: Unpack[Options]) -> None:
-        self.limiter = limiter
+        self.limiter = limiter_of(limiter, AsyncLimiter)
         self.gate = Gate(limiter, **options)
         self._at_once = limiter.in_memory and not self.gate.waits and not callable(self.gate.cost)
         self._cost = 1 if callable(self.gate.cost) else self.gate.cost  # of every request that is checked at once

@@ -23,6 +23,7 @@ from headgate.core.decision import Decision
 from headgate.core.quota import Quota
 from headgate.errors import InvalidCheck, InvalidRule
 from headgate.http.asgi import App, AsgiRequest, RateLimitMiddleware, Scope
+from headgate.http.entrance import limiter_of
 from headgate.http.gate import Options
 from headgate.http.identity import Identity, client_of
 from headgate.http.limits import NAME, Limits
@@ -83,8 +84,6 @@ class RouteLimit:
         message: str,
         failure_mode: FailureMode | None,
     ) -> None:
-        if limiter is not None and not isinstance(limiter, AsyncLimiter):
-            raise InvalidRule(f"limiter: must be an AsyncLimiter, got {limiter!r}")
         if key is not None and not callable(key):
             raise InvalidRule(f"key: must be a function of the request, got {key!r}")
         if not callable(cost) and (isinstance(cost, bool) or not isinstance(cost, int) or cost < 0):
@@ -95,7 +94,7 @@ class RouteLimit:
         self._key = key
         self._cost = cost
         self._name = name
-        self._limiter = limiter
+        self._limiter = None if limiter is None else limiter_of(limiter, AsyncLimiter)
         self._message = message
         self._failure_mode = failure_mode
         self._rules("test" if name is None else name, 0, None)  # what is wrong with them is said now

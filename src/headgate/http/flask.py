@@ -23,7 +23,7 @@ from werkzeug.exceptions import HTTPException, ServiceUnavailable, TooManyReques
 from headgate.core.decision import Decision
 from headgate.core.quota import Quota
 from headgate.errors import InvalidRule
-from headgate.http.entrance import Entrance
+from headgate.http.entrance import Entrance, limiter_of
 from headgate.http.gate import Options
 from headgate.http.limits import NAME, Limits
 from headgate.http.problem import MEDIA_TYPE, problem
@@ -74,9 +74,7 @@ class Headgate:
     def __init__(
         self, app: flask.Flask | None = None, *, limiter: Limiter | None = None, **options: Unpack[Options]
     ) -> None:
-        if limiter is not None and not isinstance(limiter, Limiter):
-            raise InvalidRule(f"limiter: Flask needs a Limiter, got {limiter!r}")
-        self._limiter = limiter
+        self._limiter = None if limiter is None else limiter_of(limiter, Limiter)
         self._options = options
         self.exempting = False  # whether any view is exempt: only then is the URL map asked who is
         if app is not None:

@@ -12,6 +12,7 @@ from typing import Any, Final, TypedDict
 
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, turn_us
+from headgate.core.fork import renew_in_children
 from headgate.core.quota import MAX_INT, MICROSECONDS
 from headgate.errors import InvalidCheck, InvalidRule
 from headgate.http.identity import Identity, checked_facts, client_of
@@ -92,6 +93,11 @@ class Gate:
         except InvalidRule as error:
             raise InvalidRule(f"skip: {error}") from None
         self._skipped: Recent[str, bool] = Recent(REMEMBERED)
+        renew_in_children(self)
+
+    def forked(self) -> None:
+        """In a forked child: the requests that wait are the parent's."""
+        self._lock, self._waiting = Lock(), 0
 
     def skips(self, path: str) -> bool:
         """Whether requests to this path pass unseen."""

@@ -7,6 +7,7 @@ from threading import Lock
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
+from headgate.core.fork import renew_in_children
 from headgate.core.quota import MAX_INT, Quota
 from headgate.errors import InvalidCheck
 from headgate.http.identity import client_of
@@ -101,6 +102,11 @@ class _Siblings(Generic[L]):
         self._quota = quota
         self._lock = Lock()
         self._made: WeakKeyDictionary[L, dict[str, L]] = WeakKeyDictionary()
+        renew_in_children(self)
+
+    def forked(self) -> None:
+        """In a forked child: whoever held the lock is not here."""
+        self._lock = Lock()
 
     def get(self, limiter: L, name: str) -> L:
         with self._lock:

@@ -53,7 +53,7 @@ from headgate.stores.protocol import (
     AsyncStore,
     Single,
 )
-from headgate.stores.urls import open_async_store
+from headgate.stores.urls import no_store, open_async_store
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -82,6 +82,8 @@ class AsyncLimiter:
         warning_until: int | None = None,
     ) -> None:
         self._owned = isinstance(store, str)
+        if not isinstance(store, str | MemoryStore | AsyncStore):
+            raise no_store(store)
         if isinstance(store, str):
             store = open_async_store(store, clock)
         self._here: AsyncStore = AsyncMemoryStore(store) if isinstance(store, MemoryStore) else store
@@ -321,12 +323,12 @@ class AsyncLimiter:
         self, quota: str | Quota, *, key: Key | None = None, cost: int = 1, name: str | None = None
     ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:
         """Decorate an async function. See `Limiter.limit`."""
-        quota = quota_of(quota)
+        quota, cost = quota_of(quota), whole_cost(cost)
 
         def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
             if not inspect.iscoroutinefunction(function):
                 raise InvalidCheck(
-                    f"{rule_name(function)} is not async: decorate it with the limit of a Limiter instead"
+                    f"{name or rule_name(function)} is not async: decorate it with the limit of a Limiter instead"
                 )
             limiter = self.sibling(quota, name=name or rule_name(function))
 

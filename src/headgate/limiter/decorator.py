@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from headgate.core.quota import Quota
@@ -12,8 +13,13 @@ Key = str | Callable[..., str | int]
 
 
 def rule_name(function: Callable[..., Any]) -> str:
-    """The name under which a function's calls are counted, unless it is given one."""
-    return f"{function.__module__}.{function.__qualname__}"
+    """The name under which a function's calls are counted, unless it is given one. A partial has its function's."""
+    while isinstance(function, partial):
+        function = function.func
+    try:
+        return f"{function.__module__}.{function.__qualname__}"
+    except AttributeError:
+        raise InvalidCheck(f"limit(): {function!r} has no name to count by; give it one: limit(…, name='…')") from None
 
 
 def subject_of(key: Key | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | int:

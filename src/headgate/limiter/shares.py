@@ -12,6 +12,7 @@ from threading import Lock
 from typing import Final, NamedTuple
 
 from headgate.core.check import NEVER, Check, Group, Outcome, Result
+from headgate.core.fork import renew_in_children
 from headgate.core.quota import Quota
 from headgate.core.share import ALONE, Standing, share
 from headgate.stores.memory import MemoryStore
@@ -38,6 +39,11 @@ class Shares:
         self._id = token_hex(8)
         self._spent: dict[Key, _Spent] = {}
         self._lock = Lock()
+        renew_in_children(self)
+
+    def forked(self) -> None:
+        """In a forked child: what was spent is the parent's to tell."""
+        self._lock, self._spent = Lock(), {}
 
     @property
     def node(self) -> str:

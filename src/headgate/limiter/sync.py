@@ -42,7 +42,7 @@ from headgate.rules.snapshot import Snapshot
 from headgate.stores.leases import Decided, LeaseStatus
 from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import BeatingStore, ReservingStore, Single, Store
-from headgate.stores.urls import open_store
+from headgate.stores.urls import no_store, open_store
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -79,6 +79,8 @@ class Limiter:
         warning_until: int | None = None,
     ) -> None:
         self._owned = isinstance(store, str)
+        if not isinstance(store, str | Store):
+            raise no_store(store)
         self._here: Store = open_store(store, clock) if isinstance(store, str) else store
         in_memory = isinstance(self._here, MemoryStore)
         self._engine = Engine(
@@ -258,7 +260,7 @@ class Limiter:
         `key` gets the call's arguments and returns who is counted; without it, all calls count together. Calls
         are counted per function, or per `name`.
         """
-        quota = quota_of(quota)
+        quota, cost = quota_of(quota), whole_cost(cost)
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
             limiter = self.sibling(quota, name=name or rule_name(function))

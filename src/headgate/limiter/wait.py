@@ -11,7 +11,9 @@ class Wait:
     """How long to sleep between the tries of `wait`."""
 
     def __init__(self, clock: Clock, timeout: float | None) -> None:
-        if timeout is not None and not timeout >= 0:
+        if timeout is not None and (
+            isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0
+        ):
             raise InvalidCheck(f"timeout: must be 0 or more seconds, or None, got {timeout!r}")
         self._clock = clock
         self._deadline_us: int | None = None

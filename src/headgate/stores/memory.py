@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from time import time_ns
-from typing import Any
+from typing import Any, Final
 
 from headgate.algorithms.force import FORCES
 from headgate.core.alike import Alike, Answers, Pattern
@@ -25,6 +25,7 @@ from headgate.core.check import (
 )
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, States
+from headgate.core.fork import halt_for_forks
 from headgate.core.ledger import Counted, Page, Swap
 from headgate.core.reservation import Claim, Expired
 from headgate.errors import IdempotencyConflict, StoreError, StoreFull
@@ -34,17 +35,20 @@ from headgate.stores.protocol import Single
 from headgate.stores.reservations import Refunds, Reservations
 from headgate.stores.tables import Table, Tables
 
+HALT_SECONDS: Final = 2.0  # that a fork waits, at most: who forks in the midst of a check of its own would for ever
+
 
 class _Lock:
     """Excludes as `threading.Lock` does, and is quicker to call: a queue of one token, held by whoever is in."""
 
-    __slots__ = ("acquire", "release")
+    __slots__ = ("acquire", "is_held", "release")
 
     def __init__(self) -> None:
         token: SimpleQueue[None] = SimpleQueue()
         token.put(None)
         self.acquire = token.get
         self.release = token.put  # of None, the token
+        self.is_held = token.empty
 
     def __enter__(self) -> None:
         self.acquire()
@@ -67,6 +71,8 @@ class MemoryStore:
         self._reservations = Reservations(max_keys)
         self._refunds = Refunds(max_keys)
         self._ledger = Ledger()
+        self._halted = False
+        halt_for_forks(self)
 
     def __len__(self) -> int:
         """How many keys are held, expired ones that no sweep has met yet among them."""
@@ -263,6 +269,27 @@ class MemoryStore:
 
     def close(self) -> None:
         self.clear()
+
+    def halt(self) -> None:
+        """Before a fork: whoever is in gets out first."""
+        try:
+            self._lock.acquire(timeout=HALT_SECONDS)
+        except Empty:
+            return
+        self._halted = True
+
+    def resume(self) -> None:
+        """After it."""
+        if self._halted:
+            self._halted = False
+            self._lock.release(None)
+
+    def forked(self) -> None:
+        """In a forked child: it has the parent's counts, unless they were just being changed."""
+        self.resume()
+        if self._lock.is_held():  # by a thread of the parent's
+            self._lock.release(None)
+            self.clear()
 
     def _now(self) -> int:
         return time_ns() // 1_000 if self._clock is None else self._clock.now_us()

@@ -19,6 +19,10 @@ REDIS = (
     *("redis+cluster", "rediss+cluster"),
 )
 SCHEMES = ("memory", "embedded", *REDIS)
+FORMS = (
+    "memory://, embedded://, redis://host:6379/0, rediss://, unix://path, "
+    "redis+sentinel://host:26379,host:26379/service/0 or redis+cluster://host:7000,host:7001"
+)
 
 
 def open_store(url: str, clock: Clock | None, *, observer: StoreObserver | None = None) -> Store:
@@ -65,13 +69,15 @@ def check_url(url: str) -> None:
         _module("redis.options", url).read_url(url)
 
 
+def no_store(given: object) -> ValueError:
+    """What is told of something that is neither a URL nor a store."""
+    return ValueError(f"store: must be a URL, or a store, got {given!r}; use {FORMS}")
+
+
 def _scheme(url: str) -> str:
     scheme = parts_of(url).scheme
     if scheme not in SCHEMES:
-        raise ValueError(
-            f"store: {_shown(url)} is not a URL of a store; use memory://, embedded://, redis://host:6379/0, "
-            "rediss://, unix://path, redis+sentinel://host:26379,host:26379/service/0 or redis+cluster://host:7000,host:7001"
-        )
+        raise ValueError(f"store: {_shown(url)} is not a URL of a store; use {FORMS}")
     return scheme
 
 

@@ -11,11 +11,9 @@ import pytest
 
 from headgate.cli.events import arriving
 
-NOW = datetime.now(UTC)
-
 
 def event(number: int, seconds_ago: float) -> dict[str, Any]:
-    return {"id": f"e{number}", "at": (NOW - timedelta(seconds=seconds_ago)).isoformat()}
+    return {"id": f"e{number}", "at": (datetime.now(UTC) - timedelta(seconds=seconds_ago)).isoformat()}
 
 
 class FakeClient:
@@ -75,5 +73,5 @@ def test_one_that_was_written_late_is_not_missed(monkeypatch: pytest.MonkeyPatch
 
 def test_what_was_before_since_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     client = FakeClient(event(1, 9), event(2, 2))
-    since = (NOW - timedelta(seconds=4)).isoformat().replace("+00:00", "Z")
+    since = (datetime.now(UTC) - timedelta(seconds=4)).isoformat().replace("+00:00", "Z")
     assert followed(client, monkeypatch, [event(3, 8), event(4, 1)], [], most=50, since=since) == ["e2", "e4"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headgate import AsyncLimiter, InvalidCheck, InvalidRule, Rule
+from headgate import AsyncLimiter, InvalidCheck, InvalidRule, Limiter, Rule
 from headgate.http.asgi import App as App_
 from headgate.http.asgi import AsgiRequest, Message, RateLimitMiddleware, Receive, Scope, Send
 from headgate.rules import Snapshot
@@ -356,6 +356,9 @@ def test_a_request_leaves_nothing_to_the_garbage_collector(rules: Any, options: 
 
 def test_odd_options_are_refused() -> None:
     limiter = AsyncLimiter("1/minute")
+    for wrong in (Limiter("1/minute"), "1/minute", None):
+        with pytest.raises(InvalidRule, match="limiter: must be an AsyncLimiter, got"):
+            RateLimitMiddleware(answer, limiter=wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidRule, match="skip: must be a list"):
         RateLimitMiddleware(answer, limiter=limiter, skip="/healthz")
     with pytest.raises(InvalidRule, match="healthz"):

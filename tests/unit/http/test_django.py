@@ -22,10 +22,12 @@ from rest_framework.settings import api_settings
 from rest_framework.views import APIView
 
 from headgate import Rule
+from headgate.http import django as module
 from headgate.http.django import RateLimitMiddleware, Setup, limit
 from headgate.http.drf import HeadgateThrottle
 from headgate.stores.memory import MemoryStore
 from headgate.testing import FakeClock
+from tests.forking import in_child
 
 project = tests.unit.http.django_project
 MIDDLEWARE = "headgate.http.django.RateLimitMiddleware"
@@ -394,3 +396,10 @@ def test_what_the_app_says_that_it_cost_is_charged(site: Site) -> None:
         response = site.get("/")
         assert (response.headers["X-RateLimit-Cost"], "X-Charge" in response.headers) == ("30", False)
         assert site.get("/").headers["X-RateLimit-Remaining"] == "20"  # 100 - 30 - 50
+
+
+def test_locks_that_another_thread_held_are_free_in_a_forked_child() -> None:
+    with override_settings(HEADGATE={}):
+        setup = module.current()
+        with module._project._lock, setup._lock:
+            assert in_child(lambda: module.current().entrance() is not None) == 0

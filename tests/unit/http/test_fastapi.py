@@ -570,6 +570,11 @@ def test_mistakes_are_told_when_the_limit_is_made(options: dict[str, Any], messa
         limit("5/day", **options)
 
 
+def test_installing_a_limiter_of_the_wrong_kind_is_told_at_once() -> None:
+    with pytest.raises(InvalidRule, match="limiter: must be an AsyncLimiter, got"):
+        install(FastAPI(), limiter=Limiter("5/day"))  # type: ignore[arg-type]
+
+
 def test_mistakes_in_quotas() -> None:
     with pytest.raises(InvalidQuota):
         limit("5/fortnight")

@@ -11,7 +11,7 @@ from wsgiref.validate import validator
 
 import pytest
 
-from headgate import Limiter, Rule
+from headgate import AsyncLimiter, InvalidRule, Limiter, Rule
 from headgate.http.wsgi import RateLimitMiddleware
 from headgate.testing import FakeClock
 
@@ -182,6 +182,12 @@ def test_one_that_is_admitted_too_late_for_its_turn_is_refused_and_costs_nothing
     assert (refused.status, refused.headers["Retry-After"]) == ("429 Too Many Requests", "15")
     assert clock.now() - 1_700_000_000 == 10
     assert {limit.rule: limit.remaining for limit in limiter.peek(ip="192.0.2.7").limits} == {"one": 1, "all": 6}
+
+
+def test_a_limiter_of_the_wrong_kind_is_told_at_once() -> None:
+    for wrong in (AsyncLimiter("1/minute"), "1/minute", None):
+        with pytest.raises(InvalidRule, match="limiter: must be a Limiter, got"):
+            RateLimitMiddleware(hello, limiter=wrong)  # type: ignore[arg-type]
 
 
 def test_an_unknown_option_is_named() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -187,3 +188,41 @@ def test_a_key_that_makes_no_subject_is_said_so(limiter: Limiter) -> None:
 
     with pytest.raises(InvalidCheck, match=r"subject: .*1\.5"):
         function()
+
+
+@pytest.mark.parametrize("cost", [-1, 1.5, "1", True])
+def test_a_cost_that_is_none_is_said_so_when_decorating(
+    limiter: Limiter, async_limiter: AsyncLimiter, cost: Any
+) -> None:
+    for each in (limiter, async_limiter):
+        with pytest.raises(InvalidCheck, match=f"cost: must be a whole number .* got {cost!r}"):
+            each.limit("5/minute", cost=cost)
+
+
+def test_a_partial_counts_with_its_function(limiter: Limiter, async_limiter: AsyncLimiter) -> None:
+    def add(one: int, other: int) -> int:
+        return one + other
+
+    async def add_async(one: int, other: int) -> int:
+        return one + other
+
+    limited = [limiter.limit("2/minute")(function) for function in (partial(add, 1), partial(partial(add), 2), add)]
+    assert [limited[0](1), limited[1](1)] == [2, 3]
+    with pytest.raises(RateLimited, match=r"rule '.*\.add'"):
+        limited[2](1, 1)
+    assert asyncio.run(async_limiter.limit("1/minute")(partial(add_async, 1))(2)) == 3  # type: ignore[arg-type]
+
+
+def test_what_has_no_name_is_given_one(limiter: Limiter, async_limiter: AsyncLimiter) -> None:
+    class Called:
+        def __call__(self) -> int:
+            return 1
+
+    with pytest.raises(InvalidCheck, match=r"Called.* has no name to count by; give it one"):
+        limiter.limit("1/minute")(Called())
+    called = limiter.limit("1/minute", name="called")(Called())
+    assert called() == 1
+    with pytest.raises(RateLimited, match="rule 'called'"):
+        called()
+    with pytest.raises(InvalidCheck, match="called is not async"):
+        async_limiter.limit("1/minute", name="called")(cast("Any", Called()))

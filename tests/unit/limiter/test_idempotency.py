@@ -79,6 +79,17 @@ def test_a_key_outlives_a_change_of_rules(open_limiter: Open, clock: FakeClock, 
     assert all(status.remaining >= 9 for status in limiter.peek(user="alice").limits)
 
 
+def test_a_conflict_says_that_it_may_be_because_of_other_rules(open_limiter: Open, clock: FakeClock) -> None:
+    store = MemoryStore(clock=clock)
+    open_limiter([Rule(id="a", quota="10/minute")], store=store).check(user="alice", idempotency_key="k")
+    changed = open_limiter([Rule(id="a", quota="10/minute gcra")], store=store)
+    with pytest.raises(IdempotencyConflict, match="or other rules applied to it then"):
+        changed.check(user="alice", idempotency_key="k")
+    larger = open_limiter([Rule(id="a", quota="20/hour")], store=store)
+    assert larger.check(user="alice", idempotency_key="k").allowed
+    assert (changed.peek(user="alice").remaining, larger.peek(user="alice").remaining) == (10, 19)
+
+
 def test_limiters_with_names_of_their_own_do_not_share_answers(open_limiter: Open, clock: FakeClock) -> None:
     """The strict one must not let pass what it never counted."""
     store = MemoryStore(clock=clock)

@@ -201,6 +201,14 @@ def test_a_store_url_that_is_none_is_said_so(open_limiter: Open, url: str, messa
         open_limiter("3/minute", store=url)
 
 
+@pytest.mark.parametrize("store", [None, 5, object(), ["memory://"]])
+def test_what_is_neither_a_url_nor_a_store_is_said_so(open_limiter: Open, store: Any) -> None:
+    with pytest.raises(
+        ValueError, match=r"store: must be a URL, or a store, got .*; use memory://, embedded://, redis://"
+    ):
+        open_limiter("3/minute", store=store)
+
+
 def test_limiters_share_a_store_and_with_it_a_name(clock: FakeClock) -> None:
     store = MemoryStore(clock=clock)
     with Limiter("5/minute", store=store, clock=clock) as one, Limiter("5/minute", store=store) as same:

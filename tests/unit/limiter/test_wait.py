@@ -52,6 +52,12 @@ def test_a_timeout_is_no_less_than_zero(open_limiter: Open, timeout: float) -> N
         open_limiter(QUOTA).wait("alice", timeout=timeout)
 
 
+@pytest.mark.parametrize("timeout", ["1", True, [1]])
+def test_a_timeout_is_a_number(open_limiter: Open, timeout: Any) -> None:
+    with pytest.raises(InvalidCheck, match=r"timeout: must be 0 or more seconds, or None, got"):
+        open_limiter(QUOTA).wait("alice", timeout=timeout)
+
+
 def test_an_infinite_timeout_waits_as_long_as_it_takes(open_limiter: Open, clock: FakeClock) -> None:
     limiter = open_limiter(QUOTA, clock=clock)
     limiter.check("alice")

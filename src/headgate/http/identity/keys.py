@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -16,6 +15,7 @@ from urllib.error import HTTPError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from headgate.core.clock import Clock
+from headgate.core.fork import renew_in_children
 from headgate.core.quota import MICROSECONDS
 from headgate.http.identity.rejections import Rejected
 from headgate.http.identity.steps import Settled, Steps
@@ -88,7 +88,11 @@ class FetchedKeys:
         self._fetch: Future[None] | None = None
         self._tried_us: int | None = None
         self._failed = False
-        self._process = os.getpid()
+        renew_in_children(self)
+
+    def forked(self) -> None:
+        """In a forked child: the thread that was fetching is not here."""
+        self._lock, self._fetch, self._tried_us = threading.Lock(), None, None
 
     def find(self, algorithm: str, key_id: str | None) -> Steps[Sequence[Key]]:
         age_us, keys = self._usable()
@@ -119,8 +123,6 @@ class FetchedKeys:
         """The fetch that is under way, begun now if one is due. None: there is none."""
         now_us = self._clock.now_us()
         with self._lock:
-            if self._process != os.getpid():  # a fork: the thread that was fetching is not in this process
-                self._process, self._fetch, self._tried_us = os.getpid(), None, None
             if self._tried_us is not None:
                 self._tried_us = min(self._tried_us, now_us)  # a clock that went back
                 if now_us - self._tried_us < FETCH_EVERY_US:

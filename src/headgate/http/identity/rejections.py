@@ -7,6 +7,7 @@ import threading
 from typing import Final, Literal, get_args
 
 from headgate.core.clock import Clock
+from headgate.core.fork import renew_in_children
 
 log = logging.getLogger("headgate")
 
@@ -47,6 +48,11 @@ class Rejections:
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
         self._logged: dict[str, tuple[int, int]] = {}  # reason: when it was logged last, and what the count was
+        renew_in_children(self)
+
+    def forked(self) -> None:
+        """In a forked child: whoever held the lock is not here."""
+        self._lock = threading.Lock()
 
     @property
     def counts(self) -> dict[str, int]:

@@ -18,6 +18,7 @@ from threading import Lock
 from typing import Final
 
 from headgate.core.clock import Clock, SystemClock
+from headgate.core.fork import renew_in_children
 from headgate.errors import InvalidRule, Problem
 from headgate.rules.holder import Holder
 from headgate.rules.snapshot import Snapshot
@@ -74,6 +75,14 @@ class FileSource:
         self._holder = Holder(self._load())
         self._watcher = Watcher(self.path, self.refresh) if watch else None
         self._unsubscribe = hangup.subscribe(self.reload_and_log) if sighup else None
+        renew_in_children(self)
+
+    def forked(self) -> None:
+        """In a forked child: a load that was under way is not here. It may have noted what it had not put in force."""
+        if self._lock.locked():
+            self._digest = self._seen = ""
+            self._mark = ()
+        self._lock = Lock()
 
     @property
     def holder(self) -> Holder:

@@ -17,7 +17,7 @@ from headgate.core.key import key
 from headgate.core.ledger import Counted, Page, Swap
 from headgate.core.reservation import Claim, Expired
 from headgate.core.share import Standing
-from headgate.errors import StoreError
+from headgate.errors import StoreError, StoreUnavailable
 from headgate.stores.observer import StoreObserver
 from headgate.stores.protocol import AsyncSingle
 from headgate.stores.redis.aio_node import AsyncNode
@@ -58,6 +58,7 @@ class AsyncRedisStore:
         self._listening: dict[asyncio.Future[None], None] = {}  # those who wait to hear who serves what, in order
         self._tasks: set[asyncio.Task[Any]] = set()  # that nobody may cancel
         self._lookout: Lookout | None = None
+        self._closing = 0  # how many are
         self._only: AsyncNode | None = None  # the server, if it is always the same
         if self._target.topology == "single":
             self._only = AsyncNode(self._target.way, self._options, observer, self._now_us, self._departures)
@@ -201,13 +202,33 @@ class AsyncRedisStore:
         return await self._follow(self._plans.swap(swaps))
 
     async def close(self) -> None:
+        """Let what is under way end, and give back connections. Who comes meanwhile may be refused; who comes later
+        opens others, in whatever event loop."""
+        self._closing += 1
+        try:
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+            if self._only is not None:
+                await self._only.close()
+            elif self._topology.nodes:
+                await asyncio.wait([self._apart(node.close()) for node in self._topology.nodes])
+        finally:
+            self._closing -= 1
+            if not self._closing:
+                self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """After it was closed."""
+        if self._only is not None:
+            self._only.reopen()
+            return
+        for node in self._topology.nodes:
+            if not node.is_closed:  # whoever was closing it was cancelled, or it has just been found
+                self._apart(node.close())
         if self._lookout is not None:
             self._lookout.close()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        nodes = self._topology.nodes if self._only is None else [self._only]
-        for node in nodes:
-            await node.close()
+        self._lookout = self._loop = None
+        self._tell_listeners()
 
     def _make(self, address: Address) -> AsyncNode:
         way = self._target.way.to(address)
@@ -247,17 +268,22 @@ class AsyncRedisStore:
 
     def _hear(self, found: Owners | StoreError) -> None:
         """In the lookout's thread."""
-        assert self._loop is not None
+        loop = self._loop
+        if loop is None:  # the store was closed meanwhile
+            return
         try:
-            self._loop.call_soon_threadsafe(self._heard, found)
-        except RuntimeError:  # the event loop was closed meanwhile
-            assert self._loop.is_closed()
+            loop.call_soon_threadsafe(self._heard, found)
+        except RuntimeError:  # the event loop was
+            assert loop.is_closed()
 
     def _heard(self, found: Owners | StoreError) -> None:
         if isinstance(found, StoreError):
             self._topology.failed(found)
         else:
             self._topology.told(found)
+        self._tell_listeners()
+
+    def _tell_listeners(self) -> None:
         for listener in self._listening:
             if not listener.done():
                 listener.set_result(None)
@@ -302,6 +328,8 @@ class AsyncRedisStore:
     async def _follow(self, plan: Plan[T]) -> T:
         """Take the steps of a plan, and return what comes of it; even if the caller is cancelled meanwhile."""
         if self._only is None:
+            if self._closing:
+                raise StoreUnavailable("the store was closed", sent=False)
             self._enter()
             return await asyncio.shield(self._apart(self._followed(plan)))
         return await self._followed(plan)
@@ -350,6 +378,8 @@ class AsyncRedisStore:
         self, node: AsyncNode, step: Step, error: StoreError, deadline: float, turns: int, *, asking: bool = False
     ) -> Any:
         """The answer to a step by another server, if it was not executed; else, or if there is none, the error."""
+        if self._closing and node.is_closed:
+            return error
         lookout = self._enter()
         taken = turn(error, node.host)
         if taken is None:

@@ -89,7 +89,7 @@ class AsyncNode:
         self._ended: asyncio.Event | None = None  # set when no call is under way, for those who close
         self._idle: list[AsyncWire] = []
         self._apart_until = 0.0  # until then, each slot goes by itself
-        self._closed = False
+        self.is_closed = False
 
     def join(
         self,
@@ -123,7 +123,7 @@ class AsyncNode:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._enter(loop)
-        if self._closed:
+        if self.is_closed:
             raise StoreUnavailable("the store was closed", sent=False)
         if self.breaker.state != "closed" and not self.breaker.admits(loop.time()):
             raise left_alone(self.name, self.breaker.why)
@@ -136,8 +136,8 @@ class AsyncNode:
         return loop.create_future()
 
     async def close(self) -> None:
-        """Let calls under way end, and give back connections."""
-        self._closed = True
+        """Let calls under way end, and give back connections. Who waits, or comes now, is refused."""
+        self.is_closed = True
         self._departures.waited_for.pop(self, None)
         while self.waiting:
             answer = self.waiting.popleft().answer
@@ -153,6 +153,12 @@ class AsyncNode:
             wire.close()
             await wire.closed
 
+    def reopen(self) -> None:
+        """Once it was closed: whoever comes is served again, in whatever event loop."""
+        self.is_closed = False
+        if not self.calls:  # else, whoever was closing it was cancelled
+            self._loop = None
+
     def _enter(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._loop is not None and not self._loop.is_closed():
             raise RuntimeError("this store belongs to another event loop: make one for each loop")
@@ -161,6 +167,7 @@ class AsyncNode:
         self.waiting.clear()
         self.calls.clear()
         self._connecting.clear()
+        self._ended = None
         self._departures.enter(loop)
 
     def depart(self) -> None:
@@ -300,7 +307,7 @@ class AsyncNode:
     def _answered(self, call: _Call, replies: list[Any]) -> None:
         wire = call.wire
         assert wire is not None
-        if self._closed:
+        if self.is_closed:
             wire.close()
         else:
             self._idle.append(wire)

@@ -54,8 +54,7 @@ class Lookout:
     def ask(self) -> bool:
         """Have it look. Whether it does so now, or before long: then it is worth while to wait for what it finds."""
         with self._lock:
-            if self._closed:
-                return False
+            self._closed = False
             soon = self._looking or monotonic() >= self._rested
             if self._thread is None or not self._thread.is_alive():
                 self._thread = Thread(target=self._run, name="headgate-lookout", daemon=True)
@@ -64,7 +63,7 @@ class Lookout:
         return soon
 
     def close(self) -> None:
-        """Stop, as soon as it has heard from whom it is asking."""
+        """Stop, as soon as it has heard from whom it is asking; until somebody asks again."""
         with self._lock:
             self._closed = True
             self._wanted.set()
@@ -78,9 +77,11 @@ class Lookout:
             self._wanted.wait()
             if not self._closed:
                 sleep(max(0.0, self._rested - monotonic()))
-            self._wanted.clear()
-            if self._closed:  # looked at after the event was cleared, which close sets as well
-                return
+            with self._lock:
+                self._wanted.clear()
+                if self._closed:
+                    self._thread = None
+                    return
             self._looking = True
             found: Owners | StoreError
             try:
