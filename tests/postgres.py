@@ -11,9 +11,12 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -108,6 +111,21 @@ class Postgres(Started):
         assert self._process is not None
         self._process.kill()
         self._process.wait()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """As when its disk stalls: connections stay, new ones are taken, and nothing answers."""
+        assert self._process is not None
+        stopped = [self._process.pid]
+        os.kill(self._process.pid, signal.SIGSTOP)  # first, so that there are no further children
+        try:
+            for child in Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split():
+                os.kill(int(child), signal.SIGSTOP)
+                stopped.append(int(child))
+            yield
+        finally:
+            for pid in reversed(stopped):
+                os.kill(pid, signal.SIGCONT)
 
     def stop(self) -> None:
         if self._process is not None and self._process.poll() is None:

@@ -49,10 +49,10 @@ def ready(service: Service) -> tuple[int, str]:
     return answer.status_code, answer.json()["status"]
 
 
-def code_of(channel: grpc.Channel, path: str, message: Any) -> grpc.StatusCode:
+def code_of(channel: grpc.Channel, path: str, message: Any, metadata: Any = None) -> grpc.StatusCode:
     method: Any = channel.unary_unary(path)
     try:
-        method(message.SerializeToString(), timeout=STUCK)
+        method(message.SerializeToString(), timeout=STUCK, metadata=metadata)
     except grpc.RpcError as error:
         told: Any = error
         code: grpc.StatusCode = told.code()

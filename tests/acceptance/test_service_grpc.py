@@ -253,14 +253,14 @@ class Tokens(Access):
     def __init__(self) -> None:
         super().__init__(data_token="data")
 
-    async def caller(self, token: str | None) -> Caller:
+    async def caller(self, token: str | None, *, stale: bool = False) -> Caller:
         if token == "viewer":
             return Caller("v", "viewer", frozenset({"check"}))
         if token == "other-scope":
             return Caller("o", "admin", frozenset({"rules"}))
         if token in ("expired", "revoked"):
             raise Unauthenticated(f"this token has {token}")
-        return await super().caller(token)
+        return await super().caller(token, stale=stale)
 
 
 REFLECTIONS = [f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo" for version in ("v1", "v1alpha")]

@@ -18,7 +18,7 @@ from typing import Any
 
 from headgate.core.clock import Clock, SystemClock
 from headgate.db import queries
-from headgate.db.connection import Database
+from headgate.db.connection import LARGE_SECONDS, Database
 from headgate.db.queries import Change
 from headgate.db.records import Content, Entry, unstorable
 from headgate.db.transaction import Transaction
@@ -78,7 +78,7 @@ class Changes:
 
     def versioned(self) -> tuple[Content, int]:
         """The same, and the version in which any of it last changed."""
-        with self._database.read() as connection:
+        with self._database.read(seconds=LARGE_SECONDS) as connection:
             return queries.content(connection), queries.versions(connection).rules_version
 
     def rules(self, *, after: str | None = None, most: int = 100) -> list[Entry]:
@@ -117,7 +117,7 @@ class Changes:
         For the next page, give the last one's `id` as `before`.
         """
         kinds = [kind] if isinstance(kind, str) else kind
-        with self._database.read() as connection:
+        with self._database.read(seconds=LARGE_SECONDS) as connection:
             return queries.changes(connection, kinds=kinds, subject=subject, before=before, most=most)
 
     def close(self) -> None:

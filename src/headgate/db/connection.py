@@ -15,10 +15,14 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from headgate.db.bound import ANSWER_SECONDS, BoundConnection
 from headgate.errors import DatabaseError, DatabaseUnavailable
 
 BUSY_SECONDS: Final = 10  # how long SQLite waits for another writer
 POOL: Final = 5  # connections that are kept open
+WRITE_SECONDS: Final = 10.0  # that PostgreSQL may be silent in a transaction that writes: it may wait for another
+LARGE_SECONDS: Final = 30.0  # … in one that looks at many rows
+MIGRATION_SECONDS: Final = 600.0  # … in one that changes tables, or waits for somebody who does
 MIGRATING: Final = 0x6865_6164_6761_7465  # PostgreSQL's advisory lock of migrations: "headgate"
 POSTGRES: Final[dict[str, Any]] = {
     "connect_timeout": 3,
@@ -41,7 +45,8 @@ Kind = Literal["sqlite", "postgresql"]
 class Database:
     """A database by URL: `sqlite:///rules.db`, `postgresql://user:password@host:5432/name`.
 
-    Opens connections when they are needed, and new ones for those that broke. Safe to share between threads.
+    Opens connections when they are needed, and new ones for those that broke, or do not answer. Safe to share between
+    threads.
     Raises `ValueError` on a URL that names no such database.
     """
 
@@ -58,24 +63,33 @@ class Database:
         else:
             options = {**POSTGRES, **self.url.query}
             url_only = self.url.set(query={})
-            self._engine = create_engine(url_only, connect_args=options, pool_size=POOL, pool_pre_ping=True)
+            self._engine = create_engine(
+                url_only, connect_args=options, pool_size=POOL, pool_timeout=WRITE_SECONDS, pool_pre_ping=True
+            )
+            event.listen(self._engine, "do_connect", self._connect)
+            event.listen(self._engine, "checkin", _settle)
             self._reading = self._engine.execution_options(isolation_level="REPEATABLE READ")
             self._writing = self._engine.execution_options()
 
     @contextmanager
-    def read(self) -> Iterator[Connection]:
-        """A transaction that sees the database as it was at one moment. Raises `DatabaseError`."""
+    def read(self, *, seconds: float = ANSWER_SECONDS) -> Iterator[Connection]:
+        """A transaction that sees the database as it was at one moment. Raises `DatabaseError`.
+
+        That is also raised when PostgreSQL says nothing for so many seconds, here and in `write`.
+        """
         with self._used(), self._reading.begin() as connection:
+            _allow(connection, seconds)
             yield connection
 
     @contextmanager
-    def write(self, *, lock: bool = False) -> Iterator[Connection]:
+    def write(self, *, lock: bool = False, seconds: float = WRITE_SECONDS) -> Iterator[Connection]:
         """A transaction; on SQLite, the only one that writes. `lock` makes it the only one on PostgreSQL too.
 
         Committed at the end, unless something was raised. Raises `DatabaseError`; when that happens while
         committing, the change may have been made.
         """
         with self._used(), self._writing.begin() as connection:
+            _allow(connection, seconds)
             if lock and self.kind == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATING})
             yield connection
@@ -103,13 +117,21 @@ class Database:
             raise wrapped(error, self.name) from error
 
     def close(self) -> None:
-        """Close all connections: those in use as soon as they no longer are. It cannot be used any more."""
+        """Close all connections: those in use as soon as they no longer are. It cannot be used any more.
+
+        Whoever waits for an answer of PostgreSQL waits no longer: that raises `DatabaseError`.
+        """
         self._closed.set()
         self._engine.pool.dispose()
 
     def forked(self) -> None:
         """For a child process: leave the connections to the parent, whose they are."""
         self._engine.dispose(close=False)
+
+    def _connect(self, _dialect: Any, _record: Any, args: Any, parameters: Any) -> BoundConnection:
+        connection = BoundConnection.connect(*args, **parameters)
+        connection.given_up = self._closed
+        return connection
 
     @contextmanager
     def _used(self) -> Iterator[None]:
@@ -160,6 +182,18 @@ def _shown(url: URL, kind: Kind) -> str:
     """A URL for people: of its parameters, those that say which database it is. Any other may be a secret."""
     told = {name: value for name, value in url.query.items() if name in NAMING}
     return url.set(drivername=kind, query=told).render_as_string(hide_password=True)
+
+
+def _allow(connection: Connection, seconds: float) -> None:
+    driver = connection.connection.driver_connection
+    if isinstance(driver, BoundConnection):
+        driver.seconds = seconds
+
+
+def _settle(connection: BoundConnection | None, _: object) -> None:
+    """For who uses it next, and first looks whether it answers."""
+    if connection is not None:
+        connection.seconds = ANSWER_SECONDS
 
 
 def _prepare_sqlite(connection: Any, _: object) -> None:

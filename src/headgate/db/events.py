@@ -28,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from headgate.db import schema
-from headgate.db.connection import Database
+from headgate.db.connection import LARGE_SECONDS, Database
 
 MINUTE_US: Final = 60_000_000
 MAX_TEXT: Final = 512  # characters that are kept of one text: a row fits into PostgreSQL's indexes, whatever it holds
@@ -133,7 +133,7 @@ class Events:
         A batch is written once, however often it is given.
         """
         runs = schema.event_runs
-        with self._database.write() as connection:
+        with self._database.write(seconds=LARGE_SECONDS) as connection:
             # A row that can be locked, so that a second writer of the same run waits and then sees what was written.
             self._add(connection, runs, [{"id": run, "batch": 0, "at_us": at_us}])
             last = connection.scalars(select(runs.c.batch).where(runs.c.id == run).with_for_update()).one()
@@ -153,7 +153,7 @@ class Events:
         query = _filtered(query, wanted).limit(most)
         if after is not None:
             query = query.where(tuple_(table.c.at_us, table.c.id) < tuple_(literal(after.at_us), literal(after.id)))
-        with self._database.read() as connection:
+        with self._database.read(seconds=LARGE_SECONDS) as connection:
             return [Event(*row) for row in connection.execute(query)]
 
     def top(
@@ -189,7 +189,7 @@ class Events:
             query = query.where(table.c.minute_us >= since_us - since_us % MINUTE_US)
         if until_us is not None:
             query = query.where(table.c.minute_us < until_us)
-        with self._database.read() as connection:
+        with self._database.read(seconds=LARGE_SECONDS) as connection:
             return [
                 Top(rule, dimension, subject, int(events - shadow), int(shadow), int(cost), first_us, last_us)
                 for rule, dimension, subject, events, shadow, cost, first_us, last_us in connection.execute(query)
@@ -206,7 +206,7 @@ class Events:
             (schema.event_runs, schema.event_runs.c.at_us),
         ):
             old = select(table.c.id).where(time < before_us).order_by(time).limit(most)
-            with self._database.write() as connection:
+            with self._database.write(seconds=LARGE_SECONDS) as connection:
                 gone = _deleted(connection, table, old.with_for_update(skip_locked=True))
             if gone:
                 return gone

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 import psycopg
 
+from headgate.db.bound import BoundConnection
 from headgate.db.connection import POSTGRES, Database, wrapped
 from headgate.db.queries import CHANNEL
 from headgate.errors import DatabaseUnavailable
@@ -49,7 +50,7 @@ class PostgresListener:
         arguments: dict[str, Any] = {name: value for name, value in known.items() if value is not None}
         arguments |= {"dbname": url.database, "autocommit": True, **POSTGRES, **url.query}
         try:
-            self._connection = psycopg.connect(**arguments)
+            self._connection = BoundConnection.connect(**arguments)
         except psycopg.Error as error:
             self._close_sockets()
             raise wrapped(error, self._name) from error

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from hmac import compare_digest
+from math import inf
 from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
 from headgate.core.clock import Clock, SystemClock
@@ -20,6 +21,9 @@ ROLES: Final[tuple[Role, ...]] = get_args(Role)  # each may do what those before
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
 FRESH_SECONDS: Final = 2.0  # how long an answer of the database counts
+OUTAGE_SECONDS: Final = 3_600.0  # … on the data plane, while the database cannot be asked
+PATIENCE_SECONDS: Final = 0.5  # how long a caller whose token is remembered waits for it to be looked up again
+RETRY_SECONDS: Final = 0.5  # before the next try to ask a database that could not be
 MOST_REMEMBERED: Final = 4_096  # tokens that are good; and as many that are not
 MOST_WAITED_FOR: Final = 4_096  # tokens that are being looked up
 MAX_BATCH: Final = 500  # of them in one query
@@ -60,12 +64,18 @@ class Finder(Protocol):
     def find(self, hashes: Collection[str]) -> Mapping[str, Token]: ...
 
 
+class TokensUnavailable(DatabaseUnavailable):
+    """Tokens cannot be looked up now. That is in the log already, once for all who are told."""
+
+
 class Access:
     """Tells callers by their tokens. Belongs to one event loop.
 
     `admin_token` may do everything. The data plane is open to anybody unless `data_token` is set. Both are good
     without a database. Other tokens are found in `tokens`, and what was found, or that nothing was, counts for two
     seconds: a token that is revoked elsewhere is no longer good after that.
+
+    While the database cannot be asked, what was found counts for an hour on the data plane, and nobody waits for more.
     """
 
     def __init__(
@@ -88,8 +98,11 @@ class Access:
         self._lookup = None if tokens is None else _Lookup(tokens.find, now, deadline)
         self._clock: Clock = clock or SystemClock()
 
-    async def caller(self, token: str | None) -> Caller:
-        """Who has this token. Raises `Unauthenticated`; `DatabaseError` when that cannot be found out."""
+    async def caller(self, token: str | None, *, stale: bool = False) -> Caller:
+        """Who has this token. Raises `Unauthenticated`; `DatabaseError` when that cannot be found out.
+
+        With `stale`, what was found before is good enough while the database cannot be asked.
+        """
         if token is None:
             raise Unauthenticated("a bearer token is needed: send the header `Authorization: Bearer …`")
         if len(token) > LONGEST:
@@ -100,13 +113,13 @@ class Access:
             return found
         if self._lookup is None or not token.startswith(PREFIX):
             raise Unauthenticated("this token is not known")
-        return _caller(await self._lookup.token(digest), self._clock.now_us())
+        return _caller(await self._lookup.token(digest, stale=stale), self._clock.now_us())
 
     async def require_data(self, token: str | None, role: Role = "viewer") -> Caller:
-        """The same for the data plane, which may be open. Raises `Forbidden`, too."""
+        """The same for the data plane, which may be open, and does without the database. Raises `Forbidden`, too."""
         if self.open:
             return ANYBODY
-        caller = await self.caller(token)
+        caller = await self.caller(token, stale=True)
         caller.require("check", role)
         return caller
 
@@ -117,22 +130,24 @@ class Access:
         caller = None if token is None or len(token) > LONGEST else _equal(hash_of(token), self._own)
         return caller is not None and caller.may("check", role)
 
-    def forget(self) -> None:
-        """Look every token up again when it comes next: for when one was made or revoked here."""
+    def forget(self, revoked: str | None = None) -> None:
+        """Look every token up again when it comes next: for when one was made, or `revoked`, by its id, here."""
         if self._lookup is not None:
-            self._lookup.forget()
+            self._lookup.forget(revoked)
 
 
 class _Found(NamedTuple):
     token: Token | None  # None: there is no such token
     until: float
+    at_most: float  # until when it may count while the database cannot be asked
 
 
 class _Lookup:
     """Tokens in the database, by hash. Remembers answers for a while, and asks for those that it lacks together.
 
     One query is under way at a time, for all who wait: a flood of made-up tokens becomes a few large queries, and
-    cannot push out those that are good, which are remembered apart.
+    cannot push out those that are good, which are remembered apart, and go first. While the database cannot be asked,
+    it tries again by itself: that it can be is known without anybody who would come.
     """
 
     def __init__(
@@ -146,68 +161,111 @@ class _Lookup:
         self._waiting: dict[str, asyncio.Future[Token | None]] = {}
         self._asking: asyncio.Task[None] | None = None
         self._generation = 0
+        self._failing = False
+        self._unanswered: list[str] = []  # what could not be asked last
 
-    async def token(self, digest: str) -> Token | None:
-        """Raises `DatabaseError`."""
-        found = self._good.get(digest) or self._bad.get(digest)
-        if found is not None and self._now() < found.until:
+    async def token(self, digest: str, *, stale: bool) -> Token | None:
+        """Raises `DatabaseError`; with `stale`, not if there is an answer that may count without the database."""
+        found, now = self._good.get(digest) or self._bad.get(digest), self._now()
+        if found is not None and now < found.until:
             return found.token
+        kept = found if stale and found is not None and found.token is not None and now < found.at_most else None
+        if kept is not None and self._failing:
+            self._keep_asking()
+            return kept.token
+        deadline = self._deadline if kept is None else min(self._deadline, PATIENCE_SECONDS)
+        try:
+            async with asyncio.timeout(deadline):
+                return await asyncio.shield(self._asked(digest))  # others may wait for it too
+        except TimeoutError:
+            error: DatabaseError = TokensUnavailable(f"tokens: no answer within {deadline:g} s")
+            self._failed(error)
+        except DatabaseError as failure:
+            error = failure
+        if kept is None:
+            raise error
+        return kept.token
+
+    def forget(self, revoked: str | None) -> None:
+        self._generation += 1  # what is under way may be of before
+        self._bad.clear()
+        self._good = {
+            digest: found._replace(until=-inf)
+            for digest, found in self._good.items()
+            if found.token is not None and found.token.id != revoked
+        }
+
+    def _asked(self, digest: str) -> asyncio.Future[Token | None]:
+        """The answer to come."""
         answer = self._waiting.get(digest)
         if answer is None:
-            if len(self._waiting) >= MOST_WAITED_FOR:
+            if len(self._waiting) >= MOST_WAITED_FOR and digest not in self._good:
                 raise DatabaseUnavailable("too many tokens are being looked up; try again")
             answer = self._waiting[digest] = asyncio.get_running_loop().create_future()
-            if self._asking is None:
-                self._asking = asyncio.create_task(self._ask())
-        try:
-            async with asyncio.timeout(self._deadline):
-                return await asyncio.shield(answer)  # others may wait for it too
-        except TimeoutError:
-            raise DatabaseUnavailable(f"tokens: no answer within {self._deadline:g} s") from None
+            self._keep_asking()
+        return answer
 
-    def forget(self) -> None:
-        self._generation += 1  # what is under way may be of before
-        self._good.clear()
-        self._bad.clear()
+    def _keep_asking(self) -> None:
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._ask())
 
     async def _ask(self) -> None:
         try:
-            while self._waiting:
-                batch = {digest: self._waiting[digest] for digest in list(self._waiting)[:MAX_BATCH]}
-                generation, until = self._generation, self._now() + FRESH_SECONDS
+            while self._waiting or self._failing:
+                if not self._waiting:
+                    await asyncio.sleep(RETRY_SECONDS)
+                wanted = sorted(self._waiting, key=lambda digest: digest not in self._good) or self._unanswered
+                batch = wanted[:MAX_BATCH]
+                generation, now = self._generation, self._now()
                 try:
-                    found = await asyncio.to_thread(self._find, list(batch))
-                except DatabaseError as error:
-                    self._answer(batch, error)
-                except Exception as error:
-                    log.exception("tokens could not be looked up")
-                    self._answer(batch, DatabaseError(f"tokens could not be looked up: {type(error).__name__}"))
+                    found = await asyncio.to_thread(self._find, batch)
+                except Exception as error:  # noqa: BLE001 - told to those who wait, and logged
+                    self._unanswered = batch
+                    self._failed(error)
+                    self._refuse(batch, error)
                 else:
-                    self._answer(batch, found, until if generation == self._generation else None)
+                    self._answered()
+                    self._answer(batch, found, now if generation == self._generation else None)
         finally:
             self._asking = None
             for answer in self._waiting.values():  # only when it was cancelled: the loop is being closed
                 answer.cancel()
             self._waiting.clear()
 
-    def _answer(
-        self,
-        batch: Mapping[str, asyncio.Future[Token | None]],
-        found: Mapping[str, Token] | DatabaseError,
-        until: float | None = None,
-    ) -> None:
-        """Tell all who wait; with `until`, remember it too."""
-        for digest, answer in batch.items():
-            del self._waiting[digest]
-            if isinstance(found, DatabaseError):
-                answer.set_exception(found)
+    def _refuse(self, batch: Iterable[str], error: Exception) -> None:
+        what = str(error) if isinstance(error, DatabaseError) else type(error).__name__
+        for digest in batch:
+            answer = self._waiting.pop(digest, None)
+            if answer is not None:
+                answer.set_exception(TokensUnavailable(f"tokens could not be looked up: {what}"))
                 answer.exception()  # seen, even if all who waited have gone
-                continue
+
+    def _answer(self, batch: Iterable[str], found: Mapping[str, Token], asked_at: float | None) -> None:
+        """Tell all who wait; with the time when it was asked, remember it too."""
+        for digest in batch:
             token = found.get(digest)
-            if until is not None:
-                _remember(self._bad if token is None else self._good, digest, _Found(token, until))
+            if asked_at is not None:
+                kept = _Found(token, asked_at + FRESH_SECONDS, asked_at + OUTAGE_SECONDS)
+                _remember(self._bad if token is None else self._good, digest, kept)
                 (self._good if token is None else self._bad).pop(digest, None)
-            answer.set_result(token)
+            answer = self._waiting.pop(digest, None)
+            if answer is not None:
+                answer.set_result(token)
+
+    def _failed(self, error: Exception) -> None:
+        if self._failing:
+            return
+        self._failing = True
+        log.error(
+            "tokens could not be looked up: until they can be, those found in the last hour stay good for checks: %s",
+            error,
+            exc_info=None if isinstance(error, DatabaseError) else error,
+        )
+
+    def _answered(self) -> None:
+        if self._failing:
+            self._failing = False
+            log.warning("tokens are looked up again")
 
 
 def _remember(kept: dict[str, _Found], digest: str, found: _Found) -> None:

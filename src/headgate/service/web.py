@@ -18,6 +18,7 @@ from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from headgate.errors import HeadgateError
 from headgate.service.listener import MOST_CONNECTIONS, Listener
 
 HEAD_SECONDS: Final = 10.0  # in which a request's head has to be here, from its first byte
@@ -53,6 +54,7 @@ class WebServer(Listener):
         )
         config.load()
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # its warnings are what strangers send, any number
+        logging.getLogger("uvicorn.error").addFilter(_told)
         self.state = _State(most_connections)
         super().__init__(lambda: _Connection(config, self.state), self.state, tls)
 
@@ -67,6 +69,16 @@ class WebServer(Listener):
         """
         self.drain()
         return await super().stop(seconds)
+
+
+def _told(record: logging.LogRecord) -> bool:
+    """Whether uvicorn is to log this. Of what is no fault of the app, a line is enough, and of the end, none."""
+    error = None if record.exc_info is None else record.exc_info[1]
+    if isinstance(error, asyncio.CancelledError):  # a request that took longer than there was time when we stopped
+        return False
+    if error is not None and isinstance(error.__cause__, HeadgateError):  # too late to answer with it
+        record.msg, record.args, record.exc_info = "an answer breaks off: %s", (error.__cause__,), None
+    return True
 
 
 class _State(ServerState):

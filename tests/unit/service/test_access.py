@@ -182,6 +182,121 @@ def test_without_the_database_what_is_fresh_still_counts(access: Access, kept: K
     asyncio.run(access.caller(GOOD))
 
 
+def known_to_the_data_plane(access: Access, token: str) -> bool:
+    try:
+        return asyncio.run(access.require_data(token)).may("check")
+    except DatabaseUnavailable:
+        return False
+
+
+def test_without_the_database_what_was_good_is_for_an_hour_on_the_data_plane(
+    access: Access, kept: Kept, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept.add(GOOD, expires_us=clock.now_us() + 2 * HOUR_US)
+    assert known_to_the_data_plane(access, GOOD)
+    kept.error = DatabaseUnavailable("away")
+    for _ in range(10):
+        clock.advance(359)
+        assert known_to_the_data_plane(access, GOOD)
+        assert not known_to_the_data_plane(access, "hg_nobody")
+    assert len(caplog.messages) == 1, "once when it begins"
+    clock.advance(10)
+    assert not known_to_the_data_plane(access, GOOD)
+    kept.error = None
+    assert known_to_the_data_plane(access, GOOD)
+    assert caplog.messages[1:] == ["tokens are looked up again"]
+
+
+def test_without_the_database_a_token_still_ends(access: Access, kept: Kept, clock: FakeClock) -> None:
+    kept.add("hg_brief", expires_us=clock.now_us() + 60_000_000)
+    kept.add("hg_ended", revoked_us=1)
+    assert known_to_the_data_plane(access, "hg_brief")
+    with pytest.raises(Unauthenticated, match="revoked"):
+        known_to_the_data_plane(access, "hg_ended")
+    kept.error = DatabaseUnavailable("away")
+    clock.advance(59)
+    assert known_to_the_data_plane(access, "hg_brief")
+    with pytest.raises(Unauthenticated, match="revoked"):
+        known_to_the_data_plane(access, "hg_ended")
+    clock.advance(1)
+    with pytest.raises(Unauthenticated, match="expired"):
+        known_to_the_data_plane(access, "hg_brief")
+
+
+def test_without_the_database_what_was_revoked_here_is_not_good(access: Access, kept: Kept) -> None:
+    kept.add("hg_other", id="2")
+    for token in (GOOD, "hg_other"):
+        assert known_to_the_data_plane(access, token)
+    access.forget(revoked="1")
+    kept.error = DatabaseUnavailable("away")
+    assert not known_to_the_data_plane(access, GOOD)
+    assert known_to_the_data_plane(access, "hg_other")
+
+
+def test_a_database_that_hangs_keeps_nobody_waiting_who_was_good(
+    access: Access, kept: Kept, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.01)
+    kept.gate = threading.Event()
+    kept.gate.set()
+
+    async def main() -> None:
+        assert kept.gate is not None
+        await access.require_data(GOOD)
+        kept.gate.clear()
+        clock.advance(2)
+        await access.require_data(GOOD)  # after some patience
+        for _ in range(1_000):
+            with pytest.raises(StopIteration):  # it has ended at its first step
+                access.require_data(GOOD).send(None)
+        kept.gate.set()
+
+    asyncio.run(main())
+    assert len(kept.asked) == 2
+
+
+def test_that_the_database_is_back_is_known_before_anybody_comes(
+    access: Access, kept: Kept, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.0)
+    kept.add("hg_rare")
+
+    async def main() -> None:
+        for token in (GOOD, "hg_rare"):
+            await access.require_data(token)
+        kept.error = DatabaseUnavailable("away")
+        clock.advance(2)
+        await access.require_data(GOOD)
+        kept.error = None
+        kept.add("hg_rare", revoked_us=1)
+        lookup = access._lookup
+        assert lookup is not None
+        while lookup._failing:  # noqa: ASYNC110 - what it does by itself
+            await asyncio.sleep(0)
+        with pytest.raises(Unauthenticated, match="revoked"):
+            await access.require_data("hg_rare")
+
+    asyncio.run(main())
+
+
+def test_who_was_good_goes_before_a_flood(access: Access, kept: Kept, clock: FakeClock) -> None:
+    async def main() -> None:
+        await access.require_data(GOOD)
+        clock.advance(2)
+        kept.gate = threading.Event()
+        kept.started.clear()
+        flood = [asyncio.create_task(access.caller(f"hg_{number}")) for number in range(module.MOST_WAITED_FOR)]
+        await asyncio.to_thread(kept.started.wait, 10)
+        good = asyncio.create_task(access.require_data(GOOD))
+        await asyncio.sleep(0)
+        kept.gate.set()
+        await good
+        await asyncio.gather(*flood, return_exceptions=True)
+
+    asyncio.run(main())
+    assert hash_of(GOOD) in kept.asked[2], "the next after what was under way"
+
+
 def test_a_fault_that_nobody_foresaw_is_one_of_the_database(
     access: Access, kept: Kept, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Connection, column, inspect, select, table
 
-from headgate.db.connection import Database
+from headgate.db.connection import MIGRATION_SECONDS, Database
 from headgate.db.schema import VERSION_TABLE
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _migrate(database: Database, current: str | None) -> None:
     if _is_newer(script, current, database.name):
         return
     database.prepare()
-    with database.write(lock=True) as connection:
+    with database.write(lock=True, seconds=MIGRATION_SECONDS) as connection:
         current = _revision(connection)  # again: another may have been faster
         if current != latest() and not _is_newer(script, current, database.name):
             config.attributes["connection"] = connection

@@ -20,7 +20,7 @@ from typing import Any, Final
 from headgate.core.fork import renew_in_children
 from headgate.db import queries
 from headgate.db.changes import Changes
-from headgate.db.connection import Database
+from headgate.db.connection import LARGE_SECONDS, Database
 from headgate.db.listener import Listener, listen
 from headgate.db.migrations import migrate
 from headgate.db.queries import Versions
@@ -34,6 +34,7 @@ from headgate.rules.users import User
 
 POLL_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = (0.1, 0.2, 0.3, 0.5)  # before the next try to listen again; the last one repeats
+CLOSE_SECONDS: Final = 1.0  # that closing waits for a database that is being asked
 MAX_FORGOTTEN: Final = 1_000  # users that changed at once; when more did, all are looked up again
 CHANNEL: Final = "headgate:rules"  # of Redis
 SEEDED_BY: Final = "headgate"  # in the change log
@@ -90,6 +91,7 @@ class DatabaseSource:
         self._poll = poll
         self._migrated = migrated
         self._seed = seed
+        self._stop = Event()
         self._ready = False  # whether the database has its tables, and its seed
         self._lock = Lock()  # of what follows: one load at a time, so that an older never replaces a newer
         self._versions = Versions(0, 0)
@@ -171,7 +173,7 @@ class DatabaseSource:
         if self._channel is not None:
             self._channel.close()
         if self._thread is not current_thread():
-            self._thread.join()
+            self._thread.join(CLOSE_SECONDS)
         self._directory.close()
         if self._owned:
             self._database.close()
@@ -197,7 +199,7 @@ class DatabaseSource:
             self._make_ready()
             seen = self._versions
             problem: InvalidRule | None = None
-            with self._database.read() as connection:
+            with self._database.read(seconds=LARGE_SECONDS) as connection:
                 now = queries.versions(connection)
                 if now.version == seen.version and not anyway:
                     self._answered()
@@ -277,7 +279,7 @@ class DatabaseSource:
     def _failed(self, error: DatabaseError) -> None:
         with self._lock:
             self._failures += 1
-            if self._error is None:
+            if self._error is None and not self._stop.is_set():  # else it may be that it was closed
                 self._failing_since = time.time()
                 log.error("rules: version %s stays in force: %s", self.holder.current.version, error)
             self._error = error

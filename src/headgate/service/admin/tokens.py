@@ -72,7 +72,7 @@ async def revoke_token(here: Here, who: Who, token_id: str) -> Response:
     """End a token: here at once, elsewhere within two seconds."""
     tokens = here.kept_tokens
     await run_in_threadpool(lambda: tokens.revoke(token_id, actor=who.name))
-    here.access.forget()
+    here.access.forget(revoked=token_id)
     return Response(status_code=204)
 
 

@@ -29,6 +29,7 @@ from headgate.errors import (
     Unauthenticated,
 )
 from headgate.http.problem import MEDIA_TYPE, problem
+from headgate.service.access import TokensUnavailable
 
 log = logging.getLogger("headgate")
 
@@ -123,7 +124,8 @@ def _refused(error: RateLimited) -> HttpProblem:
 def _unavailable(error: StoreError | DatabaseError) -> HttpProblem:
     """A driver's message may hold addresses and names: the caller is told only what could not be reached."""
     what = "store" if isinstance(error, StoreError) else "database"
-    log.error("a request failed, because the %s did: %s", what, error)
+    if not isinstance(error, TokensUnavailable):
+        log.error("a request failed, because the %s did: %s", what, error)
     detail = f"The {what} could not do this now. Please try again."
     return HttpProblem(503, {"Retry-After": str(RETRY_SECONDS)}, details(503, detail))
 

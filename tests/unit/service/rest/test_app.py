@@ -259,8 +259,8 @@ OPERATOR, VIEWER = "data-token", "viewer-token"
 class Tokens(Access):
     """With a token that may look, and no more."""
 
-    async def caller(self, token: str | None) -> Any:
-        known = await super().caller(OPERATOR if token == VIEWER else token)
+    async def caller(self, token: str | None, *, stale: bool = False) -> Any:
+        known = await super().caller(OPERATOR if token == VIEWER else token, stale=stale)
         return known._replace(role="viewer") if token == VIEWER else known
 
 

@@ -1,0 +1,51 @@
+"""Connections to PostgreSQL that do not wait for ever: every call comes to an end, whatever the server does.
+
+One that is there and silent, as when its disk stalls, is noticed by nobody else: a statement's timeout is the server's
+to keep, and TCP's timeouts are kept off by its kernel, which goes on acknowledging.
+"""
+
+from __future__ import annotations
+
+from threading import Event
+from time import monotonic
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg.abc import PQGen
+
+ANSWER_SECONDS: Final = 4.0
+
+T = TypeVar("T")
+
+
+class BoundConnection(psycopg.Connection[Any]):
+    """One whose calls raise `OperationalError`, and close it, when the server says nothing for `seconds`.
+
+    That is not how long a call may take: rows that are still coming, or being sent, are no silence.
+    """
+
+    seconds = ANSWER_SECONDS
+    given_up: Event | None = None  # set: no call waits any longer
+
+    def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
+        return super().wait(self._bound(gen), *args, **kwargs)
+
+    def _bound(self, gen: PQGen[T]) -> PQGen[T]:
+        """The same steps. Whoever takes them comes by every tenth of a second, if only to say that nothing is here."""
+        try:
+            wanted = next(gen)
+            heard_at = monotonic()
+            while True:
+                ready = yield wanted
+                if ready:
+                    heard_at = monotonic()
+                elif self.given_up is not None and self.given_up.is_set():
+                    self.close()
+                    raise psycopg.OperationalError("was closed")
+                elif monotonic() - heard_at >= self.seconds:
+                    self.close()
+                    raise psycopg.OperationalError(f"no answer within {self.seconds:g} s")
+                wanted = gen.send(ready)
+        except StopIteration as end:
+            found: T = end.value
+            return found
