@@ -78,7 +78,7 @@ class Database:
         That is also raised when PostgreSQL says nothing for so many seconds, here and in `write`.
         """
         with self._used(), self._reading.begin() as connection:
-            _allow(connection, seconds)
+            allow(connection, seconds)
             yield connection
 
     @contextmanager
@@ -89,7 +89,7 @@ class Database:
         committing, the change may have been made.
         """
         with self._used(), self._writing.begin() as connection:
-            _allow(connection, seconds)
+            allow(connection, seconds)
             if lock and self.kind == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATING})
             yield connection
@@ -184,7 +184,8 @@ def _shown(url: URL, kind: Kind) -> str:
     return url.set(drivername=kind, query=told).render_as_string(hide_password=True)
 
 
-def _allow(connection: Connection, seconds: float) -> None:
+def allow(connection: Connection, seconds: float) -> None:
+    """From now on, PostgreSQL may be silent for so long in this transaction."""
     driver = connection.connection.driver_connection
     if isinstance(driver, BoundConnection):
         driver.seconds = seconds

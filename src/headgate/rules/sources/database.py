@@ -20,7 +20,7 @@ from typing import Any, Final
 from headgate.core.fork import renew_in_children
 from headgate.db import queries
 from headgate.db.changes import Changes
-from headgate.db.connection import LARGE_SECONDS, Database
+from headgate.db.connection import LARGE_SECONDS, Database, allow
 from headgate.db.listener import Listener, listen
 from headgate.db.migrations import migrate
 from headgate.db.queries import Versions
@@ -199,11 +199,12 @@ class DatabaseSource:
             self._make_ready()
             seen = self._versions
             problem: InvalidRule | None = None
-            with self._database.read(seconds=LARGE_SECONDS) as connection:
+            with self._database.read() as connection:
                 now = queries.versions(connection)
                 if now.version == seen.version and not anyway:
                     self._answered()
                     return self.holder.current
+                allow(connection, LARGE_SECONDS)
                 later = now.version > seen.version  # else it is another database, or one from a backup
                 changed = queries.users_changed(connection, seen.version, most=MAX_FORGOTTEN) if later else None
                 tiers, overrides = queries.users_kept(connection)
