@@ -7,6 +7,7 @@ import ssl
 from pathlib import Path
 from typing import Literal
 
+from headgate.core.mark import Mark, mark_of
 from headgate.errors import InvalidSettings
 from headgate.settings import variable
 
@@ -57,16 +58,8 @@ class Certificates:
             context.verify_mode = ssl.CERT_REQUIRED
         return context
 
-    def _look(self) -> list[tuple[int, ...]]:
-        """What differs when a file was changed or replaced."""
-        marks: list[tuple[int, ...]] = []
-        for path in self._paths:
-            try:
-                status = None if path is None else path.stat()
-            except OSError:
-                status = None
-            marks.append(() if status is None else (status.st_mtime_ns, status.st_size, status.st_ino))
-        return marks
+    def _look(self) -> list[Mark | None]:
+        return [None if path is None else mark_of(path) for path in self._paths]
 
     def _what(self, error: Exception) -> str:
         paths = ", ".join(str(path) for path in self._paths if path is not None)

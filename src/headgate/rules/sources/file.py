@@ -19,6 +19,7 @@ from typing import Final
 
 from headgate.core.clock import Clock, SystemClock
 from headgate.core.fork import renew_in_children
+from headgate.core.mark import Mark, mark_of
 from headgate.errors import InvalidRule, Problem
 from headgate.rules.holder import Holder
 from headgate.rules.snapshot import Snapshot
@@ -31,7 +32,6 @@ SETTLED: Final = 0.05  # seconds without change after which a file counts as wri
 MAX_SETTLING: Final = 2.0  # seconds after which it is read all the same
 TICK_NS: Final = 1_000_000_000  # a file changed less than this before it was read may change again unnoticed
 
-Mark = tuple[int, ...]
 
 log = logging.getLogger("headgate")
 
@@ -109,13 +109,13 @@ class FileSource:
 
         It never raises: what is wrong is logged, and what is in force stays so.
         """
-        mark = _mark(self.path)
+        mark = mark_of(self.path)
         if mark == self._mark:
             return
         deadline = time.monotonic() + MAX_SETTLING
         while time.monotonic() < deadline:
             time.sleep(SETTLED)
-            before, mark = mark, _mark(self.path)
+            before, mark = mark, mark_of(self.path)
             if mark == before:
                 break
         if not self._is_known():
@@ -158,7 +158,7 @@ class FileSource:
 
     def _read(self) -> tuple[bytes, str]:
         """The content and its digest. Takes the file's mark, unless it is too young to be told from a later one."""
-        mark = _mark(self.path)
+        mark = mark_of(self.path)
         young = mark is not None and time.time_ns() - mark[0] < TICK_NS
         self._mark = () if young else mark
         content = _read(self.path)
@@ -205,12 +205,3 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise InvalidRule(Problem("", "", f"cannot be read: {error.strerror}", str(path))) from error
-
-
-def _mark(path: Path) -> Mark | None:
-    """What differs when a file was changed or replaced. None: it is not there."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return (status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev)

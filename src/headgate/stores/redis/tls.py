@@ -16,6 +16,8 @@ from redis.asyncio.connection import RedisSSLContext
 from redis.connection import SSLConnection
 from redis.exceptions import RedisError
 
+from headgate.core.mark import Mark, mark_of
+
 FILES: Final = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
 SHORTEST: Final = 0.001  # seconds for a handshake
 
@@ -51,17 +53,8 @@ class Tls:
     def _make(self) -> ssl.SSLContext:
         return RedisSSLContext(**self._options).get()
 
-    def _look(self) -> list[tuple[int, ...]]:
-        """What changes when a file does."""
-        found: list[tuple[int, ...]] = []
-        for path in self._paths:
-            try:
-                stat = path.stat()
-            except OSError:
-                found.append((0,))
-            else:
-                found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
-        return found
+    def _look(self) -> list[Mark | None]:
+        return [mark_of(path) for path in self._paths]
 
     def _what(self, error: Exception) -> str:
         missing = [str(path) for path in self._paths if not path.exists()]
