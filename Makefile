@@ -1,49 +1,65 @@
 # Two commands are all that a user needs: `make serve` and `make test`. `make help` lists the rest.
-# Everything is set up in .venv, with the versions that constraints.txt pins; nothing is installed outside it.
+# scripts/setup installs what each command needs into .venv, with the versions that constraints.txt pins.
 
-PYTHON ?= python3
-VENV := .venv
+export PYTHON ?= python3
+export VENV := .venv
 BIN := $(VENV)/bin
-SHARED := --numprocesses 3 --dist loadfile --no-loadscope-reorder # tests mostly wait: for servers, clocks and each other
+WORKERS ?= 3 # tests mostly wait: for servers, clocks and each other
+PARALLEL := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check fmt chaos bench bench-quick clean
+.PHONY: help setup serve test test-all check compile fmt constraints chaos bench bench-quick clean
 
 help: ## List the commands.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.ready ## Set up .venv with everything that the other commands need.
-
-$(VENV)/.ready: pyproject.toml constraints.txt scripts/setup
-	scripts/setup $(PYTHON) $(VENV)
+$(VENV)/.%: pyproject.toml constraints.txt scripts/setup
+	@scripts/setup $*
 	@touch $@
 
-serve: setup ## Run the service here, in memory and on SQLite, with sample rules. SERVE='--flag …' adds flags.
+setup: $(VENV)/.test-all $(VENV)/.bench ## Set up .venv with everything that any command needs.
+
+serve: $(VENV)/.serve ## Run the service here, in memory and on SQLite, with sample rules. SERVE='--flag …' adds flags.
 	@$(BIN)/headgate serve --data-dir .data --hints $(SERVE)
 
 test: export PYTHONDONTWRITEBYTECODE := # tests start hundreds of processes: each would compile everything anew
-test: setup check ## Lint, types, and all tests on real servers.
-	$(BIN)/pytest $(SHARED)
+test: $(VENV)/.test ## Lint, types and tests on real servers. ARGS='-k test_name' runs some tests alone, at once.
+ifdef ARGS
+	@$(BIN)/pytest $(ARGS)
+else
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target check compile
+	$(BIN)/pytest $(PARALLEL)
+endif
 
-check: setup ## Lint, format, types, and which module may import which.
+test-all: export PYTHONDONTWRITEBYTECODE :=
+test-all: $(VENV)/.test-all ## All tests on all servers, in random order, with coverage; most of them on every Python at hand.
+	@scripts/test-all $(PARALLEL)
+
+check: $(VENV)/.test ## Lint, format, types, and which module may import which.
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-fmt: setup ## Format the code.
+compile: $(VENV)/.test # Compile tests and packages once, so that not every worker does it.
+	@$(BIN)/pytest --collect-only --quiet > $(VENV)/collected || { cat $(VENV)/collected; exit 1; }
+
+fmt: $(VENV)/.test ## Format the code.
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
-chaos: setup ## Faults under load, on real servers, and whether their bounds hold (some five minutes).
+constraints: $(VENV)/.test ## Write constraints.txt anew from pyproject.toml. ARGS='--upgrade' takes the newest versions.
+	@scripts/constraints $(ARGS)
+
+chaos: $(VENV)/.test ## Faults under load, on real servers, and whether their bounds hold (some five minutes).
 	$(BIN)/python -m tests.chaos
 
-bench: setup ## Measure Headgate beside its peers, in one run (some twenty minutes).
+bench: $(VENV)/.bench ## Measure Headgate beside its peers, in one run (some twenty minutes).
 	$(BIN)/python -m benchmarks
 
-bench-quick: setup ## All but web, service and shards, less exactly, in some two minutes.
+bench-quick: $(VENV)/.bench ## All but web, service and shards, less exactly, in some two minutes.
 	$(BIN)/python -m benchmarks --quick
 
 clean: ## Remove .venv and all caches.
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage*
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -26,8 +26,8 @@ from benchmarks.measure import Turn, interleave
 from benchmarks.plan import Plan
 from benchmarks.report import Section, Target, server_version
 from headgate import AsyncLimiter, Limiter, Quota
-from tests.servers import Server
-from tests.topologies import Cluster, topology_binary
+from tests.servers import Server, default_binary
+from tests.topologies import Cluster
 
 LIMIT = 1_000_000_000  # an hour; not reached
 CLUSTER, SINGLE = "3-node cluster", "one server"
@@ -96,7 +96,7 @@ class Work:
 
 
 def run(plan: Plan) -> Section:
-    binary = topology_binary()
+    binary = default_binary()
     section = Section(
         "cluster",
         "9. A cluster of three servers beside one, for the same processor time",

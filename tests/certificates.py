@@ -14,10 +14,14 @@ from cryptography.x509.oid import NameOID
 
 
 class Authority:
-    """Signs certificates for loopback, and for clients. Keeps its own as `ca.pem` in `directory`."""
+    """Signs certificates for loopback, and for clients. Keeps its own as `ca.pem` in `directory`.
 
-    def __init__(self, directory: Path, name: str = "ca") -> None:
+    `key_usage=False` leaves out the extension that says what a key is for, as many home-made authorities do.
+    """
+
+    def __init__(self, directory: Path, name: str = "ca", *, key_usage: bool = True) -> None:
         self._directory = directory
+        self._key_usage = key_usage
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"Headgate's tests, {name}")])
         self._certificate = self._signed(self._name, self._key, ca=True)
@@ -51,7 +55,18 @@ class Authority:
         now = datetime.now(UTC)
         names = [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
         authority_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
-        return (
+        usage = x509.KeyUsage(  # which Python 3.13 and later ask of an authority
+            digital_signature=not ca,
+            key_cert_sign=ca,
+            crl_sign=ca,
+            content_commitment=False,
+            key_encipherment=False,
+            data_encipherment=False,
+            key_agreement=False,
+            encipher_only=False,
+            decipher_only=False,
+        )
+        builder = (
             x509.CertificateBuilder()
             .subject_name(name)
             .issuer_name(self._name)
@@ -63,5 +78,7 @@ class Authority:
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .add_extension(authority_key, critical=False)
-            .sign(self._key, hashes.SHA256())
         )
+        if self._key_usage:
+            builder = builder.add_extension(usage, critical=True)
+        return builder.sign(self._key, hashes.SHA256())

@@ -1,7 +1,12 @@
-"""Fixtures for all tests: real servers, a clean database for each test."""
+"""Fixtures for all tests: real servers, a clean database for each test; and what runs when.
+
+`make test` runs what tells most in little time. `make test-all` passes `--all`: tests marked `extended` run too, every
+store test runs on every kind of server, and property tests try more examples.
+"""
 
 from __future__ import annotations
 
+import re
 import shutil
 import ssl
 from collections.abc import Iterator
@@ -9,35 +14,72 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import httpx
+import psycopg
 import pytest
 import redis
 
-from headgate.db import migrate
 from tests.postgres import Postgres
-from tests.servers import Server, binaries
+from tests.servers import Server, binaries, default_kind
 from tests.topologies import Cluster
 
 TIMEOUT = "timeout=10"  # seconds: the machine that tests run on may be busy; deadlines have tests of their own
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="run extended tests too, on every kind of server")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-k test_name`, import only files that have the name: the first test then runs at once."""
+    word = config.getoption("keyword")
+    if re.fullmatch(r"test_\w+", word) and collection_path.suffix == ".py":
+        return (word not in collection_path.name and word not in collection_path.read_text()) or None
+    return None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--all"):
+        return
+    extended = [item for item in items if item.get_closest_marker("extended")]
+    if extended:
+        config.hook.pytest_deselected(items=extended)
+        items[:] = [item for item in items if not item.get_closest_marker("extended")]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run tests that need a server on one kind, and those marked `every_server` on each kind at hand."""
+    if "redis_server" in metafunc.fixturenames:
+        every = metafunc.config.getoption("--all") or metafunc.definition.get_closest_marker("every_server")
+        kinds = sorted(binaries()) if every else [default_kind()]
+        metafunc.parametrize("redis_server", kinds, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def thorough(pytestconfig: pytest.Config) -> bool:
+    """Whether `--all` was given: a test that repeats something may then do so more often."""
+    return bool(pytestconfig.getoption("--all"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_trust() -> Iterator[None]:
-    """Clients of tests read once whom the system trusts: each by itself, that takes longer than most requests."""
-    trusted = cache(httpx.create_ssl_context)
+    """Let the clients of tests share one TLS context of the system's authorities: making one takes 20 ms."""
 
     def context(verify: Any = True, cert: Any = None, trust_env: bool = True) -> ssl.SSLContext:
         own = verify is not True or cert is not None
-        return httpx.create_ssl_context(verify, cert, trust_env) if own else trusted(trust_env=trust_env)
+        return make(verify, cert, trust_env) if own else shared(trust_env)
 
+    import httpx
+
+    make = httpx.create_ssl_context
+    shared = cache(lambda trust_env: make(trust_env=trust_env))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("httpx._transports.default.create_ssl_context", context)
         yield
 
 
-@pytest.fixture(scope="session", params=sorted(binaries()))
+@pytest.fixture(scope="session")
 def redis_server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """Each kind of server at hand, in turn."""
+    """A server of the kind that `pytest_generate_tests` chose."""
     with Server(binaries()[request.param]) as server:
         yield server
 
@@ -92,15 +134,28 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A SQLite database with Headgate's tables, to be copied: that is quicker than to make them."""
     file: Path = tmp_path_factory.mktemp("migrated") / "rules.db"
+    from headgate.db import migrate
+
     migrate(f"sqlite:///{file}")
     return file
 
 
-@pytest.fixture
-def migrated_url(database_url: str, tmp_path: Path, migrated_file: Path) -> str:
-    """The same with Headgate's tables in it, which are empty."""
-    if database_url.startswith("sqlite:"):
-        shutil.copy(migrated_file, tmp_path / "rules.db")
-    else:
-        migrate(database_url)
-    return database_url
+@pytest.fixture(scope="session")
+def migrated_template(postgres: Postgres) -> str:
+    """The name of a PostgreSQL database with Headgate's tables, to be copied."""
+    from headgate.db import migrate
+
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE migrated")
+    migrate(postgres.database("migrated"))
+    return "migrated"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def migrated_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a database with Headgate's tables, which are empty; of each kind in turn."""
+    if request.param == "sqlite":
+        shutil.copy(request.getfixturevalue("migrated_file"), tmp_path / "rules.db")
+        return f"sqlite:///{tmp_path}/rules.db"
+    server: Postgres = request.getfixturevalue("postgres")
+    return server.copy(request.getfixturevalue("migrated_template"))

@@ -15,8 +15,7 @@ from hiredis import Reader
 
 from headgate.regions import Member, Region
 from tests.proxy import Proxy
-from tests.servers import Server, Started
-from tests.topologies import topology_binary
+from tests.servers import Server, Started, default_binary
 
 NAMES = ("ap", "eu", "us")
 APART = 0.15  # seconds, there and back
@@ -131,7 +130,7 @@ class Continents(Started):
     """The regions. Use as a context manager. `servers` are their stores; `links` the ways between, by from and to."""
 
     def __init__(self, apart: float = APART, servers: Mapping[str, Server] | None = None) -> None:
-        self.servers = {name: (servers or {}).get(name) or Server(topology_binary()) for name in NAMES}
+        self.servers = {name: (servers or {}).get(name) or Server(default_binary()) for name in NAMES}
         self.links: dict[tuple[str, str], Far] = {}
         self._apart = apart
         self._stack = ExitStack()

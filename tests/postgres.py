@@ -75,7 +75,18 @@ class Postgres(Started):
 
     @property
     def url(self) -> str:
-        return f"postgresql://headgate@127.0.0.1:{self.port}/postgres"
+        return self.database("postgres")
+
+    def database(self, name: str) -> str:
+        """The URL of a database of this server."""
+        return f"postgresql://headgate@127.0.0.1:{self.port}/{name}"
+
+    def copy(self, template: str) -> str:
+        """The URL of a new copy of a database, which replaces the copy before. Faster than to migrate an empty one."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute("DROP DATABASE IF EXISTS copy WITH (FORCE)")
+            connection.execute(f"CREATE DATABASE copy TEMPLATE {template}")
+        return self.database("copy")
 
     def emptied(self) -> str:
         """The URL of a database with nothing in it, nor anybody connected to it. Faster than a new one."""

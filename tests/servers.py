@@ -38,6 +38,7 @@ _GIVEN: set[int] = set()  # ports, by this process
 _GIVING = threading.Lock()
 
 
+@cache
 def binaries() -> dict[str, Path]:
     """The server binaries at hand, by kind: `redis`, `valkey`, `redis-6.2`."""
     override = os.environ.get(OVERRIDE)
@@ -62,6 +63,15 @@ def binaries() -> dict[str, Path]:
             f"redis-server, or set {OVERRIDE} to the path of a server binary"
         )
     return found
+
+
+def default_kind() -> str:
+    """The kind that most tests run on: Valkey if it is at hand, as it also runs as Sentinel and in a cluster."""
+    return "valkey" if "valkey" in binaries() else min(binaries())
+
+
+def default_binary() -> Path:
+    return binaries()[default_kind()]
 
 
 def free_port() -> int:

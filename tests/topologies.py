@@ -10,19 +10,13 @@ from pathlib import Path
 
 import redis
 
-from tests.servers import Server, Started, binaries
+from tests.servers import Server, Started, default_binary
 from tests.waiting import until
 
 SERVICE = "headgate"
 PATIENCE = 20.0  # seconds for servers to find each other
 MEMORY = "/dev/shm"  # a disk that is none
 DOWN_AFTER_MS = 500  # after which a master that does not answer is replaced
-
-
-def topology_binary() -> Path:
-    """A server that also runs as Sentinel: all but an old one do."""
-    found = binaries()
-    return found.get("valkey") or found[min(found)]
 
 
 @dataclass
@@ -50,7 +44,7 @@ class SentinelTrio(Started):
     """A master, a replica and three Sentinels. Use as a context manager."""
 
     def __init__(self) -> None:
-        binary = topology_binary()
+        binary = default_binary()
         quick = ("--repl-diskless-sync-delay", "0")
         self.servers = [Server(binary, quick), Server(binary, quick)]
         patient = int(PATIENCE * 1_000)  # until all are there: on a busy machine, the master would be replaced before
@@ -104,7 +98,7 @@ class Cluster(Started):
     """Three masters; with `replicas`, each has one. Use as a context manager."""
 
     def __init__(self, *, replicas: bool = False, options: tuple[str, ...] = ()) -> None:
-        binary = topology_binary()
+        binary = default_binary()
         options = (
             *("--cluster-enabled", "yes"),
             *("--cluster-node-timeout", "1000" if replicas else "5000"),  # after which the others take over, or give up

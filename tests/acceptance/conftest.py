@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from secrets import token_hex
 
 import httpx
@@ -11,10 +12,18 @@ import pytest
 from tests.webserver import serving
 
 FRAMEWORKS = ("starlette", "fastapi", "litestar", "quart")
-SERVERS = [*((server, name) for server in ("uvicorn", "granian") for name in FRAMEWORKS), ("hypercorn", "starlette")]
+DEFAULT = {("uvicorn", "starlette"), ("granian", "fastapi"), ("granian", "litestar"), ("uvicorn", "quart")}
+SERVERS = [
+    pytest.param(
+        (server, framework),
+        marks=() if (server, framework) in DEFAULT else pytest.mark.extended,
+        id=f"{framework}-{server}",
+    )
+    for server, framework in [*product(("uvicorn", "granian"), FRAMEWORKS), ("hypercorn", "starlette")]
+]
 
 
-@pytest.fixture(scope="session", params=SERVERS, ids=lambda pair: f"{pair[1]}-{pair[0]}")
+@pytest.fixture(scope="session", params=SERVERS)
 def served(request: pytest.FixtureRequest) -> Iterator[str]:
     """The URL of each framework's app under each server in turn. At the end, what it sent was in order."""
     server, framework = request.param

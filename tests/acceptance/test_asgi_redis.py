@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.conftest import TIMEOUT
-from tests.servers import Server, binaries
+from tests.servers import Server, default_binary
 from tests.waiting import until
 from tests.webserver import serving
 
@@ -30,7 +30,7 @@ class Pair(NamedTuple):
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Pair]:
     app = "tests.acceptance.apps.starlette_app:app"
-    with Server(sorted(binaries().items())[0][1]) as redis:
+    with Server(default_binary()) as redis:
         env = {"HEADGATE_TEST_STORE": f"{redis.url}?{TIMEOUT}"}
         with (
             serving("uvicorn", app, env=env) as opened,

@@ -32,7 +32,7 @@ from headgate.http.identity import JWT, Identity
 from headgate.testing import FakeClock
 from tests.acceptance.apps.grpc_echo import KINDS, SERVICE, AsyncEcho, Echo, handlers, serving
 from tests.integration.limiters import calm, calm_window
-from tests.servers import Server, binaries, free_port
+from tests.servers import Server, default_binary, free_port
 from tests.webserver import ROOT, running
 
 OK = grpc.StatusCode.OK
@@ -106,7 +106,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def own_server() -> Iterator[Server]:
-    with Server(binaries()[min(binaries())]) as server:
+    with Server(default_binary()) as server:
         yield server
 
 

@@ -16,6 +16,7 @@ import pytest
 from tests.servers import free_port
 from tests.webserver import ROOT, running, serving
 
+pytestmark = pytest.mark.extended  # needs Debian's nginx
 CONFIGURATION = ROOT / "deploy" / "nginx" / "headgate.conf"
 SERVICE = ("tests.acceptance.apps.service_app:made", "--factory", "--no-proxy-headers", "--http", "httptools")
 MAIN = """

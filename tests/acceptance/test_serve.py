@@ -118,12 +118,12 @@ def test_it_logs_json_where_there_is_no_terminal(service: Service) -> None:
 
 
 def test_what_was_changed_is_there_after_a_restart(tmp_path: Path) -> None:
-    with running_service(tmp_path) as first:
+    with warm_service(tmp_path) as first:
         rule = {"id": "mine", "limit": 1, "window": "1h", "dimension": "tenant"}
         made = httpx.post(f"{first.url}/api/v1/rules", json=rule, headers=first.headers)
         assert made.status_code == 201
         assert first.stop() == 0
-    with running_service(tmp_path) as second:
+    with warm_service(tmp_path) as second:
         assert second.admin_token == first.admin_token
         statuses = [httpx.post(f"{second.url}/v1/check", json={"tenant": "t"}).status_code for _ in range(2)]
         assert statuses == [200, 429]
@@ -212,7 +212,7 @@ def test_others_are_not_served_without_tokens_and_tls(tmp_path: Path, setting: s
 
 def test_others_are_served_with_tokens_and_when_told_without_tls(tmp_path: Path) -> None:
     tokens = {"admin_token": "admin-" * 5, "data_token": "data-" * 5}
-    with running_service(tmp_path, "--insecure", http_address="0.0.0.0:0", **tokens) as service:
+    with warm_service(tmp_path, "--insecure", http_address="0.0.0.0:0", **tokens) as service:
         url = service.url.replace("0.0.0.0", "127.0.0.1")
         assert httpx.post(f"{url}/v1/check", json=ALICE).status_code == 401
         headers = {"Authorization": f"Bearer {tokens['data_token']}"}
@@ -221,7 +221,7 @@ def test_others_are_served_with_tokens_and_when_told_without_tls(tmp_path: Path)
 
 
 @pytest.mark.parametrize("setting", ["http_address", "grpc_address"])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.extended)])
 def test_a_port_that_is_taken_is_named(tmp_path: Path, setting: str, workers: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -375,7 +375,7 @@ class Load:
         return code
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.extended)])
 def test_a_stop_under_load_fails_no_call(tmp_path: Path, workers: int) -> None:
     with warm_service(tmp_path, drain_delay="1s", workers=workers) as service:
         load = Load(service)
@@ -424,7 +424,7 @@ def test_what_takes_too_long_is_cut_off(tmp_path: Path) -> None:
         assert "1 connections were cut off" in service.log
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.extended)])
 def test_a_second_signal_stops_it_at_once(tmp_path: Path, workers: int) -> None:
     with warm_service(tmp_path, drain_delay="5m", workers=workers) as service, begun(service):
         service.process.send_signal(signal.SIGINT)
@@ -501,7 +501,7 @@ def test_one_process_may_have_an_embedded_store_too_and_mends_it(tmp_path: Path)
 
 
 def test_a_service_that_is_killed_leaves_no_server(tmp_path: Path) -> None:
-    with running_service(tmp_path, workers=2) as service:
+    with warm_service(tmp_path, workers=2) as service:
         counters = service.data_dir / "counters"
         processes = [server_pid(counters), keeper_pid(counters)]
         service.kill()
@@ -519,7 +519,7 @@ def test_workers_that_cannot_share_counters_do_not_start(tmp_path: Path) -> None
 
 
 def test_a_worker_that_dies_is_replaced(tmp_path: Path) -> None:
-    with running_service(tmp_path, workers=2) as service:
+    with warm_service(tmp_path, workers=2) as service:
         before = worker_pids(service)
         assert len(before) == 2
         victim = min(before)
@@ -532,7 +532,7 @@ def test_a_worker_that_dies_is_replaced(tmp_path: Path) -> None:
 
 
 def test_workers_end_with_their_supervisor(tmp_path: Path) -> None:
-    with running_service(tmp_path, workers=2) as service:
+    with warm_service(tmp_path, workers=2) as service:
         workers = worker_pids(service)
         assert len(workers) == 2
         service.kill()

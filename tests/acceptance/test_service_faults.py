@@ -17,7 +17,7 @@ import pytest
 from headgate.service.protos import rate_limiter_pb2 as rl
 from headgate.service.protos import rls_pb2 as rls
 from tests.acceptance.test_serve import worker_pids
-from tests.servers import Server, binaries
+from tests.servers import Server, default_binary
 from tests.service import Service, warm_service
 from tests.waiting import until
 
@@ -30,7 +30,7 @@ RULES = '[[rules]]\nid = "r"\ndimension = "user"\nlimit = {limit}\nwindow = "1h"
 
 @pytest.fixture(scope="module")
 def redis() -> Iterator[Server]:
-    with Server(sorted(binaries().items())[0][1], options=("--requirepass", PASSWORD)) as server:
+    with Server(default_binary(), options=("--requirepass", PASSWORD)) as server:
         yield server
 
 
@@ -102,7 +102,7 @@ def test_redis_goes_and_comes_back(tmp_path: Path, redis: Server) -> None:
 
 
 def test_a_redis_that_is_away_at_the_start_is_told_of_before_anybody_asks(tmp_path: Path) -> None:
-    redis = Server(binaries()["valkey"])
+    redis = Server(default_binary())
     with warm_service(tmp_path, store=f"{redis.url}?timeout=5") as service:
         until(lambda: ready(service) == (200, "degraded"))
         assert "the store cannot be reached yet" in service.log

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.servers import Server, binaries, free_port
+from tests.servers import Server, default_binary, free_port
 from tests.webserver import serving
 
 APP = ("tests.acceptance.apps.service_app:made", "--factory", "--no-proxy-headers", "--http", "httptools")
@@ -297,7 +297,7 @@ def test_a_store_that_is_away() -> None:
 
 
 def test_two_servers_on_one_redis_admit_the_limit_between_them(user: str) -> None:
-    with Server(sorted(binaries().items())[0][1]) as redis:
+    with Server(default_binary()) as redis:
         env = {"TEST_STORE": f"{redis.url}?timeout=10"}
         with serving("uvicorn", *APP, env=env) as one, serving("uvicorn", *APP, env=env) as two:
             facts = {"user": user, "endpoint": "/three"}

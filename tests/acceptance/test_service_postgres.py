@@ -61,7 +61,7 @@ def calls(service: Service, headers: dict[str, str]) -> list[grpc.StatusCode]:
         return [code_of(channel, path, message, metadata) for path, message in CALLS.items()]
 
 
-@pytest.mark.parametrize("away", [stopped, Postgres.frozen])
+@pytest.mark.parametrize("away", [stopped, pytest.param(Postgres.frozen, marks=pytest.mark.extended)])
 def test_tokens_that_were_good_are_good_for_checks_while_postgresql_is_away(
     tmp_path: Path, away: Callable[[Postgres], AbstractContextManager[None]]
 ) -> None:
@@ -86,6 +86,7 @@ def test_tokens_that_were_good_are_good_for_checks_while_postgresql_is_away(
         assert checked(service, known) == 401
 
 
+@pytest.mark.extended
 def test_a_silent_postgresql_is_told_of_and_nobody_waits_long_for_it(tmp_path: Path) -> None:
     with Postgres() as server, warm_service(tmp_path, database_url=server.url) as service:
         rules = f"{service.url}/api/v1/rules"
@@ -104,7 +105,7 @@ def test_a_silent_postgresql_is_told_of_and_nobody_waits_long_for_it(tmp_path: P
         assert httpx.get(rules, headers=service.headers, **OPTIONS).status_code == 200
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.extended)])
 def test_it_stops_in_time_while_a_request_waits_for_a_silent_postgresql(tmp_path: Path, workers: int) -> None:
     with (
         Postgres() as server,
@@ -128,6 +129,7 @@ def test_it_stops_in_time_while_a_request_waits_for_a_silent_postgresql(tmp_path
     assert "4 connections were cut off" in service.log or workers > 1
 
 
+@pytest.mark.extended
 def test_an_export_that_breaks_off_is_a_line_in_the_log(tmp_path: Path) -> None:
     long = "x" * 500
     first = Event(

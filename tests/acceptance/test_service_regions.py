@@ -10,9 +10,8 @@ import httpx
 import pytest
 
 from tests.integration.limiters import calm_window
-from tests.servers import Server
+from tests.servers import Server, default_binary
 from tests.service import Service, warm_service
-from tests.topologies import topology_binary
 from tests.waiting import until
 
 RULES = "".join(
@@ -36,7 +35,7 @@ store = "{us}"
 @pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Service]]:
     with ExitStack() as stack:
-        servers = {name: stack.enter_context(Server(topology_binary())) for name in ("eu", "us")}
+        servers = {name: stack.enter_context(Server(default_binary())) for name in ("eu", "us")}
         services = {}
         for name, server in servers.items():
             path = tmp_path_factory.mktemp(name)

@@ -12,21 +12,21 @@ from typing import Any
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from schemathesis import GenerationMode
 
-from tests.acceptance.test_admin_schema import CHECKS
+from tests.acceptance.test_admin_schema import CHECKS, schemathesis_settings
 from tests.service import Service, warm_service
 
 ROUTES = "^/(v1/|healthz|readyz|metrics|api/v1/events|api/v1/changes)"
-EXAMPLES = 15
 
 
 class Described:
     """A service, and the operations that it says it has."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, examples: int) -> None:
         self.service = service
+        self.examples = examples
         schema: Any = schemathesis.openapi.from_url(f"{service.url}/openapi.json").include(path_regex=ROUTES)
         self.operations = {result.ok().label: result.ok() for result in schema.get_all_operations()}
 
@@ -34,13 +34,7 @@ class Described:
         headers = self.service.headers if "/api/" in label else {}
 
         @given(case=self.operations[label].as_strategy(generation_mode=mode))
-        @settings(
-            max_examples=EXAMPLES,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-            derandomize=True,
-            database=None,
-        )
+        @settings(schemathesis_settings(self.examples))
         def answers(case: Any) -> None:
             case.call_and_validate(base_url=self.service.url, headers=headers, checks=CHECKS)
 
@@ -48,10 +42,10 @@ class Described:
 
 
 @pytest.fixture(scope="module")
-def described(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Described]:
+def described(tmp_path_factory: pytest.TempPathFactory, thorough: bool) -> Iterator[Described]:
     directory: Path = tmp_path_factory.mktemp("schema")
     with warm_service(directory) as service:
-        yield Described(service)
+        yield Described(service, 15 if thorough else 5)
         assert "unexpectedly" not in service.log
 
 

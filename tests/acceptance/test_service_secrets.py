@@ -10,7 +10,7 @@ import httpx
 
 from headgate.service.protos import rate_limiter_pb2 as rl
 from headgate.service.protos import rls_pb2 as rls
-from tests.servers import Server, binaries
+from tests.servers import Server, default_binary
 from tests.service import warm_service
 from tests.waiting import until
 
@@ -21,7 +21,7 @@ DATA_TOKEN = "the-token-of-the-data-plane"
 
 
 def test_no_secret_is_anywhere(tmp_path: Path) -> None:
-    with Server(sorted(binaries().items())[0][1], options=("--requirepass", PASSWORD)) as redis:
+    with Server(default_binary(), options=("--requirepass", PASSWORD)) as redis:
         store = f"redis://:{PASSWORD}@127.0.0.1:{redis.port}/0?timeout=10"
         settings: dict[str, Any] = {"store": store, "data_token": DATA_TOKEN, "log_level": "debug"}
         with warm_service(tmp_path, **settings) as service:

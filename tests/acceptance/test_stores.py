@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import TIMEOUT
 from tests.embedded import lives, server_pid
-from tests.servers import Server, binaries
+from tests.servers import Server, default_binary
 from tests.waiting import until
 from tests.webserver import serving
 
@@ -26,7 +26,7 @@ APPS = {
 @pytest.fixture
 def own_server() -> Iterator[Server]:
     """A server that a test may stop."""
-    with Server(binaries()[min(binaries())]) as server:
+    with Server(default_binary()) as server:
         yield server
 
 

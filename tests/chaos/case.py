@@ -74,6 +74,7 @@ class Case(NamedTuple):
     name: str
     fault: str
     run: Callable[[Figures, bool], None]
+    extended: bool = False  # needs a Debian package
     quick: bool = False  # part of the short form: the tests of tests/integration do not cover it
 
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from headgate import Limiter, Quota, Rule
 from tests.chaos.case import Case, Figures
 from tests.integration.limiters import ALGORITHMS, DAY, HOUR, calm
-from tests.servers import Server
-from tests.topologies import topology_binary
+from tests.servers import Server, default_binary
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -109,7 +108,7 @@ def longest(waits: dict[str, float]) -> float:
 def redis_jumps(figures: Figures, quick: bool) -> None:
     with (
         tempfile.TemporaryDirectory(prefix="headgate-clock-") as directory,
-        ServerOutOfTime(topology_binary(), clock=Clock(directory)) as server,
+        ServerOutOfTime(default_binary(), clock=Clock(directory)) as server,
     ):
         now = WINDOW / 4 - time.time() % WINDOW  # no window ends while this runs
         server.jump_to(now)
@@ -160,7 +159,7 @@ def told(process: subprocess.Popen[str], tries: int) -> dict[str, float]:
 
 def client_jumps(figures: Figures, quick: bool) -> None:
     """A limit that two share: only one of them knows what time it is."""
-    with tempfile.TemporaryDirectory(prefix="headgate-clock-") as directory, Server(topology_binary()) as server:
+    with tempfile.TemporaryDirectory(prefix="headgate-clock-") as directory, Server(default_binary()) as server:
         clock = Clock(directory)
         with client(server.url, {}) as right, client(server.url, clock.environment) as wrong:
             admitted, clocks = told(right, 4)["admitted"], []
@@ -187,8 +186,8 @@ def serve(url: str) -> None:
 
 
 CASES = (
-    Case("redis-clock", "the clock of Redis jumps -1 h, +1 day", redis_jumps, quick=True),
-    Case("client-clock", "the clock of a client jumps -1 h, +1 day", client_jumps, quick=True),
+    Case("redis-clock", "the clock of Redis jumps -1 h, +1 day", redis_jumps, quick=True, extended=True),
+    Case("client-clock", "the clock of a client jumps -1 h, +1 day", client_jumps, quick=True, extended=True),
 )
 
 if __name__ == "__main__":

@@ -13,8 +13,7 @@ from tests.chaos.case import Case, Figures
 from tests.integration.limiters import calm
 from tests.integration.load import BY_STORE
 from tests.proxy import Proxy, no_delay
-from tests.servers import Server
-from tests.topologies import topology_binary
+from tests.servers import Server, default_binary
 
 CLIENTS = 1_000
 THREADS = 64
@@ -30,7 +29,7 @@ def reconnect(figures: Figures, quick: bool) -> None:
     rounds = 2 if quick else 10
     reasons: Counter[str] = Counter()
     took: list[float] = []
-    with Server(topology_binary()) as server:
+    with Server(default_binary()) as server:
         with Proxy(server.port) as proxy:
             asyncio.run(_tasks_reconnect(proxy, rounds, reasons, took))
             figures.at_most(f"connections of {CLIENTS:,} tasks", proxy.most_open, CONNECTIONS)
@@ -117,7 +116,7 @@ def late_replies(figures: Figures, quick: bool) -> None:
             time.sleep(PACE)
 
     turns = 20 if quick else 100
-    with Server(topology_binary()) as server, Proxy(server.port) as proxy:
+    with Server(default_binary()) as server, Proxy(server.port) as proxy:
         url = f"{proxy.url}?max_batch=4&probe_every=0.001"
         proxy.delay = lambda: chance.choice((0.0, 0.01, 0.01, 0.02, 0.02, 0.06))
         asyncio.run(tasks(url))

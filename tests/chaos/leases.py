@@ -14,8 +14,7 @@ from tests.chaos.case import Case, Figures
 from tests.integration.leaser import SIZE, WINDOWS
 from tests.integration.limiters import calm_window
 from tests.integration.workers import Workers
-from tests.servers import Server
-from tests.topologies import topology_binary
+from tests.servers import Server, default_binary
 
 PROCESSES = 8
 LIMIT = 20_000
@@ -46,7 +45,7 @@ class Tally:
 
 @contextmanager
 def leasing() -> Iterator[tuple[Server, Workers, Tally]]:
-    with tempfile.TemporaryDirectory(prefix="headgate-leases-") as directory, Server(topology_binary()) as server:
+    with tempfile.TemporaryDirectory(prefix="headgate-leases-") as directory, Server(default_binary()) as server:
         workers = Workers("tests.integration.leaser", PROCESSES)
         try:
             yield server, workers, Tally(directory)

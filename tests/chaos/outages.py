@@ -14,8 +14,8 @@ from tests.chaos.case import HEALED_S, Case, Figures
 from tests.integration.limiters import calm
 from tests.integration.load import BY_STORE, Callers
 from tests.proxy import Proxy
-from tests.servers import Server
-from tests.topologies import halt, resume, topology_binary
+from tests.servers import Server, default_binary
+from tests.topologies import halt, resume
 
 GIVEN = rules({"user": calm(1_000_000, "fixed_window")})
 REASONS = {"open": "fail_open", "closed": "fail_closed", "local": "local_fallback"}
@@ -41,7 +41,7 @@ def healed(figures: Figures, loads: Sequence[Callers], since: float) -> None:
 def blackhole(figures: Figures, quick: bool) -> None:
     """Stopped by a signal: connections are accepted, by its kernel; nothing is ever answered."""
     seconds = 3 if quick else 30
-    with Server(topology_binary()) as server, Breakers() as breakers:
+    with Server(default_binary()) as server, Breakers() as breakers:
         with under_load(server.url, GIVEN, ask) as loads:
             time.sleep(1)
             before = most = resident_mb()
@@ -67,7 +67,7 @@ def half_open(figures: Figures, quick: bool) -> None:
     """Connections on which nothing comes back any more, and then others that are reset; a new one would do."""
     rounds = 2 if quick else 5
     with (
-        Server(topology_binary()) as server,
+        Server(default_binary()) as server,
         Proxy(server.port) as proxy,
         under_load(proxy.url, GIVEN, ask) as loads,
     ):
@@ -94,7 +94,7 @@ def script_flush(figures: Figures, quick: bool) -> None:
             while not over.wait(0.1):
                 client.script_flush()
 
-    with Server(topology_binary()) as server, under_load(server.url, GIVEN, ask, failure_mode="closed") as loads:
+    with Server(default_binary()) as server, under_load(server.url, GIVEN, ask, failure_mode="closed") as loads:
         figures.witness.watch(server.pid)
         flusher = Thread(target=flush)
         began = time.monotonic()
@@ -128,7 +128,7 @@ def policy(figures: Figures, loads: dict[str, list[Callers]], since: float, unti
 
 
 def out_of_memory(figures: Figures, quick: bool) -> None:
-    with Server(topology_binary(), ("--maxmemory-policy", "noeviction")) as server, server.client() as client:
+    with Server(default_binary(), ("--maxmemory-policy", "noeviction")) as server, server.client() as client:
         with in_every_mode(server.url) as loads:
             client.config_set("maxmemory", 1)
             began = time.monotonic()
@@ -141,7 +141,7 @@ def out_of_memory(figures: Figures, quick: bool) -> None:
 
 def wrong_password(figures: Figures, quick: bool) -> None:
     """It is changed, and all connections are ended: who is connected would stay so."""
-    with Server(topology_binary()) as server, server.client() as client:
+    with Server(default_binary()) as server, server.client() as client:
         client.config_set("requirepass", PASSWORD)
         with in_every_mode(server.url.replace("//", f"//:{PASSWORD}@")) as loads:
             client.config_set("requirepass", "another")
@@ -156,7 +156,7 @@ def wrong_password(figures: Figures, quick: bool) -> None:
 
 def loading(figures: Figures, quick: bool) -> None:
     """It is killed, and takes two seconds to read its data when it is started again."""
-    binary = topology_binary()
+    binary = default_binary()
     with tempfile.TemporaryDirectory(prefix="headgate-loading-") as directory:
         options = ("--dir", directory, "--enable-debug-command", "yes")
         slow = ("--key-load-delay", "4000", "--loading-process-events-interval-bytes", "1024")

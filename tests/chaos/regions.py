@@ -15,7 +15,7 @@ from tests.chaos.case import Case, Figures
 from tests.chaos.clocks import Clock, ServerOutOfTime
 from tests.continents import NAMES, Continents
 from tests.integration.limiters import calm
-from tests.topologies import topology_binary
+from tests.servers import default_binary
 
 LIMIT = 100
 INTERVAL = 1.0
@@ -235,7 +235,7 @@ def clock_off(figures: Figures, quick: bool) -> None:
         clock = Clock(directory)
         clock.jump_to(5)
         with (
-            regions(servers={"ap": ServerOutOfTime(topology_binary(), clock=clock)}) as (_, limiters),
+            regions(servers={"ap": ServerOutOfTime(default_binary(), clock=clock)}) as (_, limiters),
             crowds(limiters, pause=0.05) as asked,
         ):
             time.sleep(4 if quick else 12)

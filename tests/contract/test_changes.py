@@ -38,9 +38,8 @@ EVERYTHING = Rule(
 
 
 @pytest.fixture
-def changes(database_url: str) -> Iterator[Changes]:
-    migrate(database_url)
-    with Changes(database_url, clock=FakeClock(start=1_700_000_000.5)) as opened:
+def changes(migrated_url: str) -> Iterator[Changes]:
+    with Changes(migrated_url, clock=FakeClock(start=1_700_000_000.5)) as opened:
         yield opened
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from headgate.testing import ReservingContract, StoreContract
 from tests.contract.places import (
     InAsyncMemory,
@@ -13,6 +15,8 @@ from tests.contract.places import (
     OnRedis,
     OnSentinel,
 )
+
+pytestmark = pytest.mark.every_server
 
 
 class TestMemoryStore(InMemory, StoreContract): ...
@@ -30,6 +34,7 @@ class TestAsyncRedisStore(OnAsyncRedis, StoreContract): ...
 class TestRedisStoreOfSentinel(OnSentinel, StoreContract): ...
 
 
+@pytest.mark.extended
 class TestAsyncRedisStoreOfSentinel(OnAsyncSentinel, StoreContract): ...
 
 

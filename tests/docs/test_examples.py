@@ -14,7 +14,7 @@ import pytest
 from headgate import settings
 from headgate.rules.sources.file import load
 from tests.conftest import TIMEOUT
-from tests.servers import Server, binaries
+from tests.servers import Server, default_binary
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(python|toml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -26,7 +26,7 @@ PAGES = [
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with Server(sorted(binaries().items())[0][1]) as server:
+    with Server(default_binary()) as server:
         text = page.read_text()
         namespace: dict[str, object] = {"__name__": "__main__"}
         for block in BLOCK.finditer(text):

@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.limiters import Open
 from tests.proxy import Proxy
-from tests.servers import Server, binaries
+from tests.servers import Server, default_binary
 
 
 @pytest.fixture(params=["Limiter", "AsyncLimiter"])
@@ -22,7 +22,7 @@ def open_limiter(request: pytest.FixtureRequest) -> Iterator[Open]:
 @pytest.fixture
 def own_server() -> Iterator[Server]:
     """A server that a test may stop, halt and kill, of the first kind at hand."""
-    with Server(binaries()[min(binaries())]) as server:
+    with Server(default_binary()) as server:
         yield server
 
 

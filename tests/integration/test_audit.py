@@ -87,9 +87,8 @@ class World:
 
 
 @pytest.fixture
-def world(database_url: str, tmp_path: Path) -> Iterator[World]:
-    migrate(database_url)
-    world = World(database_url, tmp_path)
+def world(migrated_url: str, tmp_path: Path) -> Iterator[World]:
+    world = World(migrated_url, tmp_path)
     yield world
     world.close()
 

@@ -17,7 +17,7 @@ from headgate.errors import StoreError
 from headgate.stores.urls import open_async_store, open_store
 from tests.integration.limiters import AnyLimiter, Awaited, Open, calm
 from tests.proxy import Proxy, no_delay
-from tests.servers import Server, binaries
+from tests.servers import Server, default_binary
 from tests.topologies import halt, resume
 from tests.waiting import until
 
@@ -157,7 +157,7 @@ def test_connections_that_are_answered_meanwhile_are_kept(proxy: Proxy) -> None:
 
 
 def test_a_server_that_is_loading_is_a_fault_that_heals(open_limiter: Open, tmp_path: Path) -> None:
-    binary = binaries()[min(binaries())]
+    binary = default_binary()
     options = ("--dir", str(tmp_path), "--enable-debug-command", "yes")
     slow = ("--key-load-delay", "3000", "--loading-process-events-interval-bytes", "1024")
     with Server(binary, options) as server, server.client() as client:

@@ -140,19 +140,23 @@ def test_what_the_issue_wants_watched_has_an_alert() -> None:
     }
 
 
+@pytest.mark.extended
 def test_promtool_accepts_rules_and_configuration(promtool: str) -> None:
     assert "14 rules found" in run(promtool, "check", "rules", ALERTS)
     run(promtool, "check", "config", ROOT / "deploy/prometheus/prometheus.yml")
 
 
+@pytest.mark.extended
 def test_alerts_fire_when_they_should_and_not_before(promtool: str) -> None:
     assert "SUCCESS" in run(promtool, "test", "rules", ROOT / "deploy/prometheus/alerts_test.yml")
 
 
+@pytest.mark.extended
 def test_promtool_has_nothing_to_say_against_the_page(promtool: str, page: str) -> None:
     run(promtool, "check", "metrics", text=page)
 
 
+@pytest.mark.extended
 def test_the_dashboards_expressions_are_promql(promtool: str, tmp_path: Path) -> None:
     rules = [
         {"record": f"panel:{number}", "expr": expression.replace("$__rate_interval", "1m")}

@@ -10,6 +10,7 @@ import pytest
 
 from headgate import Limiter, Rule
 from tests.integration.limiters import ALGORITHMS, Open, calm
+from tests.kinds import each_kind
 from tests.servers import Server, binaries, free_port
 
 LONG = "x" * 1_000_000
@@ -135,7 +136,7 @@ def test_idempotency_keys_may_be_awkward_too(redis_url: str, name: str) -> None:
         assert (limiter.peek("alice").remaining, limiter.peek("bob").remaining) == (9, 9)
 
 
-@pytest.mark.parametrize("kind", sorted(binaries()))
+@pytest.mark.parametrize("kind", each_kind())
 def test_the_limits_of_one_subject_share_a_slot(kind: str) -> None:
     """As a cluster's own server reckons it; so they can be decided in one atomic step there."""
     rules = [Rule(id=f"{name}}}{{", quota=calm(10, name)) for name in ALGORITHMS]

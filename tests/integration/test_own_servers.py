@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import BUS, PORTS, Server, binaries, free_port
-from tests.topologies import Cluster, topology_binary
+from tests.servers import BUS, PORTS, Server, default_binary, free_port
+from tests.topologies import Cluster
 
 EPHEMERAL = 32_768  # from here on, the system gives ports to clients
 
 
 def test_a_server_that_does_not_start_leaves_nothing_behind(tmp_path: Path) -> None:
-    server = Server(next(iter(binaries().values())), ("--no-such-option", "yes"), disk=str(tmp_path))
+    server = Server(default_binary(), ("--no-such-option", "yes"), disk=str(tmp_path))
     with pytest.raises(RuntimeError, match=f"did not start on port {server.port}"), server:
         pass
     assert not server.running
@@ -26,7 +26,7 @@ def test_a_cluster_of_which_one_does_not_start_leaves_nobody_running(
 ) -> None:
     monkeypatch.setattr("tests.topologies.MEMORY", str(tmp_path / "none"))
     cluster = Cluster()
-    cluster.masters[-1] = Server(topology_binary(), ("--no-such-option", "yes"))
+    cluster.masters[-1] = Server(default_binary(), ("--no-such-option", "yes"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(RuntimeError, match="did not start"), cluster:
         pass

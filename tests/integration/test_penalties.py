@@ -19,6 +19,7 @@ from headgate.stores.redis import script
 from headgate.stores.redis.sync import RedisStore
 from headgate.testing import FakeClock
 from tests.conftest import TIMEOUT
+from tests.kinds import each_kind
 from tests.servers import Server, binaries
 
 START: Final = 1_700_000_040  # the first moment of a minute
@@ -31,7 +32,7 @@ def clock() -> FakeClock:
     return FakeClock(START)
 
 
-@pytest.fixture(scope="module", params=["memory", *sorted(binaries())])
+@pytest.fixture(scope="module", params=["memory", *each_kind()])
 def any_server(request: pytest.FixtureRequest) -> Iterator[Server | None]:
     """No server for the memory store, and each kind that is at hand, in turn."""
     if request.param == "memory":

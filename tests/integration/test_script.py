@@ -15,6 +15,7 @@ from headgate import AsyncLimiter, Limiter
 from tests.integration.limiters import ALGORITHMS, Open, calm
 from tests.servers import Server, binaries
 
+pytestmark = pytest.mark.every_server
 LIMIT = 1_000
 
 

@@ -12,8 +12,8 @@ import pytest
 from headgate import AsyncLimiter, Limiter
 from tests.integration.limiters import Open, calm
 from tests.integration.load import BY_STORE, Load
-from tests.servers import Server, free_port
-from tests.topologies import SERVICE, Sentinel, SentinelTrio, kill, topology_binary
+from tests.servers import Server, default_binary, free_port
+from tests.topologies import SERVICE, Sentinel, SentinelTrio, kill
 from tests.waiting import until
 
 LIMIT = 1_000_000
@@ -117,13 +117,13 @@ def test_no_sentinel_at_all_is_a_fault_like_any_other(open_limiter: Open) -> Non
 
 def test_servers_and_sentinels_have_users_and_passwords_of_their_own() -> None:
     acl = ("--user", "gate", "on", ">right", "~rl:*", "+@all", "--requirepass", "master")
-    with Server(topology_binary(), acl) as server:
+    with Server(default_binary(), acl) as server:
         settings = (
             f"sentinel auth-pass {SERVICE} master",
             "requirepass watch",
             "user watcher on >watch ~* &* +@all",
         )
-        with Sentinel(topology_binary(), master_port=server.port, settings=settings) as sentinel:
+        with Sentinel(default_binary(), master_port=server.port, settings=settings) as sentinel:
             hosts = f"127.0.0.1:{sentinel.port}"
             own = "sentinel_username=watcher&sentinel_password=watch"
             url = f"redis+sentinel://gate:right@{hosts}/{SERVICE}/0?timeout=5&{own}"

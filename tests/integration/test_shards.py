@@ -18,6 +18,7 @@ from tests.integration.hammer import rules_of
 from tests.integration.limiters import Open, calm, calm_window
 from tests.integration.test_store_observer import Noted
 from tests.integration.workers import Workers
+from tests.kinds import each_kind
 from tests.servers import Server, binaries
 from tests.topologies import Cluster, kill
 
@@ -41,7 +42,7 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture(scope="module", params=[*sorted(binaries()), "cluster"])
+@pytest.fixture(scope="module", params=[*each_kind(), "cluster"])
 def servers(request: pytest.FixtureRequest) -> Iterator[Server | Cluster]:
     """Each kind of server at hand, and a cluster of three."""
     if request.param == "cluster":

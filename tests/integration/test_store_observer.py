@@ -11,6 +11,7 @@ from headgate import AsyncLimiter, Limiter
 from headgate.errors import StoreError
 from headgate.stores.urls import open_async_store, open_store
 from headgate.telemetry.meter import Meter
+from tests.kinds import each_kind
 from tests.servers import Server, binaries, free_port
 
 
@@ -86,7 +87,7 @@ def test_a_server_that_does_not_answer_is_a_timeout(run: Any, own_server: Server
 
 
 @both
-@pytest.mark.parametrize("kind", sorted(binaries()))
+@pytest.mark.parametrize("kind", each_kind())
 def test_a_server_without_memory_is_full_and_opens_no_breaker(run: Any, kind: str) -> None:
     with Server(binaries()[kind]) as server, server.client() as client:
         client.config_set("maxmemory", 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,9 +14,9 @@ import pytest
 from headgate.stores.redis.wire import STALE
 from tests.certificates import Authority
 from tests.integration.limiters import Open, calm
-from tests.servers import Server
+from tests.servers import Server, default_binary
 from tests.tls import TlsProxy
-from tests.topologies import SERVICE, Cluster, Sentinel, topology_binary
+from tests.topologies import SERVICE, Cluster, Sentinel
 from tests.waiting import until
 
 MANY = 1_000_000
@@ -37,7 +38,7 @@ def context(authority: Authority) -> ssl.SSLContext:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with Server(topology_binary()) as server:
+    with Server(default_binary()) as server:
         admit_user(server)
         yield server
 
@@ -77,6 +78,24 @@ def test_whoever_is_not_trusted_is_not_asked(
         assert limiter.check("alice").reason == "fail_closed"
     with server.client() as client:
         assert client.dbsize() == 0
+
+
+def test_an_authority_without_key_usage_works_or_the_log_says_how_to_mend_it(
+    server: Server, open_limiter: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path, key_usage=False)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.certified("server"))
+    with TlsProxy(server.port, context) as proxy:
+        url = f"rediss://{WRITTEN}127.0.0.1:{proxy.port}/0?ssl_ca_certs={authority.file}&timeout=10"
+        limiter = open_limiter(calm(MANY), store=url, failure_mode="closed")
+        reason = limiter.check("alice").reason
+    if sys.version_info < (3, 13):
+        assert reason == "within_limit"
+    else:
+        assert reason == "fail_closed"
+        assert "issue the certificate of the authority (CA) again" in caplog.text
+        assert "keyUsage = critical, keyCertSign, cRLSign" in caplog.text
 
 
 def test_certificates_are_read_once_for_all_connections(
@@ -121,7 +140,7 @@ def test_sentinel_over_tls(
 ) -> None:
     with (
         TlsProxy(server.port, context) as proxy,
-        Sentinel(topology_binary(), master_port=proxy.port) as sentinel,
+        Sentinel(default_binary(), master_port=proxy.port) as sentinel,
         TlsProxy(sentinel.port, context) as before_sentinel,
     ):
         if of_sentinels == "in the clear":

@@ -1,6 +1,6 @@
 """How hard the property tests try, and the stores that they try it on.
 
-`pytest tests/property --hypothesis-profile=thorough` runs twenty times the examples.
+The profile `headgate` is for `make test`; `--all` (`make test-all`) selects `thorough`, with five times the examples.
 """
 
 from __future__ import annotations
@@ -15,23 +15,22 @@ from headgate.stores.redis.sync import RedisStore
 from headgate.testing import FakeClock
 from tests.conftest import TIMEOUT
 from tests.property.world import World
-from tests.servers import Server, binaries
+from tests.servers import Server, default_binary
 
 SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)  # a busy machine is no fault of the test
-settings.register_profile("headgate", deadline=None, max_examples=100, suppress_health_check=SLOW)
-settings.register_profile("thorough", deadline=None, max_examples=2_000, suppress_health_check=SLOW)
+settings.register_profile("headgate", deadline=None, max_examples=40, suppress_health_check=SLOW)
+settings.register_profile("thorough", deadline=None, max_examples=200, suppress_health_check=SLOW)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("--hypothesis-profile"):
-        settings.load_profile("headgate")
+        settings.load_profile("thorough" if config.getoption("--all") else "headgate")
 
 
 @pytest.fixture(scope="session")
 def one_server() -> Iterator[Server]:
-    """One kind of server, for what is too long to be run on each."""
-    found = binaries()
-    with Server(found.get("redis") or next(iter(found.values()))) as server:
+    """A server of the default kind: property tests are too long to run on each."""
+    with Server(default_binary()) as server:
         yield server
 
 

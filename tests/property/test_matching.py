@@ -152,10 +152,11 @@ def found(snapshot: Snapshot, facts: Mapping[str, str]) -> set[str]:
     return {rule.id for rule in snapshot.plan(facts, CLOCK).rules}
 
 
-def test_the_trie_and_a_naive_matcher_agree_on_10_000_random_rules_and_requests() -> None:
+def test_the_trie_and_a_naive_matcher_agree_on_random_rules_and_requests(thorough: bool) -> None:
     chance = random.Random(20_240_607)
+    batches = 100 if thorough else 25
     matched = 0
-    for batch in range(100):
+    for batch in range(batches):
         rules = [random_rule(chance, 100 * batch + number) for number in range(100)]
         snapshot = snapshot_of(rules)
         for _ in range(100):
@@ -163,12 +164,12 @@ def test_the_trie_and_a_naive_matcher_agree_on_10_000_random_rules_and_requests(
             expected = naive(rules, facts)
             assert found(snapshot, facts) == set(expected), facts
             matched += len(expected)
-    assert matched > 30_000  # else the words do not meet, and this proves nothing
+    assert matched > 300 * batches  # else the words do not meet, and this proves nothing
 
 
-def test_they_agree_on_10_000_rules_in_one_snapshot() -> None:
+def test_they_agree_on_many_rules_in_one_snapshot(thorough: bool) -> None:
     chance = random.Random(7)
-    rules = [random_rule(chance, number) for number in range(10_000)]
+    rules = [random_rule(chance, number) for number in range(10_000 if thorough else 3_000)]
     snapshot = snapshot_of(rules)
     for _ in range(60):
         facts = random_facts(chance)

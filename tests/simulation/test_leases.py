@@ -14,11 +14,11 @@ import pytest
 from headgate.core.quota import Quota
 from tests.simulation.world import Admission, World, excess
 
-SEEDS = os.environ.get("HEADGATE_SIMULATION_SEEDS", "200")
+SEEDS = os.environ.get("HEADGATE_SIMULATION_SEEDS")
 
 
-def seeds() -> Iterator[int]:
-    first, _, last = SEEDS.rpartition("-")
+def seeds(thorough: bool) -> Iterator[int]:
+    first, _, last = (SEEDS or ("200" if thorough else "60")).rpartition("-")
     return iter(range(int(first or 1), int(last) + 1))
 
 
@@ -43,10 +43,10 @@ def faults_of(world: World) -> list[str]:
     return faults
 
 
-def test_no_seed_lets_in_too_much() -> None:
+def test_no_seed_lets_in_too_much(thorough: bool) -> None:
     counted: Counter[str] = Counter()
     bad = {}
-    for seed in seeds():
+    for seed in seeds(thorough):
         world = World(seed)
         world.run()
         counted += world.counted

@@ -71,7 +71,7 @@ class Spool:
         self.backlog = 0  # events that are not known to be in the database
         self.dropped = 0  # events that were in segments that had to go
         self.damaged = 0  # lines that could not be read
-        self.run = f"{time.time_ns() // 1_000_000:012x}{os.urandom(2).hex()}"
+        self.run = f"{time.time_ns() // 1_000:014x}{os.urandom(1).hex()}"  # sorts by age
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._own = directory / self.run
         new = directory / f"{NEW}{self.run}"

@@ -18,6 +18,7 @@ from headgate.cli import REFUSED
 from headgate.cli.output import Fault
 from headgate.errors import Problem
 from headgate.settings import Address, ClientSettings, variable
+from headgate.tls_advice import advise
 
 if TYPE_CHECKING:
     import httpx
@@ -259,7 +260,8 @@ def _explained(error: httpx.TransportError, server: str) -> str:
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
             return (
-                f"{server}: its certificate is not trusted: {cause.verify_message}; --ca names a file of those to trust"
+                f"{server}: its certificate is not trusted: {advise(cause.verify_message)}; "
+                "--ca names a file of those to trust"
             )
         if isinstance(cause, ssl.SSLError):
             return f"{server}: no TLS connection can be made: {cause.reason or cause}"

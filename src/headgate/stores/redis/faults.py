@@ -20,6 +20,7 @@ from redis.exceptions import (
 from redis.exceptions import TimeoutError as RedisTimeout
 
 from headgate.errors import StoreError, StoreFull, StoreTimeout, StoreUnavailable
+from headgate.tls_advice import advise
 
 FAULTS: Final = (RedisError, OSError)
 
@@ -62,7 +63,7 @@ def fault(error: Exception, timeout: float, *, sent: bool = True) -> StoreError:
     elif isinstance(error, ResponseError) and _FULL in str(error):
         known = StoreFull(f"Redis has no memory left: {error}")
     else:
-        known = StoreUnavailable(f"Redis failed: {error}", sent=sent and not isinstance(error, _NOT_EXECUTED))
+        known = StoreUnavailable(advise(f"Redis failed: {error}"), sent=sent and not isinstance(error, _NOT_EXECUTED))
     known.__cause__ = error
     return known
 

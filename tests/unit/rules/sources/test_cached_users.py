@@ -15,6 +15,7 @@ from headgate.rules import User
 from headgate.rules.directory import UNKNOWN
 from headgate.rules.sources.users import RETRY_SECONDS, CachedDirectory
 from headgate.testing import FakeClock
+from tests.waiting import until
 
 PATIENCE = 10.0  # seconds: much longer than anything here takes
 
@@ -131,8 +132,8 @@ def test_those_who_ask_for_one_user_at_once_share_one_query(directory: CachedDir
     with ThreadPoolExecutor(20) as threads:
         answers = [threads.submit(directory.find, "alice") for _ in range(20)]
         assert table.entered.wait(PATIENCE)
-        while threads._work_queue.qsize():
-            pass
+        waiters = directory._waited_for["alice"]._condition._waiters  # type: ignore[attr-defined]
+        until(lambda: len(waiters) == 20, "twenty threads that wait")
         table.open.set()
         assert [answer.result() for answer in answers] == [ALICE] * 20
     assert table.asked == [{"alice"}]
