@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import pickle
 from collections.abc import Callable
 from functools import partial
@@ -157,7 +158,7 @@ def test_an_async_function_under_either_limiter(limiter: Limiter, async_limiter:
 
     for each in (limiter, async_limiter):
         decorated = each.limit("1/minute", key=lambda number: number)(double)
-        assert asyncio.iscoroutinefunction(decorated)
+        assert inspect.iscoroutinefunction(decorated)
         assert (decorated.__name__, decorated.__doc__) == ("double", "Doubles.")
         *answers, refused = asyncio.run(main(decorated))
         assert answers == [2, 4, 6]
