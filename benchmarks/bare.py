@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 from headgate import Quota
-from headgate.core.key import key, space
+from headgate.core.key import DEFAULT_PREFIX, key, space
 from headgate.stores.redis import script
 from headgate.stores.redis.slots import SLOTS, slot_of_key
 from tests.servers import Server
@@ -93,7 +93,7 @@ def _calls(
 
 
 def _command(keys: list[str], quota: Quota, *, mixed: bool) -> script.Command:
-    return script.encode_checks(quota, keys, [1] * len(keys), None, mixed=mixed)
+    return script.encode_checks(quota, keys, [1] * len(keys), None, DEFAULT_PREFIX, mixed=mixed)
 
 
 def _read(call: Call) -> None:

@@ -22,9 +22,11 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
+from headgate.core.key import checked_prefix
 from headgate.errors import InvalidSettings
 from headgate.regions import Member, Region
 from headgate.rules import fields
+from headgate.stores.parts import with_prefix
 from headgate.stores.urls import SCHEMES, check_url
 
 PREFIX: Final = "HEADGATE_"
@@ -136,10 +138,14 @@ class RegionSettings(BaseModel):
     term: Duration | None = None
     floor: float = 0.05
 
-    def region(self) -> Region:
-        """Raises `ValueError`."""
+    def region(self, store_prefix: str | None = None) -> Region:
+        """Stores of other regions have `store_prefix`, unless their URLs say otherwise. Raises `ValueError`."""
         members = [
-            Member(one.name, None if one.store is None else one.store.get_secret_value(), one.weight)
+            Member(
+                one.name,
+                None if one.store is None else with_prefix(one.store.get_secret_value(), store_prefix),
+                one.weight,
+            )
             for one in self.members
         ]
         return Region(
@@ -153,6 +159,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     store: Annotated[SecretStr, BeforeValidator(_store)] | None = None  # None: memory, or what workers can share
+    store_prefix: Annotated[str, AfterValidator(checked_prefix)] | None = None  # None: what the store's URL says, or rl
     database_url: Annotated[SecretStr, BeforeValidator(_database)] | None = None  # None: SQLite in data_dir
     rules: ExistingFile | None = None  # then the only source of rules
     http_address: Listen = Address("127.0.0.1", 8080)
@@ -183,15 +190,22 @@ class Settings(BaseModel):
 
     @property
     def store_url(self) -> str:
-        """The URL of the store. It may hold a password.
+        """The URL of the store, with the prefix of its keys. It may hold a password.
 
         Without one, a single process counts in its memory, and several in a server of their own in `data_dir`.
         """
         if self.store is not None:
-            return self.store.get_secret_value()
-        if self.workers == 1:
-            return "memory://"
-        return f"embedded://{quote(str(self.data_dir.absolute() / 'counters'))}"
+            url = self.store.get_secret_value()
+        elif self.workers == 1:
+            url = "memory://"
+        else:
+            url = f"embedded://{quote(str(self.data_dir.absolute() / 'counters'))}"
+        return with_prefix(url, self.store_prefix)
+
+    @property
+    def own_region(self) -> Region | None:
+        """Which of the regions this is; None: there is only this one. Raises `ValueError`."""
+        return None if self.region is None else self.region.region(self.store_prefix)
 
     @property
     def secrets(self) -> list[str]:
@@ -384,7 +398,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         yield f"{_both('tls_client_ca')} is set without {_both('tls_certificate')} and {_both('tls_key')}"
     if settings.region is not None:
         try:
-            settings.region.region()
+            _ = settings.own_region
         except ValueError as error:
             yield f"region: {error}"
         if settings.in_memory or settings.embedded:

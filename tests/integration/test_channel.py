@@ -12,7 +12,7 @@ from tests.servers import Server
 from tests.topologies import Cluster, SentinelTrio, kill
 from tests.waiting import until
 
-NAME = "headgate:test"
+NAME = "test"
 
 
 class Node:
@@ -83,5 +83,5 @@ def test_it_goes_on_when_a_server_of_several_dies(caplog: pytest.LogCaptureFixtu
 
 def has_listeners(server: Server) -> bool:
     with server.client() as client:
-        ((_, count),) = client.pubsub_numsub(NAME)
+        ((_, count),) = client.pubsub_numsub(f"rl:{NAME}")
         return bool(count)

@@ -214,7 +214,7 @@ def test_a_key_that_makes_no_sense_fails_its_own_check_and_no_other(
     """Written by another program, or by another version of this one. The others of its call are decided."""
     store = store_of(own_server, timeout=10)
     limiter = open_limiter(calm(LIMIT, algorithm), store=store, failure_mode="closed")
-    key = f"rl:user:{{alice}}:default:{algorithm}"
+    key = f"rl:user:{{alice}}:default/default:{algorithm}"
     with own_server.client() as client:
         for command in (("SET", key, "garbage"), ("HSET", key, "of", "another type")):
             client.flushall()

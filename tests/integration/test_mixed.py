@@ -63,7 +63,7 @@ def test_it_decides_as_the_plain_script_does(redis_server: Server, redis_url: st
             now_us += chance.choice((0, 1, SECOND // 3, 2 * SECOND, 11 * SECOND, -SECOND))
             drawn = [(f"user-{chance.randrange(4)}", chance.choice((1, turn % 3 + 1))) for _ in range(6)]
             plain, mixed = (
-                client.execute_command(*script.whole(encode(groups_of(rule, quota, drawn), now_us)))
+                client.execute_command(*script.whole(encode(groups_of(rule, quota, drawn), now_us, "rl")))
                 for encode, rule in ((script.encode, "plain"), (script.encode_mixed, "mixed"))
             )
             assert plain == mixed, f"turn {turn}"

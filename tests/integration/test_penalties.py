@@ -436,7 +436,7 @@ def test_eight_tasks_at_once_count_every_violation_once(redis_server: Server, re
 def test_off_they_cost_nothing(redis_server: Server, redis_url: str, clock: FakeClock) -> None:
     quota = Quota(2, 60, algorithm="fixed_window")
     check = Check("search", space("user", "search", "fixed_window"), "alice", quota)
-    command = script.encode([Group((check,))], None)
+    command = script.encode([Group((check,))], None, "rl")
     assert command[2:] == (1, "rl:user:{alice}:search:fixed_window", "", 2, 60_000_000, 2, 1)
     text = script.whole(command)[1]
     assert isinstance(text, str)

@@ -146,7 +146,7 @@ def test_no_key_is_left_for_ever_whatever_is_done(redis_server: Server, redis_ur
         assert NO_TTL not in found.values()
         for user in "abcd":
             for status in limiter.peek(user=user, tenant="x").limits:
-                key = key_of(rules, status.rule, user, "x")
+                key = "rl:" + key_of(rules, status.rule, user, "x")
                 if status.reset_after > 1:  # else it may be gone, and rightly so
                     assert cast("int", client.pttl(key)) >= status.reset_after * 1_000 - 1_000
     store.close()

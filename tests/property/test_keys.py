@@ -14,7 +14,7 @@ from tests.property.strategies import SIX, examples
 
 SAFE = re.compile(r"[A-Za-z0-9_.~@%-]{1,128}")
 HASHED = re.compile(r"#[0-9a-f]{64}")
-KEY = re.compile(r"rl:([^:{}*]+):\{([^:{}*]+)\}:([^:{}*]+):([a-z_]+)")
+KEY = re.compile(r"([^:{}*]+):\{([^:{}*]+)\}:([^:{}*]+):([a-z_]+)")
 
 
 def texts() -> st.SearchStrategy[str]:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core.check import Check, Group, Idempotency, Result
-from headgate.core.key import space
+from headgate.core.key import DEFAULT_PREFIX, space
 from headgate.core.quota import BUCKETS, WINDOWS, Quota
 from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
 from headgate.stores.redis import script
@@ -53,7 +53,7 @@ class OneServer:
     def take(self, step: Step, fate: Fate) -> Any:
         if fate == "unsent":
             return StoreUnavailable("refused", sent=False)
-        command = step.command or script.encode(step.groups, NOW_US)
+        command = step.command or script.encode(step.groups, NOW_US, DEFAULT_PREFIX)
         reply = self.node.ask(Parcel(command), monotonic() + 10)
         assert not isinstance(reply, Exception), reply
         if fate == "lost":

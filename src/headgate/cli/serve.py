@@ -51,6 +51,14 @@ def serve(
         Path | None,
         typer.Option(metavar="FILE", help="The same in a file: others cannot see it there.", rich_help_panel=WHAT),
     ] = None,
+    store_prefix: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="What all keys in the store begin with: programs that share a Redis have one each. (default: rl)",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
     database_url: Annotated[
         str | None,
         typer.Option(

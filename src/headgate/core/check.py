@@ -37,7 +37,7 @@ class Check(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The text of the key, as Redis sees it."""
+        """The text of the key, as Redis sees it behind the store's prefix."""
         return key(self.space, self.subject)
 
 

@@ -172,7 +172,7 @@ class RouteLimit:
         sibling = known.get((name, place))
         if sibling is None:
             rules = self._rules(name, place, limiter.snapshot.failure_mode)
-            sibling = known[name, place] = limiter.sibling(rules)
+            sibling = known[name, place] = limiter.sibling(rules, name=rules[0].id)
         return sibling
 
     def _rules(self, name: str, place: int, failure_mode: FailureMode | None) -> list[Rule]:

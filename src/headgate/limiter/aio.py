@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 from headgate.core.check import Group, Result
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
+from headgate.core.key import qualified
 from headgate.core.quota import MAX_INT, Quota
 from headgate.core.reservation import Settlement, checked_id, given_back, ttl_us, whole_cost
 from headgate.errors import InvalidCheck, RateLimited, StoreError
@@ -21,7 +22,7 @@ from headgate.limiter.batch import Ask, Part, ask_together, decide_here, ways
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
 from headgate.limiter.engine import Engine
-from headgate.limiter.given import Rules
+from headgate.limiter.given import Rules, own_limits
 from headgate.limiter.leasing import AsyncLeasing
 from headgate.limiter.lookup import look_up, look_up_all
 from headgate.limiter.pulse import AsyncPulse
@@ -346,7 +347,8 @@ class AsyncLimiter:
     def sibling(self, rules: Rules, *, name: str = "default") -> AsyncLimiter:
         """See `Limiter.sibling`."""
         engine = self._engine
-        mode = engine.fallback.mode
+        rules, mode = own_limits(rules, engine.name, name), engine.fallback.mode
+        name = qualified(engine.name, name)
         limiter = AsyncLimiter(rules, store=self._here, clock=engine.clock, name=name, failure_mode=mode)
         if self._pulse is not None and limiter._pulse is not None:
             self._pulse.siblings.add(limiter._pulse)

@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from headgate.core.clock import Clock
 from headgate.core.quota import Quota, duration_text
 from headgate.errors import InvalidRule
 from headgate.rules.holder import Source
-from headgate.rules.rule import Rule
+from headgate.rules.rule import Rule, made_by
 from headgate.rules.snapshot import Snapshot
 
-Rules = str | Quota | Iterable[Rule] | Path | Snapshot | Source
+
+class OwnLimits(NamedTuple):
+    """Limits that a limiter makes itself: of a route, a decorated function, a notation. Its name is in their keys."""
+
+    rules: list[Rule]
+    by_subject: bool  # whether every check must have a subject, and is counted by it alone
+
+
+Rules = str | Quota | Iterable[Rule] | Path | Snapshot | Source | OwnLimits
 DATABASES: Final = ("sqlite://", "postgresql://", "postgres://")
 
 
@@ -38,18 +46,39 @@ def opened(rules: str | Path, *, watch: bool, clock: Clock) -> Source:
 
 
 def rules_of(rules: Rules, name: str) -> tuple[list[Rule], bool]:
-    """The rules that a limiter was given, and whether it counts by a subject that every check must have."""
-    if isinstance(rules, Quota):
-        return [Rule(id=name, quota=rules)], True
-    if isinstance(rules, str):
-        quotas = Quota.parse_all(rules)
-        if len(quotas) == 1:
-            return [Rule(id=name, quota=quotas[0])], True
-        return [Rule(id=rule_id, quota=quota) for rule_id, quota in _named(name, quotas)], True
+    """The rules of the limiter of this name, and whether it counts by a subject that every check must have."""
+    if isinstance(rules, OwnLimits):
+        return rules
+    if isinstance(rules, str | Quota):
+        return OwnLimits([made_by(name, rule) for rule in _rules_of_notation(rules, name)], by_subject=True)
+    return _listed(rules), False
+
+
+def own_limits(rules: Rules, limiter: str, name: str) -> Rules:
+    """What a limiter gives a sibling called `name`: limits of its own, which have the limiter's name in their keys.
+
+    A snapshot, a source, a file and a database stay what they are: their rules count where they always do.
+    """
+    if isinstance(rules, Snapshot | Source | OwnLimits) or is_elsewhere(rules):
+        return rules
+    by_subject = isinstance(rules, str | Quota)
+    listed = _rules_of_notation(rules, name) if isinstance(rules, str | Quota) else _listed(rules)
+    return OwnLimits([made_by(limiter, rule) for rule in listed], by_subject)
+
+
+def _rules_of_notation(quota: str | Quota, name: str) -> list[Rule]:
+    quotas = [quota] if isinstance(quota, Quota) else Quota.parse_all(quota)
+    if len(quotas) == 1:
+        return [Rule(id=name, quota=quotas[0])]
+    return [Rule(id=rule_id, quota=one) for rule_id, one in _named(name, quotas)]
+
+
+def _listed(rules: Rules) -> list[Rule]:
     if isinstance(rules, Iterable):
-        listed = list(rules)
-        if all(isinstance(rule, Rule) for rule in listed):
-            return listed, False
+        given = list(rules)
+        listed = [rule for rule in given if isinstance(rule, Rule)]
+        if len(listed) == len(given):
+            return listed
     raise InvalidRule(f"rules: must be a notation like '100/minute', a Quota, a list of Rule or a file, got {rules!r}")
 
 

@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, Self, TypeVar, cast
 from headgate.core.check import Group
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
+from headgate.core.key import qualified
 from headgate.core.quota import MAX_INT, Quota
 from headgate.core.reservation import Settlement, checked_id, given_back, ttl_us, whole_cost
 from headgate.errors import RateLimited, StoreError
@@ -18,7 +19,7 @@ from headgate.limiter.asked import Asked, Request, Subject
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
 from headgate.limiter.engine import Engine
-from headgate.limiter.given import Rules
+from headgate.limiter.given import Rules, own_limits
 from headgate.limiter.leasing import Leasing
 from headgate.limiter.pulse import Pulse
 from headgate.limiter.reservation import (
@@ -294,10 +295,14 @@ class Limiter:
     def sibling(self, rules: Rules, *, name: str = "default") -> Limiter:
         """A limiter with other rules, and otherwise like this one: the same store, clock and failure mode.
 
+        A notation, a `Quota` and a list of `Rule` make limits of this limiter's own: they count under its name and
+        theirs. A `Snapshot` and rules from elsewhere count where they do in any limiter.
+
         It need not be closed, as the store is not its own. Its limits are this region's alone.
         """
         engine = self._engine
-        mode = engine.fallback.mode
+        rules, mode = own_limits(rules, engine.name, name), engine.fallback.mode
+        name = qualified(engine.name, name)
         limiter = Limiter(rules, store=self._here, clock=engine.clock, name=name, failure_mode=mode)
         if self._pulse is not None and limiter._pulse is not None:
             self._pulse.siblings.add(limiter._pulse)

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 from headgate.core.check import Check
 from headgate.core.clock import Clock
-from headgate.core.key import space
 from headgate.core.quota import Quota, duration_text
 from headgate.rules.directory import UNKNOWN, Directory, Listed, Unknown
 from headgate.rules.exemptions import Exempt, Exemption
@@ -214,7 +213,7 @@ def _overriding(user: User, rules: Mapping[str, Rule]) -> dict[str, _Overriding]
         quota = override.applied_to(rule.quota)
         where = rule.space
         if quota.window_us != rule.quota.window_us:
-            where = space(rule.dimension, rule.id, f"{quota.algorithm}:{duration_text(quota.window_us)}")
+            where = f"{rule.space}:{duration_text(quota.window_us)}"
         worked_out[rule.id] = _Overriding(override.expires_us, where, quota_in_force(rule, quota))
     return worked_out
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Literal, NamedTuple, get_args
@@ -116,6 +117,13 @@ class Rule:
     def conditions(self) -> int:
         """How many things other than the endpoint a request must fit: breaks ties of equal patterns."""
         return bool(self.methods) + bool(self.tiers) + len(self.match)
+
+
+def made_by(limiter: str, rule: Rule) -> Rule:
+    """Return `rule` as a limit that the limiter of this name makes itself: its keys have the limiter's name."""
+    own = copy(rule)
+    object.__setattr__(own, "space", space(rule.dimension, rule.id, rule.quota.algorithm, limiter=limiter))
+    return own
 
 
 def _shards_misfit(rule: Rule) -> Iterator[str]:

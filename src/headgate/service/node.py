@@ -92,8 +92,7 @@ class Node:
         if self.tracing is not None:
             self.meter = _traced_meter(self.tracing, self.source.holder)
         self._store = _store(self.settings, self.meter)
-        region = self.settings.region
-        self.limiter = AsyncLimiter(self.source, store=self._store, region=None if region is None else region.region())
+        self.limiter = AsyncLimiter(self.source, store=self._store, region=self.settings.own_region)
         self.plane = DataPlane(self.limiter, meter=self.meter, recorder=self.auditor)
         self.auditor.start()
         if isinstance(self._store, AsyncBeatingStore):
@@ -108,7 +107,7 @@ class Node:
             database=self.source.status if isinstance(self.source, DatabaseSource) else None,
             audit=self.auditor.status,
             leases=self.limiter.leases,
-            regions=None if region is None else self.limiter.regions,
+            regions=None if self.settings.region is None else self.limiter.regions,
         )
 
     async def close(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
+
+from headgate.core.key import checked_prefix
 
 
 def parts_of(url: str) -> SplitResult:
@@ -15,6 +17,22 @@ def parts_of(url: str) -> SplitResult:
     if "#" in url or (to_host and "@" in parts.path + parts.query):
         raise ValueError(_told("a / ? # or @ is in the wrong place"))
     return parts
+
+
+def read_prefix(value: str) -> str:
+    """The option `prefix`: what all keys and channels of a store begin with. Raises `ValueError`."""
+    try:
+        return checked_prefix(value)
+    except ValueError as error:
+        raise ValueError(f"store URL: prefix: {error}") from None
+
+
+def with_prefix(url: str, prefix: str | None) -> str:
+    """The URL with a prefix, unless it has one of its own."""
+    options = parse_qsl(urlsplit(url).query, keep_blank_values=True)
+    if prefix is None or any(name == "prefix" for name, _ in options):
+        return url
+    return f"{url}{'&' if '?' in url else '?'}prefix={prefix}"
 
 
 def _told(what: str) -> str:

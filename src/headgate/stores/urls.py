@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 from headgate.core.clock import Clock
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
 from headgate.stores.observer import StoreObserver
-from headgate.stores.parts import parts_of
+from headgate.stores.parts import parts_of, read_prefix
 from headgate.stores.protocol import AsyncStore, Store
 
 REDIS = (
@@ -84,9 +84,12 @@ def _scheme(url: str) -> str:
 def _open_memory(url: str, clock: Clock | None) -> MemoryStore:
     options: dict[str, int] = {}
     for name, value in parse_qsl(parts_of(url).query, keep_blank_values=True):
-        if name != "max_keys" or not value.isdecimal():
-            raise ValueError(f"store URL: {name}={value!r}: memory:// knows max_keys=<whole number> only")
-        options[name] = int(value)
+        if name == "prefix":  # which means nothing to a store that nobody shares
+            read_prefix(value)
+        elif name == "max_keys" and value.isdecimal():
+            options[name] = int(value)
+        else:
+            raise ValueError(f"store URL: {name}={value!r}: memory:// knows max_keys=<whole number> and prefix only")
     return MemoryStore(clock=clock, **options)
 
 

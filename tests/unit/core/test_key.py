@@ -13,7 +13,7 @@ from headgate.core.quota import Quota
 
 def test_the_key_of_a_check() -> None:
     check = Check("search-free", space("user", "search-free", "gcra"), "alice", Quota(5, 1, algorithm="gcra"))
-    assert check.key == "rl:user:{alice}:search-free:gcra"
+    assert check.key == "user:{alice}:search-free:gcra"
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_everything_that_escape_writes_is_safe() -> None:
 
 
 def test_dimension_and_rule_are_escaped_too() -> None:
-    assert key(space("user+endpoint", "a:b{*}", "gcra"), "alice") == "rl:user%2Bendpoint:{alice}:a%3Ab%7B%2A%7D:gcra"
+    assert key(space("user+endpoint", "a:b{*}", "gcra"), "alice") == "user%2Bendpoint:{alice}:a%3Ab%7B%2A%7D:gcra"
 
 
 def test_joined_subjects_do_not_blur() -> None:

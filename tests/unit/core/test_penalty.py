@@ -58,7 +58,7 @@ def test_shadows_and_looks_do_not_bind() -> None:
 
 
 def test_keys_have_the_client_as_hash_tag_and_do_not_collide() -> None:
-    assert penalty_keys("user", "alice") == ("rl:penalty:{alice}:user:block", "rl:penalty:{alice}:user:violations")
+    assert penalty_keys("user", "alice") == ("penalty:{alice}:user:block", "penalty:{alice}:user:violations")
     names = ["", "a", "a}", "{a", "a:user", "%", "é", "x" * 200]
     keys = {key for fact in ("user", "ip", "api_key") for name in names for key in penalty_keys(fact, name)}
     assert len(keys) == 2 * 3 * len(names)

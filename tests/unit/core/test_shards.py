@@ -44,11 +44,11 @@ def test_an_override_may_be_too_small_for_all_shards() -> None:
 def test_keys_of_shards_are_nobody_elses_and_in_slots_of_their_own() -> None:
     spaces = [one.space for one in checks_of(check(), 4)]
     assert [key(one, "alice") for one in spaces] == [
-        f"rl:user:{{alice{mark}}}:r:fixed_window" for mark in ("", "#1", "#2", "#3")
+        f"user:{{alice{mark}}}:r:fixed_window" for mark in ("", "#1", "#2", "#3")
     ]
-    assert key(SPACE, "alice#1") == "rl:user:{alice%231}:r:fixed_window"
+    assert key(SPACE, "alice#1") == "user:{alice%231}:r:fixed_window"
     hashed = key(shard_space(SPACE, 1), "x" * 200)
-    assert hashed.startswith("rl:user:{#")
+    assert hashed.startswith("user:{#")
     assert "#1}" in hashed
     slots = [slot_of_check(one) for one in checks_of(check(), 4)]
     assert slots == [slot_of_key(one.key) for one in checks_of(check(), 4)]

@@ -259,7 +259,7 @@ def test_a_key_sees_what_dependencies_before_it_have_found_out() -> None:
 
 def test_the_store_is_that_of_the_limiter_the_app_or_the_middleware() -> None:
     def remaining(store: MemoryStore, rule: str) -> int:
-        looking = AsyncLimiter([Rule(id=rule, quota="5/day")], store=store)
+        looking = AsyncLimiter([], store=store).sibling("5/day", name=rule)
         return asyncio.run(looking.peek("ip:192.0.2.1")).remaining
 
     stores = [MemoryStore() for _ in range(3)]

@@ -36,7 +36,7 @@ POLL_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = (0.1, 0.2, 0.3, 0.5)  # before the next try to listen again; the last one repeats
 CLOSE_SECONDS: Final = 1.0  # that closing waits for a database that is being asked
 MAX_FORGOTTEN: Final = 1_000  # users that changed at once; when more did, all are looked up again
-CHANNEL: Final = "headgate:rules"  # of Redis
+CHANNEL: Final = "rules"  # of Redis, behind the store's prefix
 SEEDED_BY: Final = "headgate"  # in the change log
 
 log = logging.getLogger("headgate")

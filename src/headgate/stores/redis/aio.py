@@ -160,7 +160,7 @@ class AsyncRedisStore:
         """The short way for requests that are alike. On a cluster, each is somewhere else: there is none."""
         if self._only is None:
             return None
-        return AlikeCalls(pattern, self._only, self.exhausted, self._now_us)
+        return AlikeCalls(pattern, self._only, self.exhausted, self._now_us, self._options.prefix)
 
     async def refund(self, charges: Sequence[Charge]) -> None:
         try:

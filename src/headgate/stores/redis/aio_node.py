@@ -236,7 +236,7 @@ class AsyncNode:
             call.timer = self._loop.call_at(batch.earliest, self._watch, call)
         try:
             now_us = self._now_us()
-            call.parcels = [load.parcel(now_us) for load in call.loads]
+            call.parcels = [load.parcel(now_us, self._options.prefix) for load in call.loads]
             wire = self._take()
             if wire is not None:
                 self._send(call, wire)

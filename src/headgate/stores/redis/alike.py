@@ -20,9 +20,10 @@ class AlikeCalls:
     """An `AsyncAlike`. `now_us` is the time to send along, or None: the server's own."""
 
     def __init__(
-        self, pattern: Pattern, node: AsyncNode, exhausted: Exhausted, now_us: Callable[[], int | None]
+        self, pattern: Pattern, node: AsyncNode, exhausted: Exhausted, now_us: Callable[[], int | None], prefix: str
     ) -> None:
         checks, owns = pattern
+        self._prefix = prefix
         self._node = node
         self._exhausted = exhausted
         self._now_us = now_us
@@ -34,7 +35,7 @@ class AlikeCalls:
             for check, own in zip(checks, owns, strict=True)
         ]
         self._plain = len(checks) == 1 and owns[0] and checks[0].enforced
-        request = script.Request()
+        request = script.Request(prefix)
         request.add(Group(checks))
         self._digest = request.command(None)[1]
         self._quotas, self._arguments = request.quotas(), request.arguments
@@ -70,12 +71,13 @@ class AlikeCalls:
     def _command(self, names: Sequence[Name]) -> script.Command:
         now_us = self._now_us()
         now: script.Argument = "" if now_us is None else now_us
+        single = names if len(self._parts) == 1 else [key for name in names for key in name]
+        keys = [f"{self._prefix}:{key}" for key in single]
         if self._plain:
             quota, cost, _ = self._terms[0]
-            head, tail = script.frame(quota, len(names))
-            return (*head, *names, now, *tail, cost)  # type: ignore[arg-type]  # of one check, they are texts
-        keys = names if len(self._parts) == 1 else [key for name in names for key in name]
-        return ("EVALSHA", self._digest, len(keys), *keys, now, *self._quotas, *(self._arguments * len(names)))  # type: ignore[arg-type]
+            head, tail = script.frame(quota, len(keys))
+            return (*head, *keys, now, *tail, cost)
+        return ("EVALSHA", self._digest, len(keys), *keys, now, *self._quotas, *(self._arguments * len(names)))
 
     def _known(self, names: Sequence[Name]) -> dict[int, Result]:
         """By place: what is known to be refused."""

@@ -28,14 +28,17 @@ log = logging.getLogger("headgate")
 
 
 class Channel:
-    """Says and hears words. `heard` is called, in a thread of the channel's, after each word, and whenever it may
-    have missed some: it must not raise."""
+    """Says and hears words, on the channel `<prefix of the URL>:<name>`.
+
+    `heard` is called, in a thread of the channel's, after each word, and whenever it may have missed some: it must not
+    raise.
+    """
 
     def __init__(self, url: str, name: str, heard: Callable[[], None]) -> None:
         target = read_url(url)
         self._speaking, self._listening = _End(target), _End(target)
         self._several = target.topology != "single"
-        self._name = name
+        self._name = f"{target.options.prefix}:{name}"
         self._heard = heard
         self._failing = False
         self._stop = Event()

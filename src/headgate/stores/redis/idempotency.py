@@ -19,8 +19,8 @@ CLAIMED, ANSWERED, BUSY, CONFLICT = 0, 1, 2, -1
 MARGIN_US: Final = 1_000_000
 
 
-def encode_claim(key: Idempotency, token: str, timeout: float, now_us: int | None) -> script.Command:
-    return _command(key, now_us, "claim", token, round(timeout * 1_000_000) + MARGIN_US)
+def encode_claim(key: Idempotency, token: str, timeout: float, now_us: int | None, prefix: str) -> script.Command:
+    return _command(prefix, key, now_us, "claim", token, round(timeout * 1_000_000) + MARGIN_US)
 
 
 def decode_claim(reply: Sequence[Any]) -> tuple[int, Result | None]:
@@ -28,16 +28,18 @@ def decode_claim(reply: Sequence[Any]) -> tuple[int, Result | None]:
     return reply[0], _read(reply[1]) if reply[0] == ANSWERED else None
 
 
-def encode_keep(key: Idempotency, token: str, result: Result, now_us: int | None) -> script.Command:
-    return _command(key, now_us, "keep", token, result.now_us, _write(result))
+def encode_keep(key: Idempotency, token: str, result: Result, now_us: int | None, prefix: str) -> script.Command:
+    return _command(prefix, key, now_us, "keep", token, result.now_us, _write(result))
 
 
-def encode_drop(key: Idempotency, token: str, now_us: int | None) -> script.Command:
-    return _command(key, now_us, "drop", token)
+def encode_drop(key: Idempotency, token: str, now_us: int | None, prefix: str) -> script.Command:
+    return _command(prefix, key, now_us, "drop", token)
 
 
-def _command(key: Idempotency, now_us: int | None, verb: str, *arguments: script.Argument) -> script.Command:
-    head = ("EVALSHA", _sha(), 1, script.idempotency_key(key.name), "" if now_us is None else now_us)
+def _command(
+    prefix: str, key: Idempotency, now_us: int | None, verb: str, *arguments: script.Argument
+) -> script.Command:
+    head = ("EVALSHA", _sha(), 1, script.idempotency_key(key.name, prefix), "" if now_us is None else now_us)
     return (*head, verb, key.fingerprint, *arguments)
 
 

@@ -19,8 +19,9 @@ SLACK_MS: Final = 3_600_000  # a clock of the caller's own may run slower than t
 _FIXED, _SLIDING = 24, 32  # bytes of a state: see the twins, and save2 and save3 in prelude.lua
 
 
-def encode_read(names: Sequence[str], now_us: int | None) -> script.Command:
-    return ("EVALSHA", _sha(), len(names), *names, "" if now_us is None else now_us, "read")
+def encode_read(names: Sequence[str], now_us: int | None, prefix: str) -> script.Command:
+    keys = [f"{prefix}:{name}" for name in names]
+    return ("EVALSHA", _sha(), len(keys), *keys, "" if now_us is None else now_us, "read")
 
 
 def decode_read(reply: Sequence[Any]) -> list[Page]:
@@ -29,20 +30,20 @@ def decode_read(reply: Sequence[Any]) -> list[Page]:
     return [Page(now_us, None if text is None else text.decode()) for text in reply[1:]]
 
 
-def encode_swap(swaps: Sequence[Swap], now_us: int | None) -> script.Command:
+def encode_swap(swaps: Sequence[Swap], now_us: int | None, prefix: str) -> script.Command:
     arguments: list[script.Argument] = ["" if now_us is None else now_us, "swap"]
     slack = 0 if now_us is None else SLACK_MS
     for swap in swaps:
         arguments += (swap.before or "", swap.after, -(-swap.ttl_us // 1_000) + slack)
-    return ("EVALSHA", _sha(), len(swaps), *(swap.name for swap in swaps), *arguments)
+    return ("EVALSHA", _sha(), len(swaps), *(f"{prefix}:{swap.name}" for swap in swaps), *arguments)
 
 
 def decode_swap(reply: Sequence[Any]) -> list[bool]:
     return [one == 1 for one in reply]
 
 
-def encode_counts(checks: Sequence[Check]) -> script.Command:
-    return ("MGET", *(check.key for check in checks))
+def encode_counts(checks: Sequence[Check], prefix: str) -> script.Command:
+    return ("MGET", *(f"{prefix}:{check.key}" for check in checks))
 
 
 def decode_counts(checks: Sequence[Check], reply: Sequence[Any]) -> list[Counted | None]:

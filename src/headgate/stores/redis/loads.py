@@ -45,7 +45,7 @@ class Waiting(NamedTuple):
     slot: int = NO_SLOT  # on a cluster
     size: int = 0  # groups that the command decides; 1: the check
     quota: Quota | None = None  # the check's; None: it is no check
-    key: str = ""
+    key: str = ""  # the check's, without the store's prefix
     cost: int = 0
     asking: bool = False  # the server is about to take the slot over
     alone: bool = False  # not to be in one command with others
@@ -73,17 +73,17 @@ class Load(NamedTuple):
     groups: list[Group]  # if not
     mixed: bool = False  # they are of several slots
 
-    def parcel(self, now_us: int | None) -> Parcel:
+    def parcel(self, now_us: int | None, prefix: str) -> Parcel:
         first = self.waiting[0]
         asking = first.asking
         if first.command is not None:
             return Parcel(first.command, asking)
         if self.quota is not None:
             keys, costs = [one.key for one in self.waiting], [one.cost for one in self.waiting]
-            return Parcel(script.encode_checks(self.quota, keys, costs, now_us, mixed=self.mixed), asking)
+            return Parcel(script.encode_checks(self.quota, keys, costs, now_us, prefix, mixed=self.mixed), asking)
         if self.mixed:
-            return Parcel(script.encode_mixed(self.groups, now_us))
-        return Parcel(script.encode(self.groups, now_us), asking)
+            return Parcel(script.encode_mixed(self.groups, now_us, prefix))
+        return Parcel(script.encode(self.groups, now_us, prefix), asking)
 
 
 def loads_of(batch: Batch, *, mix: bool) -> list[Load]:

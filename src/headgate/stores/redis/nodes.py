@@ -11,9 +11,10 @@ from headgate.core.share import Standing
 from headgate.stores.redis import script
 
 
-def encode_beat(name: str, node: str, ttl_us: int, now_us: int | None) -> script.Command:
+def encode_beat(name: str, node: str, ttl_us: int, now_us: int | None, prefix: str) -> script.Command:
     """`nodes.lua` documents the arguments and the reply."""
-    return ("EVALSHA", _sha(), 1, f"rl:nodes:{{{escape(name)}}}", "" if now_us is None else now_us, node, ttl_us)
+    key = f"{prefix}:nodes:{{{escape(name)}}}"
+    return ("EVALSHA", _sha(), 1, key, "" if now_us is None else now_us, node, ttl_us)
 
 
 def decode_beat(reply: Sequence[int]) -> Standing:

@@ -8,12 +8,13 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 from redis.connection import Connection, SSLConnection, parse_url
 from redis.exceptions import RedisError
 
+from headgate.core.key import DEFAULT_PREFIX
 from headgate.stores.breaker import PROBE_SECONDS
-from headgate.stores.parts import parts_of
+from headgate.stores.parts import parts_of, read_prefix
 from headgate.stores.redis.faults import Address
 from headgate.stores.redis.tls import Tls
 
-OWN: Final = ("timeout", "max_batch", "max_in_flight", "probe_every", "remember")
+OWN: Final = ("timeout", "max_batch", "max_in_flight", "probe_every", "remember")  # numbers
 WHOLE: Final = ("max_batch", "max_in_flight")
 # Of redis-py's connections: how long to wait is `timeout`'s matter, nothing is sent twice, and the rest are no texts.
 REFUSED: Final = ("socket_timeout", "socket_connect_timeout", "retry", "retry_on_timeout", "retry_on_error")
@@ -31,6 +32,7 @@ class Options(NamedTuple):
     max_in_flight: int = 4  # calls, and so connections, at a time of an async store to each server
     probe_every: float = PROBE_SECONDS  # how often a server that fails is tried, at most
     remember: float | None = None  # seconds for which a refusal is given again without a call, at most; None: one
+    prefix: str = DEFAULT_PREFIX  # what every key and channel begins with
 
     def remember_us(self, *, own_time: bool) -> int:
         """The same in microseconds. `own_time`: the store has a clock of its own, on which time may stand still."""
@@ -76,6 +78,8 @@ def read_url(url: str) -> Target:
     for name, value in parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)):
         if name in OWN:
             own[name] = _number(name, value, whole=name in WHOLE, zero=name == "remember")
+        elif name == "prefix":
+            own[name] = read_prefix(value)
         elif name in SENTINEL_OPTIONS and topology == "sentinel":
             of_sentinels[name] = value
         elif name in REFUSED or name.startswith(("ssl_validate_ocsp", "ssl_ocsp_")):

@@ -58,6 +58,7 @@ class Plans:
 
     def __init__(self, options: Options, now_us: Callable[[], int | None], *, slotted: bool) -> None:
         self._options = options
+        self._prefix = options.prefix
         self._now_us = now_us
         self._slotted = slotted
 
@@ -104,31 +105,31 @@ class Plans:
     def refund(self, charges: Sequence[Charge]) -> Plan[None]:
         now_us = self._now_us()
         yield from _all(
-            Step(slot, command=script.encode_refund(some, now_us))
+            Step(slot, command=script.encode_refund(some, now_us, self._prefix))
             for slot, some in self._by_slot(charges, lambda charge: slot_of_check(charge.check))
         )
 
     def reset(self, checks: Sequence[Check], clients: Sequence[Client]) -> Plan[None]:
         steps = [
-            Step(slot, command=script.encode_reset(some, () if self._slotted else clients))
+            Step(slot, command=script.encode_reset(some, () if self._slotted else clients, self._prefix))
             for slot, some in self._by_slot(checks, slot_of_check)
         ]
         if clients and (self._slotted or not steps):
             steps += (
-                Step(slot, command=script.encode_reset((), some))
+                Step(slot, command=script.encode_reset((), some, self._prefix))
                 for slot, some in self._by_slot(clients, slot_of_client)
             )
         yield from _all(steps)
 
     def hold(self, reservation_id: str, record: str, ttl_us: int) -> Plan[None]:
-        yield from self._one(reservations.encode_hold(reservation_id, record, ttl_us, self._now_us()))
+        yield from self._one(reservations.encode_hold(reservation_id, record, ttl_us, self._now_us(), self._prefix))
 
     def claim(self, reservation_id: str) -> Plan[Claim | None]:
-        reply = yield from self._one(reservations.encode_claim(reservation_id, self._now_us()))
+        reply = yield from self._one(reservations.encode_claim(reservation_id, self._now_us(), self._prefix))
         return reservations.decode_claim(reply)
 
     def expire(self) -> Plan[Expired]:
-        reply = yield from self._one(reservations.encode_expire(self._now_us()))
+        reply = yield from self._one(reservations.encode_expire(self._now_us(), self._prefix))
         return reservations.decode_expire(reply)
 
     def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check]) -> Plan[None]:
@@ -138,23 +139,25 @@ class Plans:
         for slot, some in self._by_slot(changes, lambda one: slot_of_check(_check_of(one))):
             back = [one for one in some if isinstance(one, Charge)]
             more = [one for one in some if isinstance(one, Check)]
-            steps.append(Step(slot, command=reservations.encode_adjust(back, more, now_us)))
+            steps.append(Step(slot, command=reservations.encode_adjust(back, more, now_us, self._prefix)))
         yield from _all(steps)
 
     def beat(self, name: str, node: str, ttl_us: int) -> Plan[Standing]:
-        command = nodes.encode_beat(name, node, ttl_us, self._now_us())
+        command = nodes.encode_beat(name, node, ttl_us, self._now_us(), self._prefix)
         (answer,) = yield [Step(slot_of(name) if self._slotted else 0, command=command)]
         return nodes.decode_beat(_raised(answer))
 
     def counts(self, checks: Sequence[Check]) -> Plan[list[Counted | None]]:
-        return self._each(checks, slot_of_check, ledger.encode_counts, ledger.decode_counts)
+        return self._each(
+            checks, slot_of_check, lambda some: ledger.encode_counts(some, self._prefix), ledger.decode_counts
+        )
 
     def read(self, names: Sequence[str]) -> Plan[list[Page]]:
         now_us = self._now_us()
         return self._each(
             names,
             slot_of_key,
-            lambda some: ledger.encode_read(some, now_us),
+            lambda some: ledger.encode_read(some, now_us, self._prefix),
             lambda _, reply: ledger.decode_read(reply),
         )
 
@@ -163,7 +166,7 @@ class Plans:
         return self._each(
             swaps,
             lambda swap: slot_of_key(swap.name),
-            lambda some: ledger.encode_swap(some, now_us),
+            lambda some: ledger.encode_swap(some, now_us, self._prefix),
             lambda _, reply: ledger.decode_swap(reply),
         )
 
@@ -237,7 +240,7 @@ class Plans:
         slot, token, timeout = slot_of(key.name), token_hex(8), self._options.timeout
         pause = 0.0
         while True:
-            claim = idempotency.encode_claim(key, token, timeout, self._now_us())
+            claim = idempotency.encode_claim(key, token, timeout, self._now_us(), self._prefix)
             (answer,) = yield [Step(slot, command=claim, pause=pause)]
             if isinstance(answer, StoreError):
                 return answer
@@ -251,9 +254,9 @@ class Plans:
             pause = BUSY_SECONDS
         decided = yield from self._decide(plain)
         if isinstance(decided, Result):
-            last = idempotency.encode_keep(key, token, decided, self._now_us())
+            last = idempotency.encode_keep(key, token, decided, self._now_us(), self._prefix)
         elif isinstance(decided, StoreUnavailable) and not decided.sent:  # nothing stands: it can be tried again
-            last = idempotency.encode_drop(key, token, self._now_us())
+            last = idempotency.encode_drop(key, token, self._now_us(), self._prefix)
         else:
             return decided
         yield [Step(slot, command=last, closing=True)]  # if it fails, a repetition is decided anew
@@ -310,7 +313,7 @@ class Plans:
         check = binding(group.checks, outcomes)
         if group.penalty is not None and before and check is not None:  # else the refusal was the client's own part's
             slot = slot_of_client(group.penalty.client)
-            command = script.encode_violation(group.penalty, check, self._now_us())
+            command = script.encode_violation(group.penalty, check, self._now_us(), self._prefix)
             (reply,) = yield [Step(slot, command=command, closing=True)]
             block = None if isinstance(reply, StoreError) else script.decode_violation(reply)
         return Result(refused.now_us, outcomes, block)
@@ -322,10 +325,10 @@ class Plans:
         for part, result in zip(parts, decided, strict=False):
             charges = _charges(part, result)
             if look:
-                command = script.encode_undo(charges, Group(part.group.checks, peek=True), now_us)
+                command = script.encode_undo(charges, Group(part.group.checks, peek=True), now_us, self._prefix)
                 steps.append(Step(part.slot, command=command, closing=True))
             elif charges:
-                steps.append(Step(part.slot, command=script.encode_refund(charges, now_us), closing=True))
+                steps.append(Step(part.slot, command=script.encode_refund(charges, now_us, self._prefix), closing=True))
         return steps
 
 

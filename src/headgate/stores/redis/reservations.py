@@ -16,23 +16,23 @@ from headgate.core.reservation import Claim, Expired, Status
 from headgate.stores.redis import script
 
 # One hash tag, and so one slot, for all: they are looked after together.
-KEYS: Final = ("rl:{reservations}:open", "rl:{reservations}:late", "rl:{reservations}:records")
+KEYS: Final = ("{reservations}:open", "{reservations}:late", "{reservations}:records")
 
 
-def encode_hold(name: str, record: str, ttl_us: int, now_us: int | None) -> script.Command:
-    return _command(now_us, "hold", name, record, ttl_us)
+def encode_hold(name: str, record: str, ttl_us: int, now_us: int | None, prefix: str) -> script.Command:
+    return _command(prefix, now_us, "hold", name, record, ttl_us)
 
 
-def encode_claim(name: str, now_us: int | None) -> script.Command:
-    return _command(now_us, "claim", name)
+def encode_claim(name: str, now_us: int | None, prefix: str) -> script.Command:
+    return _command(prefix, now_us, "claim", name)
 
 
 def decode_claim(reply: Sequence[Any]) -> Claim | None:
     return Claim(reply[0].decode(), Status(reply[1])) if reply else None
 
 
-def encode_expire(now_us: int | None) -> script.Command:
-    return _command(now_us, "expire")
+def encode_expire(now_us: int | None, prefix: str) -> script.Command:
+    return _command(prefix, now_us, "expire")
 
 
 def decode_expire(reply: Sequence[Any]) -> Expired:
@@ -40,20 +40,24 @@ def decode_expire(reply: Sequence[Any]) -> Expired:
     return Expired(tuple(record.decode() for record in records), None if next_us < 0 else next_us)
 
 
-def encode_adjust(refunds: Sequence[Charge], surcharges: Sequence[Check], now_us: int | None) -> script.Command:
+def encode_adjust(
+    refunds: Sequence[Charge], surcharges: Sequence[Check], now_us: int | None, prefix: str
+) -> script.Command:
     """The command that undoes `refunds`, and charges `surcharges` whether they fit or not."""
     keys: list[script.Argument] = []
     arguments: list[script.Argument] = ["" if now_us is None else now_us]
     for check, at_us, reset_us in (*refunds, *(Charge(check, -1) for check in surcharges)):
         quota = check.quota
-        keys += (check.key, f"{check.key}:refunds")
+        key = f"{prefix}:{check.key}"
+        keys += (key, f"{key}:refunds")
         arguments += (quota.algorithm, quota.limit, quota.window_us, quota.burst, check.cost, at_us, reset_us)
     names = {charge.check.quota.algorithm for charge in refunds} | {check.quota.algorithm for check in surcharges}
     return ("EVALSHA", _adjust_sha(tuple(sorted(names))), len(keys), *keys, *arguments)
 
 
-def _command(now_us: int | None, verb: str, *arguments: script.Argument) -> script.Command:
-    return ("EVALSHA", _sha(), len(KEYS), *KEYS, "" if now_us is None else now_us, verb, *arguments)
+def _command(prefix: str, now_us: int | None, verb: str, *arguments: script.Argument) -> script.Command:
+    keys = [f"{prefix}:{key}" for key in KEYS]
+    return ("EVALSHA", _sha(), len(keys), *keys, "" if now_us is None else now_us, verb, *arguments)
 
 
 @cache

@@ -1,6 +1,7 @@
 """The script: assembled from the algorithms' Lua twins, fed and read here. Pure; no I/O.
 
-`check.lua` documents the arguments and the reply that `encode` and `decode` write and read.
+`check.lua` documents the arguments and the reply that `encode` and `decode` write and read. Functions that encode
+a command take the store's `prefix`, which goes before each of its keys.
 """
 
 from __future__ import annotations
@@ -72,9 +73,10 @@ def packed(command: Command) -> bytes:
 class Request:
     """Groups on their way to the script: keys and arguments, with each quota sent once."""
 
-    __slots__ = ("_penalty", "_quotas", "arguments", "keys")
+    __slots__ = ("_penalty", "_prefix", "_quotas", "arguments", "keys")
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
         self.keys: list[Argument] = []
         self.arguments: list[Argument] = []
         self._penalty = False
@@ -87,12 +89,12 @@ class Request:
         if idempotency is not None and not peek:
             arguments.append(header + CHARGE_ONCE)
             arguments.append(idempotency.fingerprint)
-            self.keys.append(idempotency_key(idempotency.name))
+            self.keys.append(idempotency_key(idempotency.name, self._prefix))
         else:
             arguments.append(header + (PEEK if peek else CHARGE))
         if penalty is not None:
             self._penalty = True
-            self.keys += penalty_keys(*penalty.client)
+            self._add_client(penalty.client)
             arguments.append(_terms_text(penalty.terms))
             arguments += [check.rule for check in checks]
         for check in checks:
@@ -105,15 +107,18 @@ class Request:
 
     def add_violation(self, penalty: Penalty, check: Check) -> None:
         self._penalty = True
-        self.keys += penalty_keys(*penalty.client)
+        self._add_client(penalty.client)
         self.arguments += (VIOLATION, _terms_text(penalty.terms), check.quota.window_us, check.rule)
+
+    def _add_client(self, client: Client) -> None:
+        self.keys += (f"{self._prefix}:{key}" for key in penalty_keys(*client))
 
     def _add_check(self, check: Check) -> None:
         _, space, subject, quota, cost, enforced, _, _ = check
         known = self._quotas.get(id(quota))
         if known is None:
             known = self._quotas[id(quota)] = (len(self._quotas) + 1, quota)
-        self.keys.append(key(space, subject))
+        self.keys.append(f"{self._prefix}:{key(space, subject)}")
         self.arguments.append(known[0] if enforced else -known[0])
         self.arguments.append(cost)
 
@@ -133,19 +138,19 @@ class Request:
         return told
 
 
-def encode(groups: Sequence[Group], now_us: int | None) -> Command:
+def encode(groups: Sequence[Group], now_us: int | None, prefix: str) -> Command:
     """The command that decides `groups`, in order."""
-    return _encode_plain(groups, now_us) or _encode_groups(groups, now_us)
+    return _encode_plain(groups, now_us, prefix) or _encode_groups(groups, now_us, prefix)
 
 
-def _encode_groups(groups: Sequence[Group], now_us: int | None) -> Command:
-    request = Request()
+def _encode_groups(groups: Sequence[Group], now_us: int | None, prefix: str) -> Command:
+    request = Request(prefix)
     for group in groups:
         request.add(group)
     return request.command(now_us)
 
 
-def _encode_plain(groups: Sequence[Group], now_us: int | None) -> Command | None:
+def _encode_plain(groups: Sequence[Group], now_us: int | None, prefix: str) -> Command | None:
     """The same, shorter, if all are under one quota and nothing is special about any of them; else None."""
     keys: list[str] = []
     costs: list[int] = []
@@ -158,17 +163,18 @@ def _encode_plain(groups: Sequence[Group], now_us: int | None) -> Command | None
             return None
         keys.append(key(space, subject))
         costs.append(cost)
-    return None if shared is None else encode_checks(shared, keys, costs, now_us)
+    return None if shared is None else encode_checks(shared, keys, costs, now_us, prefix)
 
 
 def encode_checks(
-    quota: Quota, keys: Sequence[str], costs: Sequence[int], now_us: int | None, *, mixed: bool = False
+    quota: Quota, keys: Sequence[str], costs: Sequence[int], now_us: int | None, prefix: str, *, mixed: bool = False
 ) -> Command:
-    """The command that decides checks under one quota, each by itself.
+    """The command that decides checks under one quota, each by itself. `keys` are without the prefix.
 
     `mixed`: they are of several slots, and some may be elsewhere. The algorithm must be one of `MIXED`.
     """
     now: Argument = "" if now_us is None else now_us
+    keys = [f"{prefix}:{key}" for key in keys]
     cost = costs[0] if costs.count(costs[0]) == len(costs) else None
     if mixed:
         start = ("EVALSHA", sha((quota.algorithm,), "mixed"), 1, keys[0], now, *terms(quota))
@@ -186,11 +192,11 @@ def mixable(group: Group) -> Quota | None:
     return quota if enforced and quota.algorithm in MIXED else None
 
 
-def encode_mixed(groups: Sequence[Group], now_us: int | None) -> Command:
+def encode_mixed(groups: Sequence[Group], now_us: int | None, prefix: str) -> Command:
     """The command that decides `groups` of several slots, all `mixable` and of one quota. Some may be elsewhere."""
     checks = [group.checks[0] for group in groups]
     keys, costs = [check.key for check in checks], [check.cost for check in checks]
-    return encode_checks(checks[0].quota, keys, costs, now_us, mixed=True)
+    return encode_checks(checks[0].quota, keys, costs, now_us, prefix, mixed=True)
 
 
 def frame(quota: Quota, count: int = 1) -> tuple[Command, Command]:
@@ -204,7 +210,7 @@ def terms(quota: Quota) -> Command:
 
 
 def packer(quota: Quota) -> Callable[[str, Argument, int], bytes]:
-    """Packs the command that decides one check, of key, now or empty, and cost; all else is packed once."""
+    """Packs the command that decides one check, of key with prefix, now or empty, and cost; all else is packed once."""
     head, tail = frame(quota)
     start, middle = f"*{len(head) + len(tail) + 3}\r\n{_packed(*head)}", _packed(*tail)
     one = _packed(1)
@@ -222,26 +228,26 @@ def _packed(*arguments: Argument) -> str:
     return "".join(f"${len(text)}\r\n{text}\r\n" for text in map(str, arguments))
 
 
-def encode_refund(charges: Sequence[Charge], now_us: int | None) -> Command:
+def encode_refund(charges: Sequence[Charge], now_us: int | None, prefix: str) -> Command:
     """The command that undoes `charges`."""
-    request = Request()
+    request = Request(prefix)
     for charge in charges:
         request.add_refund(charge)
     return request.command(now_us)
 
 
-def encode_undo(charges: Sequence[Charge], look: Group, now_us: int | None) -> Command:
+def encode_undo(charges: Sequence[Charge], look: Group, now_us: int | None, prefix: str) -> Command:
     """The command that undoes `charges` and then looks at `look`, a peek; `decode([look], …)` reads the reply."""
-    request = Request()
+    request = Request(prefix)
     for charge in charges:
         request.add_refund(charge)
     request.add(look)
     return request.command(now_us)
 
 
-def encode_violation(penalty: Penalty, check: Check, now_us: int | None) -> Command:
+def encode_violation(penalty: Penalty, check: Check, now_us: int | None, prefix: str) -> Command:
     """The command that counts a refusal by `check`, decided elsewhere, against its client."""
-    request = Request()
+    request = Request(prefix)
     request.add_violation(penalty, check)
     return request.command(now_us)
 
@@ -251,9 +257,11 @@ def decode_violation(reply: Sequence[Any]) -> Block | None:
     return Block(reply[1], reply[2].decode()) if reply[1] else None
 
 
-def encode_reset(checks: Sequence[Check], clients: Sequence[Client]) -> Command:
+def encode_reset(checks: Sequence[Check], clients: Sequence[Client], prefix: str) -> Command:
     """The command that forgets the state of `checks`, and all about `clients`."""
-    return ("DEL", *(check.key for check in checks), *(key for client in clients for key in penalty_keys(*client)))
+    keys = [check.key for check in checks]
+    keys += [key for client in clients for key in penalty_keys(*client)]
+    return ("DEL", *(f"{prefix}:{key}" for key in keys))
 
 
 @lru_cache(maxsize=16)
@@ -296,6 +304,6 @@ def decode(groups: Sequence[Group], reply: Sequence[Any]) -> list[Result | Idemp
     return results
 
 
-def idempotency_key(name: str) -> str:
+def idempotency_key(name: str, prefix: str) -> str:
     """Where the first answer to an idempotency key is kept."""
-    return f"rl:idempotency:{{{escape(name)}}}"
+    return f"{prefix}:idempotency:{{{escape(name)}}}"

@@ -99,7 +99,7 @@ class RedisStore:
         pack, space, templates = script.packer(template.quota), template.space, (told or template,)
         quota, timeout, exhausted = template.quota, self._options.timeout, self.exhausted
         ask = self._ask if self._only is None else self._only.ask
-        remembers = not template.leased
+        remembers, prefix = not template.leased, self._options.prefix
 
         def check(subject: str, cost: int) -> Decision:
             name = key(space, subject)
@@ -111,7 +111,8 @@ class RedisStore:
             sent_us: script.Argument = "" if self._clock is None else self._clock.now_us()
             deadline = monotonic() + timeout
             try:
-                reply = ask(Parcel((*head, name, sent_us, *tail, cost), False, pack(name, sent_us, cost)), deadline)
+                sent = f"{prefix}:{name}"
+                reply = ask(Parcel((*head, sent, sent_us, *tail, cost), False, pack(sent, sent_us, cost)), deadline)
                 if reply.__class__ is not list:
                     if reply is not None:
                         raise _fault_of(reply, timeout)
@@ -285,7 +286,11 @@ class RedisStore:
         return again
 
     def _command(self, step: Step) -> script.Command:
-        return step.command if step.command is not None else script.encode(step.groups, self._now_us())
+        return (
+            step.command
+            if step.command is not None
+            else script.encode(step.groups, self._now_us(), self._options.prefix)
+        )
 
     def _serving(self, slot: int, deadline: float) -> Node | None:
         """Who serves a slot. Waits for the first look."""

@@ -10,7 +10,7 @@ from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
 from headgate.stores.leases.leases import Leases
 
 NOW = 1_700_000_000_000_000
-CHECK = Check("r", "rl:user:{*}:r:gcra", "alice", Quota(1_000_000, 60, algorithm="gcra"))
+CHECK = Check("r", "user:{*}:r:gcra", "alice", Quota(1_000_000, 60, algorithm="gcra"))
 LOST, NEVER_SENT = StoreTimeout("no answer"), StoreUnavailable("left alone", sent=False)
 
 

@@ -18,7 +18,7 @@ def test_slots_are_redis_own() -> None:
         name = key(space("user", "rule", "gcra"), subject)
         slot = key_slot(name.encode())
         assert slot_of(subject) == slot_of_key(name) == slot
-        assert key_slot(idempotency_key(subject).encode()) == slot
+        assert key_slot(idempotency_key(subject, "rl").encode()) == slot
         assert {key_slot(one.encode()) for one in penalty_keys("user", subject)} == {slot}
 
 
