@@ -27,6 +27,7 @@ from headgate.service.sockets import allow_many
 from tests import warm
 from tests.embedded import keeper_pid, lives, server_pid, tcp_sockets
 from tests.postgres import Postgres
+from tests.servers import Server
 from tests.service import COMMAND, Service, environment, running_service, warm_service
 from tests.waiting import until
 
@@ -183,6 +184,34 @@ def test_every_bad_setting_is_named_at_once(tmp_path: Path) -> None:
     assert lines[0].startswith("headgate: --http-address: must be host:port")
     assert "HEADGATE_WORKERS" in lines[1]
     assert "HEADGATE_LOG_LEVEL" in lines[2]
+
+
+def test_services_with_prefixes_of_their_own_share_a_redis_and_nothing_else(
+    tmp_path: Path, redis_server: Server, redis_url: str
+) -> None:
+    places = [tmp_path / name for name in ("a", "b")]
+    for place in places:
+        place.mkdir()
+    with (
+        warm_service(places[0], store=redis_url, store_prefix="shop-a") as one,
+        warm_service(places[1], "--store-prefix", "prod:shop-b", store=redis_url) as other,
+        redis_server.client() as client,
+    ):
+
+        def remaining(service: Service, path: str = "check") -> int:
+            answer = httpx.post(f"{service.url}/v1/{path}", json=ALICE, timeout=LATEST)
+            left: int = answer.json()["remaining"]
+            return left
+
+        assert [remaining(one), remaining(one)] == [99, 98]
+        assert remaining(other) == 99
+        assert httpx.post(f"{one.url}/v1/reset", json=ALICE, headers=one.headers, timeout=LATEST).is_success
+        assert [remaining(one, "peek"), remaining(other, "peek")] == [100, 99]
+        assert remaining(one) == 99
+        assert httpx.get(f"{one.url}/api/v1/rules", headers=one.headers, timeout=LATEST).is_success
+        prefixes = {key.decode().partition(":user:")[0] for key in client.scan_iter() if b":user:" in key}
+        assert prefixes == {"shop-a", "prod:shop-b"}
+        assert all(key.startswith((b"shop-a:", b"prod:shop-b:")) for key in client.scan_iter())
 
 
 def test_a_store_that_makes_no_sense_is_told_before_anything_is_changed(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ VARIANTS = {
         **PLAIN,
         "replicas": "3",
         "rules": "[headgate]",
+        "storePrefix": "prod:shop-a",
         "serviceMonitor.enabled": "true",
         "settings.HEADGATE_LOG_LEVEL": "debug",
         "podAnnotations.team": "api",
@@ -81,6 +82,16 @@ def test_pods_get_settings_that_exist_and_files_that_are_mounted(values: dict[st
     for name, value in settings.items():
         if value.startswith("/"):
             assert any(value.startswith(f"{folder}/") for folder in folders), name
+
+
+def test_releases_can_share_a_redis() -> None:
+    def prefixes(values: dict[str, str]) -> list[str]:
+        (container,) = deployment(values)["containers"]
+        return [one["value"] for one in container["env"] if one["name"] == "HEADGATE_STORE_PREFIX"]
+
+    assert prefixes(PLAIN) == []
+    assert prefixes({**PLAIN, "storePrefix": "shop-a"}) == ["shop-a"]
+    assert "storePrefix" in helm("template", "try", values={**PLAIN, "storePrefix": "a b"}).stderr
 
 
 def test_a_region_is_one_that_the_service_takes(tmp_path: Path) -> None:

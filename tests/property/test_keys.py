@@ -8,11 +8,14 @@ from urllib.parse import unquote
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from headgate.core.key import escape, joined, key, space
+from headgate.core.key import checked_prefix, escape, joined, key, penalty_keys, space
+from headgate.stores.redis.reservations import KEYS as RESERVATIONS
+from headgate.stores.redis.script import idempotency_key
 from headgate.testing.contract import HOSTILE
 from tests.property.strategies import SIX, examples
 
 SAFE = re.compile(r"[A-Za-z0-9_.~@%-]{1,128}")
+PREFIXES = st.lists(st.text("ab-_.", min_size=1, max_size=2), min_size=1, max_size=3).map(":".join)
 HASHED = re.compile(r"#[0-9a-f]{64}")
 KEY = re.compile(r"([^:{}*]+):\{([^:{}*]+)\}:([^:{}*]+):([a-z_]+)")
 
@@ -70,3 +73,28 @@ def test_a_key_tells_dimension_subject_rule_and_algorithm(
     found = KEY.fullmatch(key(space(dimension, rule, algorithm), subject))
     assert found is not None
     assert found.groups() == (escape(dimension), escape(subject), escape(rule), algorithm)
+
+
+@examples(200)
+@given(prefixes=st.tuples(PREFIXES, PREFIXES), names=st.lists(texts(), min_size=4, max_size=4))
+def test_keys_of_two_prefixes_are_never_the_same(prefixes: tuple[str, str], names: list[str]) -> None:
+    """Not even if one prefix begins with the other, and dimensions are called what prefixes end with."""
+    one, other = prefixes
+    assume(one != other)
+
+    def keys(prefix: str, last: str) -> set[str]:
+        dimensions = [*names, *prefixes, last.rpartition(":")[2], "penalty", "nodes", "idempotency"]
+        counts = {key(space(name, rule, "gcra"), "reservations") for name in dimensions for rule in (*names, "open")}
+        others = {*penalty_keys(names[0], names[1]), *RESERVATIONS}
+        return {f"{prefix}:{name}" for name in counts | others} | {idempotency_key(names[2], prefix)}
+
+    assert checked_prefix(one) == one
+    assert not keys(one, other) & keys(other, one)
+
+
+@examples(200)
+@given(limiters=st.tuples(texts(), texts()), limits=st.tuples(texts(), texts()))
+def test_limits_of_limiters_own_never_share_a_key(limiters: tuple[str, str], limits: tuple[str, str]) -> None:
+    made = [space("user", limit, "gcra", limiter=limiter) for limiter, limit in zip(limiters, limits, strict=True)]
+    assert (made[0] == made[1]) == (limiters[0] == limiters[1] and limits[0] == limits[1])
+    assert not {space("user", text, "gcra") for text in (*limiters, *limits)} & set(made)

@@ -56,6 +56,27 @@ def test_flags_win_over_the_environment_over_the_file_over_defaults(tmp_path: Pa
     assert got.http_address.port == 8080
 
 
+def test_the_prefix_of_keys_is_put_into_the_stores_url(tmp_path: Path) -> None:
+    prefix = {"HEADGATE_STORE_PREFIX": "shop-a"}
+    assert settings({**prefix, "HEADGATE_STORE": "redis://r:1/0"}).store_url == "redis://r:1/0?prefix=shop-a"
+    assert settings(prefix, store="redis://r/0?timeout=1").store_url == "redis://r/0?timeout=1&prefix=shop-a"
+    assert settings(prefix, store="redis://r/0", store_prefix="b:c").store_url == "redis://r/0?prefix=b:c"
+    assert settings(prefix, store="redis://r/0?prefix=own").store_url == "redis://r/0?prefix=own"
+    assert settings({}, store="redis://r/0").store_url == "redis://r/0"
+    assert settings(prefix).store_url == "memory://?prefix=shop-a"
+    assert settings(prefix).in_memory
+    workers = settings(prefix, workers=2, data_dir=tmp_path)
+    assert workers.store_url == f"embedded://{tmp_path}/counters?prefix=shop-a"
+    assert workers.embedded
+
+
+def test_a_prefix_that_makes_no_sense_is_refused() -> None:
+    (told,) = problems({"HEADGATE_STORE_PREFIX": "{shop}"})
+    assert told.startswith("HEADGATE_STORE_PREFIX: must be 1 to 64 letters, digits")
+    (told,) = problems({}, store="redis://r/0?prefix=a*")
+    assert "prefix: must be 1 to 64 letters, digits" in told
+
+
 def test_several_workers_share_counters_unless_told_otherwise(tmp_path: Path) -> None:
     got = settings(workers=2, data_dir=tmp_path / "my data")
     assert got.store_url == f"embedded://{tmp_path}/my%20data/counters"
@@ -306,6 +327,16 @@ def test_a_file_says_who_the_regions_are_and_the_environment_which_one_this_is(t
     for got in (settings({"HEADGATE_REGION": "us"}, shared).region, settings({}, shared, region="us").region):
         assert got is not None
         assert got.region().name == "us"
+
+
+def test_stores_of_other_regions_have_the_same_prefix_unless_they_say_otherwise(tmp_path: Path) -> None:
+    config = written(tmp_path / "headgate.toml", REGION)
+    for own, expected in (("", "?prefix=shop-a"), ("?prefix=own", "?prefix=own")):
+        config.write_text(REGION.replace("@us", f"@us{own}"))
+        region = settings({"HEADGATE_STORE_PREFIX": "shop-a"}, config).own_region
+        assert region is not None
+        (other,) = (member.store for member in region.members if member.name == "us")
+        assert str(other).endswith(f"@us{expected}")
 
 
 def test_stores_of_other_regions_are_secrets(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import string
 import pytest
 
 from headgate.core.check import Check
-from headgate.core.key import MAX_ESCAPED, dimension_of, escape, joined, key, space, split
+from headgate.core.key import MAX_ESCAPED, checked_prefix, dimension_of, escape, joined, key, qualified, space, split
 from headgate.core.quota import Quota
 
 
@@ -55,6 +55,25 @@ def test_everything_that_escape_writes_is_safe() -> None:
 
 def test_dimension_and_rule_are_escaped_too() -> None:
     assert key(space("user+endpoint", "a:b{*}", "gcra"), "alice") == "user%2Bendpoint:{alice}:a%3Ab%7B%2A%7D:gcra"
+
+
+def test_a_limit_of_a_limiters_own_has_its_name() -> None:
+    assert space("user", "GET /", "gcra", limiter="shop-a") == "user:{*}:shop-a/GET%20%2F:gcra"
+    assert qualified("a/b", "c") != qualified("a", "b/c")
+    assert dimension_of(space("user+endpoint", "r", "gcra", limiter="a:b")) == "user+endpoint"
+
+
+@pytest.mark.parametrize("prefix", ["rl", "shop-a", "prod:shop_a.2", "a:b:c", "-", "x" * 64])
+def test_prefixes(prefix: str) -> None:
+    assert checked_prefix(prefix) == prefix
+
+
+@pytest.mark.parametrize(
+    "prefix", ["", ":", "a:", ":a", "a::b", "{a}", "a{", "a*", "a b", "a%", "é", "a\n", "x" * 65, "a/b", "٣"]
+)
+def test_what_is_no_prefix(prefix: str) -> None:
+    with pytest.raises(ValueError, match=r"must be 1 to 64 letters, digits, .* got "):
+        checked_prefix(prefix)
 
 
 def test_joined_subjects_do_not_blur() -> None:

@@ -50,6 +50,26 @@ def limiter(rules: Any = (), **options: Any) -> AsyncLimiter:
     return AsyncLimiter(list(rules) if isinstance(rules, tuple) else rules, clock=FakeClock(1_700_000_000), **options)
 
 
+def test_apps_with_limiters_of_different_names_share_a_store_and_no_count() -> None:
+    store = MemoryStore()
+
+    def app(name: str) -> FastAPI:
+        shop = FastAPI()
+        shop.state.headgate = AsyncLimiter([], store=store, name=name)
+
+        @shop.get("/", dependencies=[Depends(limit("2/day"))])
+        def handler() -> None: ...
+
+        return shop
+
+    one, other, same = app("shop-a"), app("shop-b"), app("shop-a")
+    assert statuses(one, "GET /", "GET /", "GET /") == [200, 200, 429]
+    assert statuses(same, "GET /") == [429]
+    assert statuses(other, "GET /", "GET /", "GET /") == [200, 200, 429]
+    (response,) = send(other, "GET /")
+    assert policies(response) == ["GET /"]  # clients are told of the route alone
+
+
 def test_a_route_is_limited_per_client() -> None:
     app = FastAPI()
 

@@ -8,7 +8,7 @@ import pytest
 from redis.connection import SSLConnection
 
 from headgate.stores.redis.options import read_url
-from headgate.stores.urls import open_store
+from headgate.stores.urls import check_url, open_store
 from tests.certificates import Authority
 
 
@@ -20,6 +20,32 @@ def test_a_single_server() -> None:
     assert (target.options.timeout, target.options.probe_every) == (0.2, 5.0)
     wanted = {"username": "gate", "password": "secret", "db": 3, "ssl_check_hostname": True}
     assert wanted.items() <= target.way.arguments.items()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("redis://localhost", "rediss://localhost/1", "unix:///run/valkey.sock"),
+        *("redis+sentinel://one:1,two/main", "redis+cluster://one:1,two:2"),
+    ],
+)
+def test_the_prefix_of_keys(url: str) -> None:
+    assert read_url(url).options.prefix == "rl"
+    assert read_url(f"{url}?prefix=prod:shop-a&timeout=1").options.prefix == "prod:shop-a"
+    with pytest.raises(ValueError, match=r"store URL: prefix: must be 1 to 64 letters, .* got '\{a\}'"):
+        read_url(f"{url}?prefix=%7Ba%7D")
+
+
+@pytest.mark.parametrize("prefix", ["", "a%20b", "%7Ba%7D", "x" * 65])
+@pytest.mark.parametrize("url", ["memory://", "embedded://name", "redis://localhost"])
+def test_a_prefix_that_makes_no_sense_is_refused_by_every_store(url: str, prefix: str) -> None:
+    with pytest.raises(ValueError, match="store URL: prefix: must be 1 to 64 letters"):
+        check_url(f"{url}?prefix={prefix}")
+
+
+@pytest.mark.parametrize("url", ["memory://", "embedded://name", "redis://localhost"])
+def test_every_store_takes_a_prefix(url: str) -> None:
+    check_url(f"{url}?prefix=shop-a")
 
 
 def test_a_socket_is_named_by_its_path() -> None:
