@@ -39,7 +39,8 @@ def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
                 load("rules.toml")
                 continue
             line = text.count("\n", 0, block.start(2))
-            source = block[2].replace("redis://localhost:6379/0", f"{server.url}?{TIMEOUT}")
+            own = f"{server.url}?{TIMEOUT}"
+            source = block[2].replace("redis://localhost:6379/0?", f"{own}&").replace("redis://localhost:6379/0", own)
             # Empty lines in front, so that a traceback shows the line of the page.
             exec(compile("\n" * line + source, str(page), "exec"), namespace)
 
