@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from headgate.core.key import checked_prefix
+
+_AUTHORITY: Final = re.compile(r"(?<=://)[^/?#]*").search  # user, password and hosts
 
 
 def parts_of(url: str) -> SplitResult:
     """Raises `ValueError` where a character stands for itself that ends a part, as generated passwords have them."""
     try:
-        parts = urlsplit(url)
+        parts = _split(url)
     except ValueError:
         raise ValueError(_told("it cannot be read")) from None
     to_host = parts.scheme.partition("+")[0] in ("redis", "rediss")  # others have none, and paths like any
     if "#" in url or (to_host and "@" in parts.path + parts.query):
         raise ValueError(_told("a / ? # or @ is in the wrong place"))
     return parts
+
+
+def _split(url: str) -> SplitResult:
+    """Split a URL that may have several hosts: newer Pythons' `urlsplit` rejects a list with an IPv6 address in it."""
+    authority = _AUTHORITY(url)
+    if authority is None or "," not in authority[0]:
+        return urlsplit(url)
+    return urlsplit(url[: authority.start()] + url[authority.end() :])._replace(netloc=authority[0])
 
 
 def read_prefix(value: str) -> str:
