@@ -14,6 +14,7 @@ import pytest
 
 from headgate import AsyncLimiter, Limiter
 from headgate.errors import StoreError
+from headgate.stores.breaker import GRACE_SECONDS
 from headgate.stores.urls import open_async_store, open_store
 from tests.integration.limiters import AnyLimiter, Awaited, Open, calm
 from tests.proxy import Proxy, no_delay
@@ -75,8 +76,8 @@ def test_a_server_that_does_not_answer_is_left_alone(
         began = time.monotonic()
         assert {limiter.check("alice").reason for _ in range(500)} == {"fail_closed"}
         took = time.monotonic() - began
-        assert told.failures <= 2 + took, "others than the first and the probes have waited"
-        assert told.states[-1] == "open"
+        assert told.failures <= 1 + (GRACE_SECONDS + took) / 0.2, "callers waited after the first second"
+        assert told.states[-1] in ("open", "half_open")
         assert told.nodes == {f"127.0.0.1:{own_server.port}"}
         resume(own_server)
         back = time.monotonic()
@@ -88,71 +89,84 @@ def test_a_server_that_does_not_answer_is_left_alone(
     assert lines == [f"{name}: breaker open (Redis did not answer within 200 ms)", f"{name}: breaker closed"]
 
 
-def test_a_server_that_is_slow_is_left_alone(proxy: Proxy) -> None:
-    """Nothing fails: it is the slowness."""
+def test_a_server_that_is_slow_is_alive(proxy: Proxy) -> None:
+    """Its answers are late for their callers, and tell that it is there: the breaker does not open for long."""
 
     async def main() -> None:
-        store = open_async_store(f"{proxy.url}?timeout=2&max_in_flight=16&max_batch=1", None, observer=told)
+        store = open_async_store(f"{proxy.url}?timeout=0.5&max_batch=1", None, observer=told)
         limiter = AsyncLimiter(QUOTA, store=store, failure_mode="closed")
-        await asyncio.gather(*(limiter.check(f"user-{n}") for n in range(16)))
-        assert told.states == ["closed"]
-        proxy.delay = lambda: 1.7
-        await asyncio.gather(*(limiter.check(f"user-{n}") for n in range(16)))
-        assert told.states == ["closed", "open"]
-        assert not told.failures
+        await limiter.check("warm")
+        proxy.delay = lambda: 0.75
+        decisions = await asyncio.gather(*(limiter.check(f"user-{n}") for n in range(4)))
+        assert {decision.reason for decision in decisions} == {"fail_closed"}
         proxy.delay = no_delay
-        assert (await limiter.check("probe")).reason == "within_limit"
-        assert told.states == ["closed", "open", "half_open", "closed"]
+        assert (await limiter.check("after that")).reason == "within_limit"
+        assert told.states[-1] == "closed"
         await store.close()
 
     told = Told()
     asyncio.run(main())
 
 
-# Whoever is not decided by the first probe never is. To connect takes several replies, and on a busy machine its time.
-SILENT = "timeout=2&probe_every=3600"
+SILENT = "timeout=0.5&probe_every=3600"  # whoever is not decided by the first probe never is
 
 
 def test_connections_of_threads_that_fell_silent_do_not_cost_a_probe_each(proxy: Proxy) -> None:
     with Limiter(QUOTA, store=f"{proxy.url}?{SILENT}", failure_mode="closed") as limiter:
         proxy.delay = lambda: 0.05  # so that they are under way at the same time
-        with ThreadPoolExecutor(4) as threads:
-            until(lambda: len(proxy.links) >= 4 or not list(threads.map(limiter.check, range(4))), "four connections")
+        with ThreadPoolExecutor(8) as threads:
+            until(lambda: len(proxy.links) >= 4 or not list(threads.map(limiter.check, range(8))), "four connections")
         proxy.delay = no_delay
+        limiter.check("a sign of life")
         for link in list(proxy.links):
             link.hold()
         assert limiter.check("waits").reason == "fail_closed"
         assert limiter.check("probe").reason == "within_limit"
 
 
+async def open_four(proxy: Proxy, limiter: AsyncLimiter) -> None:
+    """Have enough to do for four connections."""
+    proxy.delay = lambda: 0.05
+    async with asyncio.timeout(30):
+        while len(proxy.links) < 4:
+            await asyncio.gather(*(limiter.check(f"user-{n}") for n in range(8)))
+    proxy.delay = no_delay
+    await limiter.check("a sign of life")
+
+
 def test_connections_of_tasks_that_fell_silent_do_not_cost_a_probe_each(proxy: Proxy) -> None:
     async def main() -> None:
         async with AsyncLimiter(QUOTA, store=f"{proxy.url}?{SILENT}&max_batch=1", failure_mode="closed") as limiter:
-            await asyncio.gather(*(limiter.check(f"user-{n}") for n in range(4)))
-            assert len(proxy.links) == 4
+            await open_four(proxy, limiter)
             for link in list(proxy.links):
                 link.hold()
-            first, second = (asyncio.create_task(limiter.check(name)) for name in ("waits", "waits, too"))
-            await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETED)
+            decisions = await asyncio.gather(limiter.check("waits"), limiter.check("waits, too"))
+            assert [decision.reason for decision in decisions] == ["fail_closed"] * 2
             assert (await limiter.check("probe")).reason == "within_limit"
-            assert {(await first).reason, (await second).reason} == {"fail_closed"}
             assert (await limiter.check("after that")).reason == "within_limit"
 
     asyncio.run(main())
 
 
 def test_connections_that_are_answered_meanwhile_are_kept(proxy: Proxy) -> None:
-    """One falls silent, of four; the three others are as good as new."""
+    """One falls silent, of four: the server is alive, and the three others are as good as new."""
 
     async def main() -> None:
-        async with AsyncLimiter(QUOTA, store=f"{proxy.url}?{SILENT}&max_batch=1", failure_mode="closed") as limiter:
-            await asyncio.gather(*(limiter.check(f"user-{n}") for n in range(4)))
-            proxy.links[0].hold()
-            decisions = await asyncio.gather(*(limiter.check(f"user-{n}") for n in range(4)))
-            assert sorted(decision.reason for decision in decisions) == ["fail_closed", *["within_limit"] * 3]
-            assert (await limiter.check("probe")).reason == "within_limit"
-            assert len(proxy.links) == 4
+        store = open_async_store(f"{proxy.url}?{SILENT}&max_batch=1", None, observer=told)
+        limiter = AsyncLimiter(QUOTA, store=store, failure_mode="closed")
+        await open_four(proxy, limiter)
+        links = len(proxy.links)
+        proxy.links[0].hold()
+        some = asyncio.gather(*(limiter.check(f"user-{n}") for n in range(8)))
+        while not some.done():
+            assert (await limiter.check("meanwhile")).reason == "within_limit"
+            await asyncio.sleep(0.01)
+        assert sorted(one.reason for one in await some) == ["fail_closed", *["within_limit"] * 7]
+        assert len(proxy.links) == links
+        assert told.states == ["closed"]
+        await store.close()
 
+    told = Told()
     asyncio.run(main())
 
 

@@ -7,10 +7,10 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.stores.breaker import ANSWERS, FAILURES, PROBE_SECONDS, SLOW, SLOW_ANSWERS, Breaker, State
+from headgate.stores.breaker import FAILURES, GRACE_SECONDS, PROBE_SECONDS, Breaker, State
 
-DEADLINE = 0.05
-QUICK, LONG = DEADLINE / 10, DEADLINE
+TIMEOUT = 0.2
+MOMENT = 0.001
 
 
 class World:
@@ -19,163 +19,196 @@ class World:
     def __init__(self) -> None:
         self.now = 1_000.0
         self.states: list[State] = ["closed"]
-        self.breaker = Breaker(DEADLINE, self._changed)
+        self.breaker = Breaker(self._changed)
+        self.breaker.ask(self.now)
 
     def _changed(self, state: State, before: State) -> None:
         assert before == self.states[-1] != state
         self.states.append(state)
 
-    def call(self, seconds: float, *, fails: bool) -> bool:
-        """A call that takes so long, if it is admitted. Whether it was."""
-        if not self.breaker.admits(self.now):
-            return False
+    def pass_time(self, seconds: float) -> None:
         self.now += seconds
-        self.end(seconds, fails=fails)
-        return True
 
-    def end(self, seconds: float, *, fails: bool) -> None:
-        if fails:
-            self.breaker.failed(self.now, seconds)
-        else:
-            self.breaker.answered(self.now, seconds)
+    def fail(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.breaker.fail(self.now, self.now, "refused")
+
+    def listen(self, began: float) -> bool:
+        """What a caller does whose time is up."""
+        silent = self.breaker.is_silent(self.now, began, TIMEOUT)
+        if silent:
+            self.breaker.open(self.now, "silent")
+        return silent
 
     @property
     def state(self) -> str:
         return self.breaker.state
 
     def opened(self) -> World:
-        assert self.call(LONG, fails=True)
+        self.breaker.hear(self.now)
+        began = self.now
+        self.pass_time(TIMEOUT)
+        assert self.listen(began)
         assert self.state == "open"
         return self
 
 
-def test_a_failure_that_was_waited_for_opens_it() -> None:
+def test_silence_for_as_long_as_a_caller_waits_opens_it() -> None:
     assert World().opened().states == ["closed", "open"]
 
 
-def test_quick_failures_open_it_when_they_come_in_a_row() -> None:
+def test_a_reply_to_anybody_else_meanwhile_is_a_sign_of_life() -> None:
     world = World()
-    for _ in range(FAILURES - 1):
-        world.call(QUICK, fails=True)
-    world.call(QUICK, fails=False)
-    for _ in range(FAILURES - 1):
-        world.call(QUICK, fails=True)
-    assert world.state == "closed"
-    world.call(QUICK, fails=True)
-    assert world.state == "open"
-
-
-def test_slow_answers_open_it_when_they_are_half_of_all() -> None:
-    world = World()
-    for _ in range(SLOW_ANSWERS - 1):
-        world.call(SLOW * DEADLINE, fails=False)
-        world.call(QUICK, fails=False)
-    assert world.state == "closed"
-    world.call(SLOW * DEADLINE, fails=False)
-    assert world.state == "open"
-
-
-def test_slow_answers_among_many_do_not() -> None:
-    world = World()
-    for number in range(20 * ANSWERS):
-        world.call(LONG if number % 3 == 0 else QUICK, fails=False)
+    began = world.now
+    world.pass_time(TIMEOUT / 2)
+    world.breaker.hear(world.now)
+    world.pass_time(TIMEOUT / 2)
+    assert not world.listen(began)
     assert world.states == ["closed"]
 
 
-def test_it_probes_at_once_and_closes_when_that_is_answered() -> None:
-    world = World().opened()
-    assert world.call(QUICK, fails=False)
-    assert world.states == ["closed", "open", "half_open", "closed"]
-
-
-def test_one_call_at_a_time_is_the_probe() -> None:
-    world = World().opened()
-    assert world.breaker.admits(world.now)
-    assert world.state == "half_open"
-    assert not world.breaker.admits(world.now)
-    world.now += PROBE_SECONDS  # nobody has heard of it since
-    assert world.breaker.admits(world.now)
-
-
-def test_a_probe_that_fails_or_is_slow_leaves_it_open_for_a_second() -> None:
-    for fails in (True, False):
-        world = World().opened()
-        probed = world.now
-        assert world.call(LONG, fails=fails)
-        assert world.state == "open"
-        world.now = probed + PROBE_SECONDS - 0.001
-        assert not world.call(QUICK, fails=False)
-        world.now = probed + PROBE_SECONDS
-        assert world.call(QUICK, fails=False)
-        assert world.state == "closed"
-
-
-def test_an_answer_to_a_call_that_was_still_under_way_closes_it() -> None:
-    world = World().opened()
-    world.end(QUICK, fails=False)
-    assert world.state == "closed"
-
-
-def test_a_call_that_began_before_it_closed_and_fails_later_does_not_open_it_again() -> None:
-    world = World().opened()
+def test_what_has_just_left_says_nothing_of_a_server_that_nobody_asked_for_long() -> None:
+    world = World()
+    world.breaker.hear(world.now)
+    world.pass_time(3_600)
     began = world.now
-    assert world.call(QUICK, fails=False)
-    closed = world.now
-    world.now = began + LONG
-    assert not world.breaker.failed(world.now, LONG), "that is no news"
+    world.pass_time(TIMEOUT / 2)
+    assert not world.listen(began)
+
+
+def test_failures_open_it_when_they_come_in_a_row() -> None:
+    world = World()
+    world.fail(FAILURES - 1)
+    world.breaker.hear(world.now)
+    world.fail(FAILURES - 1)
     assert world.state == "closed"
-    world.now = closed + LONG
-    assert world.breaker.failed(world.now, LONG)
+    world.fail()
     assert world.state == "open"
 
 
-SECONDS = st.sampled_from([0.0, QUICK, SLOW * DEADLINE, LONG])
+def test_a_probe_is_due_at_once_and_closes_it_when_it_is_answered() -> None:
+    world = World().opened()
+    assert world.breaker.begin_probe(world.now)
+    world.breaker.close(world.now)
+    assert world.states == ["closed", "open", "half_open", "closed"]
+
+
+def test_one_probe_at_a_time_and_one_a_second() -> None:
+    world = World().opened()
+    began = world.now
+    assert world.breaker.begin_probe(world.now)
+    assert not world.breaker.begin_probe(world.now)
+    world.pass_time(MOMENT)
+    world.fail()
+    assert world.state == "open"
+    world.now = began + PROBE_SECONDS - MOMENT
+    assert not world.breaker.begin_probe(world.now)
+    world.now = began + PROBE_SECONDS
+    assert world.breaker.begin_probe(world.now)
+
+
+def test_a_late_reply_allows_a_probe_at_once() -> None:
+    world = World().opened()
+    assert world.breaker.begin_probe(world.now)
+    world.fail()
+    world.pass_time(MOMENT)
+    assert not world.breaker.begin_probe(world.now)
+    world.breaker.hear(world.now)
+    assert world.state == "open"
+    assert world.breaker.begin_probe(world.now)
+
+
+def test_callers_wait_for_a_probe_within_a_second_of_the_last_sign_of_life() -> None:
+    world = World()
+    world.breaker.hear(world.now)
+    heard = world.now
+    world.pass_time(TIMEOUT)
+    world.listen(heard)
+    assert not world.breaker.may_wait(world.now), "there is no probe yet"
+    assert world.breaker.begin_probe(world.now)
+    assert world.breaker.may_wait(world.now)
+    world.now = heard + GRACE_SECONDS - MOMENT
+    assert world.breaker.may_wait(world.now)
+    world.now = heard + GRACE_SECONDS
+    assert not world.breaker.may_wait(world.now)
+
+
+def test_a_server_that_was_never_heard_of_is_given_a_second_too() -> None:
+    world = World()
+    began = world.now
+    world.pass_time(TIMEOUT)
+    assert world.listen(began)
+    assert world.breaker.begin_probe(world.now)
+    assert world.breaker.may_wait(world.now)
+    world.now = began + GRACE_SECONDS
+    assert not world.breaker.may_wait(world.now)
+
+
+def test_what_began_before_it_closed_and_fails_later_does_not_open_it_again() -> None:
+    world = World().opened()
+    began = world.now
+    assert world.breaker.begin_probe(world.now)
+    world.pass_time(MOMENT)
+    world.breaker.close(world.now)
+    for _ in range(FAILURES):
+        assert not world.breaker.fail(world.now, began, "reset"), "that is no news"
+    assert world.state == "closed"
+
+
 EVENTS = st.lists(
-    st.tuples(st.sampled_from(["call", "admit", "end", "wait"]), SECONDS, st.booleans(), st.floats(0, 3)), max_size=200
+    st.tuples(st.sampled_from(["hear", "fail", "silent", "probe", "answer", "wait"]), st.floats(0, 2)), max_size=200
 )
 
 
+def happen(world: World, event: str, seconds: float) -> bool:
+    """Something happens. Return whether a probe began."""
+    if event == "hear":
+        world.breaker.hear(world.now)
+    elif event == "fail":
+        world.fail()
+    elif event == "silent":
+        world.listen(world.now - seconds)
+    elif event == "probe":
+        return world.breaker.begin_probe(world.now)
+    elif event == "answer" and world.state == "half_open":
+        world.breaker.close(world.now)
+    else:
+        world.pass_time(seconds)
+    return False
+
+
 @given(EVENTS)
-def test_while_it_is_not_closed_it_lets_through_one_call_a_second_at_most(
-    events: list[tuple[str, float, bool, float]],
-) -> None:
-    world = World()
-    probes: list[float] = []
-    for kind, seconds, fails, wait in events:
-        before = world.state
-        if kind == "wait":
-            world.now += wait
-        elif kind == "end":
-            world.end(seconds, fails=fails)
-        else:
-            at = world.now
-            admitted = world.call(seconds, fails=fails) if kind == "call" else world.breaker.admits(world.now)
-            assert admitted or before != "closed"
-            if before != "closed" and admitted:
-                probes.append(at)
+def test_a_server_that_gives_no_sign_of_life_is_probed_once_a_second_at_most(events: list[tuple[str, float]]) -> None:
+    world = World().opened()
+    probes = []
+    for event, seconds in events:
+        at = world.now
+        if event not in ("hear", "answer") and happen(world, event, seconds):
+            probes.append(at)
     assert all(later - earlier >= PROBE_SECONDS for earlier, later in pairwise(probes))
 
 
 @given(EVENTS)
-def test_it_heals_with_the_first_call_that_a_server_answers_in_time(
-    events: list[tuple[str, float, bool, float]],
-) -> None:
+def test_it_heals_with_the_first_probe_that_is_answered(events: list[tuple[str, float]]) -> None:
     world = World()
-    for _, seconds, fails, wait in events:
-        world.now += wait
-        world.call(seconds, fails=fails)
-    world.now += PROBE_SECONDS
-    assert world.call(QUICK, fails=False)
+    for event, seconds in events:
+        happen(world, event, seconds)
+    world.pass_time(PROBE_SECONDS)
+    if world.state != "closed":
+        assert world.state == "half_open" or world.breaker.begin_probe(world.now)
+        world.breaker.close(world.now)
     assert world.state == "closed"
+    assert not world.breaker.begin_probe(world.now)
 
 
 @given(EVENTS)
-def test_a_dead_server_costs_a_caller_one_wait_and_a_probe_a_second(
-    events: list[tuple[str, float, bool, float]],
-) -> None:
+def test_nobody_waits_later_than_a_second_after_the_last_sign_of_life(events: list[tuple[str, float]]) -> None:
     world = World()
-    waited, began = 0, world.now
-    for _, _, _, wait in events:
-        waited += world.call(LONG, fails=True)
-        world.now += wait
-    assert waited <= 2 + (world.now - began) / PROBE_SECONDS
+    heard = world.now
+    for event, seconds in events:
+        before = world.state
+        happen(world, event, seconds)
+        if event == "hear" or (event == "answer" and before == "half_open"):
+            heard = world.now
+        if world.breaker.may_wait(world.now):
+            assert world.now < heard + GRACE_SECONDS

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import count
-from time import monotonic
 from typing import Any, Literal, NamedTuple
 
 import pytest
@@ -19,9 +18,11 @@ from headgate.core.check import Check, Group, Idempotency, Result
 from headgate.core.key import DEFAULT_PREFIX, space
 from headgate.core.quota import BUCKETS, WINDOWS, Quota
 from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
+from headgate.stores.process_clock import PROCESS
 from headgate.stores.redis import script
-from headgate.stores.redis.node import Node, Parcel
+from headgate.stores.redis.node import Node
 from headgate.stores.redis.options import read_url
+from headgate.stores.redis.parcel import Parcel
 from headgate.stores.redis.plans import Plan, Plans, Step
 from tests.conftest import TIMEOUT
 from tests.property.strategies import examples
@@ -54,7 +55,7 @@ class OneServer:
         if fate == "unsent":
             return StoreUnavailable("refused", sent=False)
         command = step.command or script.encode(step.groups, NOW_US, DEFAULT_PREFIX)
-        reply = self.node.ask(Parcel(command), monotonic() + 10)
+        reply = self.node.ask(Parcel(command), PROCESS.read() + 10)
         assert not isinstance(reply, Exception), reply
         if fate == "lost":
             return StoreTimeout("late")

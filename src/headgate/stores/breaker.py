@@ -1,17 +1,16 @@
-"""A circuit breaker: when to leave a server alone that costs its callers time, and when to try it again. Pure; no I/O.
+"""A circuit breaker: when to stop calling a server that is gone, and when to try it again. Pure; no I/O.
 
 closed      every call goes out
-open        none does, but for a probe: at once when it opens, and then one every `probe_every` seconds at most
-half-open   a probe is under way
+open        no call does; a probe is due at once when it opens, and then every `probe_every` seconds
+half-open   a probe is under way: a connection of its own, which carries nobody's call
 
-It opens
-- when a call fails that made its caller wait (`SLOW` of the deadline or more): the next would wait as long;
-- when `FAILURES` calls in a row fail quickly: nothing listens, or what does is no use;
-- when `SLOW_ANSWERS` of the last `ANSWERS` were slow.
-Whatever is answered in good time closes it, be it to a probe or to a call that was still under way. A call that began
-before, and fails after that, says nothing new: its connection was from before, too.
+It opens on evidence that the server is gone, and never because a caller's time was up:
+- for as long as a caller waits, a call or a connection was under way, and nothing was heard from the server;
+- `FAILURES` calls or connections in a row were refused or broken off.
+A probe that is answered closes it. Every reply is a sign of life, also a late one, and allows a probe at once. For
+`GRACE_SECONDS` after the last sign of life, callers wait for the probe's answer; later, they are turned away at once.
 
-An error reply is an answer: whoever gives one does not keep anybody waiting.
+`now` is the time of a process clock: time in which this process did not run is no evidence of anything.
 """
 
 from __future__ import annotations
@@ -22,98 +21,115 @@ from typing import Final, Literal
 
 State = Literal["closed", "half_open", "open"]
 
-SLOW: Final = 0.8  # of the deadline
 FAILURES: Final = 3
-ANSWERS: Final = 16
-SLOW_ANSWERS: Final = 8
+SILENCE: Final = 0.9  # of the timeout: callers go by the time that they came, and calls by the time that they left
+GRACE_SECONDS: Final = 1.0
 PROBE_SECONDS: Final = 1.0
 
 
 class Breaker:
-    """Of one server. `now` is monotonic, in seconds. Any thread may call.
+    """The breaker of one server. Any thread may call.
 
-    `changed` is told of every new state, and of the one before; it must not call back.
+    `changed` is given every new state and the one before; it must not call back.
     """
 
     __slots__ = (
         "_changed",
         "_closed_at",
         "_failures",
+        "_heard",
         "_lock",
         "_next_probe",
         "_probe_every",
-        "_recent",
-        "_slow",
         "state",
         "why",
     )
 
-    def __init__(
-        self, deadline: float, changed: Callable[[State, State], None], *, probe_every: float = PROBE_SECONDS
-    ) -> None:
+    def __init__(self, changed: Callable[[State, State], None], *, probe_every: float = PROBE_SECONDS) -> None:
         self.state: State = "closed"
-        self.why = ""  # it is not closed: what the last failure was; empty: it is slow
+        self.why = ""  # it opened
         self._changed = changed
-        self._slow = SLOW * deadline
         self._probe_every = probe_every
         self._lock = Lock()
         self._failures = 0  # in a row
-        self._recent = 0  # a bit for each of the last answers, set if it was slow
+        self._heard: float | None = None  # when the server last gave a sign of life; None: it was never asked
         self._next_probe = self._closed_at = float("-inf")
 
-    def admits(self, now: float) -> bool:
-        """Whether a call may go out now. If it does while the breaker is not closed, it is the probe."""
-        if self._is_closed():
-            return True
+    def ask(self, now: float) -> None:
+        """Note that the server is asked something. The first time, it is given the benefit of the doubt."""
+        if self._heard is None:
+            self._heard = now
+
+    def hear(self, now: float) -> None:
+        """Note a sign of life: any reply, be it late or an error."""
+        self._heard = now
+        if self._failures or self.state != "closed":
+            with self._lock:
+                self._failures = 0
+                self._next_probe = now
+
+    def fail(self, now: float, began: float, why: str) -> bool:
+        """Note that what began at `began` was refused or broken off. Return whether that is news.
+
+        What began before the breaker closed says nothing of the server as it is since then.
+        """
         with self._lock:
-            if self._is_closed():
-                return True
-            if now < self._next_probe:
+            if self._is_closed() and began < self._closed_at:
+                return False
+            self._failures += 1
+            if self.state != "closed" or self._failures >= FAILURES:
+                self._open(now, why)
+            return True
+
+    def is_silent(self, now: float, began: float, timeout: float) -> bool:
+        """Return whether nothing was heard for as long as a caller waits, with something under way since `began`."""
+        heard = began if self._heard is None else max(began, self._heard)
+        return now - heard >= SILENCE * timeout
+
+    def open(self, now: float, why: str) -> None:
+        """Open it: the server is silent."""
+        with self._lock:
+            if self.state == "closed":
+                self._open(now, why)
+
+    def begin_probe(self, now: float) -> bool:
+        """Return whether a probe is due; if so, it has begun. End it with `close` or `fail`."""
+        with self._lock:
+            if self.state != "open" or now < self._next_probe:
                 return False
             self._next_probe = now + self._probe_every
             self._become("half_open")
             return True
 
-    def answered(self, now: float, seconds: float) -> None:
-        """A call was answered; it took so long."""
-        slow = seconds >= self._slow
-        if not (slow or self._recent or self._failures) and self.state == "closed":
-            return  # nearly always
-        with self._lock:
-            self._failures = 0
-            if self.state != "closed":
-                if slow:
-                    self._open(now)
-                else:
-                    self._recent, self.why = 0, ""
-                    self._closed_at = now
-                    self._become("closed")
-                return
-            self._recent = (self._recent << 1 | slow) & (1 << ANSWERS) - 1
-            if self._recent.bit_count() >= SLOW_ANSWERS:
-                self._open(now)
+    def may_wait(self, now: float) -> bool:
+        """Return whether a caller may wait for the answer of the probe that is under way."""
+        return self.state == "half_open" and now < self.grace_ends
 
-    def failed(self, now: float, seconds: float, why: str = "") -> bool:
-        """A call failed: there was no answer, after so long, or no connection. Whether that is news."""
+    @property
+    def grace_ends(self) -> float:
+        """Until when callers may wait for the answer of a probe."""
+        return float("-inf") if self._heard is None else self._heard + GRACE_SECONDS
+
+    def close(self, now: float) -> None:
+        """Close it: the probe was answered."""
         with self._lock:
-            if self._is_closed() and now - seconds < self._closed_at:
-                return False
-            self._failures += 1
-            self.why = why
-            if self.state != "closed" or seconds >= self._slow or self._failures >= FAILURES:
-                self._open(now)
-            return True
+            self._heard = self._closed_at = now
+            self._failures, self.why = 0, ""
+            self._become("closed")
 
     def forked(self) -> None:
-        """In a forked child: whoever held the lock is not here."""
+        """Begin anew in a forked child: whoever held the lock is not here, nor is a probe."""
         self._lock = Lock()
+        if self.state == "half_open":
+            self.state, self._next_probe = "open", float("-inf")
 
     def _is_closed(self) -> bool:
         return self.state == "closed"
 
-    def _open(self, now: float) -> None:
-        self._recent = 0
-        self._next_probe = max(self._next_probe, now)
+    def _open(self, now: float, why: str) -> None:
+        self.why = why
+        if self.state == "closed":
+            self._next_probe = now
         self._become("open")
 
     def _become(self, state: State) -> None:

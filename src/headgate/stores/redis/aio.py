@@ -123,7 +123,7 @@ class AsyncRedisStore:
             except StoreError as error:
                 exhausted.clear()
                 step = Step(slot, (Group((template._replace(subject=subject, cost=cost),)),))
-                result = await self._decide_elsewhere(node, step, error, deadline or running().time() + timeout)
+                result = await self._decide_elsewhere(node, step, error, deadline or self._departures.now() + timeout)
                 now_us, (outcome,), _ = result
             if outcome.wait_us > 0 and remembers:
                 exhausted.put(name, ((quota, cost, True),), Result(now_us, (outcome,)), asked_us, epoch)
@@ -296,7 +296,7 @@ class AsyncRedisStore:
             return
         listener: asyncio.Future[None] = self._loop.create_future()
         self._listening[listener] = None
-        await asyncio.wait((listener,), timeout=max(0.0, deadline - self._loop.time()))
+        await asyncio.wait((listener,), timeout=max(0.0, deadline - self._departures.now()))
         self._listening.pop(listener, None)
 
     async def _serving(self, slot: int, deadline: float) -> AsyncNode:
@@ -335,14 +335,14 @@ class AsyncRedisStore:
         return await self._followed(plan)
 
     async def _followed(self, plan: Plan[T]) -> T:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._options.timeout
+        departures = self._departures
+        deadline = departures.now() + self._options.timeout
         try:
             steps = next(plan)
             while True:
                 until = deadline
                 if any(step.closing for step in steps):
-                    until = max(deadline, loop.time() + CLOSING_SECONDS)
+                    until = max(deadline, departures.now() + CLOSING_SECONDS)
                 if len(steps) == 1:
                     answers = [await self._take(steps[0], until)]
                 else:
@@ -364,7 +364,7 @@ class AsyncRedisStore:
     ) -> Any:
         """The answer to a step: what came of it, or the `StoreError`."""
         if step.pause:
-            left = deadline - asyncio.get_running_loop().time()
+            left = deadline - self._departures.now()
             await asyncio.sleep(max(0.0, min(step.pause, left)))
         try:
             node = node or self._only or await self._serving(step.slot, deadline)
@@ -385,7 +385,7 @@ class AsyncRedisStore:
         if taken is None:
             lookout.ask()
             return error
-        if (turns > MAX_TURNS and not taken.pause) or asyncio.get_running_loop().time() >= deadline:
+        if (turns > MAX_TURNS and not taken.pause) or self._departures.now() >= deadline:
             return error
         if taken.pause:
             steps = [step._replace(pause=taken.pause, groups=(group,)) for group in step.groups]

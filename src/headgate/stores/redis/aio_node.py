@@ -1,10 +1,9 @@
-"""One server, for asyncio: what is asked of it in one tick of the event loop travels together, as one call.
+"""One server, for asyncio: what is asked of it in one turn of the event loop travels together, as one call.
 
-The first leaves at the end of the tick that it was asked in. While `max_in_flight` calls are under way, others
-gather; each call takes up to `max_batch` of them. Connections belong to the calls, not to the callers: a caller
-that is cancelled leaves its call, and everybody else's answer, undisturbed. A connection on which a call failed or
-ran out of time is closed, so that a late reply has nowhere to go. A call is no task: its replies are handed out as
-they come in.
+The first leaves at the end of the turn that it was asked in. While `max_in_flight` calls are under way, others
+gather; each call takes up to `max_batch` of them. Connections belong to the calls, not to the callers: a caller that
+is cancelled, or whose time is up, leaves its call and everybody else's answer undisturbed. A late reply is read, and
+goes to nobody; but it tells that the server is alive. A call is no task: its replies are handed out as they come in.
 """
 
 from __future__ import annotations
@@ -18,18 +17,22 @@ from math import inf
 from typing import Any, Final
 
 from redis.exceptions import AskError, ClusterDownError, NoScriptError, TryAgainError
+from redis.exceptions import TimeoutError as RedisTimeout
 
 from headgate.core.check import Group, Result
 from headgate.core.quota import Quota
 from headgate.errors import IdempotencyConflict, StoreError, StoreUnavailable
+from headgate.stores.breaker import SILENCE
 from headgate.stores.observer import StoreObserver
 from headgate.stores.redis import script
+from headgate.stores.redis.aio_connections import AsyncConnections
 from headgate.stores.redis.aio_wire import AsyncWire, Done
 from headgate.stores.redis.departures import GATHER_SECONDS, Departures
 from headgate.stores.redis.faults import FAULTS, fault
+from headgate.stores.redis.health import breaker_of, left_alone, tell
 from headgate.stores.redis.loads import NO_SLOT, Batch, Load, Waiting, loads_of
-from headgate.stores.redis.node import Parcel, breaker_of, left_alone, tell
 from headgate.stores.redis.options import Options, Way
+from headgate.stores.redis.parcel import Parcel
 
 Results = list[Result | IdempotencyConflict]
 Figures = tuple[int, int, int, int]  # of one check: when it was decided, and what `Outcome` has
@@ -40,16 +43,19 @@ APART_SECONDS: Final = 1.0  # for which each slot goes by itself, after a server
 class _Call:
     """A batch on its way to the server and back."""
 
-    __slots__ = ("began", "context", "deadline", "expected", "loads", "parcels", "size", "timer", "waiting", "wire")
+    __slots__ = ("began", "context", "expected", "loads", "parcels", "sent", "size", "until", "waiting", "wire")
 
-    def __init__(self, batch: Batch, loads: list[Load], began: float, expected: float, context: Context) -> None:
-        self.waiting, self.size, self.deadline = batch.waiting, batch.size, batch.deadline
+    def __init__(
+        self, batch: Batch, loads: list[Load], wire: AsyncWire, sent: float, began: float, expected: float
+    ) -> None:
+        self.waiting, self.size = batch.waiting, batch.size
         self.loads = loads
         self.parcels: list[Parcel] = []
-        self.began, self.expected = began, expected
-        self.context = context  # of the first who goes with it, for whoever traces calls
-        self.timer: asyncio.TimerHandle | None = None  # for those whose time is up before
-        self.wire: AsyncWire | None = None  # once there is one, it may have been sent
+        self.wire = wire
+        self.sent, self.expected = sent, expected  # by the event loop's clock
+        self.began = began  # by the process clock
+        self.until = 0.0  # the same: nobody's time is up before
+        self.context = Context()  # of the first who goes with it, for whoever traces calls
 
     def within(self, told: Callable[[_Call, list[Any] | Exception], None]) -> Done:
         """Tells `told` of what came of it, in its context."""
@@ -75,7 +81,6 @@ class AsyncNode:
         self.host: str = way.arguments.get("host", "localhost")
         self.breaker = breaker_of(way.name, options, observer)
         self._options = options
-        self._way = way
         self._now_us = now_us
         self._observer = observer
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -85,9 +90,10 @@ class AsyncNode:
         self._departures = departures
         self._first = Context()  # of the first who is waiting
         self._usual = 0.0  # seconds that the last call took
-        self._connecting: set[asyncio.Task[None]] = set()
+        self._connections = AsyncConnections(way, options.patience, self._opened)
         self._ended: asyncio.Event | None = None  # set when no call is under way, for those who close
-        self._idle: list[AsyncWire] = []
+        self._enough_until = 0.0  # until then, no more connections are opened beside those in use
+        self._due = 0.0  # nobody's time is up before, by the process clock
         self._apart_until = 0.0  # until then, each slot goes by itself
         self.is_closed = False
 
@@ -109,6 +115,7 @@ class AsyncNode:
         """
         answer = self._queue()
         until = deadline or self._departures.deadline
+        self._due = min(self._due, until)
         self.waiting.append(Waiting(groups, command, answer, until, slot, size, asking=asking, alone=alone))
         return answer
 
@@ -119,39 +126,43 @@ class AsyncNode:
         return answer
 
     def _queue(self) -> asyncio.Future[Any]:
-        """What somebody will be told who is about to wait."""
+        """Return a future for the reply to what is about to be appended. Raises `StoreError`."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._enter(loop)
         if self.is_closed:
             raise StoreUnavailable("the store was closed", sent=False)
-        if self.breaker.state != "closed" and not self.breaker.admits(loop.time()):
-            raise left_alone(self.name, self.breaker.why)
         departures = self._departures
+        if self.breaker.state != "closed" and not self._may_wait(departures.now()):
+            raise left_alone(self.name, self.breaker.why)
         if not departures.woken:
             departures.wake(loop.time())
         if not self.waiting:
             departures.waited_for[self] = None
             self._first = copy_context()
+            if self not in departures.attended:
+                departures.attend(self)
         return loop.create_future()
+
+    def _may_wait(self, now: float) -> bool:
+        """Begin a probe if one is due. Return whether callers may wait for its answer."""
+        if self.breaker.begin_probe(now):
+            self._connections.open(now)
+            self._departures.attend(self)
+        return self.breaker.may_wait(now)
 
     async def close(self) -> None:
         """Let calls under way end, and give back connections. Who waits, or comes now, is refused."""
         self.is_closed = True
         self._departures.waited_for.pop(self, None)
-        while self.waiting:
-            answer = self.waiting.popleft().answer
-            if not answer.done():
-                answer.set_exception(StoreUnavailable("the store was closed", sent=False))
+        self._refuse_waiting(StoreUnavailable("the store was closed", sent=False))
         if self._loop is not asyncio.get_running_loop():
             return
+        self._leave_late()
         if self.calls:
             self._ended = self._ended or asyncio.Event()
             await self._ended.wait()
-        while self._idle:
-            wire = self._idle.pop()
-            wire.close()
-            await wire.closed
+        await self._connections.close()
 
     def reopen(self) -> None:
         """Once it was closed: whoever comes is served again, in whatever event loop."""
@@ -163,10 +174,9 @@ class AsyncNode:
         if self._loop is not None and not self._loop.is_closed():
             raise RuntimeError("this store belongs to another event loop: make one for each loop")
         self._loop = loop
-        self._idle.clear()  # connections of a loop that is gone
+        self._connections.forget()  # those of a loop that is gone
         self.waiting.clear()
         self.calls.clear()
-        self._connecting.clear()
         self._ended = None
         self._departures.enter(loop)
 
@@ -174,23 +184,30 @@ class AsyncNode:
         """Send off what is waiting, as far as calls are free."""
         assert self._loop is not None
         self.held_since = 0.0
-        context, now = self._first, self._loop.time()
-        while self.waiting and len(self.calls) < self._options.max_in_flight:
-            batch = self._batch(now)
+        context, at, now = self._first, self._loop.time(), self._departures.now()
+        while self.waiting and len(self.calls) < self._options.max_in_flight and self.breaker.state == "closed":
+            wire = self._connections.take()
+            if wire is None:
+                if not self.calls or at >= self._enough_until:
+                    self.breaker.ask(now)
+                    self._connections.open(now)
+                break
+            batch = self._batch(at, now)
             if batch.waiting:
-                self._leave(batch, now, context)
+                self._leave(batch, wire, at, now, context)
+            else:
+                self._connections.give_back(wire)
             context = Context()  # who is first of the next has asked in another
         if self.waiting:
             self._first = context
         else:
             self._departures.waited_for.pop(self, None)
 
-    def _batch(self, now: float) -> Batch:
+    def _batch(self, at: float, now: float) -> Batch:
         """Those who go with the next call; not those who were cancelled meanwhile, or whose time is up."""
         batch: list[Waiting] = []
         count = size = 0
-        earliest, latest = inf, 0.0
-        shared = self._shared(now)
+        shared = self._shared(at)
         while self.waiting:
             waiting = self.waiting[0]
             groups, _, answer, deadline, _, decided, quota, _, _, _, _ = waiting
@@ -199,15 +216,13 @@ class AsyncNode:
                 break
             self.waiting.popleft()
             if deadline <= now:
-                self._expire(answer)
+                self._expire(waiting)
             elif not answer.done():
                 batch.append(waiting)
                 size += len(groups) or decided
                 if quota is not shared:
                     shared = None
-                if deadline != latest:
-                    earliest, latest = min(earliest, deadline), max(latest, deadline)
-        return Batch(batch, size, latest, earliest, shared)
+        return Batch(batch, size, shared)
 
     def _shared(self, now: float) -> Quota | None:
         """The quota under which all who wait go as one command if they are checks under it."""
@@ -216,68 +231,142 @@ class AsyncNode:
             return first.quota
         return first.quota if now >= self._apart_until and first.quota.algorithm in script.MIXED else None
 
-    def _expire(self, answer: asyncio.Future[Any]) -> None:
-        if not answer.done():
+    # Time
+
+    def tick(self, now: float) -> bool:
+        """Look after those whose time is up. Return whether anything is left to look after."""
+        if now >= self._due:
+            self._due = inf
+            self._listen(now)
+            self._expire_waiting(now)
+            for call in tuple(self.calls):
+                self._expire_call(call, now)
+            self._connections.tick(now)
+            if self.is_closed:
+                self._leave_late()
+            self._due = min(self._due, now + self._options.timeout)  # of whoever comes from now on
+        return bool(self.waiting or self.calls or self._connections.opening_since is not None)
+
+    def _listen(self, now: float) -> None:
+        """Open the breaker if nothing was heard for the whole timeout, while something was under way."""
+        timeout, since = self._options.timeout, self._connections.opening_since
+        under_way = [call.began for call in self.calls]
+        if since is not None:
+            under_way.append(since)
+        if under_way and self.breaker.state == "closed" and self.breaker.is_silent(now, min(under_way), timeout):
+            self.breaker.open(now, str(fault(TimeoutError(), timeout)))
+            self._connections.doubt(min((call.sent for call in self.calls), default=inf))
+            self._may_wait(now)
+
+    def _expire_waiting(self, now: float) -> None:
+        """Refuse those in the queue whose time is up; all, if there is no probe that they may wait for."""
+        if self.breaker.state != "closed":
+            if not self._may_wait(now):
+                self._turn_away()
+            self._due = now  # this may change any time
+        if any(one.deadline <= now for one in self.waiting):
+            late = [one for one in self.waiting if one.deadline <= now]
+            self.waiting = deque(one for one in self.waiting if one.deadline > now)
+            for one in late:
+                self._expire(one)
+        if self.waiting:
+            self._due = min(self._due, *(one.deadline for one in self.waiting))
+
+    def _expire_call(self, call: _Call, now: float) -> None:
+        """Refuse those of a call whose time is up. The call goes on: a late reply is a sign of life."""
+        for one in call.waiting:
+            if not one.answer.done():
+                until = max(one.deadline, call.until)
+                if until <= now:
+                    self._expire(one)
+                else:
+                    self._due = min(self._due, until)
+        end = call.began + self._options.patience
+        if now >= end:
+            call.wire.close()
+            self._refuse_all(call, fault(TimeoutError(), self._options.timeout))
+            self._end(call)
+        else:
+            self._due = min(self._due, end)
+            silent = call.began + SILENCE * self._options.timeout
+            if silent > now:
+                self._due = min(self._due, silent)
+
+    def _expire(self, one: Waiting) -> None:
+        if not one.answer.done():
             known = fault(TimeoutError(), self._options.timeout)
-            answer.set_exception(known)
+            one.answer.set_exception(known)
             if self._observer is not None:
-                self._observer.failed(known, self._options.timeout, 1)
+                self._observer.failed(known, self._options.timeout, len(one.groups) or one.size)
+
+    def _leave_late(self) -> None:
+        """End calls that nobody waits for any more."""
+        for call in tuple(self.calls):
+            if all(one.answer.done() for one in call.waiting):
+                call.wire.close()
+                self._end(call)
+
+    def _turn_away(self) -> None:
+        self._refuse_waiting(left_alone(self.name, self.breaker.why))
+
+    def _refuse_waiting(self, error: StoreError) -> None:
+        now = self._departures.now()
+        while self.waiting:
+            one = self.waiting.popleft()
+            if not one.answer.done():
+                one.answer.set_exception(error)
+                if self._observer is not None and not self.is_closed:
+                    waited = now - (one.deadline - self._options.timeout)
+                    self._observer.failed(error, max(0.0, waited), len(one.groups) or one.size)
 
     # Calls
 
-    def _leave(self, batch: Batch, now: float, context: Context) -> None:
+    def _leave(self, batch: Batch, wire: AsyncWire, at: float, now: float, context: Context) -> None:
         """Send a batch off."""
-        assert self._loop is not None
-        loads = loads_of(batch, mix=now >= self._apart_until)
-        call = _Call(batch, loads, now, now + self._usual + GATHER_SECONDS, context)
+        loads = loads_of(batch, mix=at >= self._apart_until)
+        call = _Call(batch, loads, wire, at, now, at + self._usual + GATHER_SECONDS)
+        call.context = context
         self.calls.add(call)
         self._departures.calls.add(call)
-        if batch.earliest < batch.deadline - GATHER_SECONDS:  # somebody has waited; others go by the clock of the last
-            call.timer = self._loop.call_at(batch.earliest, self._watch, call)
+        self.breaker.ask(now)
         try:
             now_us = self._now_us()
             call.parcels = [load.parcel(now_us, self._options.prefix) for load in call.loads]
-            wire = self._take()
-            if wire is not None:
-                self._send(call, wire)
-                return
-            task = self._loop.create_task(self._connect(call), context=context.copy())
+            commands, count = _packed(call.parcels)
+            wire.ask(commands, count, call.within(self._arrived))
         except BaseException as error:
             self._failed(call, error)
             raise
-        self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
 
-    def _watch(self, call: _Call) -> None:
-        """Refuse those whose time is up before the call's is."""
+    def _opened(self, error: Exception | None) -> None:
+        """There is one more connection, or why there is not."""
         assert self._loop is not None
-        now, following = self._loop.time(), call.deadline
-        for one in call.waiting:
-            if one.deadline <= now:
-                self._expire(one.answer)
-            else:
-                following = min(following, one.deadline)
-        late = following < call.deadline - GATHER_SECONDS
-        call.timer = self._loop.call_at(following, self._watch, call) if late else None
-
-    async def _connect(self, call: _Call) -> None:
-        """Send a call off on a new connection."""
-        assert self._loop is not None
-        wire = AsyncWire(self._loop)
-        try:
-            await wire.open(self._way, call.deadline)
-        except FAULTS as error:
-            self._failed(call, error)
-        except BaseException as error:
-            self._failed(call, error)
-            raise
+        departures, at = self._departures, self._loop.time()
+        now = departures.now()
+        if error is None:
+            self.breaker.hear(now)
+            if self.breaker.state != "closed":
+                self.breaker.close(now)
+                for call in tuple(self.calls):  # what was asked before, and is not answered yet, never will be
+                    if now - call.began >= self._options.timeout:
+                        call.wire.close()
+                        self._failed(call, RedisTimeout("the connection fell silent"))
         else:
-            self._send(call, wire)
+            known = fault(error, self._options.timeout, sent=False)
+            self._note_failure(now, inf, at, known)
+            self._enough_until = at + self._options.probe_every
+            if self.breaker.state == "closed":
+                if not self.calls:
+                    self._refuse_waiting(known)
+            elif not self._may_wait(now):
+                self._turn_away()
+        if self.waiting:
+            departures.wake(at)
 
-    def _send(self, call: _Call, wire: AsyncWire) -> None:
-        call.wire = wire
-        commands, count = _packed(call.parcels)
-        wire.ask(commands, count, call.deadline, call.within(self._arrived))
+    def _note_failure(self, now: float, began: float, sent: float, known: StoreError) -> None:
+        """Tell the breaker; if it is news, doubt other connections as well."""
+        if self.breaker.fail(now, began, str(known)):
+            self._connections.doubt(sent)
 
     def _arrived(self, call: _Call, replies: list[Any] | Exception) -> None:
         """What the server has replied; or why it has not."""
@@ -286,11 +375,13 @@ class AsyncNode:
             return
         replies = _without_asking(call.parcels, replies)
         if NoScriptError in map(type, replies):  # it does not know a script yet, or no more: nothing was executed
-            assert call.wire is not None
+            now = self._departures.now()
+            self.breaker.hear(now)
+            call.until = now + self._options.timeout  # loading it has a time of its own
             again = [parcel for parcel, reply in zip(call.parcels, replies, strict=True) if _is_unknown(reply)]
             commands, count = _packed(again, whole=True)
             done = call.within(partial(self._arrived_again, before=replies, again=again))
-            call.wire.ask(commands, count, call.deadline, done)
+            call.wire.ask(commands, count, done)
             return
         self._answered(call, replies)
 
@@ -306,13 +397,12 @@ class AsyncNode:
 
     def _answered(self, call: _Call, replies: list[Any]) -> None:
         wire = call.wire
-        assert wire is not None
         if self.is_closed:
             wire.close()
         else:
-            self._idle.append(wire)
-        self._usual = seconds = wire.used - call.began
-        self.breaker.answered(wire.used, seconds)
+            self._connections.give_back(wire)
+        self._usual = seconds = wire.used - call.sent
+        self.breaker.hear(self._departures.now())
         if self._observer is not None:
             tell(self._observer, replies, seconds, call.size, self._options.timeout)
         try:
@@ -327,19 +417,20 @@ class AsyncNode:
     def _failed(self, call: _Call, error: BaseException) -> None:
         """There is no reply, and the connection is closed."""
         assert self._loop is not None
-        now = self._loop.time()
+        at, now = self._loop.time(), self._departures.now()
         if isinstance(error, FAULTS):
-            known = fault(error, self._options.timeout, sent=call.wire is not None)
+            known = fault(error, self._options.timeout)
         else:
             known = StoreUnavailable("the call to Redis broke off")
-        if self.breaker.failed(now, now - call.began, str(known)):
-            self._doubt(call.began)
+        self._note_failure(now, call.began, call.sent, known)
+        if self._observer is not None and not all(one.answer.done() for one in call.waiting):
+            self._observer.failed(known, at - call.sent, call.size)
         self._refuse_all(call, known)
-        if self._observer is not None:
-            self._observer.failed(known, now - call.began, call.size)
         self._end(call)
+        if self.breaker.state != "closed" and not self._may_wait(now):
+            self._turn_away()
         if self._departures.waited_for:
-            self._departures.wake(now)
+            self._departures.wake(at)
 
     def _refuse_all(self, call: _Call, error: StoreError) -> None:
         for one in call.waiting:
@@ -349,8 +440,6 @@ class AsyncNode:
     def _end(self, call: _Call) -> None:
         self.calls.discard(call)
         self._departures.calls.discard(call)
-        if call.timer is not None:
-            call.timer.cancel()
         if self._ended is not None and not self.calls:
             self._ended.set()
 
@@ -407,22 +496,6 @@ class AsyncNode:
         self._apart_until = self._loop.time() + APART_SECONDS
         if not one.answer.done():
             one.answer.set_exception(fault(TryAgainError("this key is elsewhere"), self._options.timeout))
-
-    # Connections
-
-    def _doubt(self, began: float) -> None:
-        """End idle connections that may well be as dead as one on which a call failed: not those used since then."""
-        for wire in self._idle:
-            if wire.used < began:
-                wire.close()
-        self._idle = [wire for wire in self._idle if wire.is_open]
-
-    def _take(self) -> AsyncWire | None:
-        while self._idle:
-            wire = self._idle.pop()
-            if wire.is_open:
-                return wire
-        return None
 
 
 def _packed(parcels: list[Parcel], *, whole: bool = False) -> tuple[bytes, int]:

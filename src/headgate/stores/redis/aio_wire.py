@@ -1,4 +1,4 @@
-"""A connection of asyncio's: commands out, their replies in, and never later than a deadline.
+"""A connection for asyncio: commands out, their replies in. It knows no deadlines: whoever uses it closes it.
 
 redis-py makes the connection (TCP, TLS, Unix socket, as the URL says), and then its transport is taken over: a reply
 goes from the socket to whoever waits for it without a task and a stream in between. Used by one call at a time.
@@ -23,12 +23,11 @@ from headgate.stores.redis.wire import greetings
 
 Done = Callable[[list[Any] | Exception], None]
 
-CLOCK_SECONDS: Final = 0.001  # by which a timer may be early
 _INCOMPLETE: Final = object()
 
 
 class AsyncWire(asyncio.Protocol):
-    """`ask` tells of redis-py's exceptions and OSError; then, the connection is closed: a late reply goes nowhere."""
+    """`ask` tells of redis-py's exceptions and OSError; then, the connection is closed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.is_open = False
@@ -41,23 +40,20 @@ class AsyncWire(asyncio.Protocol):
         self._replies: list[Any] = []
         self._missing = 0  # replies
         self._done: Done | None = None  # to be told what comes of the call that is under way
-        self._deadline = 0.0
-        self._timer: asyncio.TimerHandle | None = None  # is left to run when a call ends: most do long before it
 
-    async def open(self, way: Way, deadline: float) -> None:
+    async def open(self, way: Way) -> None:
         """Connect. Raises redis-py's exceptions and OSError; then, or when cancelled, nothing is left open."""
         kind: Any = getattr(connections, "Connection" if way.kind is None else way.kind.__name__)
         self._connection = kind(**way.arguments, socket_timeout=None, redis_connect_func=_nothing_more)
         if way.tls is not None:
             self._connection.ssl_context.context = way.tls.context()
         try:
-            async with asyncio.timeout_at(deadline):
-                await self._connection.connect_check_health(check_health=False)
-                self._take_over()
-                said = [script.packed(command) for command in greetings(way.arguments)]
-                replied: asyncio.Future[list[Any] | Exception] = self._loop.create_future()
-                self.ask(b"".join(said), len(said), deadline, partial(_resolve, replied))
-                replies = await replied
+            await self._connection.connect_check_health(check_health=False)
+            self._take_over()
+            said = [script.packed(command) for command in greetings(way.arguments)]
+            replied: asyncio.Future[list[Any] | Exception] = self._loop.create_future()
+            self.ask(b"".join(said), len(said), partial(_resolve, replied))
+            replies = await replied
         except BaseException:
             self.close()
             raise
@@ -66,12 +62,9 @@ class AsyncWire(asyncio.Protocol):
                 self.close()
                 raise reply
 
-    def ask(self, commands: bytes, count: int, deadline: float, done: Done) -> None:
+    def ask(self, commands: bytes, count: int, done: Done) -> None:
         """Send commands, packed, and tell `done` the replies, which may be exceptions; or why there are none."""
         self._replies, self._missing, self._done = [], count, done
-        self._deadline = deadline
-        if self._timer is None or self._timer.when() > deadline:
-            self._set_timer()
         if self.is_open:
             self._transport.write(commands)
         else:
@@ -80,8 +73,6 @@ class AsyncWire(asyncio.Protocol):
     def close(self) -> None:
         """End it at once. A call that is under way is told of nothing."""
         self.is_open, self._done = False, None
-        if self._timer is not None:
-            self._timer.cancel()
         writer = self._connection._writer
         if writer is not None:
             self._connection._reader = self._connection._writer = None
@@ -115,20 +106,6 @@ class AsyncWire(asyncio.Protocol):
         self.is_open = not (self._transport.is_closing() or self._connection._reader.at_eof())
         self._transport.set_protocol(self)
 
-    def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(self._deadline, self._late)
-
-    def _late(self) -> None:
-        self._timer = None
-        if self._done is None:
-            return
-        if self._loop.time() < self._deadline - CLOCK_SECONDS:  # it was set for an earlier call
-            self._set_timer()
-        else:
-            self._end(TimeoutError())
-
     def _end(self, error: Exception | None) -> None:
         """The replies are there, or there will be none."""
         done, self._done = self._done, None
@@ -141,7 +118,7 @@ class AsyncWire(asyncio.Protocol):
 
 
 def _resolve(replied: asyncio.Future[list[Any] | Exception], replies: list[Any] | Exception) -> None:
-    if not replied.done():  # its time may have been up in the same tick
+    if not replied.done():  # whoever opened it may have been cancelled in the same tick
         replied.set_result(replies)
 
 

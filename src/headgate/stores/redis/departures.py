@@ -7,6 +7,9 @@ On a cluster, replies of several servers come one after the other. Each wakes so
 left to themselves, calls become small and many. So a few wait for a moment: for a call of their own server's that is
 under way, or for others' that carry many, who will come along. Not for one that takes longer than the last one did: a
 server that has become slow does not hold up the others' callers.
+
+While anybody waits, this also ticks: it drives the clock by which deadlines go, and each server looks after those whose
+time is up.
 """
 
 from __future__ import annotations
@@ -14,7 +17,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sized
 from contextvars import Context
+from time import monotonic
 from typing import Final, Protocol
+
+from headgate.stores.process_clock import SLACK_SECONDS, TICK_SECONDS, ProcessClock
 
 GATHER_SECONDS: Final = 0.002  # for which a few wait for others, at most, while a call is under way
 ENOUGH: Final = 64  # waiting are not a few
@@ -44,15 +50,21 @@ class Departing(Protocol):
     def depart(self) -> None:
         """Send off what is waiting, as far as calls are free."""
 
+    def tick(self, now: float) -> bool:
+        """Look after those whose time is up, by the process clock. Return whether anything is left to look after."""
+        ...
+
 
 class Departures:
     """Those of one store, in one event loop. `gathers`: there are several servers."""
 
     def __init__(self, timeout: float, *, gathers: bool = False) -> None:
         self.woken = False  # whether those who wait are about to leave
-        self.deadline = 0.0  # of all that come in this tick
+        self.deadline = 0.0  # of all that come in this turn of the event loop, by the process clock
+        self.attended: dict[Departing, None] = {}  # servers that tick
         self.waited_for: dict[Departing, None] = {}  # servers, in the order in which somebody came
         self.calls: set[UnderWay] = set()  # to all servers
+        self._clock = ProcessClock()
         self._timeout = timeout
         self._gathers = gathers
         self._turns = 0  # that are to come
@@ -66,13 +78,44 @@ class Departures:
             self._loop = loop
             self.waited_for.clear()
             self.calls.clear()
+            self.attended.clear()
+            self._clock = ProcessClock()
             self.woken, self._turns, self._timer = False, 0, None
+
+    def now(self) -> float:
+        """The time by the process clock: deadlines go by it."""
+        return self._clock.now(monotonic() if self._loop is None else self._loop.time())
+
+    def attend(self, node: Departing) -> None:
+        """Have a server tick, until it says that there is nothing left to look after."""
+        assert self._loop is not None
+        if not self.attended:
+            self._promise(self._loop.time())
+        self.attended[node] = None
+
+    def _promise(self, now: float) -> None:
+        assert self._loop is not None
+        self._clock.tick(now, now + TICK_SECONDS + SLACK_SECONDS)
+        self._loop.call_at(now + TICK_SECONDS, self._tick, self._loop, context=self._nobody)
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        if loop is not self._loop:  # it was left for another
+            return
+        at = loop.time()
+        now = self._clock.now(at)
+        for node in tuple(self.attended):
+            if not node.tick(now):
+                del self.attended[node]
+        if self.attended:
+            self._promise(at)
+        else:
+            self._clock.tick(at)
 
     def wake(self, now: float) -> None:
         """Those who wait leave once everything has had its turn that is to have one before: those just answered."""
         assert self._loop is not None
         self.woken = True
-        self.deadline = now + self._timeout
+        self.deadline = self._clock.now(now) + self._timeout
         self._turns += 1
         self._loop.call_soon(self._turn, context=self._nobody)
 

@@ -10,7 +10,7 @@ from headgate.core.check import Check, Group
 from headgate.core.key import escape, key
 from headgate.core.quota import Quota
 from headgate.stores.redis import script
-from headgate.stores.redis.node import Parcel
+from headgate.stores.redis.parcel import Parcel
 from headgate.stores.redis.slots import slot_of_tag
 
 NO_SLOT: Final = -1  # where slots do not matter
@@ -41,7 +41,7 @@ class Waiting(NamedTuple):
     groups: Sequence[Group]
     command: script.Command | None
     answer: asyncio.Future[Any]
-    deadline: float  # on the event loop's clock
+    deadline: float  # by the process clock
     slot: int = NO_SLOT  # on a cluster
     size: int = 0  # groups that the command decides; 1: the check
     quota: Quota | None = None  # the check's; None: it is no check
@@ -60,8 +60,6 @@ class Batch(NamedTuple):
 
     waiting: list[Waiting]
     size: int  # groups
-    deadline: float  # the latest of theirs
-    earliest: float
     quota: Quota | None  # all are checks under this one, and go together; None: they are, or do, not
 
 

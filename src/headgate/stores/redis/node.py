@@ -1,48 +1,33 @@
-"""One server, for threads: its connections, of which one belongs to a call while it lasts, and its breaker."""
+"""One server, for threads: a few connections that all threads share, and its breaker.
+
+A thread that finds a connection idle uses it by itself. Others queue: whoever is done with a connection sends off what
+has queued meanwhile, as one trip, and has the first of those threads read the replies for all. Connections are opened
+one at a time, in the background, and within a budget of their own. So is what takes longer than its callers can wait:
+a late reply is read by a thread of its own, and tells that the server is alive.
+"""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from threading import Lock, Thread
 from time import monotonic
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from redis.exceptions import NoScriptError
+from redis.exceptions import TimeoutError as RedisTimeout
 
 from headgate.errors import StoreError, StoreUnavailable
-from headgate.stores.breaker import Breaker, State
 from headgate.stores.observer import StoreObserver
-from headgate.stores.redis import script
-from headgate.stores.redis.faults import FAULTS, fault, redirected
+from headgate.stores.process_clock import PROCESS, acquire
+from headgate.stores.redis.faults import FAULTS, fault
+from headgate.stores.redis.health import breaker_of, left_alone, tell
 from headgate.stores.redis.options import Options, Way
+from headgate.stores.redis.parcel import Parcel
+from headgate.stores.redis.trip import ThreadCall, Trip
 from headgate.stores.redis.wire import Wire
 
-ASKING: Final = script.packed(("ASKING",))
-
-log = logging.getLogger("headgate.breaker")
-
-
-class Parcel(NamedTuple):
-    """A command for a server."""
-
-    command: script.Command
-    asking: bool = False  # of a slot that it is about to take over
-    packed: bytes | None = None  # the command as it goes over the wire, if that is known
-
-    def bytes(self, *, whole: bool = False) -> bytes:
-        """As it goes over the wire. `whole`: with the text of its script."""
-        packed = script.packed(script.whole(self.command)) if whole else self.packed or script.packed(self.command)
-        return ASKING + packed if self.asking else packed
-
-
-class Trip(NamedTuple):
-    """Parcels on their way to a server and back."""
-
-    parcels: Sequence[Parcel]
-    wire: Wire
-    began: float
-    groups: int
+NEVER: Final = float("-inf")
 
 
 class Node:
@@ -51,131 +36,245 @@ class Node:
     def __init__(self, way: Way, options: Options, observer: StoreObserver | None) -> None:
         self.name = way.name
         self.host: str = way.arguments.get("host", "localhost")
+        self.breaker = breaker_of(way.name, options, observer)
         self._way = way
         self._options = options
         self._observer = observer
-        self.breaker = breaker_of(way.name, options, observer)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = Lock()  # held while the queue is served, never while anything is waited for
         self._idle: list[Wire] = []
+        self._queue: deque[ThreadCall] = deque()
+        self._open = 0  # connections, idle and in use
+        self._opening_since: float | None = None  # by the process clock
+        self._enough_until = NEVER  # no more connections are opened beside those that are open, by time.monotonic
+        self._closed = 0  # how often
 
     def ask(self, parcel: Parcel, deadline: float) -> Any:
-        """The reply to one check, which may be an exception of redis-py. Raises `StoreError` when there is none.
+        """The reply to one check, which may be an exception of redis-py. Raises `StoreError` when there is none."""
+        return self.arrive(self.leave((parcel,), deadline, 1))[0]
 
-        What `leave` and `arrive` do, without a list.
-        """
-        began = deadline - self._options.timeout
-        breaker = self.breaker
-        if breaker.state != "closed" and not breaker.admits(began):
-            raise left_alone(self.name, breaker.why)
-        wire, sent = None, False
-        try:
-            wire = self._take() or Wire(self._way, self._options.timeout, deadline)
-            sent = True
-            wire.send(parcel.packed or parcel.bytes(), deadline)
-            reply = wire.receive(deadline)
-            if reply.__class__ is NoScriptError:  # it does not know the script yet, or no more: nothing was executed
-                wire.send(parcel.bytes(whole=True), deadline)
-                reply = wire.receive(deadline)
-        except BaseException as error:
-            if wire is not None:
-                wire.close()
-            if isinstance(error, FAULTS):
-                raise self._failed(error, began, 1, sent=sent) from error
-            raise
-        self._idle.append(wire)
-        seconds = wire.used - began
-        breaker.answered(wire.used, seconds)
-        if self._observer is not None:
-            tell(self._observer, (reply,), seconds, 1, self._options.timeout)
-        return reply
+    def leave(self, parcels: Sequence[Parcel], deadline: float, groups: int = 0) -> ThreadCall:
+        """Send parcels, or queue them. Raises `StoreError`: unless it says otherwise, they were not sent."""
+        if self.breaker.state != "closed":
+            if not self._may_wait(PROCESS.read()):
+                raise left_alone(self.name, self.breaker.why)
+            deadline = min(deadline, self.breaker.grace_ends)
+        call = ThreadCall(parcels, deadline, groups)
+        if self._queue or not self._send_alone(call):
+            self._queue.append(call)
+            self._serve()
+        return call
 
-    @property
-    def connected(self) -> bool:
-        """Whether there is a connection that nobody uses."""
-        return bool(self._idle)
+    def arrive(self, call: ThreadCall) -> list[Any]:
+        """The replies, once `leave` has taken the parcels. Raises `StoreError`."""
+        while not self.wait(call, call.deadline):
+            pass
+        return call.replies
 
-    def leave(self, parcels: Sequence[Parcel], deadline: float, groups: int = 0) -> Trip:
-        """Send parcels. Raises `StoreError`: unless it says otherwise, they were not sent."""
-        began = monotonic()
-        if not self.breaker.admits(began):
-            raise left_alone(self.name, self.breaker.why)
-        wire: Wire | None = None
-        try:
-            wire = self._take() or Wire(self._way, self._options.timeout, deadline)
-        except FAULTS as error:
-            raise self._failed(error, began, groups, sent=False) from error
-        try:
-            wire.send(parcels[0].bytes() if len(parcels) == 1 else b"".join(map(Parcel.bytes, parcels)), deadline)
-        except BaseException as error:
-            wire.close()
-            if isinstance(error, FAULTS):
-                raise self._failed(error, began, groups) from error
-            raise
-        return Trip(parcels, wire, began, groups)
-
-    def arrive(self, trip: Trip, deadline: float, *, hurry: bool = False) -> list[Any]:
-        """The replies, once `leave` has sent the parcels. `hurry`: other servers were waited for meanwhile."""
-        parcels, wire, began, groups = trip
-        try:
-            if hurry:
-                wire.hurry(deadline)
-            replies = self._read(parcels, wire, deadline)
-            unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-            if unknown:  # the server does not know the script yet, or no more: nothing was executed
-                again = [parcels[place] for place in unknown]
-                wire.send(b"".join(parcel.bytes(whole=True) for parcel in again), deadline)
-                for place, reply in zip(unknown, self._read(again, wire, deadline), strict=True):
-                    replies[place] = reply
-        except BaseException as error:
-            wire.close()
-            if isinstance(error, FAULTS):
-                raise self._failed(error, began, groups) from error
-            raise
-        self._idle.append(wire)
-        now = monotonic()
-        self.breaker.answered(now, now - began)
-        if self._observer is not None:
-            tell(self._observer, replies, now - began, groups, self._options.timeout)
-        return replies
+    def wait(self, call: ThreadCall, until: float) -> bool:
+        """Wait for the replies until then, by the process clock. Return whether they are there. Raises `StoreError`."""
+        if call.trip is not None:
+            self._read(call, call.trip, until)
+        elif not call.is_done:
+            try:
+                if acquire(call.news, until):
+                    call.told = False
+            except BaseException:
+                self._leave_to_others(call, StoreUnavailable("the caller was interrupted"))
+                raise
+        if call.error is not None:
+            raise call.error
+        if not call.missing:
+            return True
+        if call.trip is None and PROCESS.read() >= call.deadline:
+            self._give_up(call)
+        return False
 
     def close(self) -> None:
-        """Give back idle connections."""
-        with suppress(IndexError):  # another thread may empty it at the same time
-            while True:
-                self._idle.pop().close()
+        """Give back idle connections; those in use are closed when they are given back."""
+        with self._lock:
+            self._closed += 1
+        self._doubt(float("inf"))
 
     def forget(self) -> None:
         """In a forked child: the connections are the parent's."""
-        self._idle = []
+        self._begin()
         self.breaker.forked()
 
-    def _read(self, parcels: Sequence[Parcel], wire: Wire, deadline: float) -> list[Any]:
-        replies = []
-        for parcel in parcels:
-            if parcel.asking:
-                wire.receive(deadline)
-            replies.append(wire.receive(deadline))
-        return replies
+    # Trips
 
-    def _failed(self, error: Exception, began: float, groups: int, *, sent: bool = True) -> StoreError:
-        now = monotonic()
-        known = fault(error, self._options.timeout, sent=sent)
-        if self.breaker.failed(now, now - began, str(known)):
-            self._doubt(began)
+    def _send_alone(self, call: ThreadCall) -> bool:
+        """Send a call off on an idle connection, if there is one. Its own thread will read the reply."""
+        wire = self._take()
+        if wire is None:
+            return False
+        self._depart(Trip(wire, (call,), PROCESS.read()), wakes=False)
+        return True
+
+    def _serve(self) -> None:
+        """Send off what has queued, as far as connections are idle; if none is, open one more."""
+        while self._queue and self.breaker.state == "closed":
+            wire = self._take()
+            if wire is None:
+                self._open_another()
+                if not self._idle:  # whoever gives one back from now on finds the queue
+                    return
+                continue
+            with self._lock:
+                calls: list[ThreadCall] = []
+                while self._queue and len(calls) < self._options.max_batch:
+                    call = self._queue.popleft()
+                    if not call.is_done:
+                        calls.append(call)
+            if calls:
+                self._depart(Trip(wire, calls, PROCESS.read()))
+            else:
+                self._give_back(wire)
+
+    def _depart(self, trip: Trip, *, wakes: bool = True) -> None:
+        """Send a trip off. One of its threads is to read the replies."""
+        self.breaker.ask(trip.began)
+        try:
+            trip.send(trip.began + self._options.timeout)
+        except BaseException as error:
+            if isinstance(error, FAULTS):
+                self._break_off(trip, error)
+                return
+            self._discard(trip.wire)
+            trip.fail(StoreUnavailable("the call to Redis broke off"))
+            raise
+        with self._lock:  # nobody's time is up meanwhile
+            reader = next((call for call in trip.calls if not call.is_done), None)
+            if reader is not None:
+                reader.trip = trip
+        if reader is None:
+            self._run(self._read_late, trip)
+        elif wakes:
+            reader.wake()
+
+    def _read(self, call: ThreadCall, trip: Trip, until: float) -> None:
+        """Read a trip's replies, for all who wait for them. Whoever runs out of time leaves that to another thread."""
+        call.trip = None
+        call.heed()
+        now = PROCESS.read()
+        try:
+            trip.read(now, until)
+        except RedisTimeout:
+            if PROCESS.read() < call.deadline:  # the wait was for a part of its time
+                call.trip = trip
+            else:
+                self._listen(trip.began)
+                self._run(self._read_late, trip)
+            return
+        except BaseException as error:
+            if isinstance(error, FAULTS):
+                self._break_off(trip, error)
+                return
+            self._discard(trip.wire)
+            trip.fail(StoreUnavailable("the call to Redis broke off"))
+            raise
+        self._end(trip)
+
+    def _read_late(self, trip: Trip) -> None:
+        """Wait for replies that are late, in a thread of its own."""
+        timeout = self._options.timeout
+        try:
+            try:
+                trip.read(trip.began, trip.began + timeout)
+            except RedisTimeout:
+                self._listen(trip.began)
+                trip.read(trip.began + timeout, trip.began + self._options.patience)
+        except FAULTS as error:
+            self._break_off(trip, error)
+        else:
+            self._end(trip)
+
+    def _end(self, trip: Trip) -> None:
+        """All replies of a trip are there."""
+        self.breaker.hear(PROCESS.now(trip.wire.used))
+        self._give_back(trip.wire)
         if self._observer is not None:
-            self._observer.failed(known, now - began, groups)
-        return known
+            seconds, timeout = trip.wire.used - trip.calls[0].began, self._options.timeout
+            for call in trip.calls:
+                tell(self._observer, call.replies, seconds, call.groups, timeout)
+        if self.breaker.state != "closed":
+            self._may_wait(PROCESS.read())
 
-    def _doubt(self, began: float) -> None:
-        """End idle connections that may well be as dead as one on which a call failed: not those used since then."""
-        good = []
+    def _break_off(self, trip: Trip, error: Exception) -> None:
+        """A connection failed."""
+        self._discard(trip.wire)
+        known = fault(error, self._options.timeout)
+        if not isinstance(error, RedisTimeout):  # of which `_listen` knows
+            self._note_failure(trip.began, trip.calls[0].began, known)
+        if self._observer is not None:
+            for call in trip.calls:
+                if not call.is_done:
+                    self._observer.failed(known, monotonic() - call.began, call.groups)
+        trip.fail(known)
+        self._serve()
+
+    def _give_up(self, call: ThreadCall) -> None:
+        """A thread's time is up: raise that, unless there are news right now."""
+        known = fault(TimeoutError(), self._options.timeout)
+        if self._opening_since is not None:
+            self._listen(self._opening_since)
+        if self._leave_to_others(call, known):
+            if self._observer is not None:
+                self._observer.failed(known, monotonic() - call.began, call.groups)
+            raise known
+
+    def _leave_to_others(self, call: ThreadCall, error: StoreError) -> bool:
+        """End a call for which nobody waits any more. Return whether there are no news of it."""
+        with self._lock:
+            with suppress(ValueError):
+                self._queue.remove(call)
+            trip, is_done = call.trip, call.is_done
+            if trip is None and not is_done:
+                call.error = error
+        if trip is not None and isinstance(error, StoreUnavailable):
+            self._run(self._read_late, trip)
+        return trip is None and not is_done
+
+    # Health
+
+    def _may_wait(self, now: float) -> bool:
+        """Begin a probe if one is due. Return whether callers may wait for its answer."""
+        if self.breaker.begin_probe(now):
+            self._run_opener()
+        return self.breaker.may_wait(now)
+
+    def _listen(self, began: float) -> None:
+        """Open the breaker if nothing was heard since then for the whole timeout."""
+        now, timeout = PROCESS.read(), self._options.timeout
+        if self.breaker.state == "closed" and self.breaker.is_silent(now, began, timeout):
+            self.breaker.open(now, str(fault(TimeoutError(), timeout)))
+            self._doubt(monotonic() - timeout)
+            self._turn_away(now)
+
+    def _note_failure(self, began: float, since: float, known: StoreError) -> None:
+        """Tell the breaker; if it is news, doubt other connections as well."""
+        now = PROCESS.read()
+        if self.breaker.fail(now, began, str(known)):
+            self._doubt(since)
+        if self.breaker.state != "closed":
+            self._turn_away(now)
+
+    def _turn_away(self, now: float) -> None:
+        """Refuse those who have queued, unless they may wait for a probe."""
+        if not self._may_wait(now):
+            self._refuse_queue(left_alone(self.name, self.breaker.why))
+
+    def _refuse_queue(self, error: StoreError) -> None:
         with suppress(IndexError):
             while True:
-                wire = self._idle.pop()
-                if wire.used >= began:
-                    good.append(wire)
-                else:
-                    wire.close()
-        self._idle += good
+                call = self._queue.popleft()
+                if self._observer is not None and not call.is_done:
+                    self._observer.failed(error, monotonic() - call.began, call.groups)
+                call.fail(error)
+
+    # Connections
 
     def _take(self) -> Wire | None:
         """An idle connection: the one used last, so that those too many are not used and nobody minds them."""
@@ -186,36 +285,79 @@ class Node:
                 return None
             if wire.is_good():
                 return wire
-            wire.close()
+            self._discard(wire)
 
-
-def tell(observer: StoreObserver, replies: Sequence[Any], seconds: float, groups: int, timeout: float) -> None:
-    """Tell of a call that was answered, be it with errors."""
-    for reply in replies:
-        if isinstance(reply, Exception) and not redirected(reply):
-            observer.failed(fault(reply, timeout), seconds, groups)
+    def _give_back(self, wire: Wire) -> None:
+        if wire.generation != self._closed:  # it was closed meanwhile
+            self._discard(wire)
             return
-    observer.called(seconds, groups)
+        self._idle.append(wire)
+        if self._queue:
+            self._serve()
 
+    def _discard(self, wire: Wire) -> None:
+        wire.close()
+        with self._lock:
+            self._open -= 1
 
-def breaker_of(name: str, options: Options, observer: StoreObserver | None) -> Breaker:
-    """The breaker of a server: it logs its changes, and tells `observer`."""
+    def _doubt(self, since: float) -> None:
+        """Close idle connections that were not used since then: they may be as dead as one on which a call failed."""
+        good = []
+        with suppress(IndexError):
+            while True:
+                wire = self._idle.pop()
+                if wire.used >= since:
+                    good.append(wire)
+                else:
+                    self._discard(wire)
+        self._idle += good
 
-    def changed(state: State, before: State) -> None:
-        # Between open and half-open it goes to and fro as long as the server is away.
-        level = logging.WARNING if "closed" in (state, before) else logging.DEBUG
-        why = f" ({breaker.why or 'it is slow'})" if state == "open" else ""
-        log.log(level, "Redis at %s: breaker %s%s", name, state.replace("_", "-"), why)
-        if observer is not None:
-            observer.breaker(name, state)
+    def _open_another(self) -> None:
+        """Open one more connection in the background, unless there are enough or one is being opened."""
+        if self._opening_since is None and self._open < self._options.max_in_flight:
+            if self._open and monotonic() < self._enough_until:
+                return
+            self._run_opener()
 
-    breaker = Breaker(options.timeout, changed, probe_every=options.probe_every)
-    if observer is not None:
-        observer.breaker(name, "closed")
-    return breaker
+    def _run_opener(self) -> None:
+        with self._lock:
+            if self._opening_since is not None:
+                return
+            self._opening_since = now = PROCESS.read()
+            self._open += 1
+        self.breaker.ask(now)
+        self._run(self._connect)
 
+    def _connect(self) -> None:
+        generation = self._closed
+        try:
+            deadline = PROCESS.read() + self._options.patience
+            wire = Wire(self._way, self._options.timeout, deadline, PROCESS.read)
+        except (*FAULTS, ValueError) as error:  # the latter: of a host name that is none
+            with self._lock:
+                self._open -= 1
+                self._opening_since = None
+            self._refuse_opening(error)
+            return
+        wire.generation = generation
+        now = PROCESS.read()
+        self.breaker.hear(now)
+        if self.breaker.state != "closed":
+            self.breaker.close(now)
+        self._opening_since = None
+        self._give_back(wire)
 
-def left_alone(name: str, why: str) -> StoreUnavailable:
-    """What those get whom the breaker does not let through."""
-    what = f"failed of late ({why})" if why else "was slow of late"
-    return StoreUnavailable(f"Redis at {name} {what}, and is left alone but for a probe at times", sent=False)
+    def _refuse_opening(self, error: Exception) -> None:
+        """There is not one connection more."""
+        known = fault(error, self._options.timeout, sent=False)
+        self._enough_until = monotonic() + self._options.probe_every
+        self._note_failure(float("inf"), monotonic(), known)
+        if self.breaker.state == "closed" and not self._open:
+            self._refuse_queue(known)
+
+    def _run(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Have something done in a thread of its own; here, where there can be no more threads."""
+        try:
+            Thread(target=work, args=arguments, name="headgate-redis", daemon=True).start()
+        except RuntimeError:
+            work(*arguments)

@@ -14,7 +14,7 @@ from headgate.stores.parts import parts_of, read_prefix
 from headgate.stores.redis.faults import Address
 from headgate.stores.redis.tls import Tls
 
-OWN: Final = ("timeout", "max_batch", "max_in_flight", "probe_every", "remember")  # numbers
+OWN: Final = ("timeout", "connect_timeout", "max_batch", "max_in_flight", "probe_every", "remember")  # numbers
 WHOLE: Final = ("max_batch", "max_in_flight")
 # Of redis-py's connections: how long to wait is `timeout`'s matter, nothing is sent twice, and the rest are no texts.
 REFUSED: Final = ("socket_timeout", "socket_connect_timeout", "retry", "retry_on_timeout", "retry_on_error")
@@ -27,12 +27,18 @@ TopologyName = Literal["single", "sentinel", "cluster"]
 class Options(NamedTuple):
     """Our own options. They are written into the URL: `redis://localhost:6379/0?timeout=0.2`."""
 
-    timeout: float = 0.05  # seconds that a check may take
+    timeout: float = 0.2  # seconds that a check may take
+    connect_timeout: float = 2.0  # seconds that connecting, TLS and greetings may take, and a late reply
     max_batch: int = 128  # groups in one script call: one call holds up Redis for well under a millisecond
-    max_in_flight: int = 4  # calls, and so connections, at a time of an async store to each server
+    max_in_flight: int = 4  # calls, and so connections, at a time to each server
     probe_every: float = PROBE_SECONDS  # how often a server that fails is tried, at most
     remember: float | None = None  # seconds for which a refusal is given again without a call, at most; None: one
     prefix: str = DEFAULT_PREFIX  # what every key and channel begins with
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which a connection is given up that is not there yet, or on which no reply comes."""
+        return max(self.timeout, self.connect_timeout)
 
     def remember_us(self, *, own_time: bool) -> int:
         """The same in microseconds. `own_time`: the store has a clock of its own, on which time may stand still."""
@@ -83,7 +89,7 @@ def read_url(url: str) -> Target:
         elif name in SENTINEL_OPTIONS and topology == "sentinel":
             of_sentinels[name] = value
         elif name in REFUSED or name.startswith(("ssl_validate_ocsp", "ssl_ocsp_")):
-            instead = "; use timeout" if "timeout" in name else ""
+            instead = "; use timeout or connect_timeout" if "timeout" in name else ""
             raise ValueError(f"store URL: {name}: is not an option here{instead}")
         else:
             others.append((name, value))
@@ -123,7 +129,7 @@ def _way(parts: SplitResult, options: Options) -> Way:
         raise ValueError(f"store URL: {what}") from None
     arguments.setdefault("protocol", 2)
     arguments.setdefault("client_name", "headgate")
-    arguments["socket_connect_timeout"] = options.timeout
+    arguments["socket_connect_timeout"] = options.connect_timeout
     kind = arguments.pop("connection_class", None)
     try:
         (kind or Connection)(**arguments)  # connects to nothing yet

@@ -17,19 +17,23 @@ from headgate.core.reservation import Claim, Expired
 from headgate.core.share import Standing
 from headgate.errors import StoreError
 from headgate.stores.observer import StoreObserver
+from headgate.stores.process_clock import PROCESS
 from headgate.stores.protocol import Single
 from headgate.stores.redis import script
 from headgate.stores.redis.exhausted import Exhausted
 from headgate.stores.redis.faults import Address, Owners, fault, turn
 from headgate.stores.redis.lookout import Lookout
-from headgate.stores.redis.node import Node, Parcel, Trip
+from headgate.stores.redis.node import Node
 from headgate.stores.redis.options import read_url
+from headgate.stores.redis.parcel import Parcel
 from headgate.stores.redis.plans import Plan, Plans, Step
 from headgate.stores.redis.slots import slot_of_key
 from headgate.stores.redis.topology import MAX_TURNS, Topology
+from headgate.stores.redis.trip import ThreadCall
 
 T = TypeVar("T")
 
+TURN: Final = 0.001  # seconds for which one of several servers is waited for before the others are looked at
 CLOSING_SECONDS: Final = 0.005  # what undoes something is given so much at least
 
 
@@ -45,7 +49,7 @@ class _Errand(NamedTuple):
 
 
 class RedisStore:
-    """Keeps state in Redis or Valkey. Threads never wait for one another's replies: each call has a connection.
+    """Keeps state in Redis or Valkey. Threads share a few connections to each server.
 
     `clock` is for tests: given one, its time is sent along instead of using the server's. `observer` is told of
     every call.
@@ -109,7 +113,8 @@ class RedisStore:
                     return single(templates, known.outcomes[0], known.now_us, cost, states, subject)
             epoch = exhausted.epoch
             sent_us: script.Argument = "" if self._clock is None else self._clock.now_us()
-            deadline = monotonic() + timeout
+            asked = monotonic()
+            deadline = PROCESS.now(asked) + timeout
             try:
                 sent = f"{prefix}:{name}"
                 reply = ask(Parcel((*head, sent, sent_us, *tail, cost), False, pack(sent, sent_us, cost)), deadline)
@@ -129,7 +134,7 @@ class RedisStore:
             now_us, wait_us, remaining, reset_us = reply
             outcome = Outcome(wait_us, remaining, reset_us)
             if wait_us > 0 and remembers:
-                asked_us = round((deadline - timeout) * 1_000_000) if sent_us == "" else int(sent_us)
+                asked_us = round(asked * 1_000_000) if sent_us == "" else int(sent_us)
                 exhausted.put(name, ((quota, cost, True),), Result(now_us, (outcome,)), asked_us, epoch)
             return single(templates, outcome, now_us, cost, states, subject)
 
@@ -235,7 +240,7 @@ class RedisStore:
     def _follow(self, plan: Plan[T], deadline: float | None = None) -> T:
         """Take the steps of a plan, and return what comes of it."""
         if deadline is None:
-            deadline = monotonic() + self._options.timeout
+            deadline = PROCESS.read() + self._options.timeout
         try:
             steps = next(plan)
             while True:
@@ -249,11 +254,11 @@ class RedisStore:
         answers: list[Any] = [None] * len(steps)
         errands = [_Errand(place, step) for place, step in enumerate(steps)]
         if any(step.closing for step in steps):
-            deadline = max(deadline, monotonic() + CLOSING_SECONDS)
+            deadline = max(deadline, PROCESS.read() + CLOSING_SECONDS)
         while errands:
             pause = max(errand.step.pause for errand in errands)
             if pause:
-                sleep(max(0.0, min(pause, deadline - monotonic())))
+                sleep(max(0.0, min(pause, deadline - PROCESS.read())))
             errands = self._round(errands, answers, deadline)
         return answers
 
@@ -267,22 +272,26 @@ class RedisStore:
                 answers[errand.place] = self._topology.unknown()
             else:
                 by_node.setdefault(node, []).append(errand)
-        under_way: list[tuple[Node, list[_Errand], Trip]] = []
-        for node in sorted(by_node, key=_is_unknown):  # one that keeps us waiting for a connection comes last
-            some = by_node[node]
+        under_way: list[tuple[Node, list[_Errand], ThreadCall]] = []
+        for node, some in by_node.items():
             try:
                 parcels = [Parcel(self._command(errand.step), errand.asking) for errand in some]
                 groups = sum(len(errand.step.groups) for errand in some)
                 under_way.append((node, some, node.leave(parcels, deadline, groups)))
             except StoreError as error:
                 again += self._settle(node, some, [error] * len(some), answers, deadline)
-        for place, (node, some, trip) in enumerate(under_way):
-            replies: list[Any]
+        while under_way:
+            node, some, call = under_way.pop(0)
+            replies: list[Any] = call.replies
             try:
-                replies = node.arrive(trip, deadline, hurry=place > 0)
+                # In turn for a moment each: while one server is waited for, others' connections are not held.
+                there = node.wait(call, min(call.deadline, PROCESS.read() + TURN) if under_way else call.deadline)
             except StoreError as error:
-                replies = [error] * len(some)
-            again += self._settle(node, some, replies, answers, deadline)
+                there, replies = True, [error] * len(some)
+            if there:
+                again += self._settle(node, some, replies, answers, deadline)
+            else:
+                under_way.append((node, some, call))
         return again
 
     def _command(self, step: Step) -> script.Command:
@@ -305,7 +314,7 @@ class RedisStore:
     def _wait(self, known: int, deadline: float) -> None:
         """Until something newer is heard."""
         with self._heard:
-            self._heard.wait_for(lambda: self._topology.generation > known, max(0.0, deadline - monotonic()))
+            self._heard.wait_for(lambda: self._topology.generation > known, max(0.0, deadline - PROCESS.read()))
 
     def _settle(
         self, node: Node, errands: list[_Errand], replies: list[Any], answers: list[Any], deadline: float
@@ -342,7 +351,7 @@ class RedisStore:
         if taken is None:
             self._lookout.ask()
             return []
-        if (errand.turns >= MAX_TURNS and not taken.pause) or monotonic() >= deadline:
+        if (errand.turns >= MAX_TURNS and not taken.pause) or PROCESS.read() >= deadline:
             return []
         again = errand._replace(node=None, asking=taken.asking, turns=errand.turns + 1)
         step = errand.step
@@ -361,10 +370,6 @@ class RedisStore:
 def _fault_of(reply: Any, timeout: float) -> StoreError:
     """What a reply means that is an error, or makes no sense."""
     return fault(reply if isinstance(reply, Exception) else ValueError(f"a reply of {reply!r:.100}"), timeout)
-
-
-def _is_unknown(node: Node) -> bool:
-    return not node.connected
 
 
 def _apart(errand: _Errand) -> Iterator[_Errand]:

@@ -1,4 +1,4 @@
-"""A connection of a thread's own: a command out, its reply in, and never later than a deadline.
+"""A connection for threads: commands out, their replies in, and never later than a deadline.
 
 redis-py makes the connection (TCP, TLS, Unix socket, as the URL says); its replies are read here, because its own
 timeouts are per read, and a reply that trickles in would never be late.
@@ -6,6 +6,7 @@ timeouts are per read, and a reply that trickles in would never be late.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from ssl import SSLWantReadError
 from time import monotonic
@@ -17,37 +18,43 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse
 from redis.exceptions import TimeoutError as RedisTimeout
 
+from headgate.stores.process_clock import PROCESS, TICK_SECONDS, waits
 from headgate.stores.redis import script
 from headgate.stores.redis.faults import reply_error
 from headgate.stores.redis.options import Way
 from headgate.stores.redis.tls import TlsConnection
 
 STALE: Final = 0.01  # seconds without use after which a connection is looked at before it is trusted
-ALMOST: Final = 0.95  # of the timeout: with that much left, the socket's own timeout is close enough
-LATE: Final = 0.001  # seconds after the deadline in which replies are read that are there
+SHORTEST: Final = 0.001  # seconds for which a socket waits
+LONG: Final = 8_192  # bytes that may not fit into the socket's buffer at once
 CHUNK: Final = 65_536
 _INCOMPLETE: Final = object()
 
 
 class Wire:
-    """Raises redis-py's exceptions and OSError; then, the connection is of no more use."""
+    """Raises redis-py's exceptions and OSError; then, the connection is of no more use.
 
-    def __init__(self, way: Way, timeout: float, deadline: float) -> None:
-        self._timeout = timeout
-        self.used: float  # when it was last
-        self._patient = True  # whether the socket's own timeout is close enough
+    But for a RedisTimeout of `receive`, after which the same reply can be waited for again. Deadlines go by `now`.
+    """
+
+    def __init__(self, way: Way, timeout: float, deadline: float, now: Callable[[], float] = monotonic) -> None:
+        self.used: float  # when it was last, by time.monotonic
+        self.generation = 0  # for its owner: how often it had closed its connections before this one
+        self._now = now
+        self._usual = min(timeout, TICK_SECONDS)  # the socket's own timeout: most replies come sooner
         self._reader = Reader(protocolError=InvalidResponse, replyError=reply_error, notEnoughData=_INCOMPLETE)
         # Before the socket: the garbage collector finalizes what it finds first. redis-py's connection closes one that
         # nobody has closed; the socket would complain.
         self._connection: Any = None
         self._socket: Any = None
-        arguments = {**way.arguments, "socket_connect_timeout": max(LATE, deadline - monotonic())}
-        kind = way.kind or Connection if way.tls is None else partial(TlsConnection, way.tls, deadline)
+        seconds = max(SHORTEST, deadline - now())
+        kind = way.kind or Connection if way.tls is None else partial(TlsConnection, way.tls, monotonic() + seconds)
+        arguments = {**way.arguments, "socket_connect_timeout": seconds}
         self._connection = kind(**arguments, socket_timeout=timeout, redis_connect_func=_nothing_more)
         try:
             self._connection.connect()
             self._socket = self._connection._sock
-            self._socket.settimeout(timeout)
+            self._socket.settimeout(self._usual)
             self.used = monotonic()
             for command in greetings(way.arguments):
                 self.ask(script.packed(command), deadline)
@@ -65,33 +72,30 @@ class Wire:
 
     def send(self, commands: bytes, deadline: float) -> None:
         """Send commands, packed; `receive` the reply to each."""
-        left = deadline - monotonic()
-        self._patient = left > self._timeout * ALMOST
-        if not self._patient:
-            self._limit(left)
+        if len(commands) < LONG:
+            self._socket.sendall(commands)
+            return
+        self._socket.settimeout(max(SHORTEST, deadline - self._now()))
         self._socket.sendall(commands)
+        self._socket.settimeout(self._usual)
 
     def receive(self, deadline: float) -> Any:
-        """The next reply, which may be an exception."""
+        """The next reply, which may be an exception. If it takes longer, it can be waited for again."""
         reply = self._reader.gets()
         while reply is _INCOMPLETE:
-            received = self._socket.recv(CHUNK)
+            began = monotonic()
+            try:
+                received = self._socket.recv(CHUNK)
+            except TimeoutError:
+                received = self._wait(began, deadline)
             if not received:
                 raise RedisConnectionError("the server closed the connection")
             self._reader.feed(received)
             reply = self._reader.gets()
-            if reply is _INCOMPLETE:
-                self._patient = False
-                self._limit(deadline - monotonic())
-        if not self._patient:
-            self._socket.settimeout(self._timeout)
+            if reply is _INCOMPLETE and self._now() >= deadline:
+                raise RedisTimeout("no time left")
         self.used = monotonic()
         return reply
-
-    def hurry(self, deadline: float) -> None:
-        """Before `receive`: other servers were waited for meanwhile. What has come already is read all the same."""
-        self._patient = False
-        self._socket.settimeout(max(deadline - monotonic(), LATE))
 
     def is_good(self) -> bool:
         """Whether it can be used again: unless it was just used, the server may have closed it meanwhile."""
@@ -101,7 +105,7 @@ class Wire:
         try:
             self._socket.recv(1)  # nobody asked anything: whatever is there to read means that it is of no use
         except (BlockingIOError, InterruptedError, SSLWantReadError):
-            self._socket.settimeout(self._timeout)
+            self._socket.settimeout(self._usual)
             return True
         except OSError:
             return False
@@ -110,10 +114,20 @@ class Wire:
     def close(self) -> None:
         self._connection.disconnect()
 
-    def _limit(self, seconds: float) -> None:
-        if seconds <= 0:
-            raise RedisTimeout("no time left")
-        self._socket.settimeout(seconds)
+    def _wait(self, began: float, deadline: float) -> bytes:
+        """What comes within the deadline, after `_usual` seconds without anything."""
+        PROCESS.overslept(began + self._usual, monotonic())
+        try:
+            for seconds in waits(self._now, deadline):
+                self._socket.settimeout(seconds)
+                try:
+                    received: bytes = self._socket.recv(CHUNK)
+                except TimeoutError:
+                    continue
+                return received
+        finally:
+            self._socket.settimeout(self._usual)
+        raise RedisTimeout("no time left")
 
 
 def greetings(arguments: dict[str, Any]) -> list[script.Command]:

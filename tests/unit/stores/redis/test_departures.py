@@ -3,10 +3,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import pytest
 
+from headgate.stores.process_clock import SLACK_SECONDS, TICK_SECONDS
 from headgate.stores.redis.departures import ENOUGH, GATHER_SECONDS, MANY, Departures
 
 TIMEOUT = 0.05
@@ -27,8 +29,8 @@ class Loop:
     def call_soon(self, callback: Callable[[], None], **_: Any) -> None:
         self.ready.append(callback)
 
-    def call_at(self, when: float, callback: Callable[[], None], **_: Any) -> object:
-        self.timers.append((when, callback))
+    def call_at(self, when: float, callback: Callable[..., None], *arguments: Any, **_: Any) -> object:
+        self.timers.append((when, partial(callback, *arguments)))
         return object()
 
     def tick(self, seconds: float = 0.0) -> None:
@@ -53,6 +55,7 @@ class Node:
     calls: set[Call] = field(default_factory=set)
     held_since: float = 0.0
     left: list[int] = field(default_factory=list)  # how many, each time
+    ticks: list[float] = field(default_factory=list)  # by the process clock
 
     def joins(self, count: int, now: float) -> None:
         if not self.departures.woken:
@@ -65,6 +68,10 @@ class Node:
         self.waiting.clear()
         self.held_since = 0.0
         self.departures.waited_for.pop(self, None)
+
+    def tick(self, now: float) -> bool:
+        self.ticks.append(now)
+        return len(self.ticks) < 3
 
     def sends(self, size: int, expected: float) -> Call:
         call = Call(size, expected)
@@ -184,3 +191,26 @@ def test_a_few_wait_for_their_own_server_however_few_are_under_way(loop: Loop, n
     first.is_answered(call, loop.now)
     loop.tick(MOMENT)
     assert first.left == [1]
+
+
+def test_it_ticks_while_a_server_has_something_to_look_after(loop: Loop) -> None:
+    node = Node(departures(loop, gathers=False))
+    node.departures.attend(node)
+    for _ in range(10):
+        loop.tick(TICK_SECONDS)
+    assert node.ticks == pytest.approx([100 + TICK_SECONDS * number for number in (1, 2, 3)])
+    assert not loop.timers
+    assert not node.departures.attended
+
+
+def test_time_in_which_the_event_loop_did_not_run_does_not_count(loop: Loop) -> None:
+    node = Node(departures(loop, gathers=False))
+    node.departures.attend(node)
+    node.joins(1, loop.now)
+    deadline = node.departures.deadline
+    loop.tick(60)
+    late = TICK_SECONDS + SLACK_SECONDS
+    assert node.ticks == pytest.approx([100 + late])
+    assert node.departures.now() == pytest.approx(100 + late)
+    node.departures.wake(loop.now)
+    assert node.departures.deadline == pytest.approx(deadline + late)

@@ -1,0 +1,94 @@
+"""Connections of asyncio to one server: those that are idle, and the one that is being opened.
+
+They are opened one at a time, in the background, and within a budget of their own: a caller whose time is up does not
+end that, and the next one finds the connection there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import Context
+
+from headgate.stores.redis.aio_wire import AsyncWire
+from headgate.stores.redis.faults import FAULTS
+from headgate.stores.redis.options import Way
+
+
+class AsyncConnections:
+    """`opened` is told when there is one more, and otherwise why there is not.
+
+    `budget` is how many seconds opening one may take, by the clock that `tick` is told.
+    """
+
+    def __init__(self, way: Way, budget: float, opened: Callable[[Exception | None], None]) -> None:
+        self.opening_since: float | None = None
+        self._way = way
+        self._budget = budget
+        self._opened = opened
+        self._idle: list[AsyncWire] = []
+        self._task: asyncio.Task[None] | None = None
+        self._overdue = False
+
+    def take(self) -> AsyncWire | None:
+        """An idle connection: the one used last."""
+        while self._idle:
+            wire = self._idle.pop()
+            if wire.is_open:
+                return wire
+        return None
+
+    def give_back(self, wire: AsyncWire) -> None:
+        self._idle.append(wire)
+
+    def open(self, now: float) -> None:
+        """Open one more in the background, unless one is being opened."""
+        if self._task is None:
+            self.opening_since, self._overdue = now, False
+            loop = asyncio.get_running_loop()
+            self._task = loop.create_task(self._open(AsyncWire(loop)), context=Context())
+
+    def tick(self, now: float) -> None:
+        """Give up what takes longer than its budget."""
+        if self._task is not None and self.opening_since is not None and now - self.opening_since >= self._budget:
+            self._overdue = True
+            self._task.cancel()
+
+    def doubt(self, since: float) -> None:
+        """Close idle connections that were not used since then: they may be as dead as one on which a call failed."""
+        for wire in self._idle:
+            if wire.used < since:
+                wire.close()
+        self._idle = [wire for wire in self._idle if wire.is_open]
+
+    async def close(self) -> None:
+        """Close idle connections, and open no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+        while self._idle:
+            wire = self._idle.pop()
+            wire.close()
+            await wire.closed
+
+    def forget(self) -> None:
+        """Begin anew: the event loop is another."""
+        self._idle.clear()
+        self._task = self.opening_since = None
+
+    async def _open(self, wire: AsyncWire) -> None:
+        error: Exception | None = None
+        try:
+            await wire.open(self._way)
+        except (*FAULTS, ValueError) as failure:  # the latter: of a host name that is none
+            error = failure
+        except asyncio.CancelledError:
+            if not self._overdue:  # the store is closed, or the event loop is
+                self._task = self.opening_since = None
+                raise
+            error = TimeoutError()
+        else:
+            wire.used = asyncio.get_running_loop().time()
+            self._idle.append(wire)
+        self._task = self.opening_since = None
+        self._opened(error)

@@ -1,0 +1,46 @@
+"""How a server is doing: its breaker, and what observers and callers are told of it. No I/O."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from headgate.errors import StoreUnavailable
+from headgate.stores.breaker import Breaker, State
+from headgate.stores.observer import StoreObserver
+from headgate.stores.redis.faults import fault, redirected
+from headgate.stores.redis.options import Options
+
+log = logging.getLogger("headgate.breaker")
+
+
+def tell(observer: StoreObserver, replies: Sequence[Any], seconds: float, groups: int, timeout: float) -> None:
+    """Tell of a call that was answered, be it with errors."""
+    for reply in replies:
+        if isinstance(reply, Exception) and not redirected(reply):
+            observer.failed(fault(reply, timeout), seconds, groups)
+            return
+    observer.called(seconds, groups)
+
+
+def breaker_of(name: str, options: Options, observer: StoreObserver | None) -> Breaker:
+    """Make the breaker of a server: it logs its changes, and tells `observer`."""
+
+    def changed(state: State, before: State) -> None:
+        # Between open and half-open it goes to and fro as long as the server is away.
+        level = logging.WARNING if "closed" in (state, before) else logging.DEBUG
+        why = f" ({breaker.why})" if state == "open" else ""
+        log.log(level, "Redis at %s: breaker %s%s", name, state.replace("_", "-"), why)
+        if observer is not None:
+            observer.breaker(name, state)
+
+    breaker = Breaker(changed, probe_every=options.probe_every)
+    if observer is not None:
+        observer.breaker(name, "closed")
+    return breaker
+
+
+def left_alone(name: str, why: str) -> StoreUnavailable:
+    """Make the error of those whom the breaker turns away."""
+    return StoreUnavailable(f"circuit open for Redis at {name}: {why}", sent=False)

@@ -1,0 +1,116 @@
+"""What threads ask of a server, on its way there and back: several threads' calls share one connection.
+
+Whoever reads a trip's replies hands them out to all who wait for them. Reading can be broken off, and gone on with by
+somebody else.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from threading import Lock
+from time import monotonic
+from typing import Any
+
+from redis.exceptions import NoScriptError
+
+from headgate.errors import StoreError
+from headgate.stores.redis.parcel import Parcel, packed_again
+from headgate.stores.redis.wire import Wire
+
+
+class ThreadCall:
+    """What one thread asks of a server. The thread acquires `news`, which is released when there are some."""
+
+    __slots__ = ("began", "deadline", "error", "groups", "missing", "news", "parcels", "replies", "told", "trip")
+
+    def __init__(self, parcels: Sequence[Parcel], deadline: float, groups: int) -> None:
+        self.parcels = parcels
+        self.groups = groups
+        self.began = monotonic()
+        self.deadline = deadline  # by the process clock
+        self.replies: list[Any] = [None] * len(parcels)
+        self.missing = len(parcels)  # replies
+        self.error: StoreError | None = None  # why there are none
+        self.trip: Trip | None = None  # of which this thread is to read the replies
+        self.news = Lock()
+        self.news.acquire()
+        self.told = False  # that there are news
+
+    @property
+    def is_done(self) -> bool:
+        return not self.missing or self.error is not None
+
+    def wake(self) -> None:
+        """Wake the thread: there are news."""
+        if not self.told:
+            self.told = True
+            self.news.release()
+
+    def heed(self) -> None:
+        """Have the next `wake` wake the thread again."""
+        if self.told:
+            self.news.acquire(blocking=False)
+            self.told = False
+
+    def fail(self, error: StoreError) -> None:
+        if not self.is_done:
+            self.error = error
+            self.wake()
+
+
+class Trip:
+    """Calls that share a connection until all their replies are read."""
+
+    __slots__ = ("_expected", "_is_again", "_is_asked", "_unknown", "began", "calls", "wire")
+
+    def __init__(self, wire: Wire, calls: Sequence[ThreadCall], began: float) -> None:
+        self.wire = wire
+        self.calls = calls
+        self.began = began  # by the process clock
+        self._expected = deque((call, place) for call in calls for place in range(len(call.parcels)))
+        self._unknown: list[tuple[ThreadCall, int]] = []  # of which the server does not know the script
+        self._is_again = False  # those were sent once more
+        self._is_asked = False  # the reply to ASKING was read
+
+    def send(self, deadline: float) -> None:
+        self.wire.send(b"".join([parcel.bytes() for call in self.calls for parcel in call.parcels]), deadline)
+
+    def read(self, now: float, deadline: float) -> None:
+        """Read and hand out replies. After a RedisTimeout it can be gone on with.
+
+        Scripts that the server does not know, as nothing was executed, are sent once more; those who wait for that
+        get as much time again. `now` is the time by the process clock.
+        """
+        while True:
+            while self._expected:
+                call, place = self._expected[0]
+                parcel = call.parcels[place]
+                if parcel.asking and not self._is_asked:
+                    self.wire.receive(deadline)
+                    self._is_asked = True
+                reply = self.wire.receive(deadline)
+                self._expected.popleft()
+                self._is_asked = False
+                if isinstance(reply, NoScriptError) and not self._is_again:
+                    self._unknown.append((call, place))
+                    continue
+                call.replies[place] = reply
+                call.missing -= 1
+                if not call.missing:
+                    call.wake()
+            if not self._unknown:
+                return
+            again, self._unknown = self._unknown, []
+            self._is_again = True
+            longer = max(0.0, deadline - now)
+            deadline += longer
+            for call, _ in again:
+                call.deadline += longer
+            self.wire.send(packed_again(call.parcels[place] for call, place in again), deadline)
+            self._expected.extend(again)
+
+    def fail(self, error: StoreError) -> None:
+        """Tell those who wait that there will be no replies."""
+        for call in self.calls:
+            call.fail(error)
