@@ -15,6 +15,7 @@ from threading import Lock, Thread
 from time import monotonic
 from typing import Any, Final
 
+from redis.exceptions import NoScriptError
 from redis.exceptions import TimeoutError as RedisTimeout
 
 from headgate.errors import StoreError, StoreUnavailable
@@ -52,8 +53,34 @@ class Node:
         self._closed = 0  # how often
 
     def ask(self, parcel: Parcel, deadline: float) -> Any:
-        """The reply to one check, which may be an exception of redis-py. Raises `StoreError` when there is none."""
-        return self.arrive(self.leave((parcel,), deadline, 1))[0]
+        """The reply to one check, which may be an exception of redis-py. Raises `StoreError` when there is none.
+
+        What `leave` and `arrive` do, without a trip unless it takes one.
+        """
+        wire = self._take() if self.breaker.state == "closed" and not self._queue else None
+        if wire is None:
+            return self.arrive(self.leave((parcel,), deadline, 1))[0]
+        began = monotonic()
+        try:
+            wire.send(parcel.packed or parcel.bytes(), deadline)
+            reply = wire.receive(deadline)
+        except FAULTS as error:
+            call = ThreadCall((parcel,), deadline, 1)
+            self._interrupt(call, Trip(wire, (call,), PROCESS.now(began)), error)
+            return self.arrive(call)[0]
+        except BaseException:
+            self._discard(wire)
+            raise
+        if reply.__class__ is NoScriptError:
+            call = ThreadCall((parcel,), deadline, 1)
+            call.trip = Trip(wire, (call,), PROCESS.now(began))
+            call.trip.send_again()
+            return self.arrive(call)[0]
+        self.breaker.hear(PROCESS.now(wire.used))
+        self._give_back(wire)
+        if self._observer is not None:
+            tell(self._observer, (reply,), wire.used - began, 1, self._options.timeout)
+        return reply
 
     def leave(self, parcels: Sequence[Parcel], deadline: float, groups: int = 0) -> ThreadCall:
         """Send parcels, or queue them. Raises `StoreError`: unless it says otherwise, they were not sent."""
@@ -138,10 +165,10 @@ class Node:
         self.breaker.ask(trip.began)
         try:
             trip.send(trip.began + self._options.timeout)
-        except BaseException as error:
-            if isinstance(error, FAULTS):
-                self._break_off(trip, error)
-                return
+        except FAULTS as error:
+            self._break_off(trip, error)
+            return
+        except BaseException:
             self._discard(trip.wire)
             trip.fail(StoreUnavailable("the call to Redis broke off"))
             raise
@@ -161,21 +188,25 @@ class Node:
         now = PROCESS.read()
         try:
             trip.read(now, until)
-        except RedisTimeout:
+        except FAULTS as error:
+            self._interrupt(call, trip, error)
+        except BaseException:
+            self._discard(trip.wire)
+            trip.fail(StoreUnavailable("the call to Redis broke off"))
+            raise
+        else:
+            self._end(trip)
+
+    def _interrupt(self, call: ThreadCall, trip: Trip, error: Exception) -> None:
+        """A thread has not read all replies of its trip."""
+        if isinstance(error, RedisTimeout):
             if PROCESS.read() < call.deadline:  # the wait was for a part of its time
                 call.trip = trip
             else:
                 self._listen(trip.began)
                 self._run(self._read_late, trip)
-            return
-        except BaseException as error:
-            if isinstance(error, FAULTS):
-                self._break_off(trip, error)
-                return
-            self._discard(trip.wire)
-            trip.fail(StoreUnavailable("the call to Redis broke off"))
-            raise
-        self._end(trip)
+        else:
+            self._break_off(trip, error)
 
     def _read_late(self, trip: Trip) -> None:
         """Wait for replies that are late, in a thread of its own."""

@@ -76,6 +76,11 @@ class Trip:
     def send(self, deadline: float) -> None:
         self.wire.send(b"".join([parcel.bytes() for call in self.calls for parcel in call.parcels]), deadline)
 
+    def send_again(self) -> None:
+        """Have everything sent once more by `read`: the server has said that it does not know the script."""
+        self._unknown = list(self._expected)
+        self._expected.clear()
+
     def read(self, now: float, deadline: float) -> None:
         """Read and hand out replies. After a RedisTimeout it can be gone on with.
 
