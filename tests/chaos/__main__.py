@@ -2,7 +2,7 @@
 
     python -m tests.chaos                      all cases, some five minutes
     python -m tests.chaos --quick              the short form, as `make test` has it
-    python -m tests.chaos --only blackhole     some cases
+    python -m tests.chaos --only frozen        some cases
 
 Ends with 1 if a bound was broken. Those of time are judged less what the machine was late by (`lateness.py`).
 docs/explanation/how-exact-is-it.md says what the figures mean.

@@ -1,5 +1,14 @@
 """All cases, in the order of the table."""
 
-from tests.chaos import clocks, crowds, failovers, leases, outages, regions, starved
+from tests.chaos import clocks, crowds, failovers, leases, outages, overload, regions, starved
 
-CASES = (*failovers.CASES, *outages.CASES, *crowds.CASES, *leases.CASES, *clocks.CASES, *regions.CASES, *starved.CASES)
+CASES = (
+    *failovers.CASES,
+    *outages.CASES,
+    *crowds.CASES,
+    *starved.CASES,
+    *overload.CASES,
+    *leases.CASES,
+    *clocks.CASES,
+    *regions.CASES,
+)

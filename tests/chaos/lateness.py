@@ -1,6 +1,6 @@
 """How late the machine was: what it took from callers and servers, which is no fault of theirs.
 
-A check that waits for 50 ms, and is then not woken for 30 more, has not broken its deadline; the machine has. Two
+A check that waits for 200 ms, and is then not woken for 30 more, has not broken its deadline; the machine has. Two
 things tell: a thread of this process that asks to be woken every few milliseconds, and so knows how late machine and
 interpreter were; and how long a thread or a server has waited for a processor, which Linux counts for each. What is
 taken away is what the machine was late by at that very time, and no more: a check that waits for anything else is as
@@ -20,7 +20,7 @@ from typing import NamedTuple, Self
 
 TICK = 0.005  # seconds
 LONGEST = 2.0  # seconds: who is later than that is not looked for
-SOON = 0.05  # seconds: the deadline of a check
+SOON = 0.2  # seconds: the deadline of a check
 ENOUGH = SOON / 2  # of lateness: then it may be the machine alone that somebody ran out of time
 
 
@@ -70,12 +70,12 @@ class Witness:
         self._servers = {**self._servers, wait: wait.seconds()}
 
     def late(self, since: float, until: float) -> float:
-        """By how many seconds at most this process was late between two moments of time.monotonic."""
-        return _longest(self._stalls, since, until)
+        """By how many seconds in all this process was late between two moments of time.monotonic."""
+        return _total(self._stalls, since, until)
 
     def servers_late(self, since: float, until: float) -> float:
         """The same of the servers."""
-        return _longest(self._servers_stalls, since, until)
+        return _total(self._servers_stalls, since, until)
 
     def was_busy(self, since: float, until: float) -> bool:
         """Whether somebody may have run out of time, between two moments, for the machine alone: within the time of one
@@ -84,7 +84,8 @@ class Witness:
 
     @property
     def worst(self) -> float:
-        return self.late(0.0, float("inf"))
+        """By how many seconds this process was late at most, at one time."""
+        return max((stall.ended - stall.began for stall in self._stalls), default=0.0)
 
     def _run(self) -> None:
         while True:
@@ -126,11 +127,11 @@ def _busiest(stalls: list[Stall], since: float, until: float) -> float:
     return most
 
 
-def _longest(stalls: list[Stall], since: float, until: float) -> float:
-    longest = 0.0
+def _total(stalls: list[Stall], since: float, until: float) -> float:
+    """How much of the time between two moments is of stalls."""
+    total = 0.0
     for stall in stalls[bisect_left(stalls, since, key=attrgetter("ended")) :]:
         if stall.ended > until + LONGEST:
             break
-        if stall.began <= until:
-            longest = max(longest, stall.ended - stall.began)
-    return longest
+        total += max(0.0, min(stall.ended, until) - max(stall.began, since))
+    return total

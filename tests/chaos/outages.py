@@ -9,18 +9,30 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Event, Thread
 
-from tests.chaos.callers import Breakers, by_store, entries_of, rules, tell, undecided, under_load
+from headgate.stores.breaker import GRACE_SECONDS
+from tests.chaos.callers import (
+    Breakers,
+    by_store,
+    entries_of,
+    in_time,
+    percentile_ms,
+    rules,
+    tell,
+    undecided,
+    under_load,
+)
 from tests.chaos.case import HEALED_S, Case, Figures
 from tests.integration.limiters import calm
 from tests.integration.load import BY_STORE, Callers
 from tests.proxy import Proxy
 from tests.servers import Server, default_binary
-from tests.topologies import halt, resume
+from tests.topologies import halt, kill, resume
 
 GIVEN = rules({"user": calm(1_000_000, "fixed_window")})
 REASONS = {"open": "fail_open", "closed": "fail_closed", "local": "local_fallback"}
 GROWTH_MB = 50
 PASSWORD = "right"
+WAITED_S = 0.15  # a check that took longer has waited for the server
 
 
 def ask(number: int) -> dict[str, str]:
@@ -38,7 +50,7 @@ def healed(figures: Figures, loads: Sequence[Callers], since: float) -> None:
     figures.healed("strict again after", since, max(load.decided_after(since) for load in loads), HEALED_S)
 
 
-def blackhole(figures: Figures, quick: bool) -> None:
+def frozen(figures: Figures, quick: bool) -> None:
     """Stopped by a signal: connections are accepted, by its kernel; nothing is ever answered."""
     seconds = 3 if quick else 30
     with Server(default_binary()) as server, Breakers() as breakers:
@@ -55,11 +67,32 @@ def blackhole(figures: Figures, quick: bool) -> None:
             back = time.monotonic()
             healed(figures, loads, back)
         opened = sorted(breakers.opened)[: len(loads)]
-    entries = tell(figures, loads, began)
+    gone(figures, loads, began, back)
     figures.exactly("breakers opened", len(opened), len(loads))
     figures.within("… after", max(opened, default=began) - began, 1.0, "s")
     figures.at_most("growth of memory", most - before, float(GROWTH_MB), "MB")
-    waited = sum(entry.seconds > 0.04 for entry in entries)
+
+
+def dead(figures: Figures, quick: bool) -> None:
+    """Killed: connections are reset, and then refused."""
+    with Server(default_binary()) as server, under_load(server.url, GIVEN, ask) as loads:
+        time.sleep(1)
+        began = time.monotonic()
+        kill(server)
+        time.sleep(2 if quick else 5)
+        server.stop()
+        server.start()
+        back = time.monotonic()
+        healed(figures, loads, back)
+    gone(figures, loads, began, back)
+
+
+def gone(figures: Figures, loads: Sequence[Callers], began: float, back: float) -> None:
+    """What a server costs its callers that is gone between two moments: their timeout in the first second, at most."""
+    entries = tell(figures, loads, began)
+    later = in_time(figures, entries_of(loads, began + GRACE_SECONDS, back))
+    figures.within("p99 after the first second, but for the machine", percentile_ms(later, 0.99), 1.0, "ms")
+    waited = sum(entry.seconds > WAITED_S for entry in entries)
     figures.note("checks that waited for the server", f"{waited} of {len(entries):,}")
 
 
@@ -182,7 +215,8 @@ def _is_loading(server: Server) -> bool:
 
 
 CASES = (
-    Case("blackhole", "a server that does not answer (SIGSTOP)", blackhole, quick=True),
+    Case("frozen", "a server that does not answer (SIGSTOP)", frozen, quick=True),
+    Case("dead", "a server that is killed, and started again", dead, quick=True),
     Case("half-open", "connections that fall silent, or are reset", half_open, quick=True),
     Case("script-flush", "SCRIPT FLUSH every 100 ms", script_flush, quick=True),
     Case("out-of-memory", "OOM, with noeviction", out_of_memory),

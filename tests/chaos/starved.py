@@ -50,8 +50,10 @@ def starve(figures: Figures, quick: bool, *, kind: str, loops: int) -> None:
             "window": calm_window(),
         }
         try:
+            workers.prepare([job] * PROCESSES)
             with busy_loops(loops):
-                answers = workers.run([job] * PROCESSES)
+                workers.go()
+                answers = workers.finish()
         finally:
             workers.close()
     reasons = sum((Counter(answer["reasons"]) for answer in answers), Counter[str]())

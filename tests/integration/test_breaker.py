@@ -89,23 +89,19 @@ def test_a_server_that_does_not_answer_is_left_alone(
     assert lines == [f"{name}: breaker open (Redis did not answer within 200 ms)", f"{name}: breaker closed"]
 
 
-def test_a_server_that_is_slow_is_alive(proxy: Proxy) -> None:
-    """Its answers are late for their callers, and tell that it is there: the breaker does not open for long."""
-
-    async def main() -> None:
-        store = open_async_store(f"{proxy.url}?timeout=0.5&max_batch=1", None, observer=told)
-        limiter = AsyncLimiter(QUOTA, store=store, failure_mode="closed")
-        await limiter.check("warm")
-        proxy.delay = lambda: 0.75
-        decisions = await asyncio.gather(*(limiter.check(f"user-{n}") for n in range(4)))
-        assert {decision.reason for decision in decisions} == {"fail_closed"}
-        proxy.delay = no_delay
-        assert (await limiter.check("after that")).reason == "within_limit"
-        assert told.states[-1] == "closed"
-        await store.close()
-
+@pytest.mark.parametrize("kind", ["Limiter", "AsyncLimiter"])
+def test_a_server_that_was_late_is_asked_again_as_soon_as_it_answers(own_server: Server, kind: str) -> None:
+    """Nobody waits for the next probe, which is an hour away: the late replies and the first one tell."""
     told = Told()
-    asyncio.run(main())
+    url = f"{own_server.url}?timeout=0.2&connect_timeout=60&probe_every=3600"
+    with observed(kind, url, told) as limiter:
+        until(lambda: limiter.check("alice").reason == "within_limit", "a decision by the store")
+        halt(own_server)
+        assert {limiter.check("alice").reason for _ in range(10)} == {"fail_closed"}
+        assert "open" in told.states
+        resume(own_server)
+        until(lambda: limiter.check("alice").reason == "within_limit", "a decision by the store")
+        assert told.states[-1] == "closed"
 
 
 SILENT = "timeout=0.5&probe_every=3600"  # whoever is not decided by the first probe never is

@@ -26,9 +26,21 @@ class Workers:
 
     def start(self, jobs: list[dict[str, Any]]) -> None:
         """Give each process its job, and start them together."""
+        self.prepare(jobs)
+        self.go()
+
+    def prepare(self, jobs: list[dict[str, Any]]) -> None:
+        """Give each process its job, and wait until all are ready for it."""
         self._tell([json.dumps(job) for job in jobs])
         assert self._hear() == ["ready"] * len(jobs)
-        self._tell(["start"] * len(jobs))
+
+    def go(self) -> None:
+        """Start all that are ready."""
+        self._tell(["start"] * len(self._processes))
+
+    def finish(self) -> list[Any]:
+        """Return what each answers."""
+        return self._hear()
 
     def kill_first(self) -> list[Any]:
         """Kill the first process with SIGKILL, and return what each of the others answers."""
