@@ -272,6 +272,10 @@ class AsyncNode:
         if self.waiting:
             self._due = min(self._due, *(one.deadline for one in self.waiting))
 
+    def _extend_waiting(self, until: float) -> None:
+        """Give those in the queue time until then: nothing of theirs was under way before there was a connection."""
+        self.waiting = deque(one._replace(deadline=max(one.deadline, until)) for one in self.waiting)
+
     def _expire_call(self, call: _Call, now: float) -> None:
         """Refuse those of a call whose time is up. The call goes on: a late reply is a sign of life."""
         for one in call.waiting:
@@ -344,6 +348,8 @@ class AsyncNode:
         departures, at = self._departures, self._loop.time()
         now = departures.now()
         if error is None:
+            if not self.calls:
+                self._extend_waiting(now + self._options.timeout)
             self.breaker.hear(now)
             if self.breaker.state != "closed":
                 self.breaker.close(now)

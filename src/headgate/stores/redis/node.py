@@ -372,6 +372,10 @@ class Node:
             return
         wire.generation = generation
         now = PROCESS.read()
+        if self._open == 1:  # this one: nothing of those who have queued was under way before
+            with self._lock:
+                for call in self._queue:
+                    call.deadline = max(call.deadline, now + self._options.timeout)
         self.breaker.hear(now)
         if self.breaker.state != "closed":
             self.breaker.close(now)
