@@ -24,6 +24,7 @@ A refusal is a value (`Decision`), not an exception: only faults raise.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -106,7 +107,13 @@ class StoreError(HeadgateError):
 
 
 class StoreTimeout(StoreError):
-    """The store did not answer within the deadline. The check may or may not have been charged."""
+    """The store did not answer within the deadline. The check may or may not have been charged.
+
+    `charge_later` is there when it was not even sent: called, it has the store charge the check all the same, if it
+    fits, as soon as the store answers. For whoever admits the request without the store.
+    """
+
+    charge_later: Callable[[], None] | None = None
 
 
 class StoreUnavailable(StoreError):

@@ -7,7 +7,7 @@ from typing import Final
 from headgate.core.check import Check, Group, Outcome, Result
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, Reason, combine
-from headgate.errors import StoreError, StoreFull
+from headgate.errors import StoreError, StoreFull, StoreTimeout
 from headgate.limiter.asked import Asked
 from headgate.limiter.outage import Outage
 from headgate.limiter.shares import Shares, hopeful
@@ -51,7 +51,11 @@ class Fallback:
             decision = self._locally(asked, here)
         except StoreFull:  # no room to count in
             decision = None
-        return Decision.of(True, self._clock.now_us(), reason="fail_open") if decision is None else decision
+        if decision is not None:
+            return decision
+        if isinstance(error, StoreTimeout) and error.charge_later is not None:
+            error.charge_later()
+        return Decision.of(True, self._clock.now_us(), reason="fail_open")
 
     def _locally(self, asked: Asked, here: list[int]) -> Decision | None:
         """The decision by this node's share of the limits at these places; None when there are none."""

@@ -21,8 +21,8 @@ from redis.exceptions import TimeoutError as RedisTimeout
 
 from headgate.core.check import Group, Result
 from headgate.core.quota import Quota
-from headgate.errors import IdempotencyConflict, StoreError, StoreUnavailable
-from headgate.stores.breaker import SILENCE
+from headgate.errors import IdempotencyConflict, StoreError, StoreTimeout, StoreUnavailable
+from headgate.stores.breaker import GRACE_SECONDS, SILENCE
 from headgate.stores.observer import StoreObserver
 from headgate.stores.redis import script
 from headgate.stores.redis.aio_connections import AsyncConnections
@@ -37,6 +37,7 @@ from headgate.stores.redis.parcel import Parcel
 Results = list[Result | IdempotencyConflict]
 Figures = tuple[int, int, int, int]  # of one check: when it was decided, and what `Outcome` has
 
+OWED: Final = 16_384  # checks that are to be charged though nobody waits for them
 APART_SECONDS: Final = 1.0  # for which each slot goes by itself, after a server did not have one
 
 
@@ -85,6 +86,7 @@ class AsyncNode:
         self._observer = observer
         self._loop: asyncio.AbstractEventLoop | None = None
         self.waiting: deque[Waiting] = deque()
+        self.owed: deque[Waiting] = deque(maxlen=OWED)  # nobody waits for these: they are to be charged all the same
         self.calls: set[_Call] = set()  # under way
         self.held_since = 0.0  # see departures
         self._departures = departures
@@ -176,6 +178,7 @@ class AsyncNode:
         self._loop = loop
         self._connections.forget()  # those of a loop that is gone
         self.waiting.clear()
+        self.owed.clear()
         self.calls.clear()
         self._ended = None
         self._departures.enter(loop)
@@ -185,7 +188,8 @@ class AsyncNode:
         assert self._loop is not None
         self.held_since = 0.0
         context, at, now = self._first, self._loop.time(), self._departures.now()
-        while self.waiting and len(self.calls) < self._options.max_in_flight and self.breaker.state == "closed":
+        free = self._options.max_in_flight
+        while (self.waiting or self.owed) and len(self.calls) < free and self.breaker.state == "closed":
             wire = self._connections.take()
             if wire is None:
                 if not self.calls or at >= self._enough_until:
@@ -198,7 +202,7 @@ class AsyncNode:
             else:
                 self._connections.give_back(wire)
             context = Context()  # who is first of the next has asked in another
-        if self.waiting:
+        if self.waiting or self.owed:
             self._first = context
         else:
             self._departures.waited_for.pop(self, None)
@@ -216,17 +220,25 @@ class AsyncNode:
                 break
             self.waiting.popleft()
             if deadline <= now:
-                self._expire(waiting)
+                self._expire(waiting, sent=False)
             elif not answer.done():
                 batch.append(waiting)
                 size += len(groups) or decided
                 if quota is not shared:
                     shared = None
+        while self.owed and count < self._options.max_batch:
+            owed = self.owed.popleft()
+            if now < owed.deadline + GRACE_SECONDS:  # later, it would be charged to another time
+                batch.append(owed)
+                count += len(owed.groups) or owed.size
+                size += len(owed.groups) or owed.size
+                if owed.quota is not shared:
+                    shared = None
         return Batch(batch, size, shared)
 
     def _shared(self, now: float) -> Quota | None:
         """The quota under which all who wait go as one command if they are checks under it."""
-        first = self.waiting[0]
+        first = (self.waiting or self.owed)[0]
         if first.quota is None or first.slot == NO_SLOT:
             return first.quota
         return first.quota if now >= self._apart_until and first.quota.algorithm in script.MIXED else None
@@ -268,7 +280,7 @@ class AsyncNode:
             late = [one for one in self.waiting if one.deadline <= now]
             self.waiting = deque(one for one in self.waiting if one.deadline > now)
             for one in late:
-                self._expire(one)
+                self._expire(one, sent=False)
         if self.waiting:
             self._due = min(self._due, *(one.deadline for one in self.waiting))
 
@@ -296,12 +308,22 @@ class AsyncNode:
             if silent > now:
                 self._due = min(self._due, silent)
 
-    def _expire(self, one: Waiting) -> None:
+    def _expire(self, one: Waiting, *, sent: bool = True) -> None:
         if not one.answer.done():
             known = fault(TimeoutError(), self._options.timeout)
+            if not sent and isinstance(known, StoreTimeout) and (one.groups or one.size):
+                known.charge_later = partial(self._owe, one)
             one.answer.set_exception(known)
             if self._observer is not None:
                 self._observer.failed(known, self._options.timeout, len(one.groups) or one.size)
+
+    def _owe(self, one: Waiting) -> None:
+        """Have a check charged whose caller does not wait any more, with the next call that has room for it."""
+        if self._loop is not None and one not in self.owed:
+            self.owed.append(one)
+            self._departures.waited_for[self] = None
+            if not self._departures.woken:
+                self._departures.wake(self._loop.time())
 
     def _leave_late(self) -> None:
         """End calls that nobody waits for any more."""
@@ -366,7 +388,7 @@ class AsyncNode:
                     self._refuse_waiting(known)
             elif not self._may_wait(now):
                 self._turn_away()
-        if self.waiting:
+        if self.waiting or self.owed:
             departures.wake(at)
 
     def _note_failure(self, now: float, began: float, sent: float, known: StoreError) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from threading import Lock, Thread
 from time import monotonic
 from typing import Any, Final
@@ -18,7 +19,8 @@ from typing import Any, Final
 from redis.exceptions import NoScriptError
 from redis.exceptions import TimeoutError as RedisTimeout
 
-from headgate.errors import StoreError, StoreUnavailable
+from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
+from headgate.stores.breaker import GRACE_SECONDS
 from headgate.stores.observer import StoreObserver
 from headgate.stores.process_clock import PROCESS, acquire
 from headgate.stores.redis.faults import FAULTS, fault
@@ -29,6 +31,7 @@ from headgate.stores.redis.trip import ThreadCall, Trip
 from headgate.stores.redis.wire import Wire
 
 NEVER: Final = float("-inf")
+OWED: Final = 4_096  # checks in the queue; with as many, no more are charged that nobody waits for
 
 
 class Node:
@@ -149,14 +152,16 @@ class Node:
                 if not self._idle:  # whoever gives one back from now on finds the queue
                     return
                 continue
+            now = PROCESS.read()
             with self._lock:
                 calls: list[ThreadCall] = []
                 while self._queue and len(calls) < self._options.max_batch:
                     call = self._queue.popleft()
-                    if not call.is_done:
+                    # What nobody waits for any more would be charged to another time, if it came much later.
+                    if not call.is_done and (call.is_waited_for or now < call.deadline + GRACE_SECONDS):
                         calls.append(call)
             if calls:
-                self._depart(Trip(wire, calls, PROCESS.read()))
+                self._depart(Trip(wire, calls, now))
             else:
                 self._give_back(wire)
 
@@ -173,7 +178,7 @@ class Node:
             trip.fail(StoreUnavailable("the call to Redis broke off"))
             raise
         with self._lock:  # nobody's time is up meanwhile
-            reader = next((call for call in trip.calls if not call.is_done), None)
+            reader = next((call for call in trip.calls if call.is_waited_for and not call.is_done), None)
             if reader is not None:
                 reader.trip = trip
         if reader is None:
@@ -251,10 +256,24 @@ class Node:
         known = fault(TimeoutError(), self._options.timeout)
         if self._opening_since is not None:
             self._listen(self._opening_since)
+        with self._lock:
+            is_queued = call in self._queue
+        if is_queued and call.groups and isinstance(known, StoreTimeout):
+            known.charge_later = partial(self._owe, call)
         if self._leave_to_others(call, known):
             if self._observer is not None:
                 self._observer.failed(known, monotonic() - call.began, call.groups)
             raise known
+
+    def _owe(self, call: ThreadCall) -> None:
+        """Have a check charged whose thread does not wait any more."""
+        owed = ThreadCall(call.parcels, call.deadline, call.groups)
+        owed.is_waited_for = False
+        with self._lock:
+            if len(self._queue) >= OWED:
+                return
+            self._queue.append(owed)
+        self._serve()
 
     def _leave_to_others(self, call: ThreadCall, error: StoreError) -> bool:
         """End a call for which nobody waits any more. Return whether there are no news of it."""
@@ -301,7 +320,7 @@ class Node:
         with suppress(IndexError):
             while True:
                 call = self._queue.popleft()
-                if self._observer is not None and not call.is_done:
+                if self._observer is not None and call.is_waited_for and not call.is_done:
                     self._observer.failed(error, monotonic() - call.began, call.groups)
                 call.fail(error)
 
@@ -374,7 +393,7 @@ class Node:
         now = PROCESS.read()
         if self._open == 1:  # this one: nothing of those who have queued was under way before
             with self._lock:
-                for call in self._queue:
+                for call in tuple(self._queue):
                     call.deadline = max(call.deadline, now + self._options.timeout)
         self.breaker.hear(now)
         if self.breaker.state != "closed":

@@ -22,7 +22,19 @@ from headgate.stores.redis.wire import Wire
 class ThreadCall:
     """What one thread asks of a server. The thread acquires `news`, which is released when there are some."""
 
-    __slots__ = ("began", "deadline", "error", "groups", "missing", "news", "parcels", "replies", "told", "trip")
+    __slots__ = (
+        "began",
+        "deadline",
+        "error",
+        "groups",
+        "is_waited_for",
+        "missing",
+        "news",
+        "parcels",
+        "replies",
+        "told",
+        "trip",
+    )
 
     def __init__(self, parcels: Sequence[Parcel], deadline: float, groups: int) -> None:
         self.parcels = parcels
@@ -36,6 +48,7 @@ class ThreadCall:
         self.news = Lock()
         self.news.acquire()
         self.told = False  # that there are news
+        self.is_waited_for = True
 
     @property
     def is_done(self) -> bool:
