@@ -13,8 +13,7 @@ from contextlib import ExitStack, contextmanager
 from tests.chaos import app
 from tests.chaos.case import Case, Figures
 from tests.integration.limiters import calm_window
-from tests.servers import Server
-from tests.topologies import topology_binary
+from tests.servers import Server, default_binary
 from tests.webserver import serving
 
 SERVERS = 2
@@ -63,7 +62,7 @@ async def ask(urls: list[str]) -> tuple[Counter[str], list[float]]:
 
 def overloaded(figures: Figures, quick: bool) -> None:
     del quick
-    with Server(topology_binary()) as server, ExitStack() as stack:
+    with Server(default_binary()) as server, ExitStack() as stack:
         env = {app.STORE: server.url, app.LIMIT: str(LIMIT), app.WINDOW: str(calm_window())}
         made = "tests.chaos.app:make"
         urls = [stack.enter_context(serving("uvicorn", made, "--factory", env=env)) for _ in range(SERVERS)]

@@ -29,7 +29,7 @@ from tests.waiting import until
 LIMIT = 40
 MANY = 1_000_000
 SOON = 1.5  # seconds: the bound is 1, on a machine that has nothing else to do (`make chaos`)
-MARGIN = 0.5  # seconds in which a check with a deadline of 50 ms has returned, on a busy one
+MARGIN = 0.5  # seconds in which a check with a deadline of 200 ms has returned, on a busy one
 PATIENT = "?timeout=10"
 
 
@@ -276,7 +276,7 @@ def test_a_server_that_does_not_answer_holds_up_nobody_else(cluster: Cluster, op
     until(lambda: limiter.check(dead).reason == "within_limit", "it is back")
     until(cluster.healthy, "and the others know")
     assert sum(well) >= 0.9 * len(well)
-    assert took < 100 * 0.05, "each of them has waited"
+    assert took < 100 * 0.2, "each of them has waited"
 
 
 def test_a_batch_is_decided_by_the_servers_that_answer(cluster: Cluster, open_limiter: Open) -> None:

@@ -18,7 +18,7 @@ from tests.waiting import until
 
 LIMIT = 1_000_000
 SOON = 1.5  # seconds: the bound is 1, on a machine that has nothing else to do (`make chaos`)
-MARGIN = 0.5  # seconds in which a check with a deadline of 50 ms has returned, on a busy one
+MARGIN = 0.5  # seconds in which a check with a deadline of 200 ms has returned, on a busy one
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def test_a_service_that_nobody_knows_costs_no_time(trio: SentinelTrio, open_limi
     limiter = open_limiter(calm(LIMIT), store=trio.url.replace(SERVICE, "unheard-of"), failure_mode="closed")
     began = time.monotonic()
     assert {limiter.check("alice").reason for _ in range(100)} == {"fail_closed"}
-    assert time.monotonic() - began < 100 * 0.05 / 4  # a quarter of what each waiting for its deadline would take
+    assert time.monotonic() - began < 100 * 0.2 / 4  # a quarter of what each waiting for its deadline would take
 
 
 def test_no_sentinel_at_all_is_a_fault_like_any_other(open_limiter: Open) -> None:
