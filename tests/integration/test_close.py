@@ -43,8 +43,8 @@ def url(request: pytest.FixtureRequest) -> str:
     return f"{cluster.url}?{TIMEOUT}"
 
 
-def lookouts() -> int:
-    return sum(thread.name == "headgate-lookout" for thread in threading.enumerate())
+def discoveries() -> int:
+    return sum(thread.name == "headgate-discovery" for thread in threading.enumerate())
 
 
 async def reasons(limiter: AsyncLimiter, subject: str = "alice") -> list[str]:
@@ -59,7 +59,7 @@ def test_a_limiter_limits_after_it_was_closed(url: str, used: bool) -> None:
         for subject in ("alice", "carol"):
             limiter.close()
             assert [limiter.check(subject).reason for _ in TOLD] == TOLD
-    until(lambda: not lookouts(), "the end of its threads")
+    until(lambda: not discoveries(), "the end of its threads")
 
 
 @pytest.mark.parametrize("used", [False, True])
@@ -75,7 +75,7 @@ def test_an_async_limiter_limits_after_it_was_closed(url: str, used: bool) -> No
                 await limiter.reset("dave")
 
     asyncio.run(main())
-    until(lambda: not lookouts(), "the end of its threads")
+    until(lambda: not discoveries(), "the end of its threads")
 
 
 def test_it_may_be_used_in_another_event_loop_after_it_was_closed(url: str) -> None:
@@ -122,7 +122,7 @@ def test_closing_under_load_answers_everybody_and_leaves_nothing_open(url: str) 
 
     asyncio.run(main())
     gc.collect()  # which tells of connections that were left open
-    until(lambda: not lookouts(), "the end of its threads")
+    until(lambda: not discoveries(), "the end of its threads")
 
 
 def test_connections_are_given_back_each_time(proxy: Proxy) -> None:
@@ -145,7 +145,7 @@ def test_a_closed_limiter_still_finds_the_next_master(trio: SentinelTrio) -> Non
         with trio.sentinels[0].client() as sentinel, trio.master().client() as master:
             sentinel.execute_command("SENTINEL", "FAILOVER", SERVICE)
             until(lambda: master.execute_command("ROLE")[0] == b"slave", "another master")
-        until(lambda: limiter.check("carol").reason == "within_limit", "a decision by it")
+        until(lambda: limiter.check("erin").reason == "within_limit", "a decision by it")
 
 
 def test_an_embedded_store_goes_on_while_somebody_else_has_it(tmp_path: Path) -> None:

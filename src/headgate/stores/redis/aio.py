@@ -23,10 +23,10 @@ from headgate.stores.protocol import AsyncSingle
 from headgate.stores.redis.aio_node import AsyncNode
 from headgate.stores.redis.alike import AlikeCalls
 from headgate.stores.redis.departures import Departures
+from headgate.stores.redis.discovery import Discovery, Found
 from headgate.stores.redis.exhausted import Exhausted
-from headgate.stores.redis.faults import Address, Owners, turn
+from headgate.stores.redis.faults import Address, turn
 from headgate.stores.redis.loads import anywhere, places_of
-from headgate.stores.redis.lookout import Lookout
 from headgate.stores.redis.options import read_url
 from headgate.stores.redis.plans import Plan, Plans, Step
 from headgate.stores.redis.topology import MAX_TURNS, Topology
@@ -57,7 +57,7 @@ class AsyncRedisStore:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listening: dict[asyncio.Future[None], None] = {}  # those who wait to hear who serves what, in order
         self._tasks: set[asyncio.Task[Any]] = set()  # that nobody may cancel
-        self._lookout: Lookout | None = None
+        self._discovery: Discovery | None = None
         self._closing = 0  # how many are
         self._only: AsyncNode | None = None  # the server, if it is always the same
         if self._target.topology == "single":
@@ -225,9 +225,9 @@ class AsyncRedisStore:
         for node in self._topology.nodes:
             if not node.is_closed:  # whoever was closing it was cancelled, or it has just been found
                 self._apart(node.close())
-        if self._lookout is not None:
-            self._lookout.close()
-        self._lookout = self._loop = None
+        if self._discovery is not None:
+            self._discovery.close()
+        self._discovery = self._loop = None
         self._tell_listeners()
 
     def _make(self, address: Address) -> AsyncNode:
@@ -251,36 +251,41 @@ class AsyncRedisStore:
 
     # Who serves what
 
-    def _enter(self) -> Lookout:
-        """The lookout, that of this event loop."""
+    def _enter(self) -> Discovery:
+        """Return the discovery of this event loop."""
         loop = asyncio.get_running_loop()
-        if self._lookout is None or loop is not self._loop:
+        if self._discovery is None or loop is not self._loop:
             if self._loop is not None and not self._loop.is_closed():
                 raise RuntimeError("this store belongs to another event loop: make one for each loop")
-            if self._lookout is not None:
-                self._lookout.close()
+            if self._discovery is not None:
+                self._discovery.close()
             self._loop = loop
             self._listening.clear()
             self._departures = Departures(self._options.timeout, gathers=self._slotted)
             self._topology = Topology(self._make, self._drop)
-            self._lookout = Lookout(self._target, self._hear, self._topology.known)
-        return self._lookout
+            self._discovery = Discovery(self._target, self._hear, self._topology.known)
+        return self._discovery
 
-    def _hear(self, found: Owners | StoreError) -> None:
-        """In the lookout's thread."""
+    def _hear(self, found: Found) -> bool:
+        """Take what discovery has found, in its thread, to the event loop. Return whether there is one."""
         loop = self._loop
         if loop is None:  # the store was closed meanwhile
-            return
+            return False
         try:
             loop.call_soon_threadsafe(self._heard, found)
         except RuntimeError:  # the event loop was
             assert loop.is_closed()
+            return False
+        return True
 
-    def _heard(self, found: Owners | StoreError) -> None:
+    def _heard(self, found: Found) -> None:
         if isinstance(found, StoreError):
             self._topology.failed(found)
         else:
             self._topology.told(found)
+        if not self._slotted:
+            for node in self._topology.unused:
+                node.turn_away()
         self._tell_listeners()
 
     def _tell_listeners(self) -> None:
@@ -303,8 +308,8 @@ class AsyncRedisStore:
         """Who serves a slot. Waits for the first look. Raises `StoreError` when nobody knows."""
         node = self._topology.serving(slot)
         if node is None:
-            lookout, known = self._enter(), self._topology.generation
-            if lookout.ask() or known == 0:
+            discovery, known = self._enter(), self._topology.generation
+            if discovery.ask() or known == 0:
                 await self._wait(known, deadline)
             node = self._topology.serving(slot)
             if node is None:
@@ -380,10 +385,10 @@ class AsyncRedisStore:
         """The answer to a step by another server, if it was not executed; else, or if there is none, the error."""
         if self._closing and node.is_closed:
             return error
-        lookout = self._enter()
+        discovery = self._enter()
         taken = turn(error, node.host)
         if taken is None:
-            lookout.ask()
+            discovery.ask()
             return error
         if (turns > MAX_TURNS and not taken.pause) or self._departures.now() >= deadline:
             return error
@@ -397,7 +402,7 @@ class AsyncRedisStore:
             answers = await asyncio.gather(*parts)  # each by itself: they need not be where the others are
             return [answer if isinstance(answer, StoreError) else answer[0] for answer in answers]
         known = self._topology.generation
-        soon = lookout.ask() if taken.look else False
+        soon = discovery.ask() if taken.look else False
         if taken.address is not None:
             named = self._topology.turned(step.slot, taken)
             return await self._take(step, deadline, named, asking=taken.asking, turns=turns)

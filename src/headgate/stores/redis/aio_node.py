@@ -166,6 +166,11 @@ class AsyncNode:
             await self._ended.wait()
         await self._connections.close()
 
+    def turn_away(self) -> None:
+        """Refuse whoever has not left yet: the server is no longer the one to ask."""
+        self._departures.waited_for.pop(self, None)
+        self._refuse_waiting(StoreUnavailable(f"Redis at {self.name} is no longer the master", sent=False))
+
     def reopen(self) -> None:
         """Once it was closed: whoever comes is served again, in whatever event loop."""
         self.is_closed = False

@@ -8,14 +8,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from threading import Event, Lock, Thread, current_thread
+from time import monotonic
 from typing import Any, Final
 
 from redis import Redis
 from redis.connection import ConnectionPool
 
 from headgate.errors import StoreError
-from headgate.stores.redis.faults import FAULTS
-from headgate.stores.redis.lookout import Lookout
+from headgate.stores.redis.faults import FAULTS, Address
+from headgate.stores.redis.finders import finder_of
 from headgate.stores.redis.options import Target, read_url
 
 RETRY_SECONDS: Final = 0.5
@@ -87,7 +88,7 @@ class Channel:
     def _listen(self) -> None:
         with self._listening.client().pubsub() as subscription:
             subscription.subscribe(self._name)
-            while not self._stop.is_set():
+            while not self._stop.is_set() and not self._listening.has_moved():
                 message = subscription.get_message(timeout=STOP_SECONDS)
                 if message is not None:  # one of them says that the subscription stands
                     if self._failing:
@@ -101,17 +102,23 @@ class _End:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._lookout = Lookout(target, lambda _: None, list)
+        self._finder = finder_of(target)
+        self._look_at = 0.0
         self._client: Any = None
+        self._address: Address | None = None  # of the server that it is at
         self._left = 0  # servers, so far
 
     def client(self) -> Any:
-        """Of the server that it is at; of another, after it was left. Raises redis-py's exceptions and `StoreError`."""
-        if self._client is None:
+        """Return a client of the server that it is at; of another, after it was left or is no longer the master.
+
+        Raises redis-py's exceptions and `StoreError`.
+        """
+        if self._client is None or self.has_moved():
+            self.leave()
             way = self._target.way
             if self._target.topology != "single":
-                addresses = list(dict.fromkeys(address for _, address in self._lookout.look()))
-                way = way.to(addresses[self._left % len(addresses)])
+                self._address = self._choose()
+                way = way.to(self._address)
             arguments = way.arguments | {
                 "socket_connect_timeout": PATIENCE_SECONDS,
                 "socket_timeout": PATIENCE_SECONDS,
@@ -121,8 +128,24 @@ class _End:
             self._client = Redis(connection_pool=ConnectionPool(**arguments))
         return self._client
 
+    def has_moved(self) -> bool:
+        """Return whether Sentinels name another master. Asks them once a second, and when they announce a failover."""
+        if self._target.topology != "sentinel" or not (self._finder.hear() or monotonic() >= self._look_at):
+            return False
+        try:
+            return self._choose() != self._address
+        except StoreError:  # nobody knows better
+            return False
+
     def leave(self) -> None:
+        """Close the connection; the next one is to another server, if there are several."""
+        self._finder.close()
         if self._client is not None:
             self._client.close()
             self._client = None
             self._left += 1
+
+    def _choose(self) -> Address:
+        self._look_at = monotonic() + (self._finder.every or 0.0)
+        addresses = list(dict.fromkeys(address for _, address in self._finder.find()))
+        return addresses[self._left % len(addresses)]

@@ -20,9 +20,9 @@ from headgate.stores.observer import StoreObserver
 from headgate.stores.process_clock import PROCESS
 from headgate.stores.protocol import Single
 from headgate.stores.redis import script
+from headgate.stores.redis.discovery import Discovery, Found
 from headgate.stores.redis.exhausted import Exhausted
-from headgate.stores.redis.faults import Address, Owners, fault, turn
-from headgate.stores.redis.lookout import Lookout
+from headgate.stores.redis.faults import Address, fault, turn
 from headgate.stores.redis.node import Node
 from headgate.stores.redis.options import read_url
 from headgate.stores.redis.parcel import Parcel
@@ -66,13 +66,13 @@ class RedisStore:
         self.exhausted = Exhausted(remember_us, clock, slotted=self._slotted)
         self._topology = Topology(self._make, self._drop)
         self._heard = Condition()  # something was, of who serves what
-        self._lookout: Lookout | None = None
+        self._discovery: Discovery | None = None
         self._only: Node | None = None  # the server, if it is always the same
         if self._target.topology == "single":
             self._only = Node(self._target.way, self._options, observer)
         else:
-            self._lookout = Lookout(self._target, self._hear, self._topology.known)
-            self._lookout.ask()
+            self._discovery = Discovery(self._target, self._hear, self._topology.known)
+            self._discovery.ask()
         renew_in_children(self)
 
     def check(self, groups: Sequence[Group]) -> list[Answer]:
@@ -180,8 +180,9 @@ class RedisStore:
         return self._follow(self._plans.swap(swaps))
 
     def close(self) -> None:
-        if self._lookout is not None:
-            self._lookout.close()
+        if self._discovery is not None:
+            self._discovery.close()
+            self._topology.forget()
         for node in self._nodes():
             node.close()
 
@@ -189,8 +190,6 @@ class RedisStore:
         """In a forked child: connections are the parent's."""
         self._heard = Condition()
         self._topology.forked()
-        if self._lookout is not None:
-            self._lookout.forget()
         for node in self._nodes():
             node.forget()
 
@@ -208,21 +207,22 @@ class RedisStore:
     def _now_us(self) -> int | None:
         return None if self._clock is None else self._clock.now_us()
 
-    def _hear(self, found: Owners | StoreError) -> None:
-        """In the lookout's thread."""
+    def _hear(self, found: Found) -> bool:
+        """Note what discovery has found, in its thread."""
         with self._heard:
             if isinstance(found, StoreError):
                 self._topology.failed(found)
             else:
                 self._topology.told(found)
             self._heard.notify_all()
+        return True
 
     def _ask(self, parcel: Parcel, deadline: float) -> Any:
         """The reply to a check of one key, which may be an exception of redis-py. Raises `StoreError`.
 
         None: nothing was executed, and it may be tried elsewhere.
         """
-        assert self._lookout is not None
+        assert self._discovery is not None
         node = self._topology.serving(slot_of_key(str(parcel.command[3])) if self._slotted else 0)
         if node is None:
             return None
@@ -234,7 +234,7 @@ class RedisStore:
         except StoreError as error:
             if turn(error, node.host) is not None:
                 return None
-            self._lookout.ask()
+            self._discovery.ask()
             raise
 
     def _follow(self, plan: Plan[T], deadline: float | None = None) -> T:
@@ -304,9 +304,9 @@ class RedisStore:
     def _serving(self, slot: int, deadline: float) -> Node | None:
         """Who serves a slot. Waits for the first look."""
         node = self._topology.serving(slot)
-        if node is None and self._lookout is not None:
+        if node is None and self._discovery is not None:
             known = self._topology.generation
-            if self._lookout.ask() or known == 0:
+            if self._discovery.ask() or known == 0:
                 self._wait(known, deadline)
             node = self._topology.serving(slot)
         return node
@@ -345,11 +345,11 @@ class RedisStore:
 
     def _elsewhere(self, node: Node, errand: _Errand, error: StoreError, deadline: float) -> list[_Errand]:
         """A step that was not executed, on its way to another server; none: there is none, or it may have been."""
-        if self._lookout is None:
+        if self._discovery is None:
             return []
         taken = turn(error, node.host)
         if taken is None:
-            self._lookout.ask()
+            self._discovery.ask()
             return []
         if (errand.turns >= MAX_TURNS and not taken.pause) or PROCESS.read() >= deadline:
             return []
@@ -359,7 +359,7 @@ class RedisStore:
             again = again._replace(step=step._replace(pause=taken.pause), node=errand.node, asking=errand.asking)
             return list(_apart(again)) if len(step.groups) > 1 else [again]
         known = self._topology.generation
-        soon = self._lookout.ask() if taken.look else False
+        soon = self._discovery.ask() if taken.look else False
         if taken.address is not None:
             return [again._replace(node=self._topology.turned(step.slot, taken))]
         if taken.wait and soon:

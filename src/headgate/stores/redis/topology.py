@@ -10,6 +10,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from headgate.errors import StoreError, StoreUnavailable
 from headgate.stores.breaker import Breaker
 from headgate.stores.redis.faults import Address, Owners, Turn
+from headgate.stores.redis.sentinel import NoMaster
 
 MAX_TURNS: Final = 8  # of one call, until it is given up: those who send each other callers do not agree
 GONE_SECONDS: Final = 10.0  # after which a server that serves nothing is forgotten
@@ -38,6 +39,7 @@ class Topology(Generic[N]):
         self.owners: list[N] = []  # by slot; just one: it serves all; none: nobody knows yet
         self._nodes: dict[Address, N] = {}
         self._idle_since: dict[Address, float] = {}  # those who serve nothing
+        self._inherited: list[N] = []  # the owners before the fork, until the first look
 
     def serving(self, slot: int) -> N | None:
         """Who serves a slot; None when that is not known."""
@@ -62,15 +64,32 @@ class Topology(Generic[N]):
             nodes: list[N] = []
             for count, address in owners:
                 nodes += [self.at(address)] * count
-            self.owners = nodes
+            self.owners, self._inherited = nodes, []
             self._forget({address for _, address in owners})
             self.error = None
             self.generation += 1
 
     def failed(self, error: StoreError) -> None:
-        """A look was in vain: what was known before still is."""
-        self.error = error
-        self.generation += 1
+        """Note that a look was in vain. What is known stays, except for a master that Sentinels no longer name."""
+        with self._lock:
+            self.owners, self._inherited = self.owners or self._inherited, []
+            if isinstance(error, NoMaster):
+                named = [self._nodes.get(address) for address in error.named]
+                self.owners = [node for node in self.owners if node in named]
+            self.error = error
+            self.generation += 1
+
+    @property
+    def unused(self) -> list[N]:
+        """Nodes that serve nothing."""
+        with self._lock:
+            used = set(self.owners)
+            return [node for node in self._nodes.values() if node not in used]
+
+    def forget(self) -> None:
+        """After the store was closed: nobody watches who serves what. Whoever comes next asks."""
+        with self._lock:
+            self.owners = []
 
     def at(self, address: Address) -> N:
         """The node of an address."""
@@ -97,8 +116,13 @@ class Topology(Generic[N]):
         return StoreUnavailable("nobody has told yet which Redis server to ask", sent=False)
 
     def forked(self) -> None:
-        """In a forked child: whoever held the lock is not here."""
+        """In a forked child: whoever held the lock is not here, nor is the thread that knows who serves what.
+
+        The first who comes has it started. If it finds out nothing, what the parent knew is good enough.
+        """
         self._lock = RLock()
+        self._inherited, self.owners = self.owners or self._inherited, []
+        self.generation = 0
 
     def _forget(self, owners: set[Address]) -> None:
         """Drop nodes that have served nothing for a while."""

@@ -1,0 +1,172 @@
+"""Finds out in a thread of its own which servers serve what, and tells the store.
+
+It looks when somebody asks, at most every `PAUSE` seconds. Behind Sentinels it also looks at once when one of them
+announces a failover, and every second in any case. Stores for threads and for asyncio use it alike.
+
+It refers to its store weakly: when that is garbage, the thread ends and closes its connections.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Lock, Thread
+from time import monotonic
+from typing import Final
+from weakref import WeakMethod, finalize
+
+from headgate.core.fork import renew_in_children
+from headgate.errors import StoreError
+from headgate.stores.redis.faults import Address, Owners
+from headgate.stores.redis.finders import Finder, finder_of
+from headgate.stores.redis.options import Target
+
+PAUSE: Final = 0.1  # seconds between the end of a look and the next that somebody asks for
+
+# Not epoll, whose list of files a forked child would share.
+_Selector: Final = getattr(selectors, "PollSelector", selectors.SelectSelector)
+
+Found = Owners | StoreError  # who owns the slots, or why nobody does
+
+
+class Discovery:
+    """Begins when it is first asked. `tell` is called in its thread with what came of each look, and returns whether
+    anybody wants to know more; `known` names servers of a cluster. Both are methods, and are referred to weakly."""
+
+    def __init__(self, target: Target, tell: Callable[[Found], bool], known: Callable[[], list[Address]]) -> None:
+        self._target = target
+        self._tell = WeakMethod(tell)
+        self._known = WeakMethod(known)
+        self._lock = Lock()
+        self._worker: _Worker | None = None
+        self._stop: finalize[..., Discovery] | None = None  # stops the thread when this is garbage
+        renew_in_children(self)
+
+    def ask(self) -> bool:
+        """Have it look. Return whether it does so now or before long: then it is worth while to wait."""
+        with self._lock:
+            worker = self._worker
+            if worker is None or worker.has_ended:
+                worker = self._begin()
+            return worker.ask()
+
+    def close(self) -> None:
+        """Stop, as soon as the servers that are being asked have answered; until somebody asks again."""
+        with self._lock:
+            if self._worker is not None:
+                self._worker.stop()
+                self._end()
+
+    def forked(self) -> None:
+        """Begin anew in a forked child: the thread and the connections are the parent's."""
+        self._lock = Lock()
+        if self._worker is not None:
+            self._worker.abandon()
+            self._end()
+
+    def _begin(self) -> _Worker:
+        self._end()
+        worker = self._worker = _Worker(finder_of(self._target, self._known_servers()), self._tell)
+        self._stop = finalize(self, worker.stop)
+        self._stop.atexit = False
+        worker.start()
+        return worker
+
+    def _end(self) -> None:
+        self._worker = None
+        if self._stop is not None:
+            self._stop.detach()
+            self._stop = None
+
+    def _known_servers(self) -> Callable[[], list[Address]]:
+        known = self._known
+
+        def servers() -> list[Address]:
+            method = known()
+            return method() if method is not None else []
+
+        return servers
+
+
+class _Worker:
+    """The thread, and what it shares with those who ask."""
+
+    def __init__(self, finder: Finder, tell: WeakMethod[Callable[[Found], bool]]) -> None:
+        self._finder = finder
+        self._tell = tell
+        self._wanted = False
+        self._stopped = False
+        self._looking = False
+        self._rested = float("-inf")  # from when on the next look may begin
+        self._look_at = float("inf")  # when the next is due that nobody has to ask for
+        self._woken, self._wake = socket.socketpair()
+        self._wake.setblocking(False)
+        self._woken.setblocking(False)
+        self.has_ended = False
+
+    def start(self) -> None:
+        Thread(target=self._run, name="headgate-discovery", daemon=True).start()
+
+    def ask(self) -> bool:
+        soon = self._looking or monotonic() >= self._rested
+        if not self._wanted:
+            self._wanted = True
+            self._interrupt()
+        return soon
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._interrupt()
+
+    def abandon(self) -> None:
+        """In a forked child, where the thread is not: close what the child has of the parent's connections."""
+        self._finder.close()
+        self._woken.close()
+        self._wake.close()
+
+    def _interrupt(self) -> None:
+        with suppress(OSError):  # it has been woken often enough, or has ended
+            self._wake.send(b"!")
+
+    def _run(self) -> None:
+        try:
+            while self._wait():
+                self._looking, self._wanted = True, False
+                found = self._find()
+                self._rested = monotonic() + PAUSE
+                self._looking = False
+                tell = self._tell()
+                if self._stopped or tell is None or not tell(found):
+                    return
+                del tell  # it would keep the store alive
+                self._look_at = float("inf") if self._finder.every is None else monotonic() + self._finder.every
+        finally:
+            self.has_ended = True
+            self._finder.close()
+            self._wake.close()
+            self._woken.close()
+
+    def _find(self) -> Found:
+        try:
+            return self._finder.find()
+        except StoreError as error:
+            return error
+
+    def _wait(self) -> bool:
+        """Wait until it is time for a look. Return whether there is to be one: else it was stopped."""
+        while not self._stopped:
+            if self._finder.hear():
+                return True
+            left = min(self._look_at, self._rested if self._wanted else float("inf")) - monotonic()
+            if left <= 0:
+                return True
+            with _Selector() as selector:
+                selector.register(self._woken, selectors.EVENT_READ)
+                for link in self._finder.listening():
+                    selector.register(link, selectors.EVENT_READ)
+                selector.select(None if left == float("inf") else left)
+            with suppress(BlockingIOError):
+                self._woken.recv(64)
+        return False

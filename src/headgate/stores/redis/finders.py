@@ -1,0 +1,215 @@
+"""Find the servers that serve a store's keys: the master that Sentinels name, or each server of a cluster.
+
+A finder is used by one thread at a time. `find` asks now and waits for the answers. Connections to Sentinels stay open
+between calls, and bring announcements of failovers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from time import monotonic
+from typing import Any, Final, Protocol
+
+from headgate.errors import StoreUnavailable
+from headgate.stores.redis import script
+from headgate.stores.redis.faults import FAULTS, Address, Owners
+from headgate.stores.redis.options import Target
+from headgate.stores.redis.sentinel import Candidates, NoMaster, Report
+from headgate.stores.redis.sentinel_link import SentinelLink
+from headgate.stores.redis.slots import SLOTS
+from headgate.stores.redis.wire import Wire
+
+PATIENCE: Final = (0.1, 0.5)  # seconds for one server's answer: as long as a check may take, between these
+EVERY_SECONDS: Final = 1.0  # between questions to Sentinels that have announced nothing
+SOON_SECONDS: Final = 0.05  # the same while a failover is under way
+
+_ROLE: Final = script.packed(("ROLE",))
+_TROUBLE: Final = (*FAULTS, LookupError, TypeError, ValueError)  # the last three: an answer that makes no sense
+
+
+class Finder(Protocol):
+    """What both kinds have."""
+
+    every: float | None  # seconds until the next look, even if nobody asks for one; None: never
+
+    def find(self) -> Owners:
+        """Return who serves which slots; a master serves the only one there is. Raises `StoreUnavailable`."""
+
+    def listening(self) -> Sequence[SentinelLink]:
+        """Return the connections on which changes are announced."""
+
+    def hear(self) -> bool:
+        """Return whether a change was announced since the last call. Does not wait."""
+
+    def close(self) -> None:
+        """Close all connections. `find` opens others."""
+
+
+def finder_of(target: Target, known: Callable[[], list[Address]] = list) -> Finder:
+    """Return a finder for a URL's servers. `known` names servers of a cluster that may be asked besides the URL's."""
+    return SentinelFinder(target) if target.topology == "sentinel" else ClusterFinder(target, known)
+
+
+def patience_of(target: Target) -> float:
+    return min(max(PATIENCE[0], target.options.timeout), PATIENCE[1])
+
+
+class SentinelFinder:
+    """Finds the master: whom the Sentinels name, if that server itself says that it is a master."""
+
+    def __init__(self, target: Target) -> None:
+        assert target.seed_way is not None
+        self.every: float | None = EVERY_SECONDS
+        self._target = target
+        self._patience = patience_of(target)
+        way, service = target.seed_way, target.service
+        self._links = [SentinelLink(way.to(address), service, self._patience) for address in target.seeds]
+        self._candidates = Candidates()
+        self._servers: dict[Address, Wire] = {}  # the candidates, to ask for their role
+
+    def find(self) -> Owners:
+        reports = self._reports()
+        failing_over = any(report.promoted is not None for report in reports)
+        self.every = SOON_SECONDS if failing_over else EVERY_SECONDS
+        candidates = self._candidates.rank(reports, monotonic())
+        if not candidates:
+            raise StoreUnavailable("the Sentinels that answer have not heard of the last failover yet", sent=False)
+        for address in set(self._servers) - set(candidates):
+            self._servers.pop(address).close()
+        problems = []
+        for address in candidates:
+            role = self._role(address)
+            if role == "master":
+                return [(1, address)]
+            problems.append(f"{address[0]}:{address[1]} is no master: {role}")
+        raise NoMaster(f"no master of {self._target.service!r} was found: {'; '.join(problems)}", candidates)
+
+    def listening(self) -> Sequence[SentinelLink]:
+        return [link for link in self._links if link.is_open]
+
+    def hear(self) -> bool:
+        announced = False
+        for link in self.listening():
+            try:
+                announced = link.hear() or announced
+            except _TROUBLE:
+                link.drop()
+        return announced
+
+    def close(self) -> None:
+        for link in self._links:
+            link.close()
+        for wire in self._servers.values():
+            wire.close()
+        self._servers.clear()
+
+    def _reports(self) -> list[Report]:
+        """Ask all Sentinels at the same time."""
+        problems: list[str] = []
+
+        def drop(link: SentinelLink, error: Exception) -> None:
+            problems.append(f"Sentinel at {link.name}: {error}")
+            link.drop()
+
+        self._connect(drop)
+        asked, reports = [], []
+        for link in self.listening():
+            try:
+                link.ask()
+                asked.append(link)
+            except _TROUBLE as error:
+                drop(link, error)
+        deadline = monotonic() + self._patience
+        for link in asked:
+            try:
+                reports.append(link.answer(deadline))
+            except _TROUBLE as error:
+                drop(link, error)
+        if not reports:
+            raise StoreUnavailable(
+                f"no Sentinel has named the master of {self._target.service!r}: {'; '.join(problems)}", sent=False
+            )
+        return reports
+
+    def _connect(self, drop: Callable[[SentinelLink, Exception], None]) -> None:
+        """Connect to Sentinels that were not tried lately; to all, if there is no connection to any."""
+        alone = not self.listening()
+        for link in self._links:
+            if not link.is_open and (alone or monotonic() >= link.retry_at):
+                try:
+                    link.open()
+                except _TROUBLE as error:
+                    drop(link, error)
+
+    def _role(self, address: Address) -> str:
+        """Return the role that a server has by its own account, or why it does not say."""
+        wire = self._servers.pop(address, None)
+        try:
+            if wire is not None and not wire.is_good():
+                wire.close()
+                wire = None
+            if wire is None:
+                wire = Wire(self._target.way.to(address), self._patience, monotonic() + self._patience)
+            role: str = wire.ask(_ROLE, monotonic() + self._patience)[0].decode()
+        except _TROUBLE as error:
+            if wire is not None:
+                wire.close()
+            return str(error)
+        self._servers[address] = wire
+        return role
+
+
+class ClusterFinder:
+    """Finds who has which slots, as the first server that answers knows it.
+
+    Nobody announces changes, and nobody has to: a server says itself, with `MOVED`, when a slot is no longer its own.
+    """
+
+    every: float | None = None
+
+    def __init__(self, target: Target, known: Callable[[], list[Address]]) -> None:
+        self._target = target
+        self._known = known
+        self._patience = patience_of(target)
+
+    def find(self) -> Owners:
+        problems = []
+        for address in dict.fromkeys((*self._known(), *self._target.seeds)):
+            try:
+                wire = Wire(self._target.way.to(address), self._patience, monotonic() + self._patience)
+                try:
+                    answer = wire.ask(script.packed(("CLUSTER", "SLOTS")), monotonic() + self._patience)
+                finally:
+                    wire.close()
+                return read_slots(answer, address[0])
+            except _TROUBLE as error:
+                problems.append(f"{address[0]}:{address[1]}: {error}")
+        raise StoreUnavailable(
+            f"no node of the cluster has told who has which slots: {'; '.join(problems)}", sent=False
+        )
+
+    def listening(self) -> Sequence[SentinelLink]:
+        return ()
+
+    def hear(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Nothing stays open."""
+
+
+def read_slots(answer: list[Any], host: str) -> Owners:
+    """Read the reply to `CLUSTER SLOTS` of the server at `host`. Raises `ValueError`."""
+    found: list[tuple[int, Address | None]] = []
+    at = 0
+    for first, last, (name, port, *_), *_ in sorted(answer, key=itemgetter(0)):
+        if first > at:
+            found.append((first - at, None))
+        found.append((last + 1 - first, (name.decode() if name else host, port)))
+        at = last + 1
+    if not found:
+        raise ValueError("it knows of no slots")
+    found.append((SLOTS - at, None))
+    anybody = next(owner for _, owner in found if owner is not None)  # asked for a slot that nobody has, it will say so
+    return [(count, owner or anybody) for count, owner in found if count]

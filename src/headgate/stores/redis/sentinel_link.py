@@ -1,0 +1,132 @@
+"""A connection to one Sentinel that stays open: it answers questions, and announces failovers.
+
+With RESP3, one connection does both; so a subscription that has fallen silent is noticed by the next question.
+"""
+
+from __future__ import annotations
+
+import logging
+from ssl import SSLWantReadError
+from time import monotonic
+from typing import Any, Final
+
+from hiredis import PushNotification
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
+
+from headgate.stores.redis import script
+from headgate.stores.redis.options import Way
+from headgate.stores.redis.sentinel import CHANNELS, Report, is_about, read_report
+from headgate.stores.redis.wire import _INCOMPLETE, CHUNK, Wire
+
+RETRY_SECONDS: Final = (1.0, 8.0)  # between attempts to connect to one that is away: first, and at most
+
+log = logging.getLogger("headgate")
+
+
+class SentinelLink:
+    """Raises redis-py's exceptions and OSError, and what makes no sense raises `LookupError` or `ValueError`: then,
+    `drop` it."""
+
+    def __init__(self, way: Way, service: str, patience: float) -> None:
+        self.name = way.name
+        self.retry_at = float("-inf")
+        self._way = way
+        self._service = service
+        self._patience = patience  # seconds for an answer
+        self._questions = b"".join(
+            script.packed(("SENTINEL", question, service)) for question in ("MASTER", "REPLICAS")
+        )
+        self._pause = RETRY_SECONDS[0]
+        self._wire: _Wire | None = None
+        self._announced = False
+        self._warned = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._wire is not None
+
+    def fileno(self) -> int:
+        assert self._wire is not None
+        return self._wire.fileno()
+
+    def open(self) -> None:
+        """Connect and subscribe."""
+        deadline = monotonic() + self._patience
+        self._wire = _Wire(self._way, self._patience, deadline)
+        try:
+            self._wire.ask(script.packed(("HELLO", 3)), deadline)
+            self._wire.ask(script.packed(("SUBSCRIBE", *CHANNELS)), deadline)
+        except ResponseError as error:
+            if not self._warned:
+                self._warned = True
+                log.warning(
+                    "Sentinel at %s announces no failovers (%s): allow its user HELLO and SUBSCRIBE; until then, "
+                    "Headgate asks it once a second",
+                    self.name,
+                    error,
+                )
+
+    def ask(self) -> None:
+        """Send the questions; `answer` reads the replies."""
+        assert self._wire is not None
+        self._wire.send(self._questions, monotonic() + self._patience)
+
+    def answer(self, deadline: float) -> Report:
+        assert self._wire is not None
+        self._wire.hurry(deadline)
+        report = read_report(self._reply(deadline), self._reply(deadline))
+        self._pause = RETRY_SECONDS[0]
+        return report
+
+    def hear(self) -> bool:
+        """Return whether a failover was announced since the last call. Does not wait."""
+        if self._wire is not None:
+            for message in self._wire.arrived():
+                self._note(message)
+        announced, self._announced = self._announced, False
+        return announced
+
+    def drop(self) -> None:
+        """Close it after a failure, and leave it alone for a while."""
+        self.close()
+        self.retry_at = monotonic() + self._pause
+        self._pause = min(2 * self._pause, RETRY_SECONDS[1])
+
+    def close(self) -> None:
+        if self._wire is not None:
+            self._wire.close()
+            self._wire = None
+
+    def _reply(self, deadline: float) -> Any:
+        assert self._wire is not None
+        while isinstance(reply := self._wire.receive(deadline), PushNotification):
+            self._note(reply)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def _note(self, message: Any) -> None:
+        self._announced = self._announced or is_about(message, self._service)
+
+
+class _Wire(Wire):
+    """A connection on which the server also speaks unasked."""
+
+    def fileno(self) -> int:
+        number: int = self._socket.fileno()
+        return number
+
+    def arrived(self) -> list[Any]:
+        """Return what has come in, without waiting."""
+        self._socket.settimeout(0)
+        try:
+            while received := self._socket.recv(CHUNK):
+                self._reader.feed(received)
+            raise RedisConnectionError("the server closed the connection")
+        except (BlockingIOError, InterruptedError, SSLWantReadError):
+            self._socket.settimeout(self._timeout)
+        messages = []
+        while (message := self._reader.gets()) is not _INCOMPLETE:
+            messages.append(message)
+        return messages
