@@ -43,8 +43,8 @@ class Sentinel(Server):
 class SentinelTrio(Started):
     """A master, a replica and three Sentinels. Use as a context manager."""
 
-    def __init__(self) -> None:
-        binary = default_binary()
+    def __init__(self, binary: Path | None = None) -> None:
+        binary = binary or default_binary()
         quick = ("--repl-diskless-sync-delay", "0")
         self.servers = [Server(binary, quick), Server(binary, quick)]
         patient = int(PATIENCE * 1_000)  # until all are there: on a busy machine, the master would be replaced before
@@ -65,6 +65,11 @@ class SentinelTrio(Started):
     def replica(self) -> Server:
         master = self.master()
         return next(server for server in self.servers if server is not master)
+
+    def fail_over(self) -> None:
+        """Have the replica promoted. The old master is told only some ten seconds later that it is a replica."""
+        with self.sentinels[0].client() as client:
+            client.execute_command("SENTINEL", "FAILOVER", SERVICE)
 
     def healthy(self) -> bool:
         """Whether the Sentinels know of everybody, and the replica follows."""
@@ -186,6 +191,19 @@ class Cluster(Started):
         for server in self.servers:
             resume(server)
         self._stack.close()
+
+
+def is_master(server: Server) -> bool:
+    """Whether it is one by its own account."""
+    with server.client() as client:
+        return bool(client.execute_command("ROLE")[0] == b"master")
+
+
+def calls_to(server: Server) -> int:
+    """How many calls of ours a server has executed."""
+    with server.client() as client:
+        stats = client.info("commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("eval", "evalsha"))
 
 
 def kill(server: Server) -> None:

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import time
 from itertools import count
+from pathlib import Path
 from threading import Event, Thread
+from typing import Self
+
+from redis.exceptions import RedisError
 
 from headgate import Limiter
 from headgate.stores.redis.slots import slot_of
 from tests.chaos.callers import by_store, entries_of, in_time, rules, tell, undecided, under_load, usual_p99_ms
 from tests.chaos.case import Case, Figures
 from tests.integration.limiters import calm
-from tests.servers import Server
-from tests.topologies import SERVICE, Cluster, SentinelTrio, kill
+from tests.servers import Server, binaries
+from tests.topologies import SERVICE, Cluster, SentinelTrio, calls_to, is_master, kill
 from tests.waiting import until
 
 MANY = 1_000_000
 FEW = 20
 PATIENT = "timeout=10"
-
-
-def is_master(server: Server) -> bool:
-    with server.client() as client:
-        return bool(client.execute_command("ROLE")[0] == b"master")
 
 
 def is_named(trio: SentinelTrio, server: Server) -> bool:
@@ -77,6 +76,72 @@ def sentinel_kill(figures: Figures, quick: bool) -> None:
     figures.note("… and before", sum(entry.reason == "fail_open" for entry in entries) - len(late))
     extra = sum(entry.reason == "within_limit" for entry in entries) - counted
     figures.at_most("admissions forgotten (≤ not replicated)", max(0, extra), max(0, answered - replicated))
+
+
+class Sampler:
+    """Notes when a server has executed calls of ours, every 10 ms. Use as a context manager."""
+
+    def __init__(self, server: Server) -> None:
+        self.last = 0.0  # when the last were seen, by time.monotonic
+        self.calls = calls_to(server)
+        self._server = server
+        self._stop = Event()
+        self._thread = Thread(target=self._run)
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.01):
+            try:
+                calls = calls_to(self._server)
+            except RedisError:  # whoever demotes it ends all connections
+                continue
+            if calls != self.calls:
+                self.last, self.calls = time.monotonic(), calls
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def planned(figures: Figures, quick: bool, binary: Path | None = None) -> None:
+    """`SENTINEL FAILOVER`: the old master goes on accepting writes for some ten seconds after the promotion."""
+    limit = 4_000
+    given = rules({"user": calm(limit, "fixed_window")})
+    with SentinelTrio(binary) as trio:
+        old, new = trio.servers
+        with under_load(trio.url, given, lambda _: {"user": "alice"}, failure_mode="closed", pause=0.01) as loads:
+            with Sampler(old) as sampler:
+                time.sleep(0.3)
+                began = time.monotonic()
+                trio.fail_over()
+                until(lambda: is_master(new), "a new master")
+                promoted = time.monotonic()
+                until(lambda: is_named(trio, new), "a Sentinel that names it")
+                named = time.monotonic()
+                until(lambda: not is_master(old), "the end of the old master")
+                demoted_at = time.monotonic()
+            until(lambda: any(entry.reason == "over_limit" for entry in entries_of(loads)), "the limit")
+            time.sleep(0.5)
+    entries = entries_of(loads)
+    figures.note("checks", f"{len(entries):,}")
+    figures.exactly("errors to callers", sum(len(load.errors) for load in loads))
+    times = ", ".join(f"{moment - began:.2f} s" for moment in (promoted, named, demoted_at))
+    figures.note("promoted, named, old one demoted after", times)
+    in_doubt = max(0.0, sampler.last - promoted)
+    figures.note("old master used after the promotion for", f"{in_doubt:.3f} s")
+    figures.within("… but for the machine", max(0.0, in_doubt - figures.witness.late(promoted, sampler.last)), 1.0, "s")
+    a_second = round(sum(entry.ended < demoted_at for entry in entries) / (demoted_at - entries[0].ended))
+    over = sum(entry.allowed for entry in entries) - limit
+    figures.at_most("admitted over the limit (≤ 1 s of checks)", over, a_second)
+    figures.note("decided by failure mode", len(entries) - by_store(entries))
+
+
+def planned_on_redis(figures: Figures, quick: bool) -> None:
+    found = binaries()
+    planned(figures, quick, found[min(found)])  # "override", "redis", "redis-6.2", "valkey"
 
 
 def demoted(figures: Figures, quick: bool) -> None:
@@ -180,6 +245,8 @@ def migrate(figures: Figures, quick: bool) -> None:
 
 CASES = (
     Case("sentinel-kill", "Sentinel: the master is killed (kill -9)", sentinel_kill),
+    Case("planned", "Sentinel: a planned failover (SENTINEL FAILOVER), Valkey", planned),
+    Case("planned-redis", "Sentinel: a planned failover, Redis", planned_on_redis),
     Case("demoted", "Sentinel: the master is a read-only replica now", demoted),
     Case("cluster-kill", "Cluster: a master is killed", cluster_kill),
     Case("migrate", "Cluster: slots move all the time", migrate),

@@ -13,7 +13,7 @@ from headgate import AsyncLimiter, Limiter
 from tests.integration.limiters import Open, calm
 from tests.integration.load import BY_STORE, Load
 from tests.servers import Server, default_binary, free_port
-from tests.topologies import SERVICE, Sentinel, SentinelTrio, kill
+from tests.topologies import SERVICE, Sentinel, SentinelTrio, is_master, kill
 from tests.waiting import until
 
 LIMIT = 1_000_000
@@ -48,11 +48,6 @@ def both_loads(url: str, failure_mode: str) -> Iterator[list[Load]]:
         for load in loads:
             stack.enter_context(load)
         yield loads
-
-
-def is_master(server: Server) -> bool:
-    with server.client() as client:
-        return bool(client.execute_command("ROLE")[0] == b"master")
 
 
 def test_a_master_that_is_killed_is_replaced_without_an_error(own_trio: SentinelTrio) -> None:

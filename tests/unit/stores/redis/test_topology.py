@@ -1,0 +1,74 @@
+"""Which node serves what, by what discovery has found."""
+
+from __future__ import annotations
+
+from headgate.errors import StoreUnavailable
+from headgate.stores.breaker import Breaker
+from headgate.stores.redis.faults import Address
+from headgate.stores.redis.sentinel import NoMaster
+from headgate.stores.redis.topology import Topology
+
+OLD, NEW = ("192.0.2.1", 6379), ("192.0.2.2", 6379)
+AWAY = StoreUnavailable("no Sentinel answers", sent=False)
+
+
+class Node:
+    def __init__(self, address: Address) -> None:
+        self.host, self.name = address[0], f"{address[0]}:{address[1]}"
+        self.breaker = Breaker(0.05, lambda *_: None)
+
+
+def topology() -> Topology[Node]:
+    made: Topology[Node] = Topology(Node, lambda _: None)
+    made.told([(1, OLD)])
+    return made
+
+
+def name_of(made: Topology[Node]) -> str | None:
+    node = made.serving(0)
+    return None if node is None else node.host
+
+
+def test_a_master_is_kept_while_nobody_knows_better() -> None:
+    made = topology()
+    made.failed(AWAY)
+    assert name_of(made) == OLD[0]
+    made.failed(NoMaster("it does not answer", [OLD]))
+    assert name_of(made) == OLD[0]
+    assert made.unused == []
+
+
+def test_a_master_that_is_no_longer_named_is_not_used() -> None:
+    """Even if the one that is named instead is no master yet: what the old one admits is forgotten."""
+    made = topology()
+    made.failed(NoMaster("192.0.2.2:6379 is no master: slave", [NEW]))
+    assert name_of(made) is None
+    assert [node.host for node in made.unused] == [OLD[0]]
+    made.failed(AWAY)
+    assert name_of(made) is None
+    made.told([(1, NEW)])
+    assert name_of(made) == NEW[0]
+
+
+def test_a_forked_child_looks_for_itself_first() -> None:
+    made = topology()
+    made.forked()
+    assert name_of(made) is None
+    made.told([(1, NEW)])
+    made.failed(AWAY)
+    assert name_of(made) == NEW[0]
+
+
+def test_a_forked_child_goes_by_what_its_parent_knew_if_nobody_answers() -> None:
+    made = topology()
+    made.forked()
+    made.forked()  # a child of the child
+    made.failed(AWAY)
+    assert name_of(made) == OLD[0]
+
+
+def test_a_forked_child_does_not_use_a_master_that_is_no_longer_named() -> None:
+    made = topology()
+    made.forked()
+    made.failed(NoMaster("192.0.2.2:6379 is no master: slave", [NEW]))
+    assert name_of(made) is None
