@@ -23,7 +23,7 @@ from headgate.stores.urls import open_async_store, open_store
 from tests.integration.limiters import ALGORITHMS, Open, calm
 from tests.integration.load import BY_STORE, Load
 from tests.servers import Server, free_port
-from tests.topologies import Cluster, halt, kill, resume
+from tests.topologies import Cluster, halt, is_master, kill, resume
 from tests.waiting import until
 
 LIMIT = 40
@@ -342,6 +342,63 @@ def test_a_master_that_dies_is_replaced_and_the_others_go_on() -> None:
         well = [entry.reason in BY_STORE for entry in load.entries]
         assert sum(well) >= 0.45 * len(well), "the other servers' checks were not decided, either"
     assert max(took) < SOON
+
+
+class Crowd:
+    """Checks two subjects without a pause, each by callers of its own, until it is told to stop."""
+
+    def __init__(self, kind: str, url: str, dead: str, alive: str) -> None:
+        self.reasons: dict[str, list[str]] = {dead: [], alive: []}
+        self._stop = threading.Event()
+        self._given: dict[str, Any] = {"store": url, "failure_mode": "closed"}
+        run = self._threads if kind == "Limiter" else lambda: asyncio.run(self._tasks())
+        self._thread = threading.Thread(target=run)
+
+    def _threads(self) -> None:
+        def run(subject: str) -> None:
+            while not self._stop.wait(0.002):
+                self.reasons[subject].append(limiter.check(subject).reason)
+
+        with Limiter(calm(MANY), **self._given) as limiter, ThreadPoolExecutor(4) as threads:
+            list(threads.map(run, 2 * list(self.reasons)))
+
+    async def _tasks(self) -> None:
+        async def run(subject: str) -> None:
+            while not self._stop.is_set():
+                self.reasons[subject].append((await limiter.check(subject)).reason)
+                await asyncio.sleep(0.002)
+
+        async with AsyncLimiter(calm(MANY), **self._given) as limiter:
+            await asyncio.gather(*(run(subject) for subject in 5 * list(self.reasons)))
+
+    def __enter__(self) -> dict[str, list[str]]:
+        self._thread.start()
+        until(lambda: all("within_limit" in told for told in self.reasons.values()), "all is well")
+        for told in self.reasons.values():
+            told.clear()
+        return self.reasons
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+@pytest.mark.parametrize("kind", ["Limiter", "AsyncLimiter"])
+def test_a_shard_that_freezes_is_replaced_and_other_shards_decide_all_their_checks(kind: str) -> None:
+    """Also while Redis refuses every key of the cluster: from when it gives the shard up until its replica takes over.
+
+    By `cluster-require-full-coverage yes`, the default.
+    """
+    with Cluster(replicas=True) as cluster:
+        lost, replica = cluster.masters[0], cluster.replicas[0]
+        dead, alive = subject_of(cluster, lost), subject_of(cluster, cluster.masters[1])
+        with Crowd(kind, f"{cluster.url}?timeout=3", dead, alive) as reasons:
+            halt(lost)
+            until(lambda: is_master(replica), "a new master")
+            before = len(reasons[alive])
+            until(lambda: reasons[dead][-1:] == ["within_limit"], "it decides")
+            until(lambda: len(reasons[alive]) > before + 50, "others do")
+    assert set(reasons[alive]) == {"within_limit"}
 
 
 def healed(load: Load, moment: float) -> float:

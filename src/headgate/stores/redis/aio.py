@@ -371,6 +371,7 @@ class AsyncRedisStore:
         if step.pause:
             left = deadline - self._departures.now()
             await asyncio.sleep(max(0.0, min(step.pause, left)))
+            step = step._replace(pause=0.0)
         try:
             node = node or self._only or await self._serving(step.slot, deadline)
             return await node.join(step.groups, step.command, deadline, step.slot, asking=asking, alone=alone)
@@ -390,8 +391,14 @@ class AsyncRedisStore:
         if taken is None:
             discovery.ask()
             return error
-        if (turns > MAX_TURNS and not taken.pause) or self._departures.now() >= deadline:
+        now = self._departures.now()
+        if (turns > MAX_TURNS and not taken.pause) or now >= deadline:
             return error
+        if taken.down:
+            discovery.ask()
+            if not self._topology.outage.is_recent(now) or now + taken.pause >= deadline:
+                return error
+            return await self._take(step._replace(pause=taken.pause), deadline, turns=turns)
         if taken.pause:
             steps = [step._replace(pause=taken.pause, groups=(group,)) for group in step.groups]
             if len(steps) <= 1:

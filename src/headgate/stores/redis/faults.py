@@ -39,6 +39,7 @@ _NOT_EXECUTED: Final = tuple(_REFUSALS.values())
 _READ_ONLY: Final = "-READONLY"  # within what Redis 6.2 says of a script that met it at its first write
 _FULL: Final = "OOM command not allowed"  # at the beginning of an error reply, or within what a script met
 TRY_AGAIN_SECONDS: Final = 0.002
+DOWN_SECONDS: Final = 0.02
 
 Address = tuple[str, int]  # host and port
 Owners = Sequence[tuple[int, Address]]  # so many slots, one after the other, and whose they are; one: all there is
@@ -73,7 +74,8 @@ class Turn(NamedTuple):
 
     address: Address | None = None  # None: to whoever serves its slot
     asking: bool = False  # that server is about to take the slot over, and serves this once
-    pause: float = 0.0  # seconds to wait before; each group then goes by itself
+    pause: float = 0.0  # seconds to wait before; each group then goes by itself, unless the cluster is down
+    down: bool = False  # the whole cluster is, until a replica takes over: worth waiting for if that is recent
     look: bool = False  # others are to be asked who serves it
     wait: bool = False  # until they have answered, if they can be asked now
 
@@ -86,6 +88,8 @@ def turn(error: StoreError, host: str) -> Turn | None:
         return Turn((cause.host or host, cause.port), asking=asking, look=not asking)
     if isinstance(cause, TryAgainError):
         return Turn(pause=TRY_AGAIN_SECONDS)
+    if isinstance(cause, ClusterDownError):
+        return Turn(pause=DOWN_SECONDS, look=True, down=True)
     if isinstance(error, StoreUnavailable) and not error.sent:
         return Turn(look=True, wait=cause is not None)  # without a cause, it was the breaker
     return None

@@ -259,6 +259,7 @@ class RedisStore:
             pause = max(errand.step.pause for errand in errands)
             if pause:
                 sleep(max(0.0, min(pause, deadline - PROCESS.read())))
+                errands = [errand._replace(step=errand.step._replace(pause=0.0)) for errand in errands]
             errands = self._round(errands, answers, deadline)
         return answers
 
@@ -355,6 +356,12 @@ class RedisStore:
             return []
         again = errand._replace(node=None, asking=taken.asking, turns=errand.turns + 1)
         step = errand.step
+        if taken.down:
+            self._discovery.ask()
+            now = monotonic()
+            if not self._topology.outage.is_recent(now) or now + taken.pause >= deadline:
+                return []
+            return [again._replace(step=step._replace(pause=taken.pause))]
         if taken.pause:
             again = again._replace(step=step._replace(pause=taken.pause), node=errand.node, asking=errand.asking)
             return list(_apart(again)) if len(step.groups) > 1 else [again]

@@ -16,6 +16,27 @@ MAX_TURNS: Final = 8  # of one call, until it is given up: those who send each o
 GONE_SECONDS: Final = 10.0  # after which a server that serves nothing is forgotten
 
 
+RECENT_SECONDS: Final = 1.0  # for which callers wait for the end of an outage
+
+
+class Outage:
+    """Whether an outage of a whole cluster is recent: then it is worth waiting for its end, within one's deadline.
+
+    With `cluster-require-full-coverage yes`, every server refuses all keys from when one is given up until its replica
+    has taken over. That is soon over; or it is not, and then nobody should wait.
+    """
+
+    def __init__(self) -> None:
+        self._began = self._seen = float("-inf")
+
+    def is_recent(self, now: float) -> bool:
+        """Return whether to wait, now that a server says that the cluster is down."""
+        if now - self._seen > RECENT_SECONDS:
+            self._began = now
+        self._seen = now
+        return now - self._began < RECENT_SECONDS
+
+
 class AnyNode(Protocol):
     """What both kinds of nodes have."""
 
@@ -39,6 +60,7 @@ class Topology(Generic[N]):
         self.owners: list[N] = []  # by slot; just one: it serves all; none: nobody knows yet
         self._nodes: dict[Address, N] = {}
         self._idle_since: dict[Address, float] = {}  # those who serve nothing
+        self.outage = Outage()
         self._inherited: list[N] = []  # the owners before the fork, until the first look
 
     def serving(self, slot: int) -> N | None:

@@ -6,7 +6,7 @@ from headgate.errors import StoreUnavailable
 from headgate.stores.breaker import Breaker
 from headgate.stores.redis.faults import Address
 from headgate.stores.redis.sentinel import NoMaster
-from headgate.stores.redis.topology import Topology
+from headgate.stores.redis.topology import RECENT_SECONDS, Outage, Topology
 
 OLD, NEW = ("192.0.2.1", 6379), ("192.0.2.2", 6379)
 AWAY = StoreUnavailable("no Sentinel answers", sent=False)
@@ -72,3 +72,18 @@ def test_a_forked_child_does_not_use_a_master_that_is_no_longer_named() -> None:
     made.forked()
     made.failed(NoMaster("192.0.2.2:6379 is no master: slave", [NEW]))
     assert name_of(made) is None
+
+
+def test_the_end_of_an_outage_is_waited_for_while_it_is_recent() -> None:
+    outage = Outage()
+    moments = [100 + 0.1 * n for n in range(30)]
+    told = [outage.is_recent(moment) for moment in moments]
+    recent = round(RECENT_SECONDS / 0.1)
+    assert told[: recent - 1] == [True] * (recent - 1)
+    assert told[recent + 1 :] == [False] * (len(told) - recent - 1)
+
+
+def test_an_outage_after_a_while_without_one_is_another() -> None:
+    outage = Outage()
+    assert outage.is_recent(100.0)
+    assert outage.is_recent(100.0 + 2 * RECENT_SECONDS)
