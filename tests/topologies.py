@@ -147,6 +147,14 @@ class Cluster(Started):
                     return False
         return True
 
+    def follows(self) -> bool:
+        """Whether the first replica follows its master, or the reverse after a failover."""
+        for server in (self.masters[0], self.replicas[0]):
+            with server.client() as client:
+                if client.info("replication").get("master_link_status") == "up":
+                    return True
+        return False
+
     def node_id(self, server: Server) -> str:
         with server.client() as client:
             found: bytes = client.execute_command("CLUSTER", "MYID")

@@ -54,7 +54,7 @@ class AsyncLoad(Callers):
             else:
                 ended = time.monotonic()
                 held_up = self._wait.seconds() - waited
-                self.entries.append(Entry(ended, ended - began, decision.reason, decision.allowed, held_up))
+                self.entries.append(Entry(ended, ended - began, decision.reason, decision.allowed, held_up, number))
             number += TASKS + 1  # even and odd in turn
             await asyncio.sleep(self._pause)
 

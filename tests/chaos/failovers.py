@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from itertools import count
 from pathlib import Path
 from threading import Event, Thread
@@ -12,16 +13,28 @@ from redis.exceptions import RedisError
 
 from headgate import Limiter
 from headgate.stores.redis.slots import slot_of
-from tests.chaos.callers import by_store, entries_of, in_time, rules, tell, undecided, under_load, usual_p99_ms
+from tests.chaos.callers import (
+    by_store,
+    entries_of,
+    in_time,
+    percentile_ms,
+    rules,
+    tell,
+    undecided,
+    under_load,
+    usual_p99_ms,
+)
 from tests.chaos.case import Case, Figures
 from tests.integration.limiters import calm
+from tests.integration.load import BY_STORE, Callers
 from tests.servers import Server, binaries
-from tests.topologies import SERVICE, Cluster, SentinelTrio, calls_to, is_master, kill
+from tests.topologies import SERVICE, Cluster, SentinelTrio, calls_to, halt, is_master, kill, resume
 from tests.waiting import until
 
 MANY = 1_000_000
 FEW = 20
 PATIENT = "timeout=10"
+FROZEN_TIMEOUT = 0.2  # seconds
 
 
 def is_named(trio: SentinelTrio, server: Server) -> bool:
@@ -207,6 +220,69 @@ def cluster_kill(figures: Figures, quick: bool) -> None:
     figures.note("admitted by failure mode", sum(entry.reason == "fail_open" for entry in entries_of(struck)))
 
 
+def cluster_frozen(figures: Figures, quick: bool) -> None:
+    """With `cluster-require-full-coverage yes`, the default: Redis refuses all keys until the replica takes over."""
+    given = rules({"user": calm(MANY)})
+    with Cluster(replicas=True) as cluster:
+        for server in cluster.servers:
+            figures.witness.watch(server.pid)
+        lost, replica = cluster.masters[0], cluster.replicas[0]
+        dead, alive = subject_of(cluster, lost), subject_of(cluster, cluster.masters[1])
+        url = f"{cluster.url}?timeout={FROZEN_TIMEOUT}"
+        with under_load(url, given, lambda number: {"user": dead if number % 2 else alive}) as loads:
+            time.sleep(1)
+            began = time.monotonic()
+            halt(lost)
+            until(lambda: is_master(replica), "a new master")
+            promoted = time.monotonic()
+            took = max(until(partial(decided_odd, load, promoted), "decisions by it") for load in loads)
+            time.sleep(1)
+            resume(lost)
+            time.sleep(1)
+    struck, others = ([entry for entry in entries_of(loads, began) if entry.number % 2 == odd] for odd in (1, 0))
+    figures.note("checks of other shards", f"{len(others):,}")
+    figures.exactly("errors to callers", sum(len(load.errors) for load in loads))
+    figures.note("promoted after", f"{promoted - began:.2f} s")
+    figures.healed("strict again after promotion", promoted, took, 1.0)
+    undecided(figures, "other shards' checks not decided", others)
+    figures.note("slowest check of other shards", f"{percentile_ms(others, 1.0):.1f} ms")
+    figures.note("admitted by failure mode", sum(entry.reason == "fail_open" for entry in struck))
+
+
+def decided_odd(load: Callers, moment: float) -> float:
+    """How long after `moment` the store decided a check of an odd number that began since; 0: it has not yet."""
+    found = [entry.ended for entry in load.since(moment) if entry.number % 2 and entry.reason in BY_STORE]
+    return found[0] - moment if found else 0.0
+
+
+def cluster_planned(figures: Figures, quick: bool) -> None:
+    """`CLUSTER FAILOVER`, to and fro: the old master waits until its replica has everything, and then follows it."""
+    limit, rounds = 4_000, 4
+    given = rules({"user": calm(limit, "fixed_window")})
+    with Cluster(replicas=True) as cluster:
+        for server in cluster.servers:
+            figures.witness.watch(server.pid)
+        pair = [cluster.masters[0], cluster.replicas[0]]
+        subject = subject_of(cluster, pair[0])
+        with under_load(f"{cluster.url}?timeout=0.2", given, lambda _: {"user": subject}, pause=0.01) as loads:
+            began = time.monotonic()
+            for _ in range(rounds):
+                time.sleep(0.3)
+                pair.reverse()
+                until(cluster.follows, "a replica that follows")
+                with pair[0].client() as client:
+                    client.execute_command("CLUSTER", "FAILOVER")
+                until(lambda: is_master(pair[0]), "a new master")
+            until(lambda: any(entry.reason == "over_limit" for entry in entries_of(loads)), "the limit")
+    entries = entries_of(loads, began)
+    figures.note("checks, failovers", f"{len(entries):,}, {rounds}")
+    figures.exactly("errors to callers", sum(len(load.errors) for load in loads))
+    undecided(figures, "not decided by the store", entries)
+    admitted = sum(entry.reason == "within_limit" for entry in entries_of(loads))
+    figures.exactly("admitted by the store", admitted, limit)
+    figures.note("slowest check", f"{percentile_ms(entries, 1.0):.1f} ms")
+
+
 def migrate(figures: Figures, quick: bool) -> None:
     """Limits over several slots, all of which move all the time."""
     limit, users = 2_000, [f"user-{n}" for n in range(6)]
@@ -249,5 +325,7 @@ CASES = (
     Case("planned-redis", "Sentinel: a planned failover, Redis", planned_on_redis),
     Case("demoted", "Sentinel: the master is a read-only replica now", demoted),
     Case("cluster-kill", "Cluster: a master is killed", cluster_kill),
+    Case("cluster-frozen", "Cluster: a master is frozen (SIGSTOP)", cluster_frozen),
+    Case("cluster-planned", "Cluster: planned failovers (CLUSTER FAILOVER)", cluster_planned),
     Case("migrate", "Cluster: slots move all the time", migrate),
 )

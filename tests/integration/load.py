@@ -22,6 +22,7 @@ class Entry(NamedTuple):
     reason: str
     allowed: bool
     held_up: float = 0.0  # seconds of them, in which the thread waited for a processor
+    number: int = 0  # of the check, by which its caller knew what to ask
 
 
 class Callers:
@@ -85,7 +86,7 @@ class Load(Callers):
             else:
                 ended = time.monotonic()
                 held_up = self._held_up() - waited
-                self.entries.append(Entry(ended, ended - began, decision.reason, decision.allowed, held_up))
+                self.entries.append(Entry(ended, ended - began, decision.reason, decision.allowed, held_up, number))
             number += 1
 
     def _held_up(self) -> float:

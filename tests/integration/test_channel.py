@@ -9,7 +9,7 @@ import pytest
 
 from headgate.stores.redis.channel import Channel
 from tests.servers import Server
-from tests.topologies import Cluster, SentinelTrio, kill
+from tests.topologies import Cluster, SentinelTrio, is_master, kill
 from tests.waiting import until
 
 NAME = "test"
@@ -70,6 +70,18 @@ def test_it_follows_the_master() -> None:
         hear(nodes)
         kill(trio.master())
         until(lambda: heard_again(nodes), "a word by way of the new master")
+
+
+def test_it_follows_a_planned_failover() -> None:
+    """Whoever comes later is at the new master at once; the old one goes on for some ten seconds."""
+    with SentinelTrio() as trio, closing(Node(trio.url)) as early:
+        old, new = trio.servers
+        trio.fail_over()
+        until(lambda: trio.master() is new, "a new master")
+        with closing(Node(trio.url)) as late:
+            until(lambda: not has_listeners(old), "the old one is left", seconds=5)
+            hear([early, late])
+            assert is_master(old), "it was demoted meanwhile: the test has shown nothing"
 
 
 def test_it_goes_on_when_a_server_of_several_dies(caplog: pytest.LogCaptureFixture) -> None:

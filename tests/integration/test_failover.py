@@ -64,7 +64,7 @@ def test_a_planned_failover_is_followed_at_once(kind: str) -> None:
         check_failover(trio)
 
 
-@pytest.mark.parametrize("lose", [kill, halt], ids=["killed", "frozen"])
+@pytest.mark.parametrize("lose", [pytest.param(kill, marks=pytest.mark.extended), halt], ids=["killed", "frozen"])
 def test_a_planned_failover_is_followed_while_a_sentinel_is_away(lose: Callable[[Server], None]) -> None:
     with SentinelTrio() as trio:
         lose(trio.sentinels[2])
