@@ -296,7 +296,7 @@ def test_a_batch_is_decided_by_the_servers_that_answer(cluster: Cluster, open_li
     assert [limiter.peek(name).remaining for name in alive] == [count - 1 for count in left]
 
 
-def test_a_forked_child_has_connections_and_a_lookout_of_its_own(url: str) -> None:
+def test_a_forked_child_has_connections_and_a_discovery_of_its_own(url: str) -> None:
     with Limiter(calm(MANY), store=url, failure_mode="closed") as limiter:
         assert limiter.check("alice").remaining == MANY - 1
         child = os.fork()

@@ -110,13 +110,13 @@ def test_no_sentinel_at_all_is_a_fault_like_any_other(open_limiter: Open) -> Non
     assert {limiter.check("alice").reason for _ in range(10)} == {"fail_closed"}
 
 
-def test_servers_and_sentinels_have_users_and_passwords_of_their_own() -> None:
+def test_servers_and_sentinels_have_users_and_passwords_of_their_own(caplog: pytest.LogCaptureFixture) -> None:
     acl = ("--user", "gate", "on", ">right", "~rl:*", "+@all", "--requirepass", "master")
     with Server(default_binary(), acl) as server:
         settings = (
             f"sentinel auth-pass {SERVICE} master",
             "requirepass watch",
-            "user watcher on >watch ~* &* +@all",
+            "user watcher on >watch resetchannels &+* -@all +sentinel +client +hello +subscribe",
         )
         with Sentinel(default_binary(), master_port=server.port, settings=settings) as sentinel:
             hosts = f"127.0.0.1:{sentinel.port}"
@@ -124,6 +124,7 @@ def test_servers_and_sentinels_have_users_and_passwords_of_their_own() -> None:
             url = f"redis+sentinel://gate:right@{hosts}/{SERVICE}/0?timeout=5&{own}"
             with Limiter(calm(LIMIT), store=url, failure_mode="closed") as limiter:
                 assert limiter.check("alice").reason == "within_limit"
+            assert "announces no failovers" not in caplog.text
             for wrong in (url.replace(":right@", ":wrong@"), url.replace("=watch", "=nobody")):
                 with Limiter(calm(LIMIT), store=wrong, failure_mode="closed") as limiter:
                     assert limiter.check("alice").reason == "fail_closed"

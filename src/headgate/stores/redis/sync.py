@@ -358,7 +358,7 @@ class RedisStore:
         step = errand.step
         if taken.down:
             self._discovery.ask()
-            now = monotonic()
+            now = PROCESS.read()
             if not self._topology.outage.is_recent(now) or now + taken.pause >= deadline:
                 return []
             return [again._replace(step=step._replace(pause=taken.pause))]
