@@ -383,7 +383,7 @@ class Crowd:
         self._thread.join()
 
 
-@pytest.mark.parametrize("kind", ["Limiter", "AsyncLimiter"])
+@pytest.mark.parametrize("kind", [pytest.param("Limiter", marks=pytest.mark.extended), "AsyncLimiter"])
 def test_a_shard_that_freezes_is_replaced_and_other_shards_decide_all_their_checks(kind: str) -> None:
     """Also while Redis refuses every key of the cluster: from when it gives the shard up until its replica takes over.
 
