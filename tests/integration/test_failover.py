@@ -184,6 +184,17 @@ def test_an_event_loop_that_ends_takes_the_subscription_with_it(trio: SentinelTr
     gc.collect()
 
 
+def test_an_event_loop_that_nobody_runs_does_not_gather_news(trio: SentinelTrio) -> None:
+    with asyncio.Runner() as runner:
+        limiter = AsyncLimiter(calm(LIMIT), store=f"{trio.url}?timeout=5")
+        assert runner.run(limiter.check("alice")).reason == "within_limit"
+        time.sleep(3.2)  # Sentinels are asked three times
+        assert len(runner.get_loop()._ready) <= 1  # type: ignore[attr-defined]
+        assert runner.run(limiter.check("alice")).reason == "within_limit"
+        runner.run(limiter.close())
+    nothing_is_left(trio)
+
+
 def test_a_forked_child_listens_for_itself(trio: SentinelTrio) -> None:
     with Limiter(calm(LIMIT), store=f"{trio.url}?timeout=5", failure_mode="closed") as limiter:
         assert limiter.check("alice").reason == "within_limit"

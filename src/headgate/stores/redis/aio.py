@@ -58,6 +58,8 @@ class AsyncRedisStore:
         self._listening: dict[asyncio.Future[None], None] = {}  # those who wait to hear who serves what, in order
         self._tasks: set[asyncio.Task[Any]] = set()  # that nobody may cancel
         self._discovery: Discovery | None = None
+        self._found: Found | None = None  # by discovery, in its thread
+        self._is_telling = False  # the event loop of it
         self._closing = 0  # how many are
         self._only: AsyncNode | None = None  # the server, if it is always the same
         if self._target.topology == "single":
@@ -261,6 +263,7 @@ class AsyncRedisStore:
                 self._discovery.close()
             self._loop = loop
             self._listening.clear()
+            self._found, self._is_telling = None, False
             self._departures = Departures(self._options.timeout, gathers=self._slotted)
             self._topology = Topology(self._make, self._drop)
             self._discovery = Discovery(self._target, self._hear, self._topology.known)
@@ -271,14 +274,21 @@ class AsyncRedisStore:
         loop = self._loop
         if loop is None:  # the store was closed meanwhile
             return False
+        self._found = found
         try:
-            loop.call_soon_threadsafe(self._heard, found)
+            if not self._is_telling:  # else the event loop is about to know; unless nobody runs it
+                self._is_telling = True
+                loop.call_soon_threadsafe(self._heard)
         except RuntimeError:  # the event loop was
             assert loop.is_closed()
             return False
-        return True
+        return not loop.is_closed()
 
-    def _heard(self, found: Found) -> None:
+    def _heard(self) -> None:
+        self._is_telling = False  # first: whatever is found from now on is told again
+        found = self._found
+        if found is None:  # the store was closed meanwhile
+            return
         if isinstance(found, StoreError):
             self._topology.failed(found)
         else:
