@@ -74,7 +74,6 @@ class SentinelLink:
 
     def answer(self, deadline: float) -> Report:
         assert self._wire is not None
-        self._wire.hurry(deadline)
         report = read_report(self._reply(deadline), self._reply(deadline))
         self._pause = RETRY_SECONDS[0]
         return report
@@ -125,7 +124,7 @@ class _Wire(Wire):
                 self._reader.feed(received)
             raise RedisConnectionError("the server closed the connection")
         except (BlockingIOError, InterruptedError, SSLWantReadError):
-            self._socket.settimeout(self._timeout)
+            self._socket.settimeout(self._usual)
         messages = []
         while (message := self._reader.gets()) is not _INCOMPLETE:
             messages.append(message)

@@ -15,7 +15,7 @@ AWAY = StoreUnavailable("no Sentinel answers", sent=False)
 class Node:
     def __init__(self, address: Address) -> None:
         self.host, self.name = address[0], f"{address[0]}:{address[1]}"
-        self.breaker = Breaker(0.05, lambda *_: None)
+        self.breaker = Breaker(lambda *_: None)
 
 
 def topology() -> Topology[Node]:
