@@ -116,15 +116,16 @@ class AsyncNode:
         Raises `StoreError`, or the answer does.
         """
         answer = self._queue()
-        until = deadline or self._departures.deadline
+        since, until = self._departures.since, deadline or self._departures.deadline
         self._due = min(self._due, until)
-        self.waiting.append(Waiting(groups, command, answer, until, slot, size, asking=asking, alone=alone))
+        self.waiting.append(Waiting(groups, command, answer, until, since, slot, size, asking=asking, alone=alone))
         return answer
 
     def check(self, quota: Quota, key: str, cost: int, slot: int = NO_SLOT) -> asyncio.Future[Figures]:
         """`join` with a single plain check, enforced: there is nothing to be found out about it, and it comes often."""
         answer = self._queue()
-        self.waiting.append(Waiting((), None, answer, self._departures.deadline, slot, 1, quota, key, cost))
+        departures = self._departures
+        self.waiting.append(Waiting((), None, answer, departures.deadline, departures.since, slot, 1, quota, key, cost))
         return answer
 
     def _queue(self) -> asyncio.Future[Any]:
@@ -219,7 +220,7 @@ class AsyncNode:
         shared = self._shared(at)
         while self.waiting:
             waiting = self.waiting[0]
-            groups, _, answer, deadline, _, decided, quota, _, _, _, _ = waiting
+            groups, _, answer, deadline, _, _, decided, quota, _, _, _, _ = waiting
             count += len(groups) or decided or 1
             if count > self._options.max_batch and batch:
                 break
@@ -289,15 +290,16 @@ class AsyncNode:
         if self.waiting:
             self._due = min(self._due, *(one.deadline for one in self.waiting))
 
-    def _extend_waiting(self, until: float) -> None:
-        """Give those in the queue time until then: nothing of theirs was under way before there was a connection."""
-        self.waiting = deque(one._replace(deadline=max(one.deadline, until)) for one in self.waiting)
+    def _extend_waiting(self, now: float) -> None:
+        """Have the time of those in the queue begin now: nothing of theirs was under way without a connection."""
+        until = now + self._options.timeout
+        self.waiting = deque(one._replace(deadline=max(one.deadline, until), since=now) for one in self.waiting)
 
     def _expire_call(self, call: _Call, now: float) -> None:
         """Refuse those of a call whose time is up. The call goes on: a late reply is a sign of life."""
         for one in call.waiting:
             if not one.answer.done():
-                until = max(one.deadline, call.until)
+                until = max(one.deadline + call.began - one.since, call.until)  # the queue has a time of its own
                 if until <= now:
                     self._expire(one)
                 else:
@@ -376,7 +378,7 @@ class AsyncNode:
         now = departures.now()
         if error is None:
             if not self.calls:
-                self._extend_waiting(now + self._options.timeout)
+                self._extend_waiting(now)
             self.breaker.hear(now)
             if self.breaker.state != "closed":
                 self.breaker.close(now)

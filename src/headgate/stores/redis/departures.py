@@ -60,7 +60,7 @@ class Departures:
 
     def __init__(self, timeout: float, *, gathers: bool = False) -> None:
         self.woken = False  # whether those who wait are about to leave
-        self.deadline = 0.0  # of all that come in this turn of the event loop, by the process clock
+        self.since = self.deadline = 0.0  # of all that come in this turn of the event loop, by the process clock
         self.attended: dict[Departing, None] = {}  # servers that tick
         self.waited_for: dict[Departing, None] = {}  # servers, in the order in which somebody came
         self.calls: set[UnderWay] = set()  # to all servers
@@ -115,7 +115,8 @@ class Departures:
         """Those who wait leave once everything has had its turn that is to have one before: those just answered."""
         assert self._loop is not None
         self.woken = True
-        self.deadline = self._clock.now(now) + self._timeout
+        self.since = self._clock.now(now)
+        self.deadline = self.since + self._timeout
         self._turns += 1
         self._loop.call_soon(self._turn, context=self._nobody)
 

@@ -42,6 +42,7 @@ class Waiting(NamedTuple):
     command: script.Command | None
     answer: asyncio.Future[Any]
     deadline: float  # by the process clock
+    since: float  # it waits, by the same
     slot: int = NO_SLOT  # on a cluster
     size: int = 0  # groups that the command decides; 1: the check
     quota: Quota | None = None  # the check's; None: it is no check

@@ -93,6 +93,7 @@ class Node:
             deadline = min(deadline, self.breaker.grace_ends)
         call = ThreadCall(parcels, deadline, groups)
         if self._queue or not self._send_alone(call):
+            call.queued = PROCESS.read()
             self._queue.append(call)
             self._serve()
         return call
@@ -160,6 +161,7 @@ class Node:
                     # What nobody waits for any more would be charged to another time, if it came much later.
                     if not call.is_done and (call.is_waited_for or now < call.deadline + GRACE_SECONDS):
                         calls.append(call)
+                        call.deadline += now - call.queued  # the queue has a time of its own
             if calls:
                 self._depart(Trip(wire, calls, now))
             else:
@@ -268,7 +270,7 @@ class Node:
     def _owe(self, call: ThreadCall) -> None:
         """Have a check charged whose thread does not wait any more."""
         owed = ThreadCall(call.parcels, call.deadline, call.groups)
-        owed.is_waited_for = False
+        owed.is_waited_for, owed.queued = False, PROCESS.read()
         with self._lock:
             if len(self._queue) >= OWED:
                 return
@@ -394,7 +396,7 @@ class Node:
         if self._open == 1:  # this one: nothing of those who have queued was under way before
             with self._lock:
                 for call in tuple(self._queue):
-                    call.deadline = max(call.deadline, now + self._options.timeout)
+                    call.deadline, call.queued = max(call.deadline, now + self._options.timeout), now
         self.breaker.hear(now)
         if self.breaker.state != "closed":
             self.breaker.close(now)

@@ -31,6 +31,7 @@ class ThreadCall:
         "missing",
         "news",
         "parcels",
+        "queued",
         "replies",
         "told",
         "trip",
@@ -41,6 +42,7 @@ class ThreadCall:
         self.groups = groups
         self.began = monotonic()
         self.deadline = deadline  # by the process clock
+        self.queued = 0.0  # since when, by the same
         self.replies: list[Any] = [None] * len(parcels)
         self.missing = len(parcels)  # replies
         self.error: StoreError | None = None  # why there are none
