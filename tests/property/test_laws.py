@@ -14,6 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from headgate.core.check import Charge, Group, Outcome
+from headgate.core.key import DEFAULT_PREFIX
 from headgate.core.quota import BUCKETS, Quota
 from headgate.stores.redis.sync import RedisStore
 from headgate.testing import FakeClock
@@ -416,7 +417,7 @@ def test_every_key_lives_as_long_as_it_matters_and_not_for_ever(
         key.check(cost.of(key.quota, key.peek(0).remaining))
     charged = key.check(1)
     with one_server.client() as client:
-        left = client.pttl(key.template.key)
+        left = client.pttl(f"{DEFAULT_PREFIX}:{key.template.key}")
     reset = key.peek(0).reset_us
     world.store.close()
     assume(charged.reset_us > 0)  # else it has come back already, in the microsecond since
