@@ -13,10 +13,11 @@ from headgate import AsyncLimiter, Limiter
 from tests.integration.limiters import Open, calm
 from tests.integration.load import BY_STORE, Load
 from tests.servers import Server, default_binary, free_port
-from tests.topologies import SERVICE, Sentinel, SentinelTrio, is_master, kill
+from tests.topologies import SERVICE, Sentinel, SentinelTrio, halt, is_master, kill, resume
 from tests.waiting import until
 
 LIMIT = 1_000_000
+STALLED = 0.7  # seconds, on a busy machine: a probe would come after 0.85
 SOON = 1.5  # seconds: the bound is 1, on a machine that has nothing else to do (`make chaos`)
 MARGIN = 1.0  # seconds in which a check with a deadline of 200 ms has returned, on a busy one
 
@@ -71,6 +72,20 @@ def test_a_master_that_is_killed_is_replaced_without_an_error(own_trio: Sentinel
         late = [entry for entry in load.since(strict) if entry.reason == "fail_open"]
         assert len(late) <= len(load.since(strict)) / 10, "not strict after all"
     assert max(took) < SOON
+
+
+def test_a_new_master_that_stalls_at_first_is_used_as_soon_as_it_answers(own_trio: SentinelTrio) -> None:
+    """It may be busy with whoever comes after its promotion. A probe a second later would be the next chance."""
+    master, replica = own_trio.servers
+    with both_loads(own_trio.url, "open") as loads:
+        kill(master)
+        until(lambda: is_master(replica), "a new master")
+        halt(replica)
+        time.sleep(0.15)
+        resume(replica)
+        awake = time.monotonic()
+        took = [load.decided_after(awake) for load in loads]
+    assert max(took) < STALLED
 
 
 def test_a_master_that_becomes_a_replica_is_left_for_the_new_one(own_trio: SentinelTrio) -> None:

@@ -293,9 +293,6 @@ class AsyncRedisStore:
             self._topology.failed(found)
         else:
             self._topology.told(found)
-        if not self._slotted:
-            for node in self._topology.unused:
-                node.turn_away()
         self._tell_listeners()
 
     def _tell_listeners(self) -> None:

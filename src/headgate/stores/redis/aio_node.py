@@ -29,7 +29,7 @@ from headgate.stores.redis.aio_connections import AsyncConnections
 from headgate.stores.redis.aio_wire import AsyncWire, Done
 from headgate.stores.redis.departures import GATHER_SECONDS, Departures
 from headgate.stores.redis.faults import FAULTS, fault
-from headgate.stores.redis.health import breaker_of, left_alone, tell
+from headgate.stores.redis.health import breaker_of, left_alone, replaced, tell
 from headgate.stores.redis.loads import NO_SLOT, Batch, Load, Waiting, loads_of
 from headgate.stores.redis.options import Options, Way
 from headgate.stores.redis.parcel import Parcel
@@ -167,10 +167,11 @@ class AsyncNode:
             await self._ended.wait()
         await self._connections.close()
 
-    def turn_away(self) -> None:
-        """Refuse whoever has not left yet: the server is no longer the one to ask."""
+    def retire(self) -> None:
+        """Refuse those who have not been sent yet: another server is the master now."""
+        self.owed.clear()
         self._departures.waited_for.pop(self, None)
-        self._refuse_waiting(StoreUnavailable(f"Redis at {self.name} is no longer the master", sent=False))
+        self._refuse_waiting(replaced(self.name))
 
     def reopen(self) -> None:
         """Once it was closed: whoever comes is served again, in whatever event loop."""

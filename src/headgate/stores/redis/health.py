@@ -44,3 +44,8 @@ def breaker_of(name: str, options: Options, observer: StoreObserver | None) -> B
 def left_alone(name: str, why: str) -> StoreUnavailable:
     """Make the error of those whom the breaker turns away."""
     return StoreUnavailable(f"circuit open for Redis at {name}: {why}", sent=False)
+
+
+def replaced(name: str) -> StoreUnavailable:
+    """Make the error of those who were about to be sent to a master that Sentinels no longer name."""
+    return StoreUnavailable(f"Redis at {name} is no longer the master", sent=False)

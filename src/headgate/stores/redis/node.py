@@ -24,7 +24,7 @@ from headgate.stores.breaker import GRACE_SECONDS
 from headgate.stores.observer import StoreObserver
 from headgate.stores.process_clock import PROCESS, acquire
 from headgate.stores.redis.faults import FAULTS, fault
-from headgate.stores.redis.health import breaker_of, left_alone, tell
+from headgate.stores.redis.health import breaker_of, left_alone, replaced, tell
 from headgate.stores.redis.options import Options, Way
 from headgate.stores.redis.parcel import Parcel
 from headgate.stores.redis.trip import ThreadCall, Trip
@@ -128,6 +128,10 @@ class Node:
         with self._lock:
             self._closed += 1
         self._doubt(float("inf"))
+
+    def retire(self) -> None:
+        """Refuse those who have not been sent yet: another server is the master now."""
+        self._refuse_queue(replaced(self.name))
 
     def forget(self) -> None:
         """In a forked child: the connections are the parent's."""

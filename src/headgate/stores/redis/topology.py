@@ -44,6 +44,9 @@ class AnyNode(Protocol):
     host: str
     breaker: Breaker
 
+    def retire(self) -> None:
+        """Refuse those who have not been sent yet: another server is the master now."""
+
 
 N = TypeVar("N", bound=AnyNode)
 
@@ -61,7 +64,7 @@ class Topology(Generic[N]):
         self._nodes: dict[Address, N] = {}
         self._idle_since: dict[Address, float] = {}  # those who serve nothing
         self.outage = Outage()
-        self._inherited: list[N] = []  # the owners before the fork, until the first look
+        self._inherited: list[N] = []  # the owners before a fork or a close, until the first look
 
     def serving(self, slot: int) -> N | None:
         """Who serves a slot; None when that is not known."""
@@ -90,6 +93,7 @@ class Topology(Generic[N]):
             self._forget({address for _, address in owners})
             self.error = None
             self.generation += 1
+            self._retire()
 
     def failed(self, error: StoreError) -> None:
         """Note that a look was in vain. What is known stays, except for a master that Sentinels no longer name."""
@@ -100,18 +104,15 @@ class Topology(Generic[N]):
                 self.owners = [node for node in self.owners if node in named]
             self.error = error
             self.generation += 1
-
-    @property
-    def unused(self) -> list[N]:
-        """Nodes that serve nothing."""
-        with self._lock:
-            used = set(self.owners)
-            return [node for node in self._nodes.values() if node not in used]
+            self._retire()
 
     def forget(self) -> None:
-        """After the store was closed: nobody watches who serves what. Whoever comes next asks."""
+        """Begin anew, after a fork or a close: nobody watches who serves what.
+
+        Whoever comes next has it found out. If nobody answers, what was known before is good enough.
+        """
         with self._lock:
-            self.owners = []
+            self._inherited, self.owners = self.owners or self._inherited, []
 
     def at(self, address: Address) -> N:
         """The node of an address."""
@@ -138,13 +139,16 @@ class Topology(Generic[N]):
         return StoreUnavailable("nobody has told yet which Redis server to ask", sent=False)
 
     def forked(self) -> None:
-        """In a forked child: whoever held the lock is not here, nor is the thread that knows who serves what.
-
-        The first who comes has it started. If it finds out nothing, what the parent knew is good enough.
-        """
+        """In a forked child: whoever held the lock is not here, nor is the thread that watches."""
         self._lock = RLock()
-        self._inherited, self.owners = self.owners or self._inherited, []
-        self.generation = 0
+        self.forget()
+
+    def _retire(self) -> None:
+        """Send callers away from servers that are no longer the master. In a cluster, servers do that themselves."""
+        if len(self.owners) <= 1:
+            for node in self._nodes.values():
+                if node not in self.owners:
+                    node.retire()
 
     def _forget(self, owners: set[Address]) -> None:
         """Drop nodes that have served nothing for a while."""

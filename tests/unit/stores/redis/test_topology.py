@@ -16,6 +16,10 @@ class Node:
     def __init__(self, address: Address) -> None:
         self.host, self.name = address[0], f"{address[0]}:{address[1]}"
         self.breaker = Breaker(lambda *_: None)
+        self.is_retired = False
+
+    def retire(self) -> None:
+        self.is_retired = True
 
 
 def topology() -> Topology[Node]:
@@ -35,7 +39,7 @@ def test_a_master_is_kept_while_nobody_knows_better() -> None:
     assert name_of(made) == OLD[0]
     made.failed(NoMaster("it does not answer", [OLD]))
     assert name_of(made) == OLD[0]
-    assert made.unused == []
+    assert not any(node.is_retired for node in made.nodes)
 
 
 def test_a_master_that_is_no_longer_named_is_not_used() -> None:
@@ -43,11 +47,12 @@ def test_a_master_that_is_no_longer_named_is_not_used() -> None:
     made = topology()
     made.failed(NoMaster("192.0.2.2:6379 is no master: slave", [NEW]))
     assert name_of(made) is None
-    assert [node.host for node in made.unused] == [OLD[0]]
+    assert [node.is_retired for node in made.nodes] == [True]
     made.failed(AWAY)
     assert name_of(made) is None
     made.told([(1, NEW)])
     assert name_of(made) == NEW[0]
+    assert [node.is_retired for node in made.nodes] == [True, False]
 
 
 def test_a_forked_child_looks_for_itself_first() -> None:
