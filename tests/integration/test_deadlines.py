@@ -72,8 +72,8 @@ def test_late_replies_among_many_tasks_go_to_nobody(proxy: Proxy) -> None:
 
 def test_a_slow_handshake_has_a_time_of_its_own(proxy: Proxy, open_limiter: Open) -> None:
     """Connecting, loading the script and the check each take a reply, which comes in time; all of them do not."""
-    limiter = open_limiter(QUOTA, store=f"{proxy.url}?timeout=1.0&connect_timeout=60", failure_mode="closed")
-    proxy.delay = lambda: 0.5
+    limiter = open_limiter(QUOTA, store=f"{proxy.url}?timeout=3&connect_timeout=60", failure_mode="closed")
+    proxy.delay = lambda: 1.2
     assert limiter.check("alice").reason == "within_limit"
 
 

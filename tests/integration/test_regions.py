@@ -207,13 +207,13 @@ def test_nothing_is_left_behind(continents: Continents) -> None:
         limiter = stack.enter_context(Limiter(given, **continents.options("us")))
         limiter.check(user="alice", ip="192.0.2.1")
         names = {thread.name for thread in set(threading.enumerate()) - before}
-        assert {name for name in names if name.startswith("headgate-")} == {
+        passing = {"headgate-redis", "headgate-clock"}  # while a connection is opened, or waited for
+        assert {name for name in names if name.startswith("headgate-")} - passing == {
             "headgate-shares",
             "headgate-counts-of-ap",
             "headgate-counts-of-eu",
         }
-    known = {thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith("headgate-")}
-    assert known == set()
+    until(lambda: not [one for one in set(threading.enumerate()) - before if one.name.startswith("headgate-")])
 
 
 def test_a_check_of_a_share_or_of_synced_counts_asks_no_other_region(continents: Continents) -> None:
