@@ -31,7 +31,7 @@ from hpack import Encoder
 from headgate import Rule
 from headgate.errors import InvalidCheck
 from headgate.service.grpc.call import BODY_SECONDS
-from headgate.service.h2 import connection as h2_connection
+from headgate.service.h2 import allowance
 from headgate.service.h2.connection import FIRST_SECONDS, FRAME_SECONDS, IDLE_SECONDS, MAX_STREAMS
 from headgate.service.protos import rate_limiter_pb2 as rl
 from headgate.service.rpc.method import Method
@@ -480,7 +480,7 @@ WAITING = block(*((name, "/test.Odd/Wait" if name == ":path" else value) for nam
 WAIT = frame(HEADERS, 4, 1, WAITING) + frame(DATA, 1, 1, framed(ASK))
 GIGABYTE = struct.pack(">L", 2**30)
 LARGEST_WINDOW = struct.pack(">HL", 4, 2**31 - 1)
-PADDING = frame(DATA, 8, 1, b"\xffx" + b"\0" * 255)
+PADDING = frame(DATA, 8, 1, b"\xff" + b"x" * 8_000 + b"\0" * 255)
 
 
 @pytest.mark.parametrize(
@@ -535,7 +535,7 @@ PADDING = frame(DATA, 8, 1, b"\xffx" + b"\0" * 255)
         (frame(WINDOW_UPDATE, 0, 0, b"\0" * 4), PROTOCOL_ERROR),
         (frame(WINDOW_UPDATE, 0, 0, struct.pack(">L", 2**31 - 1)), FLOW_CONTROL_ERROR),
         (frame(WINDOW_UPDATE, 0, 9, struct.pack(">L", 1)), PROTOCOL_ERROR),
-        (OPEN + frame(DATA, 0, 1, b"\0\0\x40\0\0") + PADDING * 17_000, FLOW_CONTROL_ERROR),
+        (OPEN + frame(DATA, 0, 1, b"\0\0\x40\0\0") + PADDING * 520, FLOW_CONTROL_ERROR),
     ],
 )
 def test_what_ends_a_connection(served: Serving, sent: bytes, code: int) -> None:
@@ -603,7 +603,9 @@ def test_requests_that_are_taken_back_at_once(served: Serving) -> None:
 def test_frames_of_streams_that_are_over_are_passed_over(served: Serving) -> None:
     with raw(served) as client:
         client.send(CALL, frame(WINDOW_UPDATE, 0, 1, b"\0\0\0\1"), frame(RST_STREAM, 0, 1, b"\0\0\0\x08"))
-        client.send(frame(DATA, 0, 1, b"late"), frame(PING, 0, 0, b"87654321"))
+        unknown = block(*((name, "/nothing" if name == ":path" else value) for name, value in HEAD))
+        client.send(frame(HEADERS, 4, 3, unknown), frame(DATA, 0, 3, b"late"))
+        client.send(frame(HEADERS, 5, 3, block(("x-checksum", "1"))), frame(PING, 0, 0, b"87654321"))
         assert (PING, 1, 0, b"87654321") in client.frames()
 
 
@@ -717,7 +719,7 @@ def test_a_stop_cuts_off_who_takes_too_long(served: Serving, odd: Odd) -> None:
 
 def test_what_does_not_fit_is_not_listened_to(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that asks and never reads: it is not read from either, and cut off in time."""
-    monkeypatch.setattr(h2_connection, "MAX_IDLE_FRAMES", 10**9)
+    monkeypatch.setattr(allowance, "FRAME", 0)
     with raw(served) as client:
         client.socket.settimeout(1.0)
         ping = frame(PING, 0, 0, b"\0" * 8) * 1_000

@@ -19,6 +19,7 @@ from headgate.service.access import Access
 from headgate.service.grpc.head import Head, Route
 from headgate.service.grpc.status import Code, Ended, ended
 from headgate.service.grpc.wire import HEAD, OK, PREFIX, MessageReader, framed, trailers
+from headgate.service.h2.allowance import FRAME, units_of_decompressed
 from headgate.service.h2.connection import Connection
 from headgate.service.h2.frames import CANCEL
 from headgate.service.h2.stream import Stream
@@ -27,6 +28,7 @@ from headgate.telemetry.meter import Meter
 
 BODY_SECONDS: Final = 30.0  # in which a request's first message has to be here, and an answer has to be taken
 MAX_HELD: Final = 64 * 1024 * 1024  # bytes of messages, of all connections, that are not here as a whole
+MAX_OPEN_MESSAGE: Final = 4_096  # bytes of a message to a method that asks for no token
 ALWAYS_HELD: Final = 65_536  # bytes of one message that there is always room for
 
 # Around a call to the data plane, given its protocol and the header fields by which a trace comes along.
@@ -46,7 +48,7 @@ def call_of(desk: Desk, connection: Connection, number: int, head: Head) -> Stre
     """The call of a new stream."""
     route = head.route
     if route is None:
-        return Refusal(connection, number, head.refusal)
+        return Refusal(connection, number, head)
     if isinstance(route.method, Flow):
         return FlowCall(desk, connection, number, head, route)
     return UnaryCall(desk, connection, number, head, route, route.method)
@@ -55,14 +57,19 @@ def call_of(desk: Desk, connection: Connection, number: int, head: Head) -> Stre
 class Refusal(Stream):
     """A request that is no call."""
 
-    __slots__ = ("_block",)
+    __slots__ = ("_head",)
 
-    def __init__(self, connection: Connection, number: int, block: bytes) -> None:
-        super().__init__(connection, number)
-        self._block = block
+    def __init__(self, connection: Connection, number: int, head: Head) -> None:
+        super().__init__(connection, number, head.length)
+        self._head = head
 
     def opened(self) -> None:
-        self.refuse(self._block)
+        head = self._head
+        if head.body:
+            self.begin(head.refusal)
+            self.finish(b"", head.body)
+        else:
+            self.refuse(head.refusal)
 
     def received(self, data: bytes) -> None:
         pass
@@ -70,14 +77,21 @@ class Refusal(Stream):
     def cancelled(self) -> None:
         pass
 
+    def look(self, now: float) -> None:
+        if now - self.since > BODY_SECONDS:
+            self.reset(CANCEL)
+
 
 class Call(Stream):
     """What calls have in common."""
 
-    __slots__ = ("_desk", "_gone", "_head", "_held", "_reader", "_route", "_task", "_timer")
+    __slots__ = ("_desk", "_gone", "_head", "_held", "_may", "_reader", "_route", "_task", "_timer")
 
     def __init__(self, desk: Desk, connection: Connection, number: int, head: Head, route: Route) -> None:
-        super().__init__(connection, number)
+        super().__init__(connection, number, head.length)
+        role, access = route.method.role, desk.access
+        # Whether its caller is known to have the right to make it; else, that may have to be looked up.
+        self._may = access.open or (role is not None and access.admits_at_once(head.token, role))
         self._desk = desk
         self._head = head
         self._route = route
@@ -102,11 +116,18 @@ class Call(Stream):
         """The messages that are here as a whole with this part. Raises `Ended`."""
         reader = self._reader
         if reader is None:
-            reader = self._reader = MessageReader(self._head.encoding, self._desk.max_message)
+            most = self._desk.max_message
+            if self._route.method.role is None:
+                most = min(most, MAX_OPEN_MESSAGE)
+            reader = self._reader = MessageReader(self._head.encoding, most, None if self._may else self._charge)
         messages = reader.feed(data)
         if self.ended and reader.gathered:
             raise Ended(Code.INTERNAL, "the request breaks off within a message")
         return messages
+
+    def _charge(self, decompressed: int) -> None:
+        """Count what a message costs whose sender may not be allowed to send it. Raises `Fault`."""
+        self.charge(FRAME + units_of_decompressed(decompressed))
 
     def _hold(self, size: int) -> None:
         """Take note of how many bytes wait for more. Raises `Ended` when there are too many, of all calls."""
@@ -118,9 +139,12 @@ class Call(Stream):
 
     async def _require(self) -> None:
         """Raises `Unauthenticated` and `Forbidden`."""
-        role, access = self._route.method.role, self._desk.access
-        if role is not None and not access.open:
-            await access.require_data(self._head.token, role)
+        role = self._route.method.role
+        if not self._may and role is not None:
+            await self._desk.access.require_data(self._head.token, role)
+            self._may = True
+        if self._may:
+            self.admit()
 
     def _start(self, work: Any) -> None:
         """Have the call's work done in a task, in the time that the caller gives it."""
@@ -190,9 +214,10 @@ class UnaryCall(Call):
 
     def _begin(self, message: bytes) -> None:
         """Answer at once if that is possible; else, as soon as it is."""
-        role = self._method.role
         self._start_time = perf_counter()
-        if role is not None and not self._desk.access.admits_at_once(self._head.token, role):
+        if self._may:
+            self.admit()
+        elif self._method.role is not None:
             self._start(self._run(partial(self._answered_with_leave, message)))
             return
         try:
@@ -285,6 +310,8 @@ class FlowCall(Call):
             if self._messages.empty():
                 self.give_back()
                 self._hold(0)
+            if self._may:
+                self.admit()
             yield method.request.FromString(message)
 
     async def _run(self) -> None:

@@ -25,6 +25,8 @@ _VALUE: Final = re.compile(rb"[^\0\r\n]*")
 _TIMEOUT: Final = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _UNITS: Final = {b"H": 3_600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _BEARER: Final = "bearer "
+_TEXT: Final = headers.field(b"content-type", b"text/plain")
+_ADVICE: Final = b"This port answers gRPC calls alone: POST, with content-type application/grpc.\n"
 
 
 class Route(NamedTuple):
@@ -36,10 +38,12 @@ class Route(NamedTuple):
 
 
 class Head(NamedTuple):
-    """A call. With a `refusal`, which is the response's only header block, it is none."""
+    """A call. With a `refusal`, which is the response's only header block, it is none; `body` goes with that."""
 
     route: Route | None = None
     refusal: bytes = b""
+    body: bytes = b""
+    length: int | None = None  # of the request's body, where that is said
     encoding: bytes = IDENTITY
     timeout: float | None = None  # seconds
     token: str | None = None
@@ -55,11 +59,16 @@ class Heads:
     def __call__(self, fields: Fields) -> Head:
         """Raises `Malformed`."""
         pseudo, others = _divided(fields)
+        head = self._head(fields, pseudo, others)
+        length = others.get(b"content-length")
+        return head if length is None else head._replace(length=_length(length))
+
+    def _head(self, fields: Fields, pseudo: Mapping[bytes, bytes], others: Mapping[bytes, bytes]) -> Head:
         if pseudo.get(b":method") != b"POST":
-            return Head(refusal=headers.status(405) + headers.field(b"allow", b"POST"))
+            return Head(refusal=headers.status(405) + headers.field(b"allow", b"POST") + _TEXT, body=_ADVICE)
         told = others.get(b"content-type", b"")
         if told != b"application/grpc" and not told.startswith((b"application/grpc+", b"application/grpc;")):
-            return Head(refusal=headers.status(415))
+            return Head(refusal=headers.status(415) + _TEXT, body=_ADVICE)
         if sum(len(name) + len(value) + 32 for name, value in fields) > MAX_FIELDS:
             return _refused(Code.RESOURCE_EXHAUSTED, f"the metadata is larger than max: {MAX_FIELDS:,} bytes")
         path = pseudo[b":path"]
@@ -76,7 +85,7 @@ class Heads:
                 return _refused(Code.INTERNAL, "grpc-timeout cannot be read")
             timeout = int(found[1]) * _UNITS[found[2]]
         carried = {name.decode(): others[name].decode("latin-1") for name in CARRIED if name in others}
-        return Head(route, b"", encoding, timeout, _token(others), carried)
+        return Head(route=route, encoding=encoding, timeout=timeout, token=_token(others), carried=carried)
 
 
 def _divided(fields: Fields) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
@@ -91,12 +100,21 @@ def _divided(fields: Fields) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
         elif not _NAME.fullmatch(name) or name in _FORBIDDEN or (name == b"te" and value != b"trailers"):
             raise Malformed
         else:
-            others.setdefault(name, value)
+            first = others.setdefault(name, value)
+            if name == b"content-length" and first != value:
+                raise Malformed
         if not _VALUE.fullmatch(value):
             raise Malformed
     if not pseudo.get(b":path") or b":method" not in pseudo or b":scheme" not in pseudo:
         raise Malformed
     return pseudo, others
+
+
+def _length(value: bytes) -> int:
+    """How long a body is said to be. Raises `Malformed`."""
+    if not value.isdigit() or len(value) > 18:
+        raise Malformed
+    return int(value)
 
 
 def _refused(code: Code, details: str) -> Head:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
@@ -50,11 +51,13 @@ def framed(message: bytes) -> bytes:
 class MessageReader:
     """Finds the messages of a body that comes in parts."""
 
-    __slots__ = ("_encoding", "_gathered", "_max_message")
+    __slots__ = ("_charge", "_encoding", "_gathered", "_max_message")
 
-    def __init__(self, encoding: bytes, max_message: int) -> None:
+    def __init__(self, encoding: bytes, max_message: int, charge: Callable[[int], None] | None = None) -> None:
+        """`charge` is told how many bytes each message has turned out to be that was compressed, and 0 of others."""
         self._encoding = encoding
         self._max_message = max_message
+        self._charge = charge
         self._gathered = bytearray()
 
     @property
@@ -77,6 +80,8 @@ class MessageReader:
                 break
             message = bytes(gathered[at + PREFIX.size : end])
             messages.append(self._decompressed(message) if compressed else message)
+            if self._charge is not None:
+                self._charge(len(messages[-1]) if compressed else 0)
             at = end
         del gathered[:at]
         return messages
@@ -91,6 +96,8 @@ class MessageReader:
         except zlib.error:
             raise Ended(Code.INTERNAL, "the message cannot be decompressed") from None
         if len(decompressed) > self._max_message:
+            if self._charge is not None:
+                self._charge(len(decompressed))
             raise self._too_large(len(decompressed))
         if not reader.eof:
             raise Ended(Code.INTERNAL, "the message cannot be decompressed: it breaks off")

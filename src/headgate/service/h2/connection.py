@@ -3,18 +3,25 @@
 Frames that came together are looked at in one go, and what is to be sent in answer leaves in one go. Clients that are
 slow, idle, or never finish what they begin lose their connections, as do those that break the protocol. While a client
 does not read what it is sent, it is not listened to: so nothing piles up here that it has not asked for.
+
+Work per byte is bounded, whatever a client sends. What a frame costs does not depend on how many streams there are.
+Frames that bring nothing are charged to the client's `Allowance`, and a client that has used it up is cut off.
+Connections take `Turns`, so that none holds up the others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from math import inf
+from time import monotonic
 from typing import Any, Final
 
-from headgate.service.h2 import frames
+from headgate.service.h2 import allowance, frames
+from headgate.service.h2.allowance import Allowance
 from headgate.service.h2.frames import (
     ACK,
     CONTINUATION,
@@ -39,8 +46,9 @@ from headgate.service.h2.frames import (
     WINDOW_UPDATE,
     Fault,
 )
-from headgate.service.h2.headers import MAX_LIST, HeaderReader
+from headgate.service.h2.headers import MAX_LIST, Fields, HeaderReader
 from headgate.service.h2.hub import App, Hub, Malformed
+from headgate.service.h2.outflow import Outflow
 from headgate.service.h2.stream import Stream
 
 FIRST_SECONDS: Final = 10.0  # in which a client has to be ready to ask, from when it connects
@@ -50,8 +58,10 @@ UNREAD_SECONDS: Final = 30.0  # in which a client has to take something of what 
 LINGER_SECONDS: Final = 1.0  # for a client to hang up by itself, so that it has read all there is
 GOODBYE_SECONDS: Final = 0.5  # for a client to hear that the server stops, before that counts
 MAX_STREAMS: Final = 1_000  # at a time
-MAX_RESETS: Final = 2 * MAX_STREAMS  # requests that a client takes back, beyond those that it got answers to
-MAX_IDLE_FRAMES: Final = 1_000  # in a second: those that ask for nothing
+MAX_STREAMS_OF_ALL: Final = 50_000  # at a time, of all clients: then strangers have to wait
+MAX_ABANDONED: Final = 2 * MAX_STREAMS  # requests that were answered before they were here as a whole
+MAX_UNREAD: Final = 65_536  # bytes that may wait for this connection's turn
+SMALL: Final = 64  # bytes: a frame with less of a body costs more than it brings
 MAX_BLOCK: Final = MAX_LIST  # bytes of a header block
 MAX_PARTS: Final = 64  # frames that a header block comes in
 WINDOW: Final = 16 * 1024 * 1024  # bytes that a client may send on all streams together, until we have looked at them
@@ -64,23 +74,23 @@ class Connection(asyncio.Protocol):
     def __init__(self, app: App, hub: Hub) -> None:
         self.hub = hub
         self.used = hub.now  # when something last was asked or answered
-        self.max_frame = frames.DEFAULT_FRAME  # what the client takes: bytes in a frame,
-        self.initial_window = frames.DEFAULT_WINDOW  # in all on a stream, at first,
-        self.window = frames.DEFAULT_WINDOW  # and now, on all streams together
+        self.known = False  # whether the client has the right to make calls: until it has made one, it is a stranger
+        self.outflow = Outflow()
         self._app = app
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
-        self._rest = b""  # of what came: a frame that is not whole yet
+        self._rest = b""  # of what came: frames that wait for their turn, or one that is not whole yet
         self._rest_since = inf
+        self._held_back = False  # whether it is not read from until there is time for it
         self._greeted = self._settled = False  # whether the preface is here, and the client's settings
         self._headers: HeaderReader[Any] = HeaderReader(app.head)
         self._block: tuple[int, int, list[bytes]] | None = None  # flags, stream, and parts of a block that goes on
         self._streams: dict[int, Stream] = {}
-        self._blocked: dict[int, Stream] = {}  # that have more to send than there is room for
+        # Streams that ended before their requests did: how many bytes those still have to have, where that is known.
+        self._abandoned: OrderedDict[int, int | None] = OrderedDict()
+        self._allowance = Allowance()
         self._last = 0  # the latest stream of the client's
         self._final = frames.LARGEST_STREAM  # streams above are not looked at: the client was told
-        self._resets = 0
-        self._idle_frames = 0  # in this second
         self._taken = 0  # bytes that the client has not been given back
         self._out: list[bytes] = []
         self._gathering = False  # whether somebody is about to send `_out`
@@ -117,11 +127,10 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - whatever it was, it is over
         self.hub.connections.discard(self)
+        self.hub.turns.forget(self)
         self._over = True
-        streams, self._streams = self._streams, {}
-        self._blocked.clear()
-        for stream in streams.values():
-            stream.cancelled()
+        self._rest = b""
+        self._cancel_streams()
 
     def pause_writing(self) -> None:
         self._unread_since = self._loop.time()
@@ -130,26 +139,47 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._unread_since = inf
-        if not self._transport.is_closing():
+        if not self._held_back and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
         if self._over:
             return
-        if self._rest:
-            data = self._rest + data
+        self._rest = self._rest + data if self._rest else data
+        if not self._held_back:
+            self.hub.turns.work(self)
+            if len(self._rest) > MAX_UNREAD:
+                self._hold_back()
+
+    # What turns call
+
+    def work(self, until: float) -> bool:
+        """Look at frames that are here as a whole, until then. Returns whether there are more."""
+        if self._over:
+            return False
+        data, size = self._rest, len(self._rest)
         self._gathering = True
         try:
-            read = self._read(data)
+            read = self._read(data, until)
+            self.outflow.pump(self._streams.values())
         except Fault as fault:
             self._end(fault.code, str(fault))
-        else:
-            self._rest = data[read:] if read < len(data) else b""
-            if not self._rest and self._block is None:
-                self._rest_since = inf
-            elif read or self._rest_since == inf:
-                self._rest_since = self._loop.time()
+            read = size
+        self._rest = data[read:] if read < size else b""
         self._flush()
+        has_more = self._has_frame()
+        if not self._rest and self._block is None:
+            self._rest_since = inf
+        elif has_more:
+            self._rest_since = inf  # it is we who are late
+        elif self._rest_since == inf or (read and self._block is None):
+            self._rest_since = self._loop.time()
+        if not has_more:
+            self._go_on()
+        elif self._must_wait():
+            self._hold_back()
+            return False
+        return has_more
 
     # What streams call
 
@@ -162,18 +192,32 @@ class Connection(asyncio.Protocol):
             self._gathering = True
             self._loop.call_soon(self._flush)
 
-    def blocked(self, stream: Stream) -> None:
-        """It has more to send than there is room for."""
-        self._blocked[stream.number] = stream
+    def admit(self, stream: Stream) -> None:
+        """The client has the right to make this request."""
+        self.known = True
+        self.earn(stream.cost + allowance.ADMITTED)
+        stream.cost = 0
+
+    def earn(self, units: int) -> None:
+        """Let the client cause so much more work."""
+        self._allowance.earn(units)
+
+    def charge(self, units: int) -> None:
+        """Count work. Raises `Fault` if the client has caused too much that brings nothing."""
+        if not self.known:
+            self.hub.strangers.left -= units
+        if not self._allowance.spend(units):
+            raise Fault(ENHANCE_YOUR_CALM, "too much work for nothing")
 
     def closed(self, stream: Stream) -> None:
         """It is over."""
-        self._streams.pop(stream.number, None)
-        if self._blocked:
-            self._blocked.pop(stream.number, None)
+        if self._streams.pop(stream.number, None) is None:
+            return
+        self.hub.streams -= 1
+        self.outflow.forget(stream)
+        if not stream.ended:
+            self._abandon(stream.number, stream.left)
         self.used = self.hub.now
-        if self._resets:
-            self._resets -= 1
         if self._final == self._last and not self._streams:
             self._hang_up()
 
@@ -181,7 +225,9 @@ class Connection(asyncio.Protocol):
 
     def look(self, now: float) -> None:
         """Once a second: end it if the client keeps us waiting."""
-        self._idle_frames = 0
+        self._allowance.refill()
+        if self._held_back:
+            self.hub.turns.work(self)
         silent = not self._settled and now - self.used > FIRST_SECONDS
         if silent or now - self._rest_since > FRAME_SECONDS or now - self._unread_since > UNREAD_SECONDS:
             self.abort()
@@ -209,8 +255,8 @@ class Connection(asyncio.Protocol):
 
     # Frames
 
-    def _read(self, data: bytes) -> int:
-        """Look at all frames that are whole: up to where. Raises `Fault`."""
+    def _read(self, data: bytes, until: float) -> int:
+        """Look at frames that are whole, until then or until others have to come first: up to where. Raises `Fault`."""
         at, size = 0, len(data)
         if not self._greeted:
             if not data.startswith(PREFACE):
@@ -234,9 +280,33 @@ class Connection(asyncio.Protocol):
                 self._data(flags, number, payload)
             else:
                 self._frame(kind, flags, number, payload)
-            if self._over:
+            if self._over or monotonic() > until or self._must_wait():
                 break
         return at
+
+    def _has_frame(self) -> bool:
+        """Whether a frame is here as a whole that was not looked at yet."""
+        rest = self._rest
+        if len(rest) < frames.HEAD_SIZE or self._over:
+            return False
+        return len(rest) >= frames.HEAD_SIZE + int.from_bytes(rest[:3], "big")
+
+    def _must_wait(self) -> bool:
+        """Whether strangers have caused so much work in this second that this one has to wait for the next."""
+        return not self.known and self.hub.strangers.left < 0 and not self._allowance.has_spent_little
+
+    def _hold_back(self) -> None:
+        """Do not read any more until what is here has been looked at."""
+        if not self._held_back:
+            self._held_back = True
+            if not self._transport.is_closing():
+                self._transport.pause_reading()
+
+    def _go_on(self) -> None:
+        if self._held_back:
+            self._held_back = False
+            if self._unread_since == inf and not self._transport.is_closing():
+                self._transport.resume_reading()
 
     def _frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
         if self._block is not None and kind != CONTINUATION:
@@ -244,33 +314,61 @@ class Connection(asyncio.Protocol):
         if not self._settled and kind != SETTINGS:
             raise Fault(PROTOCOL_ERROR, "settings come first")
         read = _READ.get(kind)
-        if read is not None:  # what nobody knows is passed over
+        if read is not None:
             read(self, flags, number, payload)
+        else:  # what nobody knows is passed over
+            self.charge(allowance.FRAME)
 
     def _data(self, flags: int, number: int, payload: bytes) -> None:
-        size = len(payload)
-        if not size:
-            self._count_idle()
+        self._take(len(payload))
+        stream = self._streams.get(number)
+        if flags & frames.PADDED:
+            padded, payload = len(payload), frames.unpadded(flags, payload)
+        else:
+            padded = len(payload)
+        if stream is None:
+            self._late_data(flags, number, len(payload))
+            return
+        if stream.ended:
+            raise Fault(STREAM_CLOSED, "data behind the end of a stream")
+        if len(payload) < SMALL and not (payload and flags & END_STREAM):
+            stream.charge(allowance.FRAME)
+        stream.taken += padded
+        if stream.taken > self._app.window:
+            raise Fault(FLOW_CONTROL_ERROR, "more data on a stream than there is room for")
+        if flags & END_STREAM:
+            stream.ended = True
+        if stream.left is not None:
+            stream.left -= len(payload)
+            if stream.left < 0 or (stream.ended and stream.left):
+                self._reset(stream, PROTOCOL_ERROR)
+                return
+        stream.received(payload)
+
+    def _take(self, size: int) -> None:
+        """Count bytes of bodies, and give room for as many back in time. Raises `Fault`."""
         self._taken += size
         if self._taken > WINDOW:
             raise Fault(FLOW_CONTROL_ERROR, "more data than there is room for")
         if self._taken > WINDOW // 2:
             self.write(frames.window_update(0, self._taken))
             self._taken = 0
-        stream = self._streams.get(number)
-        if stream is None or stream.ended:
-            self._require_known(number)
-            if stream is not None:
-                raise Fault(STREAM_CLOSED, "data behind the end of a stream")
-            return  # it is over already
-        stream.taken += size
-        if stream.taken > self._app.window:
-            raise Fault(FLOW_CONTROL_ERROR, "more data on a stream than there is room for")
-        if flags & frames.PADDED:
-            payload = frames.unpadded(flags, payload)
+
+    def _late_data(self, flags: int, number: int, size: int) -> None:
+        """Some of a request's body, of which nobody waits for more. Raises `Fault` where it must not be."""
+        self.charge(allowance.FRAME)
+        self._require_known(number)
+        if number > self._final:
+            return
+        if number not in self._abandoned:
+            raise Fault(STREAM_CLOSED, "data behind the end of a stream")
+        left = self._abandoned[number]
+        if left is not None:
+            left = self._abandoned[number] = left - size
+            if left < 0 or (left and flags & END_STREAM):
+                raise Fault(PROTOCOL_ERROR, "a body that is not as long as its request says")
         if flags & END_STREAM:
-            stream.ended = True
-        stream.received(payload)
+            del self._abandoned[number]
 
     def _header_block(self, flags: int, number: int, payload: bytes) -> None:
         payload = frames.block(flags, number, payload)
@@ -285,6 +383,7 @@ class Connection(asyncio.Protocol):
     def _continuation(self, flags: int, number: int, payload: bytes) -> None:
         if self._block is None or self._block[1] != number:
             raise Fault(PROTOCOL_ERROR, "a continuation of nothing")
+        self.charge(allowance.FRAME)
         first_flags, _, parts = self._block
         parts.append(payload)
         if len(parts) > MAX_PARTS or sum(map(len, parts)) > MAX_BLOCK:
@@ -297,81 +396,124 @@ class Connection(asyncio.Protocol):
         """The header fields of a request are here; or those behind its body, which nobody needs."""
         stream = self._streams.get(number)
         if stream is not None:
-            self._headers.skip(block)
-            if stream.ended or not flags & END_STREAM:
-                raise Fault(STREAM_CLOSED if stream.ended else PROTOCOL_ERROR, "headers in the wrong place")
-            stream.ended = True
-            stream.received(b"")
-            return
-        if number <= self._last:
+            self._end_with_fields(stream, flags, block)
+        elif number > self._final or number in self._abandoned:  # nobody looks at it, and the client has not heard yet
+            self.charge(allowance.FRAME)
+            self._read_fields(block)
+            if flags & END_STREAM:
+                self._abandoned.pop(number, None)
+        elif number <= self._last:
             raise Fault(STREAM_CLOSED, "headers of a stream that is over")
-        if number > self._final:  # the client has not heard yet that nobody looks at it
-            self._headers.skip(block)
-            return
+        else:
+            self._open(flags, number, block)
+
+    def _read_fields(self, block: bytes) -> tuple[Fields, bool, int]:
+        """The fields of a block, whether it changed the table, and what it cost to read. Raises `Fault`."""
+        fields, count, changed = self._headers.read(block)
+        units = allowance.units_of_block(len(block), count)
+        self.charge(units)
+        return fields, changed, units
+
+    def _end_with_fields(self, stream: Stream, flags: int, block: bytes) -> None:
+        fields, _, _ = self._read_fields(block)
+        if stream.ended or not flags & END_STREAM:
+            raise Fault(STREAM_CLOSED if stream.ended else PROTOCOL_ERROR, "headers in the wrong place")
+        stream.ended = True
+        if stream.left or any(name[:1] == b":" for name, _ in fields):
+            self._reset(stream, PROTOCOL_ERROR)
+        else:
+            stream.received(b"")
+
+    def _open(self, flags: int, number: int, block: bytes) -> None:
+        """A new request."""
         self._last = number
-        try:
-            head = self._headers.read(block)
-        except Malformed:
-            self.write(frames.rst_stream(number, PROTOCOL_ERROR))
-            self._count_reset()
-            return
-        if len(self._streams) >= MAX_STREAMS:
-            self.write(frames.rst_stream(number, REFUSED_STREAM))
-            self._count_reset()
+        cost = allowance.REQUEST
+        self.charge(cost)
+        head = self._headers.recall(block)
+        if head is None:
+            fields, changed, units = self._read_fields(block)
+            cost += units
+            try:
+                head = self._headers.make(block, fields, changed=changed)
+            except Malformed:
+                self._refuse(flags, number, PROTOCOL_ERROR)
+                return
+        hub = self.hub
+        if len(self._streams) >= MAX_STREAMS or (hub.streams >= MAX_STREAMS_OF_ALL and not self.known):
+            self._refuse(flags, number, REFUSED_STREAM)
             return
         stream = self._streams[number] = self._app.stream(self, number, head)
+        hub.streams += 1
+        stream.cost = cost
         if flags & END_STREAM:
             stream.ended = True
+            if stream.left:
+                self._reset(stream, PROTOCOL_ERROR)
+                return
         stream.opened()
         if stream.ended and number in self._streams:
             stream.received(b"")
 
+    def _refuse(self, flags: int, number: int, code: int) -> None:
+        """End a stream that has not begun."""
+        self.write(frames.rst_stream(number, code))
+        if not flags & END_STREAM:
+            self._abandon(number, None)
+
+    def _reset(self, stream: Stream, code: int) -> None:
+        """End a stream whose client breaks the protocol."""
+        stream.cancelled()
+        stream.reset(code)
+
+    def _abandon(self, number: int, left: int | None) -> None:
+        """Remember that a stream is over, and its request is not."""
+        self._abandoned[number] = left
+        if len(self._abandoned) > MAX_ABANDONED:
+            self._abandoned.popitem(last=False)
+
     def _priority(self, _: int, number: int, payload: bytes) -> None:
         if number == 0 or len(payload) != 5:
             raise Fault(FRAME_SIZE_ERROR if number else PROTOCOL_ERROR, "a priority of nothing")
-        self._count_idle()
+        if frames.NUMBER.unpack_from(payload)[0] & frames.LARGEST_STREAM == number:
+            raise Fault(PROTOCOL_ERROR, "a stream that depends on itself")
+        self.charge(allowance.FRAME)
 
     def _rst_stream(self, _: int, number: int, payload: bytes) -> None:
         if len(payload) != frames.NUMBER.size:
             raise Fault(FRAME_SIZE_ERROR, "a reset of the wrong size")
         self._require_known(number)
+        self.charge(allowance.FRAME)
         stream = self._streams.get(number)
         if stream is not None:
-            self._count_reset()
-            self._resets += 1  # that which its end takes off again
             stream.cancelled()
+            stream.ended = True
             self.closed(stream)
+        else:
+            self._abandoned.pop(number, None)
 
     def _settings(self, flags: int, number: int, payload: bytes) -> None:
         if number:
             raise Fault(PROTOCOL_ERROR, "settings of a stream")
+        self.charge(allowance.FRAME + len(payload) // (8 * frames.SETTING.size))
         if flags & ACK:
             if payload or not self._settled:
                 raise Fault(FRAME_SIZE_ERROR if payload else PROTOCOL_ERROR, "an acknowledgement that is none")
             return
         values = frames.set_by(payload)
+        outflow = self.outflow
         if frames.INITIAL_WINDOW_SIZE in values:
-            self._resize(values[frames.INITIAL_WINDOW_SIZE])
-        largest = values.get(frames.MAX_FRAME_SIZE, self.max_frame)
-        self.max_frame = min(largest, 4 * frames.DEFAULT_FRAME)  # larger ones would hold up the other streams
+            outflow.resize(values[frames.INITIAL_WINDOW_SIZE])
+        largest = values.get(frames.MAX_FRAME_SIZE, outflow.max_frame)
+        outflow.max_frame = min(largest, 4 * frames.DEFAULT_FRAME)  # larger ones would hold up the other streams
         self._settled = True
-        self._count_idle()
         self.write(frames.frame(SETTINGS, ACK, 0))
-        self._pump()  # behind the acknowledgement: by the settings from before, the client may have no room for it
-
-    def _resize(self, window: int) -> None:
-        more, self.initial_window = window - self.initial_window, window
-        for stream in list(self._streams.values()):
-            stream.window += more
-            if stream.window > frames.LARGEST_WINDOW:
-                raise Fault(FLOW_CONTROL_ERROR, "a window that is too large")
 
     def _ping(self, flags: int, number: int, payload: bytes) -> None:
         if number:
             raise Fault(PROTOCOL_ERROR, "a ping of a stream")
         if len(payload) != 8:
             raise Fault(FRAME_SIZE_ERROR, "a ping of the wrong size")
-        self._count_idle()
+        self.charge(allowance.FRAME)
         if not flags & ACK:
             self.write(frames.frame(PING, ACK, 0, payload))
         elif payload == GOODBYE:
@@ -381,25 +523,25 @@ class Connection(asyncio.Protocol):
         """The client will ask for nothing more, and hang up."""
         if number or len(payload) < 8:  # a stream, and a code
             raise Fault(PROTOCOL_ERROR if number else FRAME_SIZE_ERROR, "a farewell that is none")
+        self.charge(allowance.FRAME)
 
     def _window_update(self, _: int, number: int, payload: bytes) -> None:
         more = frames.increment(payload)
-        if number == 0:
-            self.window += more
-            if not more or self.window > frames.LARGEST_WINDOW:
-                raise Fault(FLOW_CONTROL_ERROR if more else PROTOCOL_ERROR, "a window that is not allowed")
-            self._pump()
-            return
-        self._require_known(number)
+        self.charge(allowance.FRAME)
         stream = self._streams.get(number)
         if stream is None:
-            return  # it is over already
-        stream.window += more
-        if not more or stream.window > frames.LARGEST_WINDOW:
-            stream.cancelled()
-            stream.reset(FLOW_CONTROL_ERROR if more else PROTOCOL_ERROR)
+            if not more:
+                raise Fault(PROTOCOL_ERROR, "a window that does not change")
+            if number:
+                self._require_known(number)  # and is over already
+            else:
+                self.outflow.widen(more)
+            return
+        stream.credit += more
+        if not more or self.outflow.initial_window + stream.credit > frames.LARGEST_WINDOW:
+            self._reset(stream, FLOW_CONTROL_ERROR if more else PROTOCOL_ERROR)
         elif stream.is_sending:
-            stream.pump()
+            self.outflow.enqueue(stream)
 
     def _push_promise(self, _: int, __: int, ___: bytes) -> None:
         raise Fault(PROTOCOL_ERROR, "clients promise nothing")
@@ -408,23 +550,7 @@ class Connection(asyncio.Protocol):
         if number == 0 or self._last < number <= self._final or number % 2 == 0:
             raise Fault(PROTOCOL_ERROR, "a stream that was never opened")
 
-    def _count_reset(self) -> None:
-        """Requests that are taken back as soon as they are made cost us more than their client."""
-        self._resets += 1
-        if self._resets > MAX_RESETS:
-            raise Fault(ENHANCE_YOUR_CALM, "too many requests that nobody waits for")
-
-    def _count_idle(self) -> None:
-        self._idle_frames += 1
-        if self._idle_frames > MAX_IDLE_FRAMES:
-            raise Fault(ENHANCE_YOUR_CALM, "too many frames that ask for nothing")
-
     # The way out
-
-    def _pump(self) -> None:
-        blocked, self._blocked = self._blocked, {}
-        for stream in blocked.values():
-            stream.pump()
 
     def _flush(self) -> None:
         self._gathering = False
@@ -443,11 +569,15 @@ class Connection(asyncio.Protocol):
     def _end(self, code: int, what: str) -> None:
         """The client has broken the protocol."""
         self.write(frames.goaway(self._last, code, what))
+        self._cancel_streams()
+        self._hang_up()
+
+    def _cancel_streams(self) -> None:
         streams, self._streams = self._streams, {}
-        self._blocked.clear()
+        self.hub.streams -= len(streams)
+        self.outflow.clear()
         for stream in streams.values():
             stream.cancelled()
-        self._hang_up()
 
     def _hang_up(self) -> None:
         """Close it, when what there is to read has been read: closed at once, it might be reset by what still comes."""

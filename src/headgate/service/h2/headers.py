@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from hpack import Decoder, HPACKError, OversizedHeaderListError
 
@@ -13,6 +13,7 @@ Fields = Sequence[tuple[bytes, bytes]]
 H = TypeVar("H")
 
 MAX_LIST: Final = 65_536  # bytes of one list of fields; what is larger ends the connection
+MAX_COUNT: Final = 256  # fields of one list: each may be a single byte of a block, and takes long to read
 REMEMBERED: Final = 64  # blocks
 
 
@@ -25,34 +26,22 @@ class HeaderReader(Generic[H]):
 
     def __init__(self, make: Callable[[Fields], H]) -> None:
         self._make = make
-        self._decoder = Decoder(max_header_list_size=MAX_LIST)
+        self._decoder = _BoundedDecoder(max_header_list_size=MAX_LIST)
         self._known: dict[bytes, H] = {}
 
-    def read(self, block: bytes) -> H:
-        """Raises `Fault`, and whatever `make` raises."""
-        known = self._known.get(block)
-        return self._read(block) if known is None else known
+    def recall(self, block: bytes) -> H | None:
+        """Return what was made of a block; None: it has to be read."""
+        return self._known.get(block)
 
-    def skip(self, block: bytes) -> None:
-        """Read a block that is of no interest, but may change the table. Raises `Fault`."""
-        self._decode(block)
-
-    def _read(self, block: bytes) -> H:
-        fields, changed = self._decode(block)
-        made = self._make(fields)
-        if not changed:
-            if len(self._known) >= REMEMBERED:
-                self._known.clear()
-            self._known[block] = made
-        return made
-
-    def _decode(self, block: bytes) -> tuple[Fields, bool]:
-        """Its fields, and whether it changed the table."""
-        table = self._decoder.header_table
+    def read(self, block: bytes) -> tuple[Fields, int, bool]:
+        """Return a block's fields, how many entries it has, and whether it changed the table. Raises `Fault`."""
+        decoder = self._decoder
+        table = decoder.header_table
         entries = table.dynamic_entries
         before = (len(entries), table.maxsize, entries[0] if entries else None)
+        decoder.count = 0
         try:
-            fields = self._decoder.decode(block, raw=True)
+            fields = decoder.decode(block, raw=True)
         except OversizedHeaderListError as error:
             raise Fault(ENHANCE_YOUR_CALM, "the header list is too large") from error
         except (HPACKError, UnicodeDecodeError) as error:
@@ -61,7 +50,39 @@ class HeaderReader(Generic[H]):
         changed = (len(entries), table.maxsize) != before[:2] or bool(entries and entries[0] is not before[2])
         if changed:
             self._known.clear()
-        return fields, changed  # type: ignore[return-value]  # with `raw`, they are pairs of bytes
+        return fields, decoder.count, changed  # type: ignore[return-value]  # with `raw`, they are pairs of bytes
+
+    def make(self, block: bytes, fields: Fields, *, changed: bool) -> H:
+        """Make of a block's fields what is to be made. Raises whatever `make` raises."""
+        made = self._make(fields)
+        if not changed:
+            if len(self._known) >= REMEMBERED:
+                self._known.clear()
+            self._known[block] = made
+        return made
+
+
+class _BoundedDecoder(Decoder):
+    """The library's, which stops at so many fields: by itself, it only counts their bytes."""
+
+    count = 0
+
+    def _decode_indexed(self, data: Any) -> Any:
+        self._count()
+        return super()._decode_indexed(data)
+
+    def _decode_literal(self, data: Any, should_index: bool) -> Any:
+        self._count()
+        return super()._decode_literal(data, should_index)
+
+    def _update_encoding_context(self, data: Any) -> Any:
+        self._count()
+        return super()._update_encoding_context(data)
+
+    def _count(self) -> None:
+        self.count += 1
+        if self.count > MAX_COUNT:
+            raise OversizedHeaderListError(f"more than {MAX_COUNT} header fields")
 
 
 def field(name: bytes, value: bytes) -> bytes:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterator
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from headgate.service.h2.allowance import CommonAllowance
 from headgate.service.h2.headers import Fields
+from headgate.service.h2.turns import TURN, Turns
 
 if TYPE_CHECKING:
     from headgate.service.h2.connection import Connection
@@ -30,19 +34,24 @@ class App(NamedTuple):
 
 
 class Hub:
-    """Belongs to one event loop."""
+    """What connections share: belongs to one event loop."""
 
     def __init__(self, most_connections: int) -> None:
+        loop = asyncio.get_running_loop()
+        self._call_soon = loop.call_soon
         self.connections: set[Connection] = set()
         self.most_connections = most_connections
         self.now = 0.0  # of the event loop's clock, to a second or so
         self.held = 0  # bytes of requests that are not here as a whole yet
+        self.streams = 0  # requests under way
+        self.strangers = CommonAllowance()
+        self.turns = Turns(loop.call_soon)
 
     def tick(self, now: float) -> None:
         """Once a second."""
         self.now = now
-        for connection in list(self.connections):
-            connection.look(now)
+        self.strangers.refill()
+        self._look(iter(list(self.connections)), now)
 
     def make_room(self) -> bool:
         """End some of the connections that are idle, those first that have been for longest."""
@@ -50,3 +59,12 @@ class Hub:
         for connection in idle[: max(1, int(len(idle) * ROOM))]:
             connection.abort()
         return bool(idle)
+
+    def _look(self, connections: Iterator[Connection], now: float) -> None:
+        """Look at connections, and let others work if that takes long."""
+        until = monotonic() + TURN
+        for connection in connections:
+            connection.look(now)
+            if monotonic() > until:
+                self._call_soon(self._look, connections, now)
+                return

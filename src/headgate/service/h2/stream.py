@@ -6,6 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from headgate.service.h2.allowance import units_of_sent
 from headgate.service.h2.frames import (
     DATA,
     END_HEADERS,
@@ -25,13 +26,27 @@ if TYPE_CHECKING:
 class Stream(ABC):
     """A stream of a connection. Whoever serves makes a subclass, which says what to do with a request."""
 
-    __slots__ = ("_body", "_drained", "_trailers", "connection", "ended", "number", "since", "taken", "window")
+    __slots__ = (
+        "_body",
+        "_drained",
+        "_trailers",
+        "connection",
+        "cost",
+        "credit",
+        "ended",
+        "left",
+        "number",
+        "since",
+        "taken",
+    )
 
-    def __init__(self, connection: Connection, number: int) -> None:
+    def __init__(self, connection: Connection, number: int, length: int | None = None) -> None:
         self.connection = connection
         self.number = number
         self.since = connection.hub.now  # of the event loop's clock, to a second or so
-        self.window = connection.initial_window  # how many bytes the client takes
+        self.credit = 0  # bytes that the client takes beyond the window that all streams begin with
+        self.cost = 0  # units of work that its request has caused so far: see `allowance`
+        self.left = length  # bytes of the body that are still to come, where the request says how many there are
         self.taken = 0  # bytes that the client has sent, and has not been given back
         self.ended = False  # whether the request is here as a whole
         self._body = b""  # what waits to be sent
@@ -59,13 +74,13 @@ class Stream(ABC):
     def respond(self, head: bytes, body: bytes, trailers: bytes) -> None:
         """Send a response as a whole: header blocks, and a body in between. The stream ends."""
         connection = self.connection
+        outflow = connection.outflow
         size = len(body)
-        if size > connection.max_frame or size > self.window or size > connection.window:
+        if size > outflow.max_frame or size > outflow.initial_window + self.credit or size > outflow.window:
             self.begin(head)
-            self._body = body
-            self.finish(trailers)
+            self.finish(trailers, body)
             return
-        connection.window -= size
+        outflow.window -= size
         number, pack = self.number, HEAD.pack
         connection.write(
             b"%b%b%b%b%b%b"
@@ -92,8 +107,9 @@ class Stream(ABC):
             self._drained = asyncio.get_running_loop().create_future()
             await self._drained
 
-    def finish(self, trailers: bytes) -> None:
-        """End the stream when all is sent."""
+    def finish(self, trailers: bytes, body: bytes = b"") -> None:
+        """Send the rest of a response, and end the stream when all is sent. `trailers` may be empty."""
+        self._body += body
         self._trailers = trailers
         self.pump()
 
@@ -108,6 +124,15 @@ class Stream(ABC):
         self.connection.write(rst_stream(self.number, code))
         self.connection.closed(self)
 
+    def admit(self) -> None:
+        """The client has the right to make this request: what it costs is not held against it."""
+        self.connection.admit(self)
+
+    def charge(self, units: int) -> None:
+        """Count work that the request causes. Raises `Fault` if its client has caused too much for nothing."""
+        self.cost += units
+        self.connection.charge(units)
+
     def give_back(self) -> None:
         """Let the client send as many more bytes as it has sent."""
         if self.taken and not self.ended:
@@ -118,24 +143,28 @@ class Stream(ABC):
 
     def pump(self) -> None:
         """Send what there is room for."""
-        connection = self.connection
+        connection, outflow = self.connection, self.connection.outflow
         body, at, size = self._body, 0, len(self._body)
         while at < size:
-            more = min(size - at, connection.max_frame, self.window, connection.window)
+            more = min(size - at, outflow.max_frame, outflow.initial_window + self.credit, outflow.window)
             if more <= 0:
                 break
             connection.write(frame(DATA, 0, self.number, body[at : at + more]))
-            self.window -= more
-            connection.window -= more
+            self.credit -= more
+            outflow.window -= more
             at += more
+        connection.earn(units_of_sent(at))
         self._body = body[at:]
         if self._body:
-            connection.blocked(self)
+            outflow.enqueue(self)
             return
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         if self._trailers is not None:
-            connection.write(frame(HEADERS, END_HEADERS | END_STREAM, self.number, self._trailers))
+            if self._trailers:
+                connection.write(frame(HEADERS, END_HEADERS | END_STREAM, self.number, self._trailers))
+            else:
+                connection.write(frame(DATA, END_STREAM, self.number))
             self._end()
 
     @property

@@ -1,0 +1,76 @@
+"""Allowance: how much work a client may cause that brings it nothing. Pure: knows neither frames nor clocks.
+
+Work is counted in units of about a microsecond, by what causes it, so that the same bytes cost the same on every
+machine. A client gets an allowance every second, and earns more by calls that it has the right to make: so clients that
+are at work never run out of it, and those that only keep us busy soon do.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PER_SECOND: Final = 80_000  # units that each client has: enough to begin as many calls at a time as it may have
+MOST: Final = 4 * PER_SECOND  # units that a client can have earned
+LITTLE: Final = 1_000  # units in a second that are always done at once, whatever others do
+PER_SECOND_OF_STRANGERS: Final = 250_000  # units that all strangers have together: a quarter of a core
+
+FRAME: Final = 32  # units for a frame that asks for nothing: more than it costs, since nobody needs many of them
+REQUEST: Final = 20  # … for a request
+FIELD: Final = 3  # … for reading a header field
+ADMITTED: Final = 10 * FRAME  # units that a call earns, besides what it cost, if its caller may make it
+_BYTES_OF_BLOCK: Final = 5  # that are read for one unit
+_BYTES_DECOMPRESSED: Final = 512
+_BYTES_SENT: Final = 512  # for which a client earns a unit: it has to make room for them
+
+
+class Allowance:
+    """What one client has left."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = PER_SECOND
+
+    def spend(self, units: int) -> bool:
+        """Take off `units`. Returns whether there were as many."""
+        self.left -= units
+        return self.left >= 0
+
+    def earn(self, units: int) -> None:
+        self.left = min(MOST, self.left + units)
+
+    def refill(self) -> None:
+        """Once a second."""
+        self.left = max(self.left, PER_SECOND)
+
+    @property
+    def has_spent_little(self) -> bool:
+        return self.left >= PER_SECOND - LITTLE
+
+
+class CommonAllowance:
+    """What all strangers have left together: a flood by many of them must leave time for everybody else."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = PER_SECOND_OF_STRANGERS
+
+    def refill(self) -> None:
+        """Once a second."""
+        self.left = PER_SECOND_OF_STRANGERS
+
+
+def units_of_block(size: int, fields: int) -> int:
+    """Return what it costs to read a header block of `size` bytes."""
+    return fields * FIELD + size // _BYTES_OF_BLOCK
+
+
+def units_of_decompressed(size: int) -> int:
+    """Return what it costs to decompress a message to `size` bytes."""
+    return size // _BYTES_DECOMPRESSED
+
+
+def units_of_sent(size: int) -> int:
+    """Return what a client earns for taking `size` bytes of an answer."""
+    return size // _BYTES_SENT

@@ -1,0 +1,96 @@
+"""Turns: how connections share the event loop. Nobody works for longer than a turn while others wait.
+
+Most of what comes is worked on at once. A connection that has more to do than fits into one turn goes on later, and so
+do all that come when the loop has been at work for too long without a break. Those wait in three queues, which are
+served in rotation: clients who are known, strangers, and connections that have used up a turn. So none of them can hold
+up those in the other queues by more than a turn.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import Final, Protocol
+
+TURN: Final = 0.003  # seconds that a connection may work for
+ROUND: Final = 0.010  # seconds that all may work for, until other events of the loop are looked at
+BREAK: Final = 0.0005  # seconds without work, after which a new round begins
+
+
+class Worker(Protocol):
+    """A connection, as far as turns need to know it."""
+
+    known: bool  # whether it is a client's who has the right to make calls
+
+    def work(self, until: float) -> bool:
+        """Work until then, by `monotonic`. Returns whether there is more to do."""
+        ...
+
+
+class Turns:
+    """Belongs to one event loop. `call_soon` runs a function when the loop has looked at its other events."""
+
+    def __init__(
+        self, call_soon: Callable[[Callable[[], None]], object], clock: Callable[[], float] = monotonic
+    ) -> None:
+        self._call_soon = call_soon
+        self._clock = clock
+        self._round_began = self._worked_last = -BREAK
+        self._waiting: set[Worker] = set()
+        self._known: deque[Worker] = deque()
+        self._strangers: deque[Worker] = deque()
+        self._busy: deque[Worker] = deque()  # which have used up a turn
+        self._next = deque((self._known, self._strangers, self._busy))
+        self._scheduled = False
+
+    def work(self, worker: Worker) -> None:
+        """Have a connection do its work, now or in its turn."""
+        if worker in self._waiting:
+            return
+        now = self._clock()
+        if now - self._worked_last > BREAK:
+            self._round_began = now
+        if now - self._round_began > ROUND:
+            self._enqueue(worker, self._known if worker.known else self._strangers)
+        else:
+            self._give_turn(worker, now)
+
+    def forget(self, worker: Worker) -> None:
+        """It has no more work: its connection is closed."""
+        self._waiting.discard(worker)
+
+    def _give_turn(self, worker: Worker, now: float) -> None:
+        has_more = worker.work(now + TURN)
+        self._worked_last = self._clock()
+        if has_more:
+            self._enqueue(worker, self._busy)
+
+    def _enqueue(self, worker: Worker, queue: deque[Worker]) -> None:
+        self._waiting.add(worker)
+        queue.append(worker)
+        self._schedule()
+
+    def _run(self) -> None:
+        """Have a round of work done by those who wait."""
+        self._scheduled = False
+        now = self._round_began = self._clock()
+        while self._waiting:
+            if now - self._round_began > ROUND:
+                self._schedule()
+                return
+            self._next.rotate(-1)
+            queue = self._next[0]
+            if queue:
+                worker = queue.popleft()
+                if worker in self._waiting:
+                    self._waiting.discard(worker)
+                    self._give_turn(worker, now)
+                    now = self._worked_last
+        for queue in self._next:
+            queue.clear()  # of connections that are closed
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._call_soon(self._run)

@@ -1,0 +1,247 @@
+"""What an attack costs: the node's processor time, and the delay of another client's calls."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from tests.attacks.frames import ACK, GREETING, HEADERS, PING, SETTINGS, call, frame
+from tests.chaos.lateness import Wait, Witness
+from tests.service import Service
+
+STUCK = 120.0  # seconds after which a call that is not answered fails the test
+PAUSE = 0.01  # seconds between two calls
+MOST_CPU = 0.5  # seconds that a megabyte may cost
+LONGEST_DELAY = 0.1  # seconds
+SETTLED = 0.3  # seconds in which the node has looked at a megabyte
+ATTEMPTS = 3  # a bound that is broken by the machine alone is not broken again
+
+
+@dataclass
+class Cost:
+    """What the attack took from others. Times are in seconds."""
+
+    cpu: float = 0.0  # of the node, from the beginning of the attack to its end
+    delay: float = 0.0  # of another client's call, at worst, less what the machine was late by
+    delay_over_http: float = 0.0  # of a request on the other port
+    calls: int = 0  # of the other client, meanwhile
+
+    @property
+    def held(self) -> bool:
+        return self.cpu < MOST_CPU and max(self.delay, self.delay_over_http) < LONGEST_DELAY
+
+    def __str__(self) -> str:
+        return f"cpu {self.cpu:.3f} s, delay {1e3 * max(self.delay, self.delay_over_http):.0f} ms ({self.calls} calls)"
+
+
+class Watched:
+    """Watches a node and calls it, while somebody else attacks it.
+
+    with Watched(service) as cost:
+        attack(service)
+    """
+
+    def __init__(self, service: Service, token: str | None = None) -> None:
+        self._service = service
+        self._token = token
+        self._cost = Cost()
+        self._stop = threading.Event()
+        self._witness = Witness()
+        self._failure: BaseException | None = None
+        self._threads = [threading.Thread(target=self._run, args=(one,)) for one in (self._call, self._get)]
+
+    def __enter__(self) -> Cost:
+        self._grpc = Caller(self._service)
+        self._http = socket.create_connection(_address(self._service.url), timeout=STUCK)
+        self._grpc.call()
+        self._witness.__enter__()
+        self._before = cpu_of(self._service.process.pid)
+        for thread in self._threads:
+            thread.start()
+        return self._cost
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        self._cost.cpu = cpu_of(self._service.process.pid) - self._before
+        self._witness.__exit__()
+        self._grpc.close()
+        self._http.close()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self, ask: object) -> None:
+        assert callable(ask)
+        try:
+            while not self._stop.wait(PAUSE):
+                ask()
+        except BaseException as error:  # noqa: BLE001 - raised in the test's own thread
+            self._failure = error
+
+    def _call(self) -> None:
+        self._cost.calls += 1
+        self._cost.delay = max(self._cost.delay, self._late(self._grpc.call))
+
+    def _get(self) -> None:
+        self._cost.delay_over_http = max(self._cost.delay_over_http, self._late(self._healthz))
+
+    def _healthz(self) -> None:
+        self._http.sendall(b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n")
+        answer = b""
+        while not answer.endswith(b"}"):
+            received = self._http.recv(65_536)
+            assert received, "the node has hung up on another client"
+            answer += received
+        assert answer.startswith(b"HTTP/1.1 200"), answer
+
+    def _late(self, ask: object) -> float:
+        """How long it took, less what this process and the node waited for a processor."""
+        assert callable(ask)
+        waits = Wait.of_this_thread(), Wait(self._service.process.pid, self._service.process.pid)
+        before = [wait.seconds() for wait in waits]
+        began = time.monotonic()
+        ask()
+        ended = time.monotonic()
+        here, there = (wait.seconds() - waited for wait, waited in zip(waits, before, strict=True))
+        for wait in waits:
+            wait.close()
+        return max(0.0, ended - began - max(here, self._witness.late(began, ended)) - there)
+
+
+class Caller:
+    """A client with one connection to the gRPC port, which calls one method again and again."""
+
+    def __init__(self, service: Service) -> None:
+        self._socket = socket.create_connection(_address(service.grpc_address), timeout=STUCK)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.sendall(GREETING)
+        self._stream = -1
+        self._rest = b""
+
+    def call(self) -> None:
+        """Raises `AssertionError` unless it is answered with OK."""
+        self._stream += 2
+        self._socket.sendall(call(self._stream))
+        while True:
+            for kind, flags, stream, payload in self._frames():
+                if (kind, stream) == (HEADERS, self._stream) and flags & 1:
+                    assert b"grpc-status\x010" in payload, payload
+                    return
+                if (kind, flags) == (SETTINGS, 0):
+                    self._socket.sendall(frame(SETTINGS, ACK, 0))
+                elif (kind, flags) == (PING, 0):
+                    self._socket.sendall(frame(PING, ACK, 0, payload))
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _frames(self) -> list[tuple[int, int, int, bytes]]:
+        received = self._socket.recv(65_536)
+        assert received, "the node has hung up on another client"
+        self._rest += received
+        whole, self._rest = split(self._rest)
+        return whole
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Attacker:
+    """A connection of somebody who sends whatever they like. They read what comes back, unless told."""
+
+    def __init__(self, address: str, *, reads: bool = True) -> None:
+        self.socket = socket.create_connection(_address(address), timeout=STUCK)
+        self.received = b""
+        self.closed = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        if reads:
+            self._reader.start()
+
+    def send(self, data: bytes, seconds: float = 3.0) -> int:
+        """Send as much as the node takes in that time; returns how many bytes that were."""
+        at, until = 0, time.monotonic() + seconds
+        self.socket.settimeout(0.1)
+        while at < len(data) and time.monotonic() < until and not self.closed.is_set():
+            try:
+                at += self.socket.send(data[at : at + 65_536])
+            except TimeoutError:
+                continue
+            except (BrokenPipeError, ConnectionResetError):
+                break
+        return at
+
+    def wait_for(self, what: bytes, seconds: float = 10.0) -> None:
+        until = time.monotonic() + seconds
+        while what not in self.received:
+            assert time.monotonic() < until, "the node did not answer in time"
+            time.sleep(0.005)
+
+    def _read(self) -> None:
+        with suppress(OSError):
+            while True:
+                try:
+                    received = self.socket.recv(262_144)
+                except TimeoutError:
+                    continue
+                if not received:
+                    break
+                self.received = (self.received + received)[-65_536:]
+        self.closed.set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+        if self._reader.is_alive():
+            self._reader.join()
+
+
+def flood(service: Service, begin: bytes, flood: bytes) -> Cost:
+    """Attack the gRPC port, and return what that cost; the least of some attempts, if the bounds are not kept."""
+    for _ in range(ATTEMPTS):
+        with Watched(service) as cost, Attacker(service.grpc_address) as attacker:
+            attacker.send(begin)
+            attacker.send(flood)
+            attacker.closed.wait(SETTLED)
+        if cost.held:
+            break
+    return cost
+
+
+def split(received: bytes) -> tuple[list[tuple[int, int, int, bytes]], bytes]:
+    """The whole frames of what came, and the rest."""
+    whole, at = [], 0
+    while len(received) - at >= 9:
+        size = int.from_bytes(received[at : at + 3], "big")
+        if len(received) - at < 9 + size:
+            break
+        stream = int.from_bytes(received[at + 5 : at + 9], "big")
+        whole.append((received[at + 3], received[at + 4], stream, received[at + 9 : at + 9 + size]))
+        at += 9 + size
+    return whole, received[at:]
+
+
+def cpu_of(process: int) -> float:
+    """Seconds of processor time that all threads of a process have had."""
+    total = 0
+    for task in Path(f"/proc/{process}/task").iterdir():
+        with suppress(OSError):  # it has ended
+            total += int((task / "schedstat").read_text().split()[0])
+    return total / 1e9
+
+
+def _address(url: str) -> tuple[str, int]:
+    host, _, port = url.rpartition("/")[2].rpartition(":")
+    return host, int(port)
