@@ -20,6 +20,7 @@ from uvicorn.server import ServerState
 
 from headgate.errors import HeadgateError
 from headgate.service.listener import MOST_CONNECTIONS, Listener
+from headgate.service.requests import MAX_HEAD, HeadTooLarge, RequestSplitter
 
 HEAD_SECONDS: Final = 10.0  # in which a request's head has to be here, from its first byte
 FIRST_SECONDS: Final = 2.0  # that a client who has just connected has to begin, when the server stops
@@ -27,12 +28,9 @@ BODY_SECONDS: Final = 30.0  # … and its body, from its head
 IDLE_SECONDS: Final = 75  # between two requests: longer than proxies keep a connection that they may use again
 UNREAD_SECONDS: Final = 30.0  # in which a client has to take something of its answer
 LINGER_SECONDS: Final = 1.0  # for a client to read why it was refused
-MAX_HEAD: Final = 64 * 1024  # bytes
 ROOM: Final = 0.1  # of the waiting connections that go when there are too many
 
-# Clients offer to go on in HTTP/2, as Java's and curl's do with each request, or in WebSockets. We do neither, and the
-# parser would take what follows the head for another protocol, so that the request had no body.
-_UPGRADE: Final = re.compile(rb"\r\nupgrade(?=[ \t]*:)", re.IGNORECASE)
+_HOST: Final = re.compile(rb"[0-9A-Za-z\-._~!$&'()*+,;=%:\[\]]*")
 
 log = logging.getLogger("headgate")
 
@@ -110,19 +108,17 @@ def _due(connection: _Connection) -> float:
 
 
 class _Connection(HttpToolsProtocol):
-    """uvicorn's, with deadlines and limits."""
+    """uvicorn's, with deadlines and limits, and one request at a time."""
 
     server_state: _State
 
     def __init__(self, config: Config, state: _State) -> None:
         super().__init__(config, state, {})
         self.due = inf  # when what the client is to send has to be here
+        self._requests = RequestSplitter()
         self._unused = True  # whether nothing has ever come
         self._begun = False  # whether some of a request is here, and not all of it
-        self._in_head = False
-        self._head = 0  # bytes
         self._unread_since = inf
-        self._refusal = 400
         self._refused = False  # whether nothing that may come is looked at any more
 
     @property
@@ -141,45 +137,27 @@ class _Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.due = inf
+        self._requests.clear()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
-        if self.due == inf:
-            self.due = self.loop.time() + HEAD_SECONDS
         self._unused = False
-        if b"pgrade" in data and (self._in_head or not self._begun):
-            head, end, rest = data.partition(b"\r\n\r\n")
-            data = _UPGRADE.sub(b"\r\nx-upgrade", head) + end + rest
-        if not self.busy:
-            self._begun = True
-        before = self._head
-        super().data_received(data)
-        if self._in_head and before + len(data) > MAX_HEAD and not self._refused:
-            self._too_large()
-        elif self._in_head:
-            self._head = before + len(data)
+        self._requests.feed(data)
+        self._parse()
 
     # What the parser calls
 
     def on_message_begin(self) -> None:
-        self._begun = self._in_head = True
-        self._head = 0
-        self.due = self.loop.time() + HEAD_SECONDS
+        self._begun = True
         super().on_message_begin()
 
-    def on_url(self, url: bytes) -> None:
-        self._bound(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._bound(len(name) + len(value))
-        super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
-        self._in_head = False
+        length = _body_length(self.headers, self.parser.get_http_version())
         self.due = self.loop.time() + BODY_SECONDS
+        if length != 0:
+            self._requests.begin_body(length)
         super().on_headers_complete()
         if self.server_state.draining and self.cycle is not None:
             self.cycle.keep_alive = False
@@ -187,7 +165,16 @@ class _Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._begun = False
         self.due = inf
+        self._requests.end()
         super().on_message_complete()
+
+    # What the answer's end calls
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if len(self._requests) and not self.transport.is_closing():
+            self._unset_keepalive_if_required()
+            self.loop.call_soon(self._parse)  # when others have had their turn
 
     # What the server calls
 
@@ -195,8 +182,7 @@ class _Connection(HttpToolsProtocol):
         """End it if the client keeps us waiting."""
         if now > self.due:
             if self._begun and not self.busy:
-                self._refusal = 408
-                self.send_400_response("The request took too long.")
+                self._refuse(408)
             else:
                 self.transport.abort()
         elif not self.flow.write_paused:
@@ -220,17 +206,45 @@ class _Connection(HttpToolsProtocol):
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - says no more than the status
-        """Also for the two other statuses that are ours to give, not the app's."""
-        text = b'{"type":"about:blank","title":"%s","status":%d}' % (
-            STATUS_LINE[self._refusal][13:-2],
-            self._refusal,
-        )
+        """Called by uvicorn when the parser gives up."""
+        self._refuse(400)
+
+    def _parse(self) -> None:
+        """Have the parser look at what is here: one request at a time, the next when that is answered."""
+        requests = self._requests
+        try:
+            while len(requests) and not self._refused and not self.transport.is_closing():
+                if self.busy and requests.in_head:
+                    if len(requests) > MAX_HEAD:
+                        self.flow.pause_reading()
+                    return
+                piece = requests.take()
+                if not piece:
+                    break
+                super().data_received(piece)
+        except HeadTooLarge:
+            self._refuse(431)
+            return
+        if len(requests) and requests.in_head and not self._begun:
+            self._begun = True
+            self.due = self.loop.time() + HEAD_SECONDS
+
+    def _refuse(self, status: int) -> None:
+        """Answer a request that the app does not get to see, and close the connection."""
+        self._refused, self._begun, self.due = True, False, inf
+        self._requests.clear()
+        if self.busy:  # its body turned out to make no sense
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            if self.cycle.response_started:
+                self.transport.abort()
+                return
+        text = b'{"type":"about:blank","title":"%s","status":%d}' % (STATUS_LINE[status][13:-2], status)
         self.transport.write(
-            STATUS_LINE[self._refusal]
+            STATUS_LINE[status]
             + b"content-type: application/problem+json\r\nconnection: close\r\n"
             + b"content-length: %d\r\n\r\n%s" % (len(text), text)
         )
-        self._refused, self._begun, self.due = True, False, inf
         if self.transport.can_write_eof():
             # Closed at once, it would be reset by what still comes, and the client might not see why.
             self.transport.write_eof()
@@ -238,17 +252,27 @@ class _Connection(HttpToolsProtocol):
         else:
             self.transport.close()
 
-    def _bound(self, more: int) -> None:
-        """Count bytes of a head. Raises `ValueError`, upon which the parser gives up."""
-        self._head += more
-        if self._head > MAX_HEAD:
-            self._refusal = 431
-            raise ValueError("the head of the request is too large")
-
     def _close_unused(self) -> None:
         if self._unused:
             self.transport.close()
 
-    def _too_large(self) -> None:
-        self._refusal = 431
-        self.send_400_response("")
+
+def _body_length(headers: list[tuple[bytes, bytes]], version: str) -> int | None:
+    """How long a request's body is; None: it comes in chunks. Raises `ValueError`, upon which the parser gives up.
+
+    A request that names no host, or two, may mean another to a proxy than to us (RFC 9112, section 3.2).
+    """
+    length: int | None = 0
+    hosts = 0
+    for name, value in headers:
+        if name == b"host":
+            hosts += 1
+            if not _HOST.fullmatch(value):
+                raise ValueError("a host that is none")
+        elif name == b"transfer-encoding":  # never beside a length: the parser sees to that
+            length = None
+        elif name == b"content-length":
+            length = int(value)
+    if hosts > 1 or (hosts == 0 and version == "1.1"):
+        raise ValueError("a request has to name one host")
+    return length

@@ -399,9 +399,9 @@ class Connection(asyncio.Protocol):
             self._end_with_fields(stream, flags, block)
         elif number > self._final or number in self._abandoned:  # nobody looks at it, and the client has not heard yet
             self.charge(allowance.FRAME)
-            self._read_fields(block)
-            if flags & END_STREAM:
-                self._abandoned.pop(number, None)
+            fields, _, _ = self._read_fields(block)
+            if self._abandoned.pop(number, None) or (number <= self._final and not _are_trailers(flags, fields)):
+                raise Fault(PROTOCOL_ERROR, "headers in the wrong place, or a body that is not as long as was said")
         elif number <= self._last:
             raise Fault(STREAM_CLOSED, "headers of a stream that is over")
         else:
@@ -419,7 +419,7 @@ class Connection(asyncio.Protocol):
         if stream.ended or not flags & END_STREAM:
             raise Fault(STREAM_CLOSED if stream.ended else PROTOCOL_ERROR, "headers in the wrong place")
         stream.ended = True
-        if stream.left or any(name[:1] == b":" for name, _ in fields):
+        if stream.left or not _are_trailers(flags, fields):
             self._reset(stream, PROTOCOL_ERROR)
         else:
             stream.received(b"")
@@ -599,6 +599,11 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
         else:
             self._loop.call_later(LINGER_SECONDS, self._linger)
+
+
+def _are_trailers(flags: int, fields: Fields) -> bool:
+    """Whether header fields may end a request."""
+    return bool(flags & END_STREAM) and not any(name[:1] == b":" for name, _ in fields)
 
 
 def _keep_alive(connected: Any) -> None:
