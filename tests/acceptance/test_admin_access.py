@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
+import re
+from base64 import b64encode
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from fastapi import APIRouter, FastAPI, routing
 from fastapi.responses import JSONResponse
 
 from headgate.service.access import ROLES, SCOPES, Role, Scope
-from headgate.service.admin.context import ADDRESS_FACT, Needs, needs
+from headgate.service.admin.context import Needs, needs
 from tests.acceptance.admin import Served, served
 
 OPEN = {("GET", "/"), ("GET", "/docs")}  # to anybody, as CONTRACT says; the first leads to the second
@@ -52,8 +54,7 @@ def routes_of(app: FastAPI) -> list[tuple[str, str, Needs | None]]:
 
 def answer_of(node: Served, method: str, path: str, authorization: str | None) -> int:
     """The status of a request. Failed attempts of earlier ones are forgiven: there are limits on those too."""
-    failures = node.app.state.headgate.failures
-    asyncio.run(failures.reset(None, **{ADDRESS_FACT: "127.0.0.1"}))
+    node.app.state.headgate.guesses.forgive("127.0.0.1")
     headers = {} if authorization is None else {"Authorization": authorization}
     url = path.replace("{rule_id}", "x").replace("{user_id}", "x").replace("{token_id}", "x")
     with node.client(None) as client:
@@ -128,6 +129,13 @@ def test_what_is_open(node: Served) -> None:
     with node.client(None) as client:
         assert client.get("/").headers["Location"] == "/docs"
         page = client.get("/docs")
+        policy = page.headers["Content-Security-Policy"]
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy.split("script-src")[1].split(";")[0]
+        inline = re.search("<script>(.*?)</script>", page.text, re.DOTALL)
+        assert inline is not None
+        assert f"'sha256-{b64encode(sha256(inline[1].encode()).digest()).decode()}'" in policy
+        assert page.headers["X-Frame-Options"] == "DENY"
         assert page.status_code == 200
         assert "http://" not in page.text.replace("http://www.w3.org", "")
         assert "https://" not in page.text

@@ -30,6 +30,7 @@ from hpack import Encoder
 
 from headgate import Rule
 from headgate.errors import InvalidCheck
+from headgate.service.access import Access
 from headgate.service.grpc.call import BODY_SECONDS
 from headgate.service.h2 import allowance
 from headgate.service.h2.connection import FIRST_SECONDS, FRAME_SECONDS, IDLE_SECONDS, MAX_STREAMS
@@ -407,6 +408,22 @@ def test_more_calls_at_a_time_than_are_allowed(served: Serving, odd: Odd) -> Non
         client.h2.send_data(numbers[0], framed(ASK), end_stream=True)
         client.send()
         served.run(odd.begun.wait())
+
+
+def test_guesses_of_tokens_are_slowed_down() -> None:
+    """Whoever has had too many bad ones is not looked at any more, unless their token was good before."""
+    with serving(RULES, access=Access(data_token="secret")) as served, Client(served) as client:
+
+        def code(token: str) -> int:
+            return client.call(f"{OURS}/CheckRateLimit", ASK, ("authorization", f"Bearer {token}")).code
+
+        assert [code(f"guess-{number}") for number in range(31)] == [16] * 30 + [8]
+        assert code("secret") == 8
+        assert client.call(f"{OURS}/CheckRateLimit", ASK).code == 16
+    with serving(RULES, access=Access(data_token="secret")) as served, Client(served) as client:
+        assert code("secret") == 0
+        assert [code(f"guess-{number}") for number in range(31)] == [16] * 30 + [8]
+        assert code("secret") == 0
 
 
 # What they may not do: by hand

@@ -137,6 +137,8 @@ def test_grpc(callers: Callers, channel: grpc.Channel, path: str) -> None:
 def test_reflection(callers: Callers, channel: grpc.Channel, path: str) -> None:
     request = reflection_pb2.ServerReflectionRequest(list_services="").SerializeToString()
     for kind, token, status in callers.of_data(reset=False):
+        if kind in callers.bad and kind not in ("none", "wrong"):
+            continue  # there is a limit on bad tokens from an address
         assert (kind, code_of(channel.stream_stream(path), iter([request]), token)) == (kind, CODES[status])
 
 
@@ -147,9 +149,34 @@ def test_health_is_open(channel: grpc.Channel, service: Service) -> None:
         assert httpx.get(f"{service.url}{path}", timeout=STUCK).status_code == 200
 
 
+def client_at(service: Service, address: str) -> httpx.Client:
+    """A client with an address of its own: there is a limit on bad tokens from one."""
+    return httpx.Client(base_url=service.url, transport=httpx.HTTPTransport(local_address=address), timeout=STUCK)
+
+
+def test_guesses_are_slowed_down(callers: Callers, service: Service) -> None:
+    """Also one that is right: else whoever guesses would only have to go on. Tokens that were good before pass."""
+    fresh = callers.bearer("fresh", "viewer", ["check"])
+    with client_at(service, "127.0.4.1") as client, client_at(service, "127.0.4.2") as other:
+
+        def status(of: httpx.Client, token: str) -> int:
+            return of.post("/v1/check", json={"user": "u"}, headers={"Authorization": token}).status_code
+
+        assert status(client, callers.own) == 200
+        assert [status(client, f"Bearer guess-{number}") for number in range(30)] == [401] * 30
+        answer = client.post("/v1/check", json={"user": "u"}, headers={"Authorization": "Bearer guess"})
+        assert (answer.status_code, answer.json()["violated-policies"]) == (429, ["data-failures"])
+        assert 0 < int(answer.headers["Retry-After"]) <= 60
+        assert status(client, fresh) == 429
+        assert client.post("/v1/check", json={"user": "u"}).status_code == 401
+        assert status(client, callers.own) == 200
+        assert status(other, fresh) == 200
+        assert status(client, fresh) == 200  # it was good elsewhere
+
+
 @pytest.mark.parametrize("path", POSTS)
 def test_http(callers: Callers, service: Service, path: str) -> None:
-    with httpx.Client(base_url=service.url, timeout=STUCK) as client:
+    with client_at(service, f"127.0.2.{list(POSTS).index(path) + 1}") as client:
         for kind, token, status in callers.of_data(reset=path.endswith("reset")):
             headers = {} if token is None else {"Authorization": token}
             answer = client.post(path, json=POSTS[path], headers=headers)
@@ -160,7 +187,7 @@ def test_http(callers: Callers, service: Service, path: str) -> None:
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PROPFIND"])
 def test_authorize(callers: Callers, service: Service, method: str) -> None:
-    with httpx.Client(base_url=service.url, timeout=STUCK) as client:
+    with client_at(service, f"127.0.3.{len(method)}") as client:
         for kind, token, status in callers.of_data(reset=False):
             headers = {} if token is None else {"Authorization": token}
             assert (kind, client.request(method, "/v1/authorize", headers=headers).status_code) == (kind, status)
@@ -194,8 +221,7 @@ def test_every_route_of_the_admin(callers: Callers, service: Service) -> None:
     assert len(routes) >= 16
     for number, (method, path) in enumerate(routes):
         url = path.replace("{rule_id}", "x").replace("{user_id}", "x").replace("{token_id}", "x")
-        transport = httpx.HTTPTransport(local_address=f"127.0.1.{number + 1}")
-        with httpx.Client(base_url=service.url, transport=transport, timeout=STUCK) as client:
+        with client_at(service, f"127.0.1.{number + 1}") as client:
             bad = {**callers.bad, "the data plane's": callers.own}
             for kind, token in bad.items():
                 status = 403 if token == callers.own else 401

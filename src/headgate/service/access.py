@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from hmac import compare_digest
 from math import inf
 from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
@@ -13,6 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 from headgate.core.clock import Clock, SystemClock
 from headgate.db.tokens import PREFIX, Token, hash_of
 from headgate.errors import DatabaseError, DatabaseUnavailable, Forbidden, Unauthenticated
+from headgate.service.guesses import Guesses
 
 Role = Literal["viewer", "operator", "admin"]
 Scope = Literal["check", "rules", "users", "events", "tokens"]
@@ -97,6 +99,7 @@ class Access:
         self.open = data_token is None  # whether the data plane is
         self._lookup = None if tokens is None else _Lookup(tokens.find, now, deadline)
         self._clock: Clock = clock or SystemClock()
+        self._guesses = Guesses("data-failures", clock)
 
     async def caller(self, token: str | None, *, stale: bool = False) -> Caller:
         """Who has this token. Raises `Unauthenticated`; `DatabaseError` when that cannot be found out.
@@ -115,20 +118,27 @@ class Access:
             raise Unauthenticated("this token is not known")
         return _caller(await self._lookup.token(digest, stale=stale), self._clock.now_us())
 
-    async def require_data(self, token: str | None, role: Role = "viewer") -> Caller:
-        """The same for the data plane, which may be open, and does without the database. Raises `Forbidden`, too."""
+    async def require_data(self, token: str | None, role: Role = "viewer", address: str | None = None) -> Caller:
+        """The same for the data plane, which may be open, and does without the database.
+
+        `address` is where the request comes from. Raises `Forbidden`, too; and `RateLimited` after too many bad tokens
+        from there.
+        """
         if self.open:
             return ANYBODY
-        caller = await self.caller(token, stale=True)
+        caller = await self._guesses.caller(token, address, partial(self.caller, token, stale=True))
         caller.require("check", role)
         return caller
 
-    def admits_at_once(self, token: str | None, role: Role = "viewer") -> bool:
+    def admits_at_once(self, token: str | None, role: Role = "viewer", address: str | None = None) -> bool:
         """Whether `require_data` would let a caller pass, as far as that is known without waiting."""
         if self.open:
             return True
-        caller = None if token is None or len(token) > LONGEST else _equal(hash_of(token), self._own)
-        return caller is not None and caller.may("check", role)
+        if token is None or len(token) > LONGEST:
+            return False
+        digest = hash_of(token)
+        caller = _equal(digest, self._own)
+        return caller is not None and caller.may("check", role) and self._guesses.prove(digest, address)
 
     def forget(self, revoked: str | None = None) -> None:
         """Look every token up again when it comes next: for when one was made, or `revoked`, by its id, here."""

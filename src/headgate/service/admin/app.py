@@ -14,18 +14,18 @@ from headgate.db import Changes, Tokens
 from headgate.errors import HeadgateError, InvalidRule, Problem
 from headgate.limiter.aio import AsyncLimiter
 from headgate.rules.holder import Source
-from headgate.rules.recent import Recent
 from headgate.service.access import Access
 from headgate.service.admin import changes as change_routes
 from headgate.service.admin import rules as rule_routes
 from headgate.service.admin import ruleset as ruleset_routes
 from headgate.service.admin import tokens as token_routes
 from headgate.service.admin import users as user_routes
-from headgate.service.admin.context import FAILURES, OWN_RULES, REMEMBERED, Context
+from headgate.service.admin.context import OWN_RULES, Context
 from headgate.service.admin.documentation import DESCRIPTION, serve_documentation
 from headgate.service.admin.headers import Headers
 from headgate.service.admin.models import problems
 from headgate.service.admin.openapi import INTRODUCTION, TAGS, description_of
+from headgate.service.guesses import Guesses
 from headgate.service.rest.problems import MEDIA_TYPE, HttpError, problem_of
 
 PREFIX: Final = "/api/v1"
@@ -72,8 +72,7 @@ def admin_app(
         log=log or changes,
         tokens=tokens,
         limits=limits or limiter.sibling(OWN_RULES, name="admin"),
-        failures=AsyncLimiter(FAILURES, clock=limiter.clock),
-        proven=Recent(REMEMBERED),
+        guesses=Guesses("admin-failures", limiter.clock),
     )
     routers = (*OWN_ROUTERS, *routers)
     for router in routers:

@@ -10,23 +10,18 @@ from fastapi.params import Depends as Dependency
 
 from headgate.core.decision import Decision
 from headgate.db import Changes, Tokens
-from headgate.db.tokens import hash_of
-from headgate.errors import ChangeConflict, RateLimited, Unauthenticated
-from headgate.http.identity.address import Trust
+from headgate.errors import ChangeConflict, RateLimited
 from headgate.limiter.aio import AsyncLimiter
 from headgate.rules.holder import Source
-from headgate.rules.recent import Recent
 from headgate.rules.rule import Rule
 from headgate.service.access import Access, Caller, Role, Scope
+from headgate.service.guesses import Guesses
 
 TOKEN_FACT: Final = "headgate_token"  # no fact of anybody's requests: the counts lie beside those of the users' rules
-ADDRESS_FACT: Final = "headgate_address"
 OWN_RULES: Final = (
     Rule(id="admin-reads", quota="1000/minute", dimension=TOKEN_FACT, methods=["GET"]),
     Rule(id="admin-writes", quota="100/minute", dimension=TOKEN_FACT, methods=["POST", "PUT", "PATCH", "DELETE"]),
 )
-REMEMBERED: Final = 4_096  # tokens
-FAILURES: Final = (Rule(id="admin-failures", quota="30/minute", dimension=ADDRESS_FACT),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +35,7 @@ class Context:
     log: Changes | None
     tokens: Tokens | None
     limits: AsyncLimiter  # of callers, by token
-    failures: AsyncLimiter  # of those whose token is not good, by address
-    proven: Recent[str, bool]  # by hash: tokens that were good when they last came, which nobody has to guess
+    guesses: Guesses
 
     @property
     def writable(self) -> Changes:
@@ -75,24 +69,15 @@ def context_of(request: Request) -> Context:
 
 
 async def caller_of(request: Request) -> Caller:
-    """Whose request it is. Raises `Unauthenticated`, `RateLimited` and `DatabaseError`.
-
-    Too many bad tokens from an address, and none is looked at any more, not even a good one, unless it was good before:
-    else somebody who guesses would only have to go on.
-    """
+    """Whose request it is. Raises `Unauthenticated`, `RateLimited` and `DatabaseError`."""
     context = context_of(request)
-    address = {ADDRESS_FACT: _ADDRESSES.see(None if request.client is None else request.client.host).facts["ip"]}
     token = bearer(request.headers.get("authorization"))
-    digest = hash_of(token or "")
-    if not context.proven.get(digest):
-        _pass(request, await context.failures.peek(None, cost=1, **address))
+    address = None if request.client is None else request.client.host
     try:
-        caller = await context.access.caller(token)
-    except Unauthenticated:
-        context.proven.drop(digest)
-        await context.failures.check_facts(address)
+        caller = await context.guesses.caller(token, address, lambda: context.access.caller(token))
+    except RateLimited as error:
+        _pass(request, error.decision)
         raise
-    context.proven.put(digest, True)
     _pass(request, await context.limits.check_facts({TOKEN_FACT: caller.name, "method": request.method}))
     return caller
 
@@ -122,8 +107,6 @@ def needs(scope: Scope, role: Role = "viewer") -> Dependency:
 
 Here = Annotated[Context, Depends(context_of)]
 Who = Annotated[Caller, Depends(caller_of)]
-
-_ADDRESSES: Final = Trust((), 1, 64)  # the peer's alone: whoever is behind a proxy counts as the proxy
 
 
 def _pass(request: Request, decision: Decision) -> None:

@@ -50,7 +50,12 @@ class Headers:
 def _fields(path: str, state: dict[str, Any], given: Any) -> list[tuple[bytes, bytes]]:
     fields = [(bytes(name).lower(), bytes(value)) for name, value in given]
     there = {name for name, _ in fields}
-    more = [(b"x-content-type-options", b"nosniff")]
+    more = [
+        (b"x-content-type-options", b"nosniff"),
+        (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+        (b"x-frame-options", b"DENY"),
+        (b"referrer-policy", b"no-referrer"),
+    ]
     if path.startswith(API):
         more.append((b"cache-control", b"private, no-cache" if b"etag" in there else b"no-store"))
         decision = state.get("decision")

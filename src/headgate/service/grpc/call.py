@@ -91,7 +91,7 @@ class Call(Stream):
         super().__init__(connection, number, head.length)
         role, access = route.method.role, desk.access
         # Whether its caller is known to have the right to make it; else, that may have to be looked up.
-        self._may = access.open or (role is not None and access.admits_at_once(head.token, role))
+        self._may = access.open or (role is not None and access.admits_at_once(head.token, role, connection.address))
         self._desk = desk
         self._head = head
         self._route = route
@@ -141,7 +141,7 @@ class Call(Stream):
         """Raises `Unauthenticated` and `Forbidden`."""
         role = self._route.method.role
         if not self._may and role is not None:
-            await self._desk.access.require_data(self._head.token, role)
+            await self._desk.access.require_data(self._head.token, role, self.connection.address)
             self._may = True
         if self._may:
             self.admit()

@@ -9,7 +9,15 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from headgate.errors import DatabaseError, Forbidden, HeadgateError, InvalidCheck, StoreError, Unauthenticated
+from headgate.errors import (
+    DatabaseError,
+    Forbidden,
+    HeadgateError,
+    InvalidCheck,
+    RateLimited,
+    StoreError,
+    Unauthenticated,
+)
 
 log = logging.getLogger("headgate")
 
@@ -42,6 +50,7 @@ _CODES: Final[tuple[tuple[type[Exception], Code], ...]] = (
     (InvalidCheck, Code.INVALID_ARGUMENT),
     (Unauthenticated, Code.UNAUTHENTICATED),
     (Forbidden, Code.PERMISSION_DENIED),
+    (RateLimited, Code.RESOURCE_EXHAUSTED),  # after too many bad tokens
     (StoreError, Code.UNAVAILABLE),
 )
 

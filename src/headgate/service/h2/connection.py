@@ -75,6 +75,7 @@ class Connection(asyncio.Protocol):
         self.hub = hub
         self.used = hub.now  # when something last was asked or answered
         self.known = False  # whether the client has the right to make calls: until it has made one, it is a stranger
+        self.address: str | None = None  # of the client
         self.outflow = Outflow()
         self._app = app
         self._loop = asyncio.get_running_loop()
@@ -114,6 +115,8 @@ class Connection(asyncio.Protocol):
             transport.abort()
             return
         hub.connections.add(self)
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if isinstance(peer, tuple) else None
         connected = transport.get_extra_info("socket")
         if connected is not None and connected.family != socket.AF_UNIX:
             with suppress(OSError):  # it may be gone

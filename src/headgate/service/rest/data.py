@@ -13,7 +13,16 @@ from headgate.service.access import Access, Role
 from headgate.service.data import DataPlane
 from headgate.service.rest.asks import ask_of, asks_of, decoded
 from headgate.service.rest.decisions import encoded
-from headgate.service.rest.exchange import Answer, Headers, bearer_of, body_of, json_answer, require_json, require_plain
+from headgate.service.rest.exchange import (
+    Answer,
+    Headers,
+    address_of,
+    bearer_of,
+    body_of,
+    json_answer,
+    require_json,
+    require_plain,
+)
 
 MAX_CHECK: Final = 1 << 20  # bytes of a body with one check
 MAX_CHECKS: Final = 4 << 20  # bytes of a body with many
@@ -62,7 +71,7 @@ class DataHandlers:
         """The JSON of a request whose caller may make it."""
         headers: Headers = dict(scope["headers"])
         if not self._access.open:
-            await self._access.require_data(bearer_of(headers), role)
+            await self._access.require_data(bearer_of(headers), role, address_of(scope))
         require_json(headers)
         body = await body_of(headers, receive, limit)
         try:

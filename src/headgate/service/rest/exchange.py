@@ -93,6 +93,12 @@ def require_plain(headers: Headers) -> None:
         raise HttpError(415, detail, {"Accept-Encoding": "identity"})
 
 
+def address_of(scope: Scope) -> str | None:
+    """Where a request comes from; None: that is not known."""
+    client = scope.get("client")
+    return None if client is None else str(client[0])
+
+
 def bearer_of(headers: Headers, name: bytes = b"authorization") -> str | None:
     """The bearer token of a request; None when there is none."""
     value = headers.get(name)
