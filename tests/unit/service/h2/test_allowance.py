@@ -1,0 +1,55 @@
+"""Allowance: how much work clients may cause for nothing, and how they earn more."""
+
+from __future__ import annotations
+
+from headgate.service.h2.allowance import (
+    ADMITTED,
+    FRAME,
+    LITTLE,
+    MOST,
+    PER_SECOND,
+    REQUEST,
+    Allowance,
+    units_of_block,
+    units_of_decompressed,
+)
+from headgate.service.h2.connection import MAX_STREAMS
+
+
+def test_it_ends_and_comes_back_once_a_second() -> None:
+    allowance = Allowance()
+    assert allowance.spend(PER_SECOND)
+    assert not allowance.spend(1)
+    allowance.refill()
+    assert allowance.left == PER_SECOND
+
+
+def test_calls_that_are_admitted_pay_for_the_frames_around_them() -> None:
+    """A ping, and updates of windows, with each call: any number of calls."""
+    allowance = Allowance()
+    for _ in range(100_000):
+        assert allowance.spend(REQUEST + 6 * FRAME)
+        allowance.earn(REQUEST + ADMITTED)
+    assert allowance.left == MOST
+
+
+def test_what_is_earned_is_kept_but_not_hoarded() -> None:
+    allowance = Allowance()
+    allowance.earn(10 * MOST)
+    assert allowance.left == MOST
+    allowance.refill()
+    assert allowance.left == MOST
+
+
+def test_little_is_known_as_little() -> None:
+    allowance = Allowance()
+    allowance.spend(LITTLE)
+    assert allowance.has_spent_little
+    allowance.spend(1)
+    assert not allowance.has_spent_little
+
+
+def test_there_is_enough_to_begin_all_calls_that_a_connection_may_have() -> None:
+    """Each with header fields that no other has, before it is known who asks."""
+    assert MAX_STREAMS * (REQUEST + units_of_block(120, 9)) <= PER_SECOND
+    assert units_of_decompressed(4 * 1024 * 1024) < PER_SECOND

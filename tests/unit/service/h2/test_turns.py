@@ -1,0 +1,104 @@
+"""Turns: who works when, by a clock that stands still until somebody works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headgate.service.h2.turns import BREAK, ROUND, TURN, Turns
+
+
+class Loop:
+    """An event loop's clock and its queue."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.soon: list[Callable[[], None]] = []
+
+    def run(self) -> None:
+        """One pass."""
+        soon = self.soon.copy()
+        self.soon.clear()
+        for call in soon:
+            call()
+
+
+class Worker:
+    """Works for as long as it has work, in steps."""
+
+    def __init__(self, loop: Loop, name: str, seconds: float, log: list[str], *, known: bool = False) -> None:
+        self.known = known
+        self.seconds = seconds
+        self._loop = loop
+        self._name = name
+        self._log = log
+
+    def work(self, until: float) -> bool:
+        self._log.append(self._name)
+        step = min(self.seconds, until - self._loop.now)
+        self.seconds -= step
+        self._loop.now += step
+        return self.seconds > 1e-9
+
+
+def turns_of(loop: Loop) -> Turns:
+    return Turns(loop.soon.append, lambda: loop.now)
+
+
+def test_little_work_is_done_at_once() -> None:
+    loop, log = Loop(), list[str]()
+    turns_of(loop).work(Worker(loop, "a", TURN / 2, log))
+    assert (log, loop.soon) == (["a"], [])
+
+
+def test_much_work_is_done_in_turns_and_others_get_theirs() -> None:
+    loop, log = Loop(), list[str]()
+    turns = turns_of(loop)
+    turns.work(Worker(loop, "busy", 10 * ROUND, log))
+    assert log == ["busy"]
+    passes = 0
+    while loop.soon:
+        turns.work(Worker(loop, "light", 1e-5, log))
+        before = loop.now
+        loop.run()
+        passes += 1
+        assert loop.now - before <= ROUND + TURN
+    assert log.count("light") == passes
+    assert log.count("busy") > 30
+
+
+def test_none_waits_for_all_who_came_before() -> None:
+    """A hundred strangers, each with a turn's work; then a client who is known, and another stranger."""
+    loop, log = Loop(), list[str]()
+    turns = turns_of(loop)
+    for _ in range(100):
+        turns.work(Worker(loop, "stranger", TURN, log))
+    assert loop.now <= ROUND + TURN  # a round is over, and the others wait
+    turns.work(Worker(loop, "known", 1e-5, log, known=True))
+    began = loop.now
+    while "known" not in log:
+        loop.run()
+    assert loop.now - began <= ROUND + TURN
+    while loop.soon:
+        loop.run()
+    assert log.count("stranger") == 100
+
+
+def test_a_new_round_begins_after_a_break() -> None:
+    loop, log = Loop(), list[str]()
+    turns = turns_of(loop)
+    for _ in range(100):
+        turns.work(Worker(loop, "a", TURN, log))
+        loop.now += 2 * BREAK
+    assert (len(log), loop.soon) == (100, [])
+
+
+def test_whoever_is_gone_gets_no_turn() -> None:
+    loop, log = Loop(), list[str]()
+    turns = turns_of(loop)
+    gone = Worker(loop, "gone", 5 * TURN, log)
+    turns.work(gone)
+    turns.forget(gone)
+    loop.run()
+    assert (log, loop.soon) == (["gone"], [])
+    turns.work(Worker(loop, "next", 1e-5, log))
+    assert log == ["gone", "next"]
