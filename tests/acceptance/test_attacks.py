@@ -12,15 +12,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.attacks.crowd import Crowd
 from tests.attacks.floods import REPEATED, REQUESTS, STATES, repeated
-from tests.attacks.victim import flood
+from tests.attacks.fuzz import PORTS, fuzz
+from tests.attacks.victim import ATTEMPTS, LONGEST_DELAY, Watched, flood
 from tests.service import Service, warm_service
+
+TOKEN = "secret" * 8
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     path: Path = tmp_path_factory.mktemp("attacks")
-    with warm_service(path, data_token="secret" * 8) as started:
+    with warm_service(path, data_token=TOKEN) as started:
         yield started
 
 
@@ -36,3 +40,30 @@ def test_a_megabyte_of_requests_is_cheap(service: Service, kind: str) -> None:
     begin, *requests = REQUESTS[kind]()
     cost = flood(service, begin, b"".join(requests))
     assert cost.held, str(cost)
+
+
+@pytest.mark.parametrize("port", PORTS)
+def test_noise_costs_nobody_anything(service: Service, port: str) -> None:
+    """The first inputs of those that `make chaos` has."""
+    outcome = fuzz(service, port, seed=15, inputs=150, seconds=60)
+    assert outcome.broken == []
+    assert outcome.inputs >= 10
+
+
+@pytest.mark.parametrize("token", [TOKEN, None])
+def test_a_crowd_of_strangers_holds_up_nobody_else(service: Service, token: str | None) -> None:
+    """Neither a client with a token, nor a stranger who makes a call now and then."""
+    sent = b"".join(REQUESTS["as many fields as fit"]())
+    for _ in range(ATTEMPTS):
+        with (
+            Watched(service, token, pause=0.01 if token else 0.3) as cost,
+            Crowd(service.grpc_address, 50, sent) as attackers,
+        ):
+            attackers.run(1.5)
+        if cost.longest < LONGEST_DELAY:
+            break
+    assert cost.longest < LONGEST_DELAY, str(cost)
+
+
+def test_nothing_went_wrong(service: Service) -> None:
+    assert "Traceback" not in service.log

@@ -5,12 +5,28 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from tests.attacks.frames import ACK, GREETING, HEADERS, PING, SETTINGS, call, frame
+from tests.attacks.frames import (
+    ACK,
+    CHECK,
+    DATA,
+    EMPTY_MESSAGE,
+    END_HEADERS,
+    END_STREAM,
+    GREETING,
+    HEADERS,
+    HEALTH,
+    PING,
+    RST_STREAM,
+    SETTINGS,
+    block,
+    frame,
+)
 from tests.chaos.lateness import Wait, Witness
 from tests.service import Service
 
@@ -32,11 +48,15 @@ class Cost:
     calls: int = 0  # of the other client, meanwhile
 
     @property
+    def longest(self) -> float:
+        return max(self.delay, self.delay_over_http)
+
+    @property
     def held(self) -> bool:
-        return self.cpu < MOST_CPU and max(self.delay, self.delay_over_http) < LONGEST_DELAY
+        return self.cpu < MOST_CPU and self.longest < LONGEST_DELAY
 
     def __str__(self) -> str:
-        return f"cpu {self.cpu:.3f} s, delay {1e3 * max(self.delay, self.delay_over_http):.0f} ms ({self.calls} calls)"
+        return f"cpu {self.cpu:.3f} s, delay {1_000 * self.longest:.0f} ms ({self.calls} calls)"
 
 
 class Watched:
@@ -46,20 +66,22 @@ class Watched:
         attack(service)
     """
 
-    def __init__(self, service: Service, token: str | None = None) -> None:
+    def __init__(self, service: Service, token: str | None = None, pause: float = PAUSE) -> None:
+        """With a token, the other client is no stranger. `pause` is between its calls, in seconds."""
+        self._pause = pause
         self._service = service
         self._token = token
         self._cost = Cost()
         self._stop = threading.Event()
-        self._witness = Witness()
+        self._timer = Timer(service)
         self._failure: BaseException | None = None
         self._threads = [threading.Thread(target=self._run, args=(one,)) for one in (self._call, self._get)]
 
     def __enter__(self) -> Cost:
-        self._grpc = Caller(self._service)
-        self._http = socket.create_connection(_address(self._service.url), timeout=STUCK)
+        self._grpc = Caller(self._service, self._token)
+        self._http = socket.create_connection(address_of(self._service.url), timeout=STUCK)
         self._grpc.call()
-        self._witness.__enter__()
+        self._timer.__enter__()
         self._before = cpu_of(self._service.process.pid)
         for thread in self._threads:
             thread.start()
@@ -70,26 +92,25 @@ class Watched:
         for thread in self._threads:
             thread.join()
         self._cost.cpu = cpu_of(self._service.process.pid) - self._before
-        self._witness.__exit__()
+        self._timer.__exit__()
         self._grpc.close()
         self._http.close()
         if self._failure is not None:
             raise self._failure
 
-    def _run(self, ask: object) -> None:
-        assert callable(ask)
+    def _run(self, ask: Callable[[], None]) -> None:
         try:
-            while not self._stop.wait(PAUSE):
+            while not self._stop.wait(self._pause):
                 ask()
         except BaseException as error:  # noqa: BLE001 - raised in the test's own thread
             self._failure = error
 
     def _call(self) -> None:
         self._cost.calls += 1
-        self._cost.delay = max(self._cost.delay, self._late(self._grpc.call))
+        self._cost.delay = max(self._cost.delay, self._timer.late(self._grpc.call))
 
     def _get(self) -> None:
-        self._cost.delay_over_http = max(self._cost.delay_over_http, self._late(self._healthz))
+        self._cost.delay_over_http = max(self._cost.delay_over_http, self._timer.late(self._healthz))
 
     def _healthz(self) -> None:
         self._http.sendall(b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n")
@@ -100,10 +121,16 @@ class Watched:
             answer += received
         assert answer.startswith(b"HTTP/1.1 200"), answer
 
-    def _late(self, ask: object) -> float:
-        """How long it took, less what this process and the node waited for a processor."""
-        assert callable(ask)
-        waits = Wait.of_this_thread(), Wait(self._service.process.pid, self._service.process.pid)
+
+class Timer:
+    """Takes the time of calls, less what this process and the node waited for a processor."""
+
+    def __init__(self, service: Service) -> None:
+        self._process = service.process.pid
+        self._witness = Witness()
+
+    def late(self, ask: Callable[[], None]) -> float:
+        waits = Wait.of_this_thread(), Wait(self._process, self._process)
         before = [wait.seconds() for wait in waits]
         began = time.monotonic()
         ask()
@@ -113,26 +140,37 @@ class Watched:
             wait.close()
         return max(0.0, ended - began - max(here, self._witness.late(began, ended)) - there)
 
+    def __enter__(self) -> Self:
+        self._witness.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._witness.__exit__(*exc)
+
 
 class Caller:
     """A client with one connection to the gRPC port, which calls one method again and again."""
 
-    def __init__(self, service: Service) -> None:
-        self._socket = socket.create_connection(_address(service.grpc_address), timeout=STUCK)
+    def __init__(self, service: Service, token: str | None = None) -> None:
+        self._block = block(HEALTH) if token is None else block(CHECK, ("authorization", f"Bearer {token}"))
+        self._message = EMPTY_MESSAGE if token is None else b"\0\0\0\0\5\x0a\3ann"
+        self._socket = socket.create_connection(address_of(service.grpc_address), timeout=STUCK)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.sendall(GREETING)
         self._stream = -1
         self._rest = b""
 
-    def call(self) -> None:
-        """Raises `AssertionError` unless it is answered with OK."""
+    def call(self, path: str | None = None, expected: bytes = b"grpc-status\x010") -> None:
+        """Raises `AssertionError` unless it is answered as expected."""
         self._stream += 2
-        self._socket.sendall(call(self._stream))
+        opened = frame(HEADERS, END_HEADERS, self._stream, self._block if path is None else block(path))
+        self._socket.sendall(opened + frame(DATA, END_STREAM, self._stream, self._message))
         while True:
             for kind, flags, stream, payload in self._frames():
                 if (kind, stream) == (HEADERS, self._stream) and flags & 1:
-                    assert b"grpc-status\x010" in payload, payload
+                    assert expected in payload, payload
                     return
+                assert (kind, stream) != (RST_STREAM, self._stream), "the node has refused another client's call"
                 if (kind, flags) == (SETTINGS, 0):
                     self._socket.sendall(frame(SETTINGS, ACK, 0))
                 elif (kind, flags) == (PING, 0):
@@ -159,7 +197,7 @@ class Attacker:
     """A connection of somebody who sends whatever they like. They read what comes back, unless told."""
 
     def __init__(self, address: str, *, reads: bool = True) -> None:
-        self.socket = socket.create_connection(_address(address), timeout=STUCK)
+        self.socket = socket.create_connection(address_of(address), timeout=STUCK)
         self.received = b""
         self.closed = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -242,6 +280,6 @@ def cpu_of(process: int) -> float:
     return total / 1e9
 
 
-def _address(url: str) -> tuple[str, int]:
+def address_of(url: str) -> tuple[str, int]:
     host, _, port = url.rpartition("/")[2].rpartition(":")
     return host, int(port)

@@ -1,6 +1,6 @@
 """All cases, in the order of the table."""
 
-from tests.chaos import clocks, crowds, failovers, leases, outages, overload, regions, starved
+from tests.chaos import attacks, clocks, crowds, failovers, leases, outages, overload, regions, starved
 
 CASES = (
     *failovers.CASES,
@@ -11,4 +11,5 @@ CASES = (
     *leases.CASES,
     *clocks.CASES,
     *regions.CASES,
+    *attacks.CASES,
 )

@@ -11,8 +11,9 @@ from typing import Final
 
 PER_SECOND: Final = 80_000  # units that each client has: enough to begin as many calls at a time as it may have
 MOST: Final = 4 * PER_SECOND  # units that a client can have earned
-LITTLE: Final = 1_000  # units in a second that are always done at once, whatever others do
 PER_SECOND_OF_STRANGERS: Final = 250_000  # units that all strangers have together: a quarter of a core
+LITTLE: Final = 2_000  # units in a second for which strangers do not wait before twice that is used up
+LEAST: Final = 200  # … for which they never wait: a health check, on a new connection
 
 FRAME: Final = 32  # units for a frame that asks for nothing: more than it costs, since nobody needs many of them
 REQUEST: Final = 20  # … for a request
@@ -43,13 +44,12 @@ class Allowance:
         """Once a second."""
         self.left = max(self.left, PER_SECOND)
 
-    @property
-    def has_spent_little(self) -> bool:
-        return self.left >= PER_SECOND - LITTLE
-
 
 class CommonAllowance:
-    """What all strangers have left together: a flood by many of them must leave time for everybody else."""
+    """What all strangers have left together: a flood by many of them must leave time for everybody else.
+
+    When it is used up, those wait for the next second who have used most of it.
+    """
 
     __slots__ = ("left",)
 
@@ -59,6 +59,12 @@ class CommonAllowance:
     def refill(self) -> None:
         """Once a second."""
         self.left = PER_SECOND_OF_STRANGERS
+
+    def must_wait(self, one: Allowance) -> bool:
+        """Whether one of them has to wait."""
+        if self.left >= 0:
+            return False
+        return PER_SECOND - one.left > (LITTLE if self.left > -PER_SECOND_OF_STRANGERS else LEAST)
 
 
 def units_of_block(size: int, fields: int) -> int:

@@ -57,8 +57,10 @@ IDLE_SECONDS: Final = 600.0  # without a request, after which a client is told t
 UNREAD_SECONDS: Final = 30.0  # in which a client has to take something of what it is sent
 LINGER_SECONDS: Final = 1.0  # for a client to hang up by itself, so that it has read all there is
 GOODBYE_SECONDS: Final = 0.5  # for a client to hear that the server stops, before that counts
+HELD_BACK_SECONDS: Final = 5  # for which a client may ask for more than there is time for
 MAX_STREAMS: Final = 1_000  # at a time
-MAX_STREAMS_OF_ALL: Final = 50_000  # at a time, of all clients: then strangers have to wait
+MAX_STREAMS_OF_ALL: Final = 10_000  # at a time, of all clients: then strangers have to wait
+FEW_STREAMS: Final = 10  # that a stranger may have even then
 MAX_ABANDONED: Final = 2 * MAX_STREAMS  # requests that were answered before they were here as a whole
 MAX_UNREAD: Final = 65_536  # bytes that may wait for this connection's turn
 SMALL: Final = 64  # bytes: a frame with less of a body costs more than it brings
@@ -83,6 +85,7 @@ class Connection(asyncio.Protocol):
         self._rest = b""  # of what came: frames that wait for their turn, or one that is not whole yet
         self._rest_since = inf
         self._held_back = False  # whether it is not read from until there is time for it
+        self._held_back_for = 0  # seconds
         self._greeted = self._settled = False  # whether the preface is here, and the client's settings
         self._headers: HeaderReader[Any] = HeaderReader(app.head)
         self._block: tuple[int, int, list[bytes]] | None = None  # flags, stream, and parts of a block that goes on
@@ -229,8 +232,14 @@ class Connection(asyncio.Protocol):
     def look(self, now: float) -> None:
         """Once a second: end it if the client keeps us waiting."""
         self._allowance.refill()
-        if self._held_back:
-            self.hub.turns.work(self)
+        if not self._held_back:
+            self._held_back_for = 0
+        elif self._held_back_for >= HELD_BACK_SECONDS:
+            self.abort()  # it has asked for more than there is time for; or it is gone, which we do not see meanwhile
+            return
+        else:
+            self._held_back_for += 1
+            self.hub.turns.work_later(self)
         silent = not self._settled and now - self.used > FIRST_SECONDS
         if silent or now - self._rest_since > FRAME_SECONDS or now - self._unread_since > UNREAD_SECONDS:
             self.abort()
@@ -296,7 +305,7 @@ class Connection(asyncio.Protocol):
 
     def _must_wait(self) -> bool:
         """Whether strangers have caused so much work in this second that this one has to wait for the next."""
-        return not self.known and self.hub.strangers.left < 0 and not self._allowance.has_spent_little
+        return not self.known and self.hub.strangers.must_wait(self._allowance)
 
     def _hold_back(self) -> None:
         """Do not read any more until what is here has been looked at."""
@@ -442,7 +451,8 @@ class Connection(asyncio.Protocol):
                 self._refuse(flags, number, PROTOCOL_ERROR)
                 return
         hub = self.hub
-        if len(self._streams) >= MAX_STREAMS or (hub.streams >= MAX_STREAMS_OF_ALL and not self.known):
+        most = FEW_STREAMS if hub.streams >= MAX_STREAMS_OF_ALL and not self.known else MAX_STREAMS
+        if len(self._streams) >= most:
             self._refuse(flags, number, REFUSED_STREAM)
             return
         stream = self._streams[number] = self._app.stream(self, number, head)

@@ -56,6 +56,11 @@ class Turns:
         else:
             self._give_turn(worker, now)
 
+    def work_later(self, worker: Worker) -> None:
+        """Have a connection do its work when those have had theirs that have less of it."""
+        if worker not in self._waiting:
+            self._enqueue(worker, self._busy)
+
     def forget(self, worker: Worker) -> None:
         """It has no more work: its connection is closed."""
         self._waiting.discard(worker)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from headgate.service.h2.allowance import (
     ADMITTED,
     FRAME,
+    LEAST,
     LITTLE,
     MOST,
     PER_SECOND,
+    PER_SECOND_OF_STRANGERS,
     REQUEST,
     Allowance,
+    CommonAllowance,
     units_of_block,
     units_of_decompressed,
 )
@@ -41,12 +44,22 @@ def test_what_is_earned_is_kept_but_not_hoarded() -> None:
     assert allowance.left == MOST
 
 
-def test_little_is_known_as_little() -> None:
-    allowance = Allowance()
-    allowance.spend(LITTLE)
-    assert allowance.has_spent_little
-    allowance.spend(1)
-    assert not allowance.has_spent_little
+def test_strangers_wait_for_one_another_those_first_who_have_spent_most() -> None:
+    strangers = CommonAllowance()
+    ones = {spent: Allowance() for spent in (LEAST, LITTLE, LITTLE + 1, PER_SECOND)}
+    for spent, one in ones.items():
+        one.spend(spent)
+
+    def waiting() -> list[int]:
+        return [spent for spent, one in ones.items() if strangers.must_wait(one)]
+
+    assert waiting() == []
+    strangers.left = -1
+    assert waiting() == [LITTLE + 1, PER_SECOND]
+    strangers.left = -PER_SECOND_OF_STRANGERS
+    assert waiting() == [LITTLE, LITTLE + 1, PER_SECOND]
+    strangers.refill()
+    assert waiting() == []
 
 
 def test_there_is_enough_to_begin_all_calls_that_a_connection_may_have() -> None:
