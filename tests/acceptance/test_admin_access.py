@@ -17,7 +17,11 @@ from headgate.service.access import ROLES, SCOPES, Role, Scope
 from headgate.service.admin.context import Needs, needs
 from tests.acceptance.admin import Served, served
 
-OPEN = {("GET", "/"), ("GET", "/docs")}  # to anybody, as CONTRACT says; the first leads to the second
+OPEN = {
+    ("GET", "/"),
+    ("GET", "/docs"),
+    ("GET", "/openapi.json"),
+}  # to anybody, as CONTRACT says; the first leads to the second
 SEVERAL = {"/api/v1/changes"}  # shows what any of some scopes covers
 
 

@@ -21,7 +21,7 @@ from headgate.service.admin import ruleset as ruleset_routes
 from headgate.service.admin import tokens as token_routes
 from headgate.service.admin import users as user_routes
 from headgate.service.admin.context import OWN_RULES, Context
-from headgate.service.admin.documentation import DESCRIPTION, serve_documentation
+from headgate.service.admin.documentation import serve_documentation
 from headgate.service.admin.headers import Headers
 from headgate.service.admin.models import problems
 from headgate.service.admin.openapi import INTRODUCTION, TAGS, description_of
@@ -59,7 +59,7 @@ def admin_app(
         description=INTRODUCTION,
         version=__version__,
         openapi_tags=TAGS,
-        openapi_url=DESCRIPTION,
+        openapi_url=None,  # it is served beside /docs
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,

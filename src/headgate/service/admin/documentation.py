@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
+from functools import cache
 from hashlib import sha256
 from typing import Final
 
 from fastapi import FastAPI
 from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 from swagger_ui_bundle import swagger_ui_path
 
@@ -25,7 +26,7 @@ def serve_documentation(app: FastAPI) -> None:
     app.mount(ASSETS, StaticFiles(directory=str(swagger_ui_path)), name="docs-assets")
 
     @app.get("/", include_in_schema=False)
-    def root() -> RedirectResponse:
+    async def root() -> RedirectResponse:
         return RedirectResponse(PAGE)
 
     page = get_swagger_ui_html(
@@ -38,8 +39,16 @@ def serve_documentation(app: FastAPI) -> None:
     page.headers["Content-Security-Policy"] = _policy(bytes(page.body))
 
     @app.get(PAGE, include_in_schema=False)
-    def docs() -> HTMLResponse:
+    async def docs() -> HTMLResponse:
         return page
+
+    @cache
+    def described() -> bytes:
+        return bytes(JSONResponse(app.openapi()).body)
+
+    @app.get(DESCRIPTION, include_in_schema=False)
+    def description() -> Response:  # in a thread: to make it takes longer than others should wait
+        return Response(described(), media_type="application/json")
 
 
 def _policy(page: bytes) -> str:
