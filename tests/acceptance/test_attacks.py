@@ -15,7 +15,7 @@ import pytest
 from tests.attacks.crowd import Crowd
 from tests.attacks.floods import REPEATED, REQUESTS, STATES, repeated
 from tests.attacks.fuzz import PORTS, fuzz
-from tests.attacks.victim import ATTEMPTS, LONGEST_DELAY, Watched, flood
+from tests.attacks.victim import ATTEMPTS, LONGEST_DELAY, Attacker, Watched, flood
 from tests.service import Service, warm_service
 
 TOKEN = "secret" * 8
@@ -67,3 +67,17 @@ def test_a_crowd_of_strangers_holds_up_nobody_else(service: Service, token: str 
 
 def test_nothing_went_wrong(service: Service) -> None:
     assert "Traceback" not in service.log
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/metrics", "/openapi.json", "/docs", "/nothing", "/api/v1/rules"])
+def test_requests_that_anybody_may_make_are_held_back(service: Service, path: str) -> None:
+    """As many as a megabyte has, one behind the other: their client waits, and nobody else does."""
+    request = f"GET {path} HTTP/1.1\r\nHost: here\r\n\r\n".encode()
+    for _ in range(ATTEMPTS):
+        with Watched(service) as cost, Attacker(service.url) as attacker:
+            attacker.send(repeated(request), seconds=1.0)
+            attacker.wait_for(b"HTTP/1.1 ")
+            attacker.closed.wait(1.0)
+        if cost.held:
+            break
+    assert cost.held, str(cost)

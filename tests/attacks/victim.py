@@ -24,8 +24,10 @@ from tests.attacks.frames import (
     PING,
     RST_STREAM,
     SETTINGS,
+    WINDOW_UPDATE,
     block,
     frame,
+    number,
 )
 from tests.chaos.lateness import Wait, Witness
 from tests.service import Service
@@ -158,6 +160,7 @@ class Caller:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.sendall(GREETING)
         self._stream = -1
+        self._taken = 0  # bytes of answers
         self._rest = b""
 
     def call(self, path: str | None = None, expected: bytes = b"grpc-status\x010") -> None:
@@ -170,8 +173,13 @@ class Caller:
                 if (kind, stream) == (HEADERS, self._stream) and flags & 1:
                     assert expected in payload, payload
                     return
-                assert (kind, stream) != (RST_STREAM, self._stream), "the node has refused another client's call"
-                if (kind, flags) == (SETTINGS, 0):
+                assert (kind, stream) != (RST_STREAM, self._stream), f"another client's call was refused: {payload!r}"
+                if kind == DATA:
+                    self._taken += len(payload)
+                    if self._taken > 16_384:
+                        self._socket.sendall(frame(WINDOW_UPDATE, 0, 0, number(self._taken)))
+                        self._taken = 0
+                elif (kind, flags) == (SETTINGS, 0):
                     self._socket.sendall(frame(SETTINGS, ACK, 0))
                 elif (kind, flags) == (PING, 0):
                     self._socket.sendall(frame(PING, ACK, 0, payload))

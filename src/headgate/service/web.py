@@ -19,8 +19,10 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from headgate.errors import HeadgateError
+from headgate.service.h2.allowance import Allowance, CommonAllowance
 from headgate.service.listener import MOST_CONNECTIONS, Listener
 from headgate.service.requests import MAX_HEAD, HeadTooLarge, RequestSplitter
+from headgate.service.rest.exchange import ADMITTED
 
 HEAD_SECONDS: Final = 10.0  # in which a request's head has to be here, from its first byte
 FIRST_SECONDS: Final = 2.0  # that a client who has just connected has to begin, when the server stops
@@ -28,8 +30,11 @@ BODY_SECONDS: Final = 30.0  # … and its body, from its head
 IDLE_SECONDS: Final = 75  # between two requests: longer than proxies keep a connection that they may use again
 UNREAD_SECONDS: Final = 30.0  # in which a client has to take something of its answer
 LINGER_SECONDS: Final = 1.0  # for a client to read why it was refused
+ANSWER: Final = 100  # units of work for an answer to a stranger: see `h2.allowance`
+PAGE: Final = 2_500  # … for one that is long
 ROOM: Final = 0.1  # of the waiting connections that go when there are too many
 
+_PAGES: Final = ("/metrics", "/docs", "/openapi.json")
 _HOST: Final = re.compile(rb"[0-9A-Za-z\-._~!$&'()*+,;=%:\[\]]*")
 
 log = logging.getLogger("headgate")
@@ -88,9 +93,11 @@ class _State(ServerState):
         super().__init__()
         self.most_connections = most_connections
         self.draining = False
+        self.strangers = CommonAllowance()
 
     def tick(self, now: float) -> None:
         """Once a second: the time that answers tell, and an end to connections on which nothing moves."""
+        self.strangers.refill()
         self.default_headers = [(b"date", formatdate(usegmt=True).encode())]
         for connection in list(self.connections):
             connection.look(now)
@@ -120,6 +127,9 @@ class _Connection(HttpToolsProtocol):
         self._begun = False  # whether some of a request is here, and not all of it
         self._unread_since = inf
         self._refused = False  # whether nothing that may come is looked at any more
+        self._known = False  # whether there was a request that its client has the right to make
+        self._allowance = Allowance()
+        self._held_back = False  # whether the next request has to wait until there is time for it
 
     @property
     def busy(self) -> bool:
@@ -171,6 +181,7 @@ class _Connection(HttpToolsProtocol):
     # What the answer's end calls
 
     def on_response_complete(self) -> None:
+        self._charge(self.cycle.scope)
         super().on_response_complete()
         if len(self._requests) and not self.transport.is_closing():
             self._unset_keepalive_if_required()
@@ -179,7 +190,12 @@ class _Connection(HttpToolsProtocol):
     # What the server calls
 
     def look(self, now: float) -> None:
-        """End it if the client keeps us waiting."""
+        """End it if the client keeps us waiting. Go on with what had to wait."""
+        self._allowance.refill()
+        if self._held_back:
+            self._held_back = False
+            self.flow.resume_reading()
+            self.loop.call_soon(self._parse)
         if now > self.due:
             if self._begun and not self.busy:
                 self._refuse(408)
@@ -218,6 +234,10 @@ class _Connection(HttpToolsProtocol):
                     if len(requests) > MAX_HEAD:
                         self.flow.pause_reading()
                     return
+                if requests.in_head and self._must_wait():
+                    self._held_back = True
+                    self.flow.pause_reading()
+                    return
                 piece = requests.take()
                 if not piece:
                     break
@@ -228,6 +248,21 @@ class _Connection(HttpToolsProtocol):
         if len(requests) and requests.in_head and not self._begun:
             self._begun = True
             self.due = self.loop.time() + HEAD_SECONDS
+
+    def _charge(self, scope: Any) -> None:
+        """Count what an answer cost that anybody could have asked for."""
+        if scope["state"].get(ADMITTED):
+            self._known = True
+        elif not self._known:
+            units = PAGE if scope.get("path", "").startswith(_PAGES) else ANSWER
+            self._allowance.spend(units)
+            self.server_state.strangers.left -= units
+
+    def _must_wait(self) -> bool:
+        """Whether the next request has to wait for the next second: strangers have had too many answers in this one."""
+        if self._known:
+            return False
+        return self._allowance.left < 0 or self.server_state.strangers.must_wait(self._allowance)
 
     def _refuse(self, status: int) -> None:
         """Answer a request that the app does not get to see, and close the connection."""

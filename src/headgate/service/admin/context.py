@@ -16,6 +16,7 @@ from headgate.rules.holder import Source
 from headgate.rules.rule import Rule
 from headgate.service.access import Access, Caller, Role, Scope
 from headgate.service.guesses import Guesses
+from headgate.service.rest.exchange import admit
 
 TOKEN_FACT: Final = "headgate_token"  # no fact of anybody's requests: the counts lie beside those of the users' rules
 OWN_RULES: Final = (
@@ -78,6 +79,7 @@ async def caller_of(request: Request) -> Caller:
     except RateLimited as error:
         _pass(request, error.decision)
         raise
+    admit(request.scope)
     _pass(request, await context.limits.check_facts({TOKEN_FACT: caller.name, "method": request.method}))
     return caller
 

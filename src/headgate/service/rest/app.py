@@ -17,7 +17,7 @@ from headgate.service.data import DataPlane
 from headgate.service.rest.authorize import AuthorizeHandler
 from headgate.service.rest.data import DataHandlers
 from headgate.service.rest.deprecation import Deprecated, announcing
-from headgate.service.rest.exchange import ClientGone, Handler, error_answer, send_answer
+from headgate.service.rest.exchange import ClientGone, Handler, admit, error_answer, send_answer
 from headgate.service.rest.health import Health, HealthHandlers, Metrics
 from headgate.service.rest.problems import HttpError
 
@@ -62,12 +62,16 @@ class HttpApp:
             "/metrics": Route(states.metrics, _GET),
         }
         self._admin = admin
+        self._is_open = access.open  # to anybody: then nobody is a stranger
         self._announced = {path: announcing(self._answer, one) for path, one in (deprecated or {}).items()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._other(scope, receive, send)
-        elif self._announced:
+            return
+        if self._is_open:
+            admit(scope)
+        if self._announced:
             await self._of(scope["path"])(scope, receive, send)
         else:
             await self._answer(scope, receive, send)

@@ -28,7 +28,7 @@ from headgate.http.problem import MEDIA_TYPE, problem
 from headgate.service.access import Access
 from headgate.service.data import DataPlane
 from headgate.service.rest.asks import ask_of, shorter, shown
-from headgate.service.rest.exchange import Answer, Headers, address_of, bearer_of
+from headgate.service.rest.exchange import Answer, Headers, address_of, admit, bearer_of
 from headgate.service.rest.problems import HttpError
 
 API_KEY_HEADER: Final = "x-api-key"
@@ -66,6 +66,7 @@ class AuthorizeHandler:
             token = headers.get(TOKEN_HEADER)
             said = bearer_of(headers) if token is None else token.decode("latin-1").strip()
             await self._access.require_data(said, address=address_of(scope))
+        admit(scope)
         query: bytes = scope["query_string"]
         options = options_of(query) if query else _DEFAULT
         request = _Original(scope)

@@ -17,6 +17,7 @@ from headgate.service.rest.exchange import (
     Answer,
     Headers,
     address_of,
+    admit,
     bearer_of,
     body_of,
     json_answer,
@@ -72,6 +73,7 @@ class DataHandlers:
         headers: Headers = dict(scope["headers"])
         if not self._access.open:
             await self._access.require_data(bearer_of(headers), role, address_of(scope))
+        admit(scope)
         require_json(headers)
         body = await body_of(headers, receive, limit)
         try:

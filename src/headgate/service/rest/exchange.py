@@ -14,6 +14,8 @@ Headers = Mapping[bytes, bytes]  # of a request: of several lines with one name,
 
 BODY_SECONDS: Final = 30.0  # for a body to arrive, once it has begun to
 
+ADMITTED: Final = "headgate.admitted"  # in the state of a request
+
 _JSON: Final = (b"content-type", b"application/json")
 _NO_STORE: Final = (b"cache-control", b"no-store")
 
@@ -91,6 +93,11 @@ def require_plain(headers: Headers) -> None:
     if coding.lower() != "identity":
         detail = f"Content-Encoding: must not be there: bodies are not decompressed, got {coding[:80]!r}"
         raise HttpError(415, detail, {"Accept-Encoding": "identity"})
+
+
+def admit(scope: Scope) -> None:
+    """The client has the right to make this request: what it costs is not held against it."""
+    scope.setdefault("state", {})[ADMITTED] = True
 
 
 def address_of(scope: Scope) -> str | None:
