@@ -1,9 +1,9 @@
 """Turns: how connections share the event loop. Nobody works for longer than a turn while others wait.
 
 Most of what comes is worked on at once. A connection that has more to do than fits into one turn goes on later, and so
-do all that come when the loop has been at work for too long without a break. Those wait in three queues, which are
-served in rotation: clients who are known, strangers, and connections that have used up a turn. So none of them can hold
-up those in the other queues by more than a turn.
+do all that come when a round is over: the loop has to look at its other events first. They wait in three queues, which
+are served in rotation: clients who are known, strangers, and connections that have used up a turn. So none of them can
+hold up those in the other queues by more than a turn.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 TURN: Final = 0.003  # seconds that a connection may work for
 ROUND: Final = 0.010  # seconds that all may work for, until other events of the loop are looked at
-BREAK: Final = 0.0005  # seconds without work, after which a new round begins
+NOTICED: Final = 0.001  # seconds of work, after which we want to know when the loop has looked at other events
 
 
 class Worker(Protocol):
@@ -36,7 +36,8 @@ class Turns:
     ) -> None:
         self._call_soon = call_soon
         self._clock = clock
-        self._round_began = self._worked_last = -BREAK
+        self._worked = 0.0  # seconds, in this round
+        self._is_marked = False  # whether we are going to know when the round is over
         self._waiting: set[Worker] = set()
         self._known: deque[Worker] = deque()
         self._strangers: deque[Worker] = deque()
@@ -48,13 +49,10 @@ class Turns:
         """Have a connection do its work, now or in its turn."""
         if worker in self._waiting:
             return
-        now = self._clock()
-        if now - self._worked_last > BREAK:
-            self._round_began = now
-        if now - self._round_began > ROUND:
+        if self._worked > ROUND:
             self._enqueue(worker, self._known if worker.known else self._strangers)
         else:
-            self._give_turn(worker, now)
+            self._give_turn(worker)
 
     def work_later(self, worker: Worker) -> None:
         """Have a connection do its work when those have had theirs that have less of it."""
@@ -65,11 +63,19 @@ class Turns:
         """It has no more work: its connection is closed."""
         self._waiting.discard(worker)
 
-    def _give_turn(self, worker: Worker, now: float) -> None:
+    def _give_turn(self, worker: Worker) -> None:
+        now = self._clock()
         has_more = worker.work(now + TURN)
-        self._worked_last = self._clock()
+        self._worked += self._clock() - now
+        if self._worked > NOTICED and not self._is_marked:
+            self._is_marked = True
+            self._call_soon(self._begin_round)
         if has_more:
             self._enqueue(worker, self._busy)
+
+    def _begin_round(self) -> None:
+        self._is_marked = False
+        self._worked = 0.0
 
     def _enqueue(self, worker: Worker, queue: deque[Worker]) -> None:
         self._waiting.add(worker)
@@ -79,9 +85,9 @@ class Turns:
     def _run(self) -> None:
         """Have a round of work done by those who wait."""
         self._scheduled = False
-        now = self._round_began = self._clock()
+        self._worked = 0.0
         while self._waiting:
-            if now - self._round_began > ROUND:
+            if self._worked > ROUND:
                 self._schedule()
                 return
             self._next.rotate(-1)
@@ -90,8 +96,7 @@ class Turns:
                 worker = queue.popleft()
                 if worker in self._waiting:
                     self._waiting.discard(worker)
-                    self._give_turn(worker, now)
-                    now = self._worked_last
+                    self._give_turn(worker)
         for queue in self._next:
             queue.clear()  # of connections that are closed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headgate.service.h2.turns import BREAK, ROUND, TURN, Turns
+from headgate.service.h2.turns import NOTICED, ROUND, TURN, Turns
 
 
 class Loop:
@@ -46,7 +46,7 @@ def turns_of(loop: Loop) -> Turns:
 
 def test_little_work_is_done_at_once() -> None:
     loop, log = Loop(), list[str]()
-    turns_of(loop).work(Worker(loop, "a", TURN / 2, log))
+    turns_of(loop).work(Worker(loop, "a", NOTICED / 2, log))
     assert (log, loop.soon) == (["a"], [])
 
 
@@ -83,13 +83,25 @@ def test_none_waits_for_all_who_came_before() -> None:
     assert log.count("stranger") == 100
 
 
-def test_a_new_round_begins_after_a_break() -> None:
+def test_a_new_round_begins_when_the_loop_has_looked_at_other_events() -> None:
     loop, log = Loop(), list[str]()
     turns = turns_of(loop)
     for _ in range(100):
         turns.work(Worker(loop, "a", TURN, log))
-        loop.now += 2 * BREAK
-    assert (len(log), loop.soon) == (100, [])
+        loop.run()
+    assert len(log) == 100
+
+
+def test_little_work_needs_no_round() -> None:
+    """Until it adds up."""
+    loop, log = Loop(), list[str]()
+    turns = turns_of(loop)
+    for _ in range(9):
+        turns.work(Worker(loop, "a", NOTICED / 10, log))
+    assert loop.soon == []
+    for _ in range(9):
+        turns.work(Worker(loop, "a", NOTICED / 10, log))
+    assert len(loop.soon) == 1
 
 
 def test_whoever_is_gone_gets_no_turn() -> None:
