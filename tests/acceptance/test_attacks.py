@@ -15,7 +15,7 @@ import pytest
 from tests.attacks.crowd import Crowd
 from tests.attacks.floods import REPEATED, REQUESTS, STATES, repeated
 from tests.attacks.fuzz import PORTS, fuzz
-from tests.attacks.victim import ATTEMPTS, LONGEST_DELAY, Attacker, Watched, flood
+from tests.attacks.victim import ATTEMPTS, LONGEST_DELAY, Attacker, Caller, Watched, flood
 from tests.service import Service, warm_service
 
 TOKEN = "secret" * 8
@@ -25,6 +25,8 @@ TOKEN = "secret" * 8
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     path: Path = tmp_path_factory.mktemp("attacks")
     with warm_service(path, data_token=TOKEN) as started:
+        with Caller(started, TOKEN) as caller:
+            caller.call()  # a token that was good before stays so while its address tries bad ones
         yield started
 
 
