@@ -23,6 +23,7 @@ from benchmarks import (
     footprint,
     leases,
     memory,
+    path,
     redis_async,
     redis_sync,
     regions,
@@ -41,6 +42,7 @@ SECTIONS = (
     "async",
     "footprint",
     "rules",
+    "path",
     "web",
     "service",
     "leases",
@@ -112,6 +114,8 @@ def run(name: str, plan: Plan, binary: Path | None, loader: Path | None) -> repo
         return footprint.run(plan)
     if name == "rules":
         return rules.run(plan)
+    if name == "path":
+        return path.run(plan)
     if name == "shards":
         return shards.run(plan)
     if name == "cluster":
