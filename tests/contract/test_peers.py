@@ -81,7 +81,7 @@ class ShortPeerContract(PeerContract):
                 decision = self.store._run(decision)  # type: ignore[attr-defined]
             assert (decision.limit, decision.remaining) == (LIMIT, max(0, LIMIT - 3 - used))
             assert decision.allowed == (used <= LIMIT - 3)
-            assert decision.basis.checks == (told,)
+            assert decision.plan.limits == (told,)
 
 
 class TestMemory(InMemory, ShortPeerContract):

@@ -46,7 +46,7 @@ def rate(oracle: Oracle) -> Fraction:
 
 def charges_of(decision: Decision) -> dict[int, Charge]:
     """By shard."""
-    (outcome,) = decision.basis.outcomes
+    (outcome,) = decision.outcomes
     assert isinstance(outcome, OutcomeOf)
     return {int(charge.check.space.partition("*#")[2].partition("}")[0] or 0): charge for charge in outcome.charges}
 

@@ -69,8 +69,7 @@ class Buffer:
         A refusal is an event of the rule that binds. A request that only shadows would have refused is an event of
         each of them.
         """
-        basis = decision.basis
-        checks, outcomes, subjects = basis.checks, basis.outcomes, basis.subjects
+        checks, outcomes, subjects = decision.plan.limits, decision.outcomes, decision.subjects
         if decision.allowed:
             places = [
                 place
@@ -82,7 +81,7 @@ class Buffer:
         else:
             places = [min(range(len(checks)), key=lambda one: restrictiveness((checks[one], outcomes[one])))]
         for place in places:
-            subject = subjects if isinstance(subjects, str) else subjects[place].subject
+            subject = subjects[place] if subjects else ""
             self._add(facts, cost, decision, checks[place], outcomes[place], subject)
 
     def take(self) -> Window | None:

@@ -1,25 +1,17 @@
-"""Decision: what the caller gets. It combines the outcomes of all checks of one request."""
+"""Decision: what the caller gets. A lazy view of a plan and of what a program answered to it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
 from headgate.core.check import NEVER, REFUSAL, Block, Check, Outcome, Refusal
+from headgate.core.plan import Plan, Reason
 from headgate.core.quota import MICROSECONDS, Quota
 
+__all__ = ["Decision", "LimitStatus", "Reading", "Reason", "State", "States", "combine"]
+
 State = Literal["normal", "warning", "throttled"]
-Reason = Literal[
-    "within_limit",
-    "over_limit",
-    "shadow",
-    "exempt",
-    "no_rule",
-    "penalty",
-    "fail_open",
-    "fail_closed",
-    "local_fallback",
-]
 
 WARNING_PERCENT = 80
 
@@ -30,24 +22,6 @@ class States(Protocol):
     def warns(self, space: str, subject: str, used: int, limit: int, now_us: int, reset_us: int) -> bool:
         """Whether the subject's limit, of which `used` is used, is in warning."""
         ...
-
-
-class Basis(NamedTuple):
-    """What a decision was made from."""
-
-    now_us: int
-    checks: tuple[Check, ...] = ()  # a check's cost is that of a request of cost 1
-    outcomes: tuple[Outcome, ...] = ()  # what the store answered, one per check
-    cost: int = 1
-    reason: Reason | None = None
-    states: States | None = None
-    subjects: str | tuple[Check, ...] = ""  # of the checks: their only one, or the checks as the store was asked them
-
-
-# The basis of a decision on a single check, enforced, whose figures nobody has asked for yet: now, the check, wait, the
-# request's cost, the algorithm's state, the memory of states, subject, and what tells the figures. What a `Basis` has
-# too is at the same place.
-Late = tuple[int, tuple[Check], int, int, Any, States | None, str, Callable[[Any, int, Quota], tuple[int, int]]]
 
 
 class LimitStatus(NamedTuple):
@@ -64,6 +38,28 @@ class LimitStatus(NamedTuple):
     delay: float
 
 
+class Reading:
+    """What all decisions of one program have in common: their plan, and how their figures are read.
+
+    `read` works out the outcomes from a decision's `verdict`; None: the verdict is the outcomes. `reason` is that of
+    decisions that no limit explains. `states` remembers which limits are in warning.
+    """
+
+    __slots__ = ("plan", "read", "reason", "states")
+
+    def __init__(
+        self,
+        plan: Plan,
+        states: States | None = None,
+        read: Callable[[Any, int], tuple[Outcome, ...]] | None = None,
+        reason: Reason | None = None,
+    ) -> None:
+        self.plan = plan
+        self.states = states
+        self.read = read
+        self.reason = reason
+
+
 class Decision:
     """Whether a request may pass, and the figures of the limit that binds it. Truthy when allowed.
 
@@ -72,14 +68,32 @@ class Decision:
     `limit=100, remaining=70, retry_after=0.0`; after 100: the next has `allowed=False, remaining=0` and
     `retry_after` the seconds until it would pass, exact to the microsecond.
 
-    Everything but `allowed` is worked out when it is asked for. Decisions come from a limiter; `of` makes one by hand.
+    Everything but `allowed` is worked out when it is asked for. Programs make decisions by setting the first six
+    attributes; `of` makes one by hand.
     """
 
-    __slots__ = ("_basis", "_binding", "_state", "allowed")
+    __slots__ = (
+        "_binding",
+        "_outcomes",
+        "_state",
+        "allowed",
+        "at_us",
+        "block",
+        "costs",
+        "reading",
+        "subjects",
+        "verdict",
+    )
 
     allowed: bool
-    _basis: Basis | Late
-    _binding: tuple[Check | None, Outcome] | None  # None: nobody has asked for it yet
+    reading: Reading
+    at_us: int  # when it was made: the store's time, in microseconds since the epoch
+    subjects: tuple[str, ...]  # of the plan's limits; empty where nobody needs them
+    costs: tuple[int, ...]  # what the request costs each limit
+    verdict: Any  # what the program answered: see `Reading.read`
+    block: Block  # of a client: there only on its way from the store to the limiter
+    _outcomes: tuple[Outcome, ...]
+    _binding: int
     _state: State
 
     @classmethod
@@ -87,104 +101,102 @@ class Decision:
         cls,
         allowed: bool,
         now_us: int,
-        checks: tuple[Check, ...] = (),
+        plan: Plan | None = None,
         outcomes: tuple[Outcome, ...] = (),
-        cost: int = 1,
+        *,
+        costs: tuple[int, ...] | None = None,
+        subjects: tuple[str, ...] = (),
         reason: Reason | None = None,
         states: States | None = None,
-        subjects: str | tuple[Check, ...] = "",
     ) -> Self:
-        """A decision. It is no `__init__`, because the fast paths set the same three attributes by themselves."""
+        """Make a decision of which the outcomes are known."""
         decision = cls()
         decision.allowed = allowed
-        decision._basis = Basis(now_us, checks, outcomes, cost, reason, states, subjects)
-        decision._binding = None
+        decision.reading = Reading(plan or _NO_PLAN, states, reason=reason)
+        decision.at_us = now_us
+        decision.subjects = subjects
+        decision.costs = decision.reading.plan.ones if costs is None else costs
+        decision.verdict = outcomes
         return decision
 
     @property
-    def basis(self) -> Basis:
-        """What the store was asked and answered."""
-        basis = self._basis
-        if not isinstance(basis, Basis):
-            now_us, checks, _, cost, _, states, subject, _ = basis
-            _, outcome = self._binding or self._bind()
-            basis = self._basis = Basis(now_us, checks, (outcome,), cost, None, states, subject)
-        return basis
+    def plan(self) -> Plan:
+        """The limits that applied."""
+        return self.reading.plan
 
-    def _bind(self) -> tuple[Check | None, Outcome]:
-        """Find the check of the binding limit, and what the store answered to it; without rules, there is none."""
-        basis = self._basis
-        if not isinstance(basis, Basis):
-            now_us, (check,), wait_us, _, state, _, _, figures = basis
-            remaining, reset_us = figures(state, now_us, check.quota)
-            self._binding = check, Outcome(wait_us, remaining, reset_us)
-        elif len(basis.checks) == 1:
-            self._binding = basis.checks[0], basis.outcomes[0]
-        elif basis.checks:
-            self._binding = min(_pairs(basis), key=restrictiveness)
-        else:
-            self._binding = None, _NOTHING
-        return self._binding
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """What the store answered to each limit of the plan, in order."""
+        try:
+            return self._outcomes
+        except AttributeError:
+            read = self.reading.read
+            outcomes = self._outcomes = self.verdict if read is None else read(self.verdict, self.at_us)
+            return outcomes
+
+    def _bind(self) -> int:
+        """Find the binding limit, by its place in the plan; there is at least one limit."""
+        try:
+            return self._binding
+        except AttributeError:
+            limits = self.reading.plan.limits
+            binding = 0
+            if len(limits) > 1:
+                pairs = list(zip(limits, self.outcomes, strict=True))
+                binding = min(range(len(pairs)), key=lambda at: restrictiveness(pairs[at]))
+            self._binding = binding
+            return binding
+
+    @property
+    def binding(self) -> tuple[Check | None, Outcome]:
+        """The binding limit and what the store answered to it; None and zeros when no limit applied."""
+        limits = self.reading.plan.limits
+        if not limits:
+            return None, _NOTHING
+        at = self._bind()
+        return limits[at], self.outcomes[at]
+
+    @property
+    def ranked(self) -> list[tuple[Check, Outcome]]:
+        """All limits, the most restrictive first, and what the store answered to them."""
+        pairs = list(zip(self.reading.plan.limits, self.outcomes, strict=True))
+        if len(pairs) > 1:
+            pairs.sort(key=restrictiveness)
+        return pairs
 
     @property
     def enforced(self) -> list[tuple[Check, Outcome]]:
-        """The checks that can refuse, the most restrictive first, and what the store answered to them."""
-        if len(self._basis[1]) == 1:  # nearly always
-            check, outcome = self._binding or self._bind()
-            return [(check, outcome)] if check is not None and check.enforced else []
-        return sorted((pair for pair in _pairs(self.basis) if pair[0].enforced), key=restrictiveness)
-
-    def usual(self) -> tuple[int, Check, int, int] | None:
-        """Of the usual decision, on one check, enforced, allowed and not in warning: when it was made, the check, what
-        remains and the reset, in microseconds. None for every other. It is all that most responses tell, in one step.
-        """
-        basis: Any = self._basis
-        if type(basis) is not tuple or not self.allowed:  # a Basis, or a refusal
-            return None
-        now_us, checks, _, _, state, states, subject, figures = basis
-        check = checks[0]
-        quota = check.quota
-        capacity = quota.capacity
-        remaining, reset_us = figures(state, now_us, quota)
-        if states is not None:
-            warns = states.warns(check.space, subject, capacity - remaining, capacity, now_us, reset_us)
-        else:
-            warns = (capacity - remaining) * 100 >= capacity * WARNING_PERCENT
-        self._state = "warning" if warns else "normal"
-        return None if warns else (now_us, check, remaining, reset_us)
-
-    @property
-    def at_us(self) -> int:
-        """When it was made: the store's time, in microseconds since the epoch."""
-        return self._basis[0]
+        """The limits that can refuse, the most restrictive first, and what the store answered to them."""
+        ranked = self.ranked
+        return [pair for pair in ranked if pair[0].enforced] if self.reading.plan.shadows else ranked
 
     @property
     def limit(self) -> int:
         """What `remaining` counts down from; 0 when no limit applied."""
-        check, _ = self._binding or self._bind()
+        check, _ = self.binding
         return 0 if check is None else check.quota.capacity
 
     @property
     def remaining(self) -> int:
         """How much still fits right now."""
-        return (self._binding or self._bind())[1].remaining
+        return self.binding[1].remaining
 
     @property
     def reset_after(self) -> float:
         """Seconds until the whole limit is available again."""
-        return (self._binding or self._bind())[1].reset_us / MICROSECONDS
+        return self.binding[1].reset_us / MICROSECONDS
 
     @property
     def reset_at(self) -> float:
         """The same as a Unix time, on the store's clock."""
-        return self.basis.now_us / MICROSECONDS + self.reset_after
+        return self.at_us / MICROSECONDS + self.reset_after
 
     @property
     def retry_after(self) -> float | None:
         """Seconds until the same request would pass, if nobody else came: 0 when allowed, None for never."""
         if self.allowed:
             return 0.0
-        wait_us = (self._binding or self._bind())[1].wait_us
+        wait_us = self.binding[1].wait_us
         return None if wait_us == NEVER else wait_us / MICROSECONDS
 
     @property
@@ -192,31 +204,29 @@ class Decision:
         """Seconds until this request's turn, of a leaky bucket; 0 for all others and for refusals."""
         if not self.allowed:
             return 0.0
-        basis = self.basis
-        delays = (_delay_us(check, outcome, basis.cost) for check, outcome in _pairs(basis))
+        delays = map(_delay_us, self.reading.plan.limits, self.outcomes, self.costs)
         return max(delays, default=0) / MICROSECONDS
 
     @property
     def hold(self) -> float:
         """Seconds to hold an allowed request back: its `delay`, as far as rules of action `throttle` cause it."""
-        for check in self._basis[1]:
-            if check.refusal.max_delay_us and self.allowed:
-                basis = self.basis
-                return max(_hold_us(one, outcome, basis.cost) for one, outcome in _pairs(basis)) / MICROSECONDS
-        return 0.0
+        plan = self.reading.plan
+        if not plan.holds or not self.allowed:
+            return 0.0
+        return max(map(_hold_us, plan.limits, self.outcomes, self.costs)) / MICROSECONDS
 
     @property
     def rule(self) -> str | None:
         """The id of the binding rule; None when no rule applied."""
-        check, _ = self._binding or self._bind()
-        return None if check is None else check.rule
+        limits = self.reading.plan.limits
+        return limits[self._bind()].rule if limits else None
 
     @property
     def status(self) -> int:
         """The HTTP status to answer with: 200, the refusing rule's own, or 503 when the store could not decide."""
         if self.allowed:
             return 200
-        return 503 if self.basis.reason == "fail_closed" else self._refusal.status
+        return 503 if self.reading.reason == "fail_closed" else self._refusal.status
 
     @property
     def message(self) -> str:
@@ -235,73 +245,75 @@ class Decision:
         The percentages are the limiter's. A limit that is in warning is remembered by the limiter when this is
         first asked for, and only then; the answer is that of this decision from then on.
         """
-        known: State | None = getattr(self, "_state", None)
-        if known is not None:
-            return known
-        basis = self._basis
-        if len(basis[1]) == 1:  # nearly always
-            check, outcome = self._binding or self._bind()
-            warning = check is not None and check.enforced and self._warns(check, outcome, 0)
-        else:
+        try:
+            return self._state
+        except AttributeError:
             warning = False
-            for place, (check, outcome) in enumerate(_pairs(self.basis)):  # all: every limit is to be remembered
-                if check.enforced and self._warns(check, outcome, place):
+            for at, (limit, outcome) in enumerate(zip(self.reading.plan.limits, self.outcomes, strict=True)):
+                if limit.enforced and self._warns(limit, outcome, at):  # no break: every limit is to be remembered
                     warning = True
-        self._state = "throttled" if not self.allowed else "warning" if warning else "normal"
-        return self._state
+            self._state = "throttled" if not self.allowed else "warning" if warning else "normal"
+            return self._state
 
     @property
     def reason(self) -> Reason:
         """Why: `over_limit`, `within_limit`, `shadow` (only a shadow rule would have refused), or a special case."""
-        basis = self._basis
-        if not isinstance(basis, Basis):  # one check, enforced
-            return "within_limit" if self.allowed else "over_limit"
-        if basis.reason is not None:
-            return basis.reason
+        reading = self.reading
+        if reading.reason is not None:
+            return reading.reason
         if not self.allowed:
             return "over_limit"
-        if not basis.checks:
-            return "no_rule"
-        for outcome in basis.outcomes:
-            if outcome[0] != 0:
-                return "shadow"
+        plan = reading.plan
+        if not plan.limits:
+            return plan.reason or "no_rule"
+        if plan.shadows:
+            for outcome in self.outcomes:
+                if outcome[0] != 0:
+                    return "shadow"
         return "within_limit"
+
+    def usual(self) -> tuple[int, Check, int, int] | None:
+        """Of the usual decision, on one check, enforced, allowed and not in warning: when it was made, the check, what
+        remains and the reset, in microseconds. None for every other. It is all that most responses tell, in one step.
+        """
+        reading = self.reading
+        plan = reading.plan
+        if len(plan.limits) != 1 or plan.shadows or reading.reason is not None or not self.allowed:
+            return None
+        if self.state != "normal":
+            return None
+        _, remaining, reset_us = self.outcomes[0]
+        return self.at_us, plan.limits[0], remaining, reset_us
 
     def cause(self) -> tuple[str | None, Reason]:
         """The rule that decided and the `reason`, for those who count: works out no figures where it can do without.
 
         The rule is the binding one; of reason `shadow`, the shadow that would have refused.
         """
-        basis = self._basis
-        if basis.__class__ is tuple:
-            return basis[1][0].rule, "within_limit" if self.allowed else "over_limit"
-        checks, reason = basis[1], self.reason
-        if len(checks) == 1:
-            return checks[0].rule, reason
+        reason = self.reason
         if reason == "shadow":  # the enforced come first, and none of them refuses
-            return next(status.rule for status in self.limits if not status.allowed), reason
+            return next(limit.rule for limit, outcome in self.ranked if outcome.wait_us), reason
         return self.rule, reason
 
     @property
     def limits(self) -> tuple[LimitStatus, ...]:
         """One status per applied rule, the most restrictive first."""
-        basis = self.basis
-        pairs = sorted(_pairs(basis), key=restrictiveness)
-        return tuple(_status(check, outcome, basis.cost) for check, outcome in pairs)
+        limits, outcomes, costs = self.reading.plan.limits, self.outcomes, self.costs
+        order = sorted(range(len(limits)), key=lambda at: restrictiveness((limits[at], outcomes[at])))
+        return tuple(_status(limits[at], outcomes[at], costs[at]) for at in order)
 
-    def _warns(self, check: Check, outcome: Outcome, place: int) -> bool:
-        now_us, states, subjects = self._basis[0], self._basis[5], self._basis[6]
-        limit = check.quota.capacity
-        used = limit - outcome.remaining
+    def _warns(self, limit: Check, outcome: Outcome, at: int) -> bool:
+        states = self.reading.states
+        capacity = limit.quota.capacity
+        used = capacity - outcome[1]
         if states is None:
-            return used * 100 >= limit * WARNING_PERCENT
-        subject = subjects if isinstance(subjects, str) else subjects[place].subject
-        return states.warns(check.space, subject, used, limit, now_us, outcome.reset_us)
+            return used * 100 >= capacity * WARNING_PERCENT
+        return states.warns(limit.space, self.subjects[at], used, capacity, self.at_us, outcome[2])
 
     @property
     def _refusal(self) -> Refusal:
-        check, _ = self._binding or self._bind()
-        return REFUSAL if self.allowed or check is None else check.refusal
+        limit, _ = self.binding
+        return REFUSAL if self.allowed or limit is None else limit.refusal
 
     def as_dict(self) -> dict[str, Any]:
         """The figures as plain data, ready for JSON."""
@@ -315,11 +327,17 @@ class Decision:
     def __bool__(self) -> bool:
         return self.allowed
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what was decided, without the limiter that decided it."""
+        plan = self.plan
+        told = (self.allowed, self.at_us, plan.limits, plan.reason, self.outcomes, self.costs, self.subjects)
+        return _restore, (*told, self.reading.reason, self.state)
+
     def __eq__(self, other: object) -> bool:
         return self.as_dict() == other.as_dict() if isinstance(other, Decision) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash((self.allowed, self.basis.now_us, self.basis.outcomes))
+        return hash((self.allowed, self.at_us, self.outcomes))
 
     def __repr__(self) -> str:
         figures = ", ".join(f"{name}={getattr(self, name)!r}" for name in _FIGURES)
@@ -339,41 +357,57 @@ _FIGURES = (
     "reason",
 )
 
+_NO_PLAN = Plan(())
+
+
+def _restore(
+    allowed: bool,
+    at_us: int,
+    limits: tuple[Check, ...],
+    unlimited: Reason | None,
+    outcomes: tuple[Outcome, ...],
+    costs: tuple[int, ...],
+    subjects: tuple[str, ...],
+    reason: Reason | None,
+    state: State,
+) -> Decision:
+    """Make the decision that was pickled."""
+    plan = Plan(limits, unlimited)
+    decision = Decision.of(allowed, at_us, plan, outcomes, costs=costs, subjects=subjects, reason=reason)
+    decision._state = state
+    return decision
+
 
 _NOTHING = Outcome(0, 0, 0)
 
 
-def _pairs(basis: Basis) -> Iterator[tuple[Check, Outcome]]:
-    return zip(basis.checks, basis.outcomes, strict=True)
-
-
-def _status(check: Check, outcome: Outcome, cost: int) -> LimitStatus:
+def _status(limit: Check, outcome: Outcome, cost: int) -> LimitStatus:
     wait_us, remaining, reset_us = outcome
     return LimitStatus(
-        rule=check.rule,
-        quota=check.quota,
-        enforced=check.enforced,
+        rule=limit.rule,
+        quota=limit.quota,
+        enforced=limit.enforced,
         allowed=wait_us == 0,
-        limit=check.quota.capacity,
+        limit=limit.quota.capacity,
         remaining=remaining,
         reset_after=reset_us / MICROSECONDS,
         retry_after=None if wait_us == NEVER else wait_us / MICROSECONDS,
-        delay=_delay_us(check, outcome, cost) / MICROSECONDS,
+        delay=_delay_us(limit, outcome, cost) / MICROSECONDS,
     )
 
 
-def _delay_us(check: Check, outcome: Outcome, cost: int) -> int:
+def _delay_us(limit: Check, outcome: Outcome, cost: int) -> int:
     """The time until a request's turn in a leaky bucket."""
-    quota = check.quota
+    quota = limit.quota
     if quota.algorithm != "leaky_bucket" or outcome.wait_us != 0:
         return 0
     # It is empty reset_us from now; this request's own share of that is the last to leave.
-    return max(0, outcome.reset_us - check.cost * cost * quota.window_us // quota.limit)
+    return max(0, outcome.reset_us - cost * quota.window_us // quota.limit)
 
 
-def _hold_us(check: Check, outcome: Outcome, cost: int) -> int:
+def _hold_us(limit: Check, outcome: Outcome, cost: int) -> int:
     """The same, as far as the rule wants requests to be held back for it."""
-    return _delay_us(check, outcome, cost) if check.refusal.max_delay_us and check.enforced else 0
+    return _delay_us(limit, outcome, cost) if limit.refusal.max_delay_us and limit.enforced else 0
 
 
 def turn_us(decision: Decision) -> int:
@@ -381,22 +415,52 @@ def turn_us(decision: Decision) -> int:
 
     Not for refusals that no waiting helps.
     """
-    basis = decision.basis
-    return max((_turn_us(*pair, basis.cost) for pair in _pairs(basis) if pair[0].enforced), default=0)
+    limits = zip(decision.plan.limits, decision.outcomes, decision.costs, strict=True)
+    return max((_turn_us(*one) for one in limits if one[0].enforced), default=0)
 
 
-def _turn_us(check: Check, outcome: Outcome, cost: int) -> int:
+def _turn_us(limit: Check, outcome: Outcome, cost: int) -> int:
     if outcome.wait_us == 0:
-        return _hold_us(check, outcome, cost)
+        return _hold_us(limit, outcome, cost)
     # Once a leaky bucket has room for it, its turn comes when all that is in the bucket now has left.
-    leaks = check.quota.algorithm == "leaky_bucket" and check.refusal.max_delay_us > 0
+    leaks = limit.quota.algorithm == "leaky_bucket" and limit.refusal.max_delay_us > 0
     return max(outcome.wait_us, outcome.reset_us) if leaks else outcome.wait_us
 
 
 def restrictiveness(pair: tuple[Check, Outcome]) -> tuple[bool, float, int, int]:
     """Sorts the enforced before the shadows, the longest wait first, then the least remaining."""
-    check, (wait_us, remaining, reset_us) = pair
-    return (not check.enforced, float("-inf") if wait_us == NEVER else -wait_us, remaining, -reset_us)
+    limit, (wait_us, remaining, reset_us) = pair
+    return (not limit.enforced, float("-inf") if wait_us == NEVER else -wait_us, remaining, -reset_us)
+
+
+def decide(
+    plan: Plan,
+    outcomes: tuple[Outcome, ...],
+    now_us: int,
+    *,
+    costs: tuple[int, ...] | None = None,
+    subjects: tuple[str, ...] = (),
+    reason: Reason | None = None,
+    states: States | None = None,
+) -> Decision:
+    """Make the decision on a request whose limits had these outcomes: allowed unless an enforced one must wait."""
+    allowed = True
+    for limit, outcome in zip(plan.limits, outcomes, strict=True):
+        if outcome[0] and limit.enforced:
+            allowed = False
+    return Decision.of(allowed, now_us, plan, outcomes, costs=costs, subjects=subjects, reason=reason, states=states)
+
+
+def single(reading: Reading, outcome: Outcome, now_us: int, cost: int, subject: str) -> Decision:
+    """Make the decision on a request with one limit, which is enforced."""
+    decision = Decision()
+    decision.allowed = outcome[0] == 0
+    decision.reading = reading
+    decision.at_us = now_us
+    decision.subjects = (subject,)
+    decision.costs = (cost,)
+    decision.verdict = (outcome,)
+    return decision
 
 
 def combine(
@@ -406,72 +470,60 @@ def combine(
     *,
     cost: int = 1,
     reason: Reason | None = None,
-    states: States | None = None,
-    subjects: str | tuple[Check, ...] = "",
 ) -> Decision:
-    """The decision on a request whose checks had these outcomes: allowed unless an enforced one must wait."""
-    allowed = True
-    for check, outcome in zip(checks, outcomes, strict=True):
-        if outcome.wait_us and check.enforced:
-            allowed = False
-    return Decision.of(allowed, now_us, checks, outcomes, cost, reason, states, subjects)
+    """Make the same decision where there is no plan yet: of checks at the cost of a request of cost 1."""
+    plan = Plan(checks)
+    return decide(plan, outcomes, now_us, costs=plan.costs(cost), reason=reason)
 
 
-def single(
-    checks: tuple[Check], outcome: Outcome, now_us: int, cost: int, states: States | None, subject: str
-) -> Decision:
-    """The same for a request with one check, which is enforced."""
-    decision = Decision()
-    decision.allowed = outcome[0] == 0
-    decision._basis = (now_us, checks, outcome[0], cost, outcome, states, subject, told)
-    decision._binding = None
-    return decision
-
-
-def told(outcome: Outcome, _now_us: int, _quota: Quota) -> tuple[int, int]:
-    """The figures, when the store worked them out."""
-    return outcome.remaining, outcome.reset_us
-
-
-def blocked(check: Check, block: Block, now_us: int) -> Decision:
-    """The decision on a request of a client that is blocked: `check` is that of the rule which it ran into."""
-    return Decision.of(False, now_us, (check,), (Outcome(block.left_us, 0, block.left_us),), reason="penalty")
+def blocked(limit: Check, block: Block, now_us: int) -> Decision:
+    """Make the decision on a request of a client that is blocked: `limit` is that of the rule which it ran into."""
+    outcome = Outcome(block.left_us, 0, block.left_us)
+    return Decision.of(False, now_us, Plan((limit,)), (outcome,), reason="penalty", subjects=("",))
 
 
 def turned_away(decision: Decision) -> Decision:
-    """The refusal of a request that was to be held back, when there is no place for it to wait."""
-    now_us, checks, outcomes, cost, *_ = decision.basis
+    """Make the refusal of a request that was to be held back, when there is no place for it to wait."""
+    plan, costs = decision.plan, decision.costs
     waiting = tuple(
-        outcome._replace(wait_us=_hold_us(check, outcome, cost) or outcome.wait_us)
-        for check, outcome in zip(checks, outcomes, strict=True)
+        outcome._replace(wait_us=_hold_us(limit, outcome, cost) or outcome.wait_us)
+        for limit, outcome, cost in zip(plan.limits, decision.outcomes, costs, strict=True)
     )
-    return combine(checks, waiting, now_us, cost=cost)
+    return decide(plan, waiting, decision.at_us, costs=costs)
 
 
 def uncharged(decision: Decision) -> Decision:
-    """An allowed decision as it is to be told once its charge was given back.
+    """Make the decision that is told once the charge of an allowed one was given back.
 
     What remains is exact; the reset may be that of the charge, which is late rather than early.
     """
     if decision.reason not in ("within_limit", "shadow"):
         return decision  # it charged nothing
-    basis = decision.basis
-    return Decision.of(True, *basis._replace(outcomes=tuple(_before(*pair, basis.cost) for pair in _pairs(basis))))
+    before = tuple(map(_before, decision.plan.limits, decision.outcomes, decision.costs))
+    return Decision.of(
+        True,
+        decision.at_us,
+        decision.plan,
+        before,
+        costs=decision.costs,
+        subjects=decision.subjects,
+        states=decision.reading.states,
+    )
 
 
-def _before(check: Check, outcome: Outcome, cost: int) -> Outcome:
+def _before(limit: Check, outcome: Outcome, cost: int) -> Outcome:
     if outcome.wait_us != 0:  # a shadow that did not fit was not charged
         return outcome
-    capacity = check.quota.capacity
-    remaining = min(capacity, outcome.remaining + check.cost * cost)
+    capacity = limit.quota.capacity
+    remaining = min(capacity, outcome.remaining + cost)
     return Outcome(0, remaining, 0 if remaining == capacity else outcome.reset_us)
 
 
-def delayed(checks: tuple[Check, ...], outcomes: tuple[Outcome, ...], block: Block) -> tuple[Outcome, ...]:
+def delayed(limits: tuple[Check, ...], outcomes: tuple[Outcome, ...], block: Block) -> tuple[Outcome, ...]:
     """The outcomes of a refusal that began a block: the rule that began it has the client wait until its end."""
     return tuple(
         outcome._replace(wait_us=max(outcome.wait_us, block.left_us))
-        if check.rule == block.rule and outcome.wait_us > 0
+        if limit.rule == block.rule and outcome.wait_us > 0
         else outcome
-        for check, outcome in zip(checks, outcomes, strict=True)
+        for limit, outcome in zip(limits, outcomes, strict=True)
     )

@@ -167,7 +167,7 @@ class AsyncLimiter:
         if self._due is not None:
             await self._attend(self._due)
         try:
-            decision = way(planned[1].subject(facts), cost)
+            decision = way(planned[1].subjects(facts)[0], cost)
             return decision if isinstance(decision, Decision) else await decision
         except StoreError as error:
             return engine.conclude([engine.ask_planned(facts, planned, cost)], error)[0]
@@ -196,7 +196,7 @@ class AsyncLimiter:
         asked = None
         try:
             if way is not None:
-                return way(planned[1].subject(facts), cost)
+                return way(planned[1].subjects(facts)[0], cost)
             asked = engine.ask_planned(facts, planned, cost)
             decision = engine.conclude([asked], self._memory.check([asked.group]) if asked.sent else [])[0]
         except StoreError as error:

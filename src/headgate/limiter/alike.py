@@ -13,7 +13,7 @@ from headgate.core.quota import MAX_INT
 from headgate.errors import StoreError
 from headgate.limiter.asked import Asked
 from headgate.limiter.engine import WAYS, Engine
-from headgate.rules.plan import Plan
+from headgate.rules.plan import RulePlan as Plan
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import AsyncAlikeStore, AsyncStore
@@ -108,7 +108,7 @@ class AlikeChecks:
             try:
                 answers = await likeness.ask(some)
             except StoreError as error:
-                figures = (0, 0, 0) * len(likeness.plan.templates) * len(some)
+                figures = (0, 0, 0) * len(likeness.plan.limits) * len(some)
                 answers = Answers(0, figures, dict.fromkeys(range(len(some)), error))
             concluded.append(conclude(self._engine, likeness, some, answers))
         return concluded
@@ -117,9 +117,9 @@ class AlikeChecks:
 def conclude(engine: Engine, likeness: Likeness, subjects: Sequence[str], answers: Answers) -> Concluded:
     """What the store's answers mean."""
     plan, figures = likeness.plan, answers.figures
-    count = len(plan.templates)
+    count = len(plan.limits)
     places = set(answers.faults)
-    for at, (template, check, own) in enumerate(zip(plan.templates, *likeness.pattern, strict=True)):
+    for at, (template, check, own) in enumerate(zip(plan.limits, *likeness.pattern, strict=True)):
         places.update(_unusual(engine, template, figures[3 * at :: 3 * count], figures[3 * at + 1 :: 3 * count]))
         if template.enforced:
             whose = subjects if own else [check.subject] * len(subjects)
@@ -132,8 +132,8 @@ def conclude(engine: Engine, likeness: Likeness, subjects: Sequence[str], answer
         outcomes = tuple(Outcome(*told_of[at : at + 3]) for at in range(0, 3 * count, 3))
         told = fault if fault is not None else [Result(answers.now_us, outcomes)]
         unusual[place] = engine.conclude([asked], told)[0]
-    orders = repeat((0,), len(subjects)) if count == 1 else _orders(plan.templates, figures)
-    return Concluded(plan.templates, answers, len(subjects), unusual, list(orders))
+    orders = repeat((0,), len(subjects)) if count == 1 else _orders(plan.limits, figures)
+    return Concluded(plan.limits, answers, len(subjects), unusual, list(orders))
 
 
 def _unusual(engine: Engine, template: Check, waits: Sequence[int], remaining: Sequence[int]) -> Sequence[int]:

@@ -10,7 +10,7 @@ from headgate.core.check import Block, Group
 from headgate.core.quota import MAX_INT
 from headgate.errors import InvalidCheck
 from headgate.rules.directory import Unknown
-from headgate.rules.plan import Plan
+from headgate.rules.plan import RulePlan as Plan
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.users import User
 
@@ -72,5 +72,5 @@ def _text_of(name: str, value: Any) -> str:
 
 def fingerprint(facts: Mapping[str, str], cost: int, plan: Plan, penalties: bool) -> str:
     """Stands for a request's facts and cost, and for the rules that apply: an answer of others cannot be read."""
-    text = repr((cost, sorted(facts.items()), [template.space for template in plan.templates], penalties))
+    text = repr((cost, sorted(facts.items()), [template.space for template in plan.limits], penalties))
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -15,8 +15,7 @@ from headgate.limiter.engine import Engine
 from headgate.limiter.sharding import Sharding
 from headgate.rules.directory import UNKNOWN
 from headgate.rules.penalties import IDENTITIES
-from headgate.rules.plan import Applied, Plan, template_of
-from headgate.rules.rule import Rule
+from headgate.rules.plan import RulePlan as Plan
 
 
 class Ask(NamedTuple):
@@ -61,7 +60,7 @@ def ways(engine: Engine, asks: Sequence[Ask], known: Sequence[Known] | None, *, 
         if way is None and short:
             way = engine.way((snapshot, plan), cost)
         if way is not None:
-            found.append((way, plan.subject(facts), None))
+            found.append((way, plan.subjects(facts)[0], None))
         else:
             found.append((None, "", Asked(plan, Group(plan.checks(facts, cost)), cost)))
     return found
@@ -123,13 +122,6 @@ def ask_together(engine: Engine, parts: Sequence[Part], known: Sequence[Known] |
         tuple(order[check.space, check.subject] for check in one.group.checks) if one.sent else () for one in asked
     ]
     return Together(asked, Group(tuple(checks.values()), penalty=penalty), places)
-
-
-def plan_of(rule: Rule) -> Plan:
-    """The plan of requests to which this rule applies, and no other."""
-    template = template_of(rule)
-    fact = rule.facts[0] if len(rule.facts) == 1 else None
-    return Plan.of((Applied(rule, template, rule.failure_mode, fact, {}),))
 
 
 def decide_here(engine: Engine, memory: Sharding, asks: Sequence[Ask], found: Sequence[Way]) -> list[Decision]:

@@ -13,13 +13,13 @@ from headgate.core.check import (
     Client,
     Group,
     Idempotency,
-    OutcomeOf,
     Penalty,
     Result,
     SharedResult,
 )
 from headgate.core.clock import Clock, SystemClock
-from headgate.core.decision import Decision, blocked, combine, delayed, single
+from headgate.core.decision import Decision, blocked, decide, delayed
+from headgate.core.plan import Plan as LimitPlan
 from headgate.core.quota import MAX_INT
 from headgate.errors import IdempotencyConflict, InvalidCheck, InvalidRule, StoreError
 from headgate.limiter.asked import Asked, Known, Planned, Request, Subject, facts_of, fingerprint
@@ -30,7 +30,7 @@ from headgate.limiter.states import Warnings
 from headgate.rules.directory import UNKNOWN
 from headgate.rules.holder import Holder, Source
 from headgate.rules.penalties import client_of, clients_of
-from headgate.rules.plan import Plan
+from headgate.rules.plan import RulePlan as Plan
 from headgate.rules.rule import FailureMode, Rule
 from headgate.rules.snapshot import Snapshot
 
@@ -157,16 +157,17 @@ class Engine:
     def way(self, planned: Planned, cost: int) -> Any | None:
         """The store's short way for a request to which one plain rule applies; None when it has to go the long way."""
         snapshot, plan = planned
-        if plan.only is None or self.failing or snapshot.terms is not None:
+        if len(plan.limits) != 1 or plan.shadows or plan.ones[0] != 1 or self.failing or snapshot.terms is not None:
             return None
+        only = plan.applied[0]
         if cost.__class__ is not int or not 0 <= cost <= MAX_INT:
             return None
         way = self._ways.get(plan)
         if way is None:
-            make = self.maker(plan.only.rule)
+            make = self.maker(only.rule)
             if make is None:
                 return None
-            way = self.attended(plan.only.failure_mode, make(plan.only.template, self.states))
+            way = self.attended(only.failure_mode, make(only.template, self.states))
             if len(self._ways) >= WAYS:
                 self._ways = {}
             self._ways[plan] = way
@@ -202,7 +203,7 @@ class Engine:
                 return None
             if self.spreads and one.rule.id in self.snapshot.spread:
                 return None
-            checks.append(one.template._replace(subject="" if by_it else one.subject(facts), cost=total))
+            checks.append(one.template._replace(subject="" if by_it else one.subject()(facts), cost=total))
             own.append(by_it)
         return Pattern(tuple(checks), tuple(own)) if checks else None
 
@@ -325,13 +326,12 @@ class Engine:
                 conflict = conflict or result
             elif result.block is not None:
                 decisions.append(self._penalised(request, result, result.block))
-            elif plan.only is not None and result.outcomes[0].__class__ is not OutcomeOf:  # which is more than figures
-                now_us, (outcome,), _ = result
-                subject, (template,) = group.checks[0].subject, _applied(plan, result)
-                decisions.append(single((template,), outcome, now_us, cost, self.states, subject))
             else:
-                outcomes, states, checks, templates = result.outcomes, self.states, group.checks, _applied(plan, result)
-                decisions.append(combine(templates, outcomes, result.now_us, cost=cost, states=states, subjects=checks))
+                subjects = tuple([check.subject for check in group.checks])
+                applied, costs = _applied(plan, result), plan.costs(cost)
+                decisions.append(
+                    decide(applied, result.outcomes, result.now_us, costs=costs, subjects=subjects, states=self.states)
+                )
         if conflict is not None:
             raise conflict
         return decisions
@@ -347,7 +347,7 @@ class Engine:
         """The decision on a request that the store was not asked about."""
         if asked.block is not None:
             return self._blocked(asked.plan, asked.block, asked.at_us)
-        return Decision.of(True, self.clock.now_us(), reason=asked.plan.reason)
+        return Decision.of(True, self.clock.now_us(), asked.plan)
 
     def _penalised(self, asked: Asked, result: Result, block: Block) -> Decision:
         """The decision on a request whose client is blocked, or whose refusal began that."""
@@ -357,26 +357,26 @@ class Engine:
             self._blocks.put(group.penalty.client, block, at_us)
         if not result.outcomes:
             return self._blocked(plan, block, result.now_us)
-        outcomes = delayed(plan.templates, result.outcomes, block)
-        return combine(
-            plan.templates,
+        outcomes = delayed(plan.limits, result.outcomes, block)
+        return decide(
+            plan,
             outcomes,
             result.now_us,
-            cost=cost,
+            costs=plan.costs(cost),
             reason="penalty",
             states=self.states,
-            subjects=group.checks,
+            subjects=tuple([check.subject for check in group.checks]),
         )
 
     def _blocked(self, plan: Plan, block: Block, now_us: int) -> Decision:
         """The decision on a request whose client is blocked. If the rule has gone, one that applies stands for it."""
-        found = [template for template in plan.templates if template.rule == block.rule]
+        found = [template for template in plan.limits if template.rule == block.rule]
         template = found[0] if found else self.snapshot.template(block.rule)
         if template is None:
-            template = next((template for template in plan.templates if template.enforced), plan.templates[0])
+            template = next((template for template in plan.limits if template.enforced), plan.limits[0])
         return blocked(template, block, now_us)
 
 
-def _applied(plan: Plan, result: Result) -> tuple[Check, ...]:
-    """The checks without subjects; of limits that several regions share, as this one was asked."""
-    return result.applied_to(plan.templates) if isinstance(result, SharedResult) else plan.templates
+def _applied(plan: Plan, result: Result) -> LimitPlan:
+    """The plan; of limits that several regions share, as this one was asked."""
+    return LimitPlan(result.applied_to(plan.limits)) if isinstance(result, SharedResult) else plan

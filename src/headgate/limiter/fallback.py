@@ -6,7 +6,8 @@ from typing import Final
 
 from headgate.core.check import Check, Group, Outcome, Result
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision, Reason, combine
+from headgate.core.decision import Decision, Reason, decide
+from headgate.core.plan import Plan
 from headgate.errors import StoreError, StoreFull, StoreTimeout
 from headgate.limiter.asked import Asked
 from headgate.limiter.outage import Outage
@@ -42,8 +43,8 @@ class Fallback:
         """The decision when the store could not make one: the strictest of what the rules say."""
         self.outage.failed(error)
         plan = asked.plan
-        modes = [one.failure_mode or self.mode for one in plan.applied]
-        for mode, template in zip(modes, plan.templates, strict=True):
+        modes = [mode or self.mode for mode in plan.failure_modes]
+        for mode, template in zip(modes, plan.limits, strict=True):
             if mode == "closed" and template.enforced:
                 return self._refused(template, "fail_closed")
         here = [place for place, mode in enumerate(modes) if mode == "local"]
@@ -59,10 +60,10 @@ class Fallback:
 
     def _locally(self, asked: Asked, here: list[int]) -> Decision | None:
         """The decision by this node's share of the limits at these places; None when there are none."""
-        plan, group, cost, *_ = asked
+        plan, group, *_ = asked
         checks, parts, templates = [], [], []
         for place in here:
-            check, template = group.checks[place], plan.templates[place]
+            check, template = group.checks[place], plan.limits[place]
             part = self.shares.of(check.quota)
             if part is not None:
                 checks.append(check)
@@ -75,7 +76,9 @@ class Fallback:
         (result,) = self.local.check([Group(tuple(parts), group.peek)])
         assert isinstance(result, Result)
         outcomes = hopeful(checks, result.outcomes, RETRY_US)
-        decision = combine(tuple(templates), outcomes, result.now_us, cost=cost, reason="local_fallback")
+        costs, subjects = tuple(check.cost for check in parts), tuple(check.subject for check in parts)
+        here_plan = Plan(tuple(templates))
+        decision = decide(here_plan, outcomes, result.now_us, costs=costs, subjects=subjects, reason="local_fallback")
         if decision.allowed and self.shares.merges and not group.peek:
             self.shares.spent(checks, parts, outcomes)
         return decision
@@ -83,4 +86,4 @@ class Fallback:
     def _refused(self, template: Check, reason: Reason) -> Decision:
         """The refusal of a request of which nobody knows when it may pass."""
         outcome = Outcome(RETRY_US, 0, RETRY_US)
-        return Decision.of(False, self._clock.now_us(), (template,), (outcome,), reason=reason)
+        return Decision.of(False, self._clock.now_us(), Plan((template,)), (outcome,), subjects=("",), reason=reason)

@@ -14,8 +14,9 @@ from typing import Any, Final, cast
 
 from headgate.core.check import Charge, Check, Group, Result
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision, States, single
+from headgate.core.decision import Decision, Reading, States, single
 from headgate.core.fork import renew_in_children
+from headgate.core.plan import Plan
 from headgate.errors import StoreError
 from headgate.limiter.steps import run, run_async
 from headgate.rules.holder import Holder
@@ -96,11 +97,11 @@ class Leasing(_Leasing):
 
     def single(self, template: Check, states: States | None) -> Callable[[str, int], Decision]:
         """The short way for a leased rule: see `SingleStore.single`."""
-        templates = (template,)
+        reading = Reading(Plan((template,)), states)
 
         def slow(subject: str, cost: int) -> Decision:
             answers, _ = self.check((Group((template._replace(subject=subject, cost=cost),)),))
-            return _decision(templates, answers[0], cost, states, subject)
+            return _decision(reading, answers[0], cost, subject)
 
         if not isinstance(self._store, SingleStore):
             return self._leases.single(template, states, slow, None)
@@ -201,11 +202,11 @@ class AsyncLeasing(_Leasing):
 
     def single(self, template: Check, states: States | None) -> Callable[[str, int], Any]:
         """The short way for a leased rule: a decision, or something to await for one."""
-        templates = (template,)
+        reading = Reading(Plan((template,)), states)
 
         async def slow(subject: str, cost: int) -> Decision:
             answers, _ = await self.check((Group((template._replace(subject=subject, cost=cost),)),))
-            return _decision(templates, answers[0], cost, states, subject)
+            return _decision(reading, answers[0], cost, subject)
 
         if not isinstance(self._store, AsyncSingleStore):
             return self._leases.single(template, states, slow, None)
@@ -274,11 +275,11 @@ class AsyncLeasing(_Leasing):
             self._leases.gave_back(charges)
 
 
-def _decision(templates: tuple[Check], answer: object, cost: int, states: States | None, subject: str) -> Decision:
+def _decision(reading: Reading, answer: object, cost: int, subject: str) -> Decision:
     if isinstance(answer, StoreError):
         raise answer
     now_us, (outcome,), _ = cast("Result", answer)
-    return single(templates, outcome, now_us, cost, states, subject)
+    return single(reading, outcome, now_us, cost, subject)
 
 
 def _not_given_back(error: StoreError) -> None:

@@ -165,18 +165,17 @@ class Due:
 
 def record_of(decision: Decision) -> Record | None:
     """What a decision has charged; None when it is nothing."""
-    now_us, templates, outcomes, cost, _, _, asked = decision.basis
-    if not decision.allowed or not templates or decision.reason not in ("within_limit", "shadow"):
+    limits = decision.plan.limits
+    if not decision.allowed or not limits or decision.reason not in ("within_limit", "shadow"):
         return None
-    subjects = [asked] if isinstance(asked, str) else [check.subject for check in asked]
     reserved = []
-    for template, subject, outcome in zip(templates, subjects, outcomes, strict=True):
+    for limit, subject, cost, outcome in zip(limits, decision.subjects, decision.costs, decision.outcomes, strict=True):
         if outcome.wait_us == 0:  # a shadow that did not fit was not charged
-            check = template._replace(subject=subject, cost=template.cost * cost)
-            at_us = outcome.at_us if isinstance(outcome, OutcomeAt) else now_us
+            check = limit._replace(subject=subject, cost=cost)
+            at_us = outcome.at_us if isinstance(outcome, OutcomeAt) else decision.at_us
             parts = outcome.charges if isinstance(outcome, OutcomeOf) else ()
-            reserved.append(Reserved(Charge(check, at_us, outcome.reset_us), template.cost, parts))
-    return Record(cost, tuple(reserved))
+            reserved.append(Reserved(Charge(check, at_us, outcome.reset_us), limit.cost, parts))
+    return Record(decision.costs[0] // limits[0].cost, tuple(reserved))
 
 
 def correction(decision: Decision, cost: int) -> Adjustments:

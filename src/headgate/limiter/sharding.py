@@ -8,8 +8,9 @@ from secrets import randbits
 from typing import Any, cast
 
 from headgate.core.check import Answer, Charge, Check, Client, Group, Result
-from headgate.core.decision import Decision, States
+from headgate.core.decision import Decision, Reading, States, single
 from headgate.core.fork import renew_in_children
+from headgate.core.plan import Plan
 from headgate.core.shards import Search, checks_of
 from headgate.errors import StoreUnavailable
 from headgate.limiter.steps import run, run_async
@@ -100,12 +101,13 @@ def _single(
     if count == 1:
         return store.single(template, states)
     ways = [store.single(part) for part in checks_of(template, count)]
+    reading = Reading(Plan((template,)), states)
 
     def check(subject: str, cost: int) -> Decision:
         asked = template._replace(subject=subject, cost=cost)
         if cost != 1:
             (answer,) = _check(store, home, (Group((asked,)),))
-            return _decision(template, cast("Result", answer), cost, states, subject)
+            return _decision(reading, cast("Result", answer), cost, subject)
         search, away = Search(asked, count, home_of(subject, home.start)), None
         while True:
             try:
@@ -114,7 +116,7 @@ def _single(
                 away = _tried(search, error)
                 continue
             if decision.allowed or _is_last(search, decision, away):
-                return _concluded(template, search, decision, states)
+                return _concluded(reading, search, decision)
 
     return check
 
@@ -173,12 +175,13 @@ def _single_async(
     if count == 1:
         return store.single(template, states)
     ways = [store.single(part) for part in checks_of(template, count)]
+    reading = Reading(Plan((template,)), states)
 
     async def check(subject: str, cost: int) -> Decision:
         asked = template._replace(subject=subject, cost=cost)
         if cost != 1:
             (answer,) = await _check_async(store, home, (Group((asked,)),))
-            return _decision(template, cast("Result", answer), cost, states, subject)
+            return _decision(reading, cast("Result", answer), cost, subject)
         search, away = Search(asked, count, home_of(subject, home.start)), None
         while True:
             try:
@@ -187,7 +190,7 @@ def _single_async(
                 away = _tried(search, error)
                 continue
             if decision.allowed or _is_last(search, decision, away):
-                return _concluded(template, search, decision, states)
+                return _concluded(reading, search, decision)
 
     return check
 
@@ -201,8 +204,7 @@ def _tried(search: Search, error: StoreUnavailable) -> StoreUnavailable:
 
 def _is_last(search: Search, decision: Decision, away: StoreUnavailable | None) -> bool:
     """Whether a shard's refusal is final. Raises the error of one that could not be asked: it may have had room."""
-    now_us, _, outcomes, *_ = decision.basis
-    search.told(outcomes, now_us)
+    search.told(decision.outcomes, decision.at_us)
     if search.advance():
         return False
     if away is not None:
@@ -210,17 +212,14 @@ def _is_last(search: Search, decision: Decision, away: StoreUnavailable | None) 
     return True
 
 
-def _concluded(template: Check, search: Search, decision: Decision, states: States | None) -> Decision:
+def _concluded(reading: Reading, search: Search, decision: Decision) -> Decision:
     """A shard's decision as one on the whole."""
-    now_us, _, outcomes, cost, *_ = decision.basis
     if decision.allowed:
-        search.told(outcomes, now_us)
-    whole = (search.outcome(charged=decision.allowed),)
-    subject = search.check.subject
-    return Decision.of(decision.allowed, now_us, (template,), whole, cost, states=states, subjects=subject)
+        search.told(decision.outcomes, decision.at_us)
+    whole = search.outcome(charged=decision.allowed)
+    return single(reading, whole, decision.at_us, decision.costs[0], search.check.subject)
 
 
-def _decision(template: Check, result: Result, cost: int, states: States | None, subject: str) -> Decision:
-    now_us, outcomes, _ = result
-    allowed = outcomes[0].wait_us == 0
-    return Decision.of(allowed, now_us, (template,), outcomes, cost, states=states, subjects=subject)
+def _decision(reading: Reading, result: Result, cost: int, subject: str) -> Decision:
+    now_us, (outcome,), _ = result
+    return single(reading, outcome, now_us, cost, subject)

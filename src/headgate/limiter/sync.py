@@ -160,7 +160,7 @@ class Limiter:
         if self._due is not None:
             self._attend(self._due)
         try:
-            return way(planned[1].subject(facts), cost)
+            return way(planned[1].subjects(facts)[0], cost)
         except StoreError as error:
             return engine.conclude([engine.ask_planned(facts, planned, cost)], error)[0]
 

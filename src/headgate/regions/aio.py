@@ -11,7 +11,8 @@ from typing import Any, TypeVar, cast
 
 from headgate.core.check import Answer, Charge, Check, Client, Group, Result, answered
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision, States, single
+from headgate.core.decision import Decision, Reading, States, single
+from headgate.core.plan import Plan
 from headgate.core.reservation import Claim, Expired
 from headgate.errors import StoreError
 from headgate.limiter.spreading import RegionStatus
@@ -148,11 +149,12 @@ class AsyncRegionalStore:
     ) -> AsyncSingle:
         if isinstance(store, AsyncSingleStore):
             return store.single(template, states, told)
+        reading = Reading(Plan((told or template,)), states)
 
         async def check(subject: str, cost: int) -> Decision:
             (result,) = await store.check((Group((template._replace(subject=subject, cost=cost),)),))
             now_us, (outcome,), _ = cast("Result", result)
-            return single((told or template,), outcome, now_us, cost, states, subject)
+            return single(reading, outcome, now_us, cost, subject)
 
         return check
 

@@ -9,8 +9,9 @@ from typing import Any, TypeVar, cast
 
 from headgate.core.check import Answer, Charge, Check, Client, Group, Result, answered
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision, States, single
+from headgate.core.decision import Decision, Reading, States, single
 from headgate.core.fork import renew_in_children
+from headgate.core.plan import Plan
 from headgate.core.reservation import Claim, Expired
 from headgate.errors import StoreError
 from headgate.limiter.spreading import RegionStatus
@@ -144,11 +145,12 @@ class RegionalStore:
     def _single_of(self, store: Store, template: Check, states: States | None, told: Check | None = None) -> Single:
         if isinstance(store, SingleStore):
             return store.single(template, states, told)
+        reading = Reading(Plan((told or template,)), states)
 
         def check(subject: str, cost: int) -> Decision:
             (result,) = store.check((Group((template._replace(subject=subject, cost=cost),)),))
             now_us, (outcome,), _ = cast("Result", result)
-            return single((told or template,), outcome, now_us, cost, states, subject)
+            return single(reading, outcome, now_us, cost, subject)
 
         return check
 

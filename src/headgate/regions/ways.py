@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from headgate.core.check import Check
-from headgate.core.decision import Decision, States, single
+from headgate.core.decision import Decision, Reading, States, single
+from headgate.core.plan import Plan
 from headgate.regions.router import Router
 from headgate.rules.rule import Spread
 
@@ -74,4 +75,4 @@ def synced(router: Router, template: Check, ways: Ways, listen: Callable[[Way, s
 def refusal(router: Router, mode: Spread, template: Check, states: States | None, subject: str, cost: int) -> Decision:
     """The decision when nothing may pass here."""
     outcome = router.nothing(mode, template._replace(cost=cost))
-    return single((template,), outcome, router.store_us(), cost, states, subject)
+    return single(Reading(Plan((template,)), states), outcome, router.store_us(), cost, subject)

@@ -1,16 +1,15 @@
-"""Plan: the rules that apply to requests of one shape, made ready to ask a store."""
+"""Plans made from rules: which rules apply to requests of one shape, and how each finds its subject."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from headgate.core.check import Check, Refusal
-from headgate.core.decision import Reason
 from headgate.core.key import joined
-from headgate.core.quota import MAX_INT, MICROSECONDS, Quota
-from headgate.errors import InvalidCheck
+from headgate.core.plan import Plan, Reason
+from headgate.core.quota import MICROSECONDS, Quota
 from headgate.rules.path import normal_path
 from headgate.rules.rule import FailureMode, Rule
 
@@ -28,70 +27,91 @@ class Applied(NamedTuple):
     fact: str | None  # the fact that is the subject; None when it is not as simple as that
     fixed: Mapping[str, str]  # facts whose part in the subject is the same in all requests of the shape
 
-    def subject(self, facts: Facts) -> str:
-        """Whose state the rule looks at, for a request with these facts."""
-        if self.fact is not None:
-            return facts[self.fact]
+    def subject(self) -> Callable[[Facts], str]:
+        """Return the function that finds the subject among a request's facts."""
         names = self.rule.facts
+        if self.fact is not None:
+            return itemgetter(self.fact)
         if not names:
-            return NOBODY
-        if len(names) == 1:
-            return self._part(names[0], facts)
-        return joined(tuple([self._part(name, facts) for name in names]))
+            return lambda _: NOBODY
+        parts = [self._part(name) for name in names]
+        if len(parts) == 1:
+            return parts[0]
+        if len(parts) == 2:
+            first, second = parts
+            return lambda facts: joined((first(facts), second(facts)))
+        return lambda facts: joined(tuple([part(facts) for part in parts]))
 
-    def _part(self, name: str, facts: Facts) -> str:
+    def _part(self, name: str) -> Callable[[Facts], str]:
         if name in self.fixed:
-            return self.fixed[name]
+            text = self.fixed[name]
+            return lambda _: text
         if name == "endpoint":
-            return normal_path(facts[name])
-        return facts[name].upper() if name == "method" else facts[name]
+            return lambda facts: normal_path(facts["endpoint"])
+        if name == "method":
+            return lambda facts: facts["method"].upper()
+        return itemgetter(name)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Plan:
-    """Which rules apply. Without any, `reason` says why, and the store is not asked."""
+class RulePlan(Plan):
+    """A plan of rules. `subjects` finds whose state each limit looks at, in a request with these facts."""
 
-    applied: tuple[Applied, ...]
-    templates: tuple[Check, ...]  # of the applied, in order: what a decision is read with
-    reason: Reason | None = None
-    enforced: bool = False  # whether any of them can refuse
-    only: Applied | None = None  # the one that applies, if it is enforced and charges what the request costs
+    __slots__ = ("applied", "failure_modes", "subjects")
 
-    @classmethod
-    def of(cls, applied: tuple[Applied, ...]) -> Plan:
-        if not applied:
-            return NO_RULE
-        templates = tuple(one.template for one in applied)
-        plain = len(templates) == 1 and templates[0].enforced and templates[0].cost == 1
-        enforced = any(template.enforced for template in templates)
-        return cls(applied, templates, enforced=enforced, only=applied[0] if plain else None)
+    def __init__(self, applied: tuple[Applied, ...], reason: Reason | None = None) -> None:
+        super().__init__(tuple(one.template for one in applied), reason)
+        self.applied = applied
+        self.failure_modes = tuple(one.failure_mode for one in applied)  # None leaves it to the limiter
+        self.subjects: Callable[[Facts], tuple[str, ...]] = _subjects(applied)
 
     @property
     def rules(self) -> tuple[Rule, ...]:
         """The rules that apply, in order."""
         return tuple(one.rule for one in self.applied)
 
-    def subject(self, facts: Facts) -> str:
-        """The subject of a request to which one rule applies."""
-        only = self.applied[0]
-        return only.subject(facts) if only.fact is None else facts[only.fact]
-
     def checks(self, facts: Facts, cost: int) -> tuple[Check, ...]:
-        """What to ask the store for a request with these facts. Raises `InvalidCheck`."""
-        checks = []
-        for one in self.applied:
-            rule, space, _, quota, factor, enforced, refusal, leased = one.template
-            fact = one.fact
-            subject = one.subject(facts) if fact is None else facts[fact]
-            total = cost if factor == 1 else factor * cost
-            if total > MAX_INT:
-                raise InvalidCheck(f"cost: {cost} times {factor} of rule {rule!r} is above 2^53-1")
-            checks.append(Check(rule, space, subject, quota, total, enforced, refusal, leased))
-        return tuple(checks)
+        """Return the checks of a request with these facts. Raises `InvalidCheck`."""
+        return checks_of(self, self.subjects(facts), self.costs(cost))
 
 
-NO_RULE: Final = Plan((), (), "no_rule")
-EXEMPT: Final = Plan((), (), "exempt")
+def checks_of(plan: Plan, subjects: tuple[str, ...], costs: tuple[int, ...]) -> tuple[Check, ...]:
+    """Return a plan's limits as checks of these subjects at these costs."""
+    return tuple(
+        [
+            Check(rule, space, subject, quota, cost, enforced, refusal, leased)
+            for (rule, space, _, quota, _, enforced, refusal, leased), subject, cost in zip(
+                plan.limits, subjects, costs, strict=True
+            )
+        ]
+    )
+
+
+def _subjects(applied: tuple[Applied, ...]) -> Callable[[Facts], tuple[str, ...]]:
+    if not applied:
+        return lambda _: ()
+    simple = [one.fact for one in applied if one.fact is not None]
+    if len(simple) == len(applied) > 1:
+        return itemgetter(*simple)
+    if len(applied) == 1:
+        only = applied[0].subject()
+        return lambda facts: (only(facts),)
+    finders = [one.subject() for one in applied]
+    return lambda facts: tuple([find(facts) for find in finders])
+
+
+NO_RULE: Final = RulePlan((), "no_rule")
+EXEMPT: Final = RulePlan((), "exempt")
+
+
+def plan_of(applied: tuple[Applied, ...]) -> RulePlan:
+    """Return the plan of requests to which these rules apply."""
+    return RulePlan(applied) if applied else NO_RULE
+
+
+def plan_of_rule(rule: Rule) -> RulePlan:
+    """Return the plan of requests to which this rule applies, and no other."""
+    fact = rule.facts[0] if len(rule.facts) == 1 else None
+    return RulePlan((Applied(rule, template_of(rule), rule.failure_mode, fact, {}),))
 
 
 def template_of(rule: Rule) -> Check:

@@ -2,14 +2,14 @@
 
 Plans are cached by the *shape* of a request: which patterns its path fits, its method and tier and the values of
 facts that rules match on, as far as any rule names them, and which facts of the rules' dimensions it has. Users,
-addresses and values that no rule names are not part of it, so that few shapes are shared by all requests. What is
-remembered is bounded all the same, and goes with the snapshot.
+addresses and values that no rule names are not part of it, so that few shapes are shared by all requests. The plan of a
+user with overrides is cached by the quotas that these make of it, so that users with equal overrides share one. What
+is remembered is bounded all the same, and goes with the snapshot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from headgate.core.check import Check
@@ -19,12 +19,13 @@ from headgate.rules.directory import UNKNOWN, Directory, Listed, Unknown
 from headgate.rules.exemptions import Exempt, Exemption
 from headgate.rules.matcher import Matcher, Shelf, applying
 from headgate.rules.path import normal_path
-from headgate.rules.plan import EXEMPT, NO_RULE, Applied, Facts, Plan, quota_in_force, template_of
+from headgate.rules.plan import EXEMPT, NO_RULE, Applied, Facts, RulePlan, plan_of, quota_in_force, template_of
 from headgate.rules.recent import Recent
 from headgate.rules.rule import FailureMode, Rule
 from headgate.rules.users import User, misfit
 
 MIN_REMEMBERED: Final = 4_096  # paths, and plans: with more rules than this, as many as there are rules
+MAX_PLANS: Final = 64  # of one user with overrides
 MAX_PATH: Final = 256  # characters: longer paths are not remembered
 
 _NAMED: Final = ("endpoint", "method", "tier")  # facts that patterns, methods and tiers of rules are about
@@ -41,6 +42,22 @@ class _Overriding(NamedTuple):
 
     def applied_to(self, template: Check) -> Check:
         return template._replace(space=self.space, quota=self.quota)
+
+
+class _Overrides:
+    """All overrides of one user, and the plans that they make of others while none of them expires."""
+
+    __slots__ = ("by_rule", "in_force", "plans", "until_us", "user")
+
+    def __init__(self, user: User, by_rule: dict[str, _Overriding], now_us: int) -> None:
+        self.user = user
+        self.by_rule = by_rule
+        ends = [one.expires_us for one in by_rule.values() if one.expires_us is not None and one.expires_us > now_us]
+        self.until_us = min(ends, default=None)
+        self.in_force = {
+            rule: one for rule, one in by_rule.items() if one.expires_us is None or now_us < one.expires_us
+        }
+        self.plans: dict[RulePlan, RulePlan] = {}  # by what they replace
 
 
 class Planner:
@@ -82,11 +99,13 @@ class Planner:
         self._no_path = self._matcher.shelves(None)
 
         remembered = max(MIN_REMEMBERED, len(rules))
-        self._plans: Recent[Shape, Plan] = Recent(remembered)
+        self._plans: Recent[Shape, RulePlan] = Recent(remembered)
+        self._by_names: Recent[tuple[str, ...], frozenset[str]] = Recent(remembered)
+        self._with_quotas: Recent[Shape, RulePlan] = Recent(remembered)
         self._shelves: Recent[str, tuple[Shelf, ...]] = Recent(remembered)
-        self._overriding: Recent[str, tuple[User, dict[str, _Overriding]]] = Recent(remembered)
+        self._overrides: Recent[str, _Overrides] = Recent(remembered)
 
-    def plan(self, facts: Facts, clock: Clock, user: User | Unknown | None = UNKNOWN) -> Plan:
+    def plan(self, facts: Facts, clock: Clock, user: User | Unknown | None = UNKNOWN) -> RulePlan:
         """The rules that apply to a request. The clock is asked whether the user's overrides have expired."""
         if self._empty:
             return NO_RULE
@@ -104,7 +123,8 @@ class Planner:
             plan = self._make(facts, tier, shelves)
             self._plans.put(shape, plan)
         if user is not None and user.overrides:
-            return _overridden(plan, self._worked_out(user), clock.now_us())
+            overrides = self._overrides_of(user, clock)
+            return overrides.plans.get(plan) or self._overridden(plan, overrides)
         return plan
 
     def is_exempt(self, facts: Facts) -> bool:
@@ -142,13 +162,40 @@ class Planner:
             tier = user.tier
         return self._default_tier if tier is None else tier
 
-    def _worked_out(self, user: User) -> dict[str, _Overriding]:
-        """A user's overrides by rule, remembered for as long as they are the same."""
-        found = self._overriding.get(user.id)
-        if found is None or found[0] is not user:
-            found = (user, _overriding(user, self._by_id))
-            self._overriding.put(user.id, found)
-        return found[1]
+    def _overrides_of(self, user: User, clock: Clock) -> _Overrides:
+        """A user's overrides, remembered for as long as they are the same and none of them has expired."""
+        found = self._overrides.get(user.id)
+        if found is not None and found.user is user:
+            if found.until_us is None:
+                return found
+            now_us = clock.now_us()
+            if now_us < found.until_us:
+                return found
+        else:
+            now_us = clock.now_us()
+        found = _Overrides(user, _overriding(user, self._by_id), now_us)
+        self._overrides.put(user.id, found)
+        return found
+
+    def _overridden(self, plan: RulePlan, overrides: _Overrides) -> RulePlan:
+        """The plan of a user with these overrides, where others have `plan`."""
+        in_force = overrides.in_force
+        own = [(place, in_force[one.rule.id]) for place, one in enumerate(plan.applied) if one.rule.id in in_force]
+        found = plan
+        if own:
+            shape = (plan, *((place, one.space, one.quota) for place, one in own))
+            known = self._with_quotas.get(shape)
+            if known is None:
+                applied = list(plan.applied)
+                for place, one in own:
+                    applied[place] = applied[place]._replace(template=one.applied_to(applied[place].template))
+                known = plan_of(tuple(applied))
+                self._with_quotas.put(shape, known)
+            found = known
+        if len(overrides.plans) >= MAX_PLANS:
+            overrides.plans.clear()
+        overrides.plans[plan] = found
+        return found
 
     def _shelves_of(self, path: str) -> tuple[Shelf, ...]:
         shelves = self._shelves.get(path)
@@ -167,7 +214,12 @@ class Planner:
                 method = None
         if "tier" not in self._facts and tier not in self._tiers:
             tier = None
-        shape = (shelves, method, tier, self._facts.intersection(facts))
+        names = tuple(facts)
+        present = self._by_names.get(names)
+        if present is None:
+            present = self._facts.intersection(facts)
+            self._by_names.put(names, present)
+        shape = (shelves, method, tier, present)
         if not self._values:
             return shape
         values = []
@@ -176,13 +228,13 @@ class Planner:
             values.append(value if value in wanted else None)
         return (*shape, *values)
 
-    def _make(self, facts: Facts, tier: str | None, shelves: tuple[Shelf, ...]) -> Plan:
+    def _make(self, facts: Facts, tier: str | None, shelves: tuple[Shelf, ...]) -> RulePlan:
         known = dict(facts)
         if tier is not None:
             known["tier"] = tier
         method = facts.get("method")
         applied = applying(shelves, known, None if method is None else method.upper())
-        return Plan.of(tuple(self._applied(rule, shelf, known) for rule, shelf in applied))
+        return plan_of(tuple(self._applied(rule, shelf, known) for rule, shelf in applied))
 
     def _applied(self, rule: Rule, shelf: Shelf, facts: Facts) -> Applied:
         fixed: dict[str, str] = {}
@@ -216,13 +268,3 @@ def _overriding(user: User, rules: Mapping[str, Rule]) -> dict[str, _Overriding]
             where = f"{rule.space}:{duration_text(quota.window_us)}"
         worked_out[rule.id] = _Overriding(override.expires_us, where, quota_in_force(rule, quota))
     return worked_out
-
-
-def _overridden(plan: Plan, overriding: Mapping[str, _Overriding], now_us: int) -> Plan:
-    """The plan of a user with overrides."""
-    applied = list(plan.applied)
-    for place, one in enumerate(applied):
-        found = overriding.get(one.rule.id)
-        if found is not None and (found.expires_us is None or now_us < found.expires_us):
-            applied[place] = one._replace(template=found.applied_to(one.template))
-    return replace(Plan.of(tuple(applied)), only=None)  # it is made for one request: its way is not worth a memory

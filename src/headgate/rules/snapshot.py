@@ -15,7 +15,7 @@ from headgate.rules.directory import UNKNOWN, Directory, Listed, Unknown
 from headgate.rules.exemptions import Exemption
 from headgate.rules.networks import Proxy, proxy
 from headgate.rules.penalties import Penalties
-from headgate.rules.plan import Facts, Plan, template_of
+from headgate.rules.plan import Facts, RulePlan, template_of
 from headgate.rules.planner import Planner
 from headgate.rules.rule import FailureMode, Rule, Spread, unspreadable
 from headgate.rules.users import Tier, User, misfit
@@ -84,7 +84,7 @@ class Snapshot:
         object.__setattr__(self, "spread", dict(self._spread()))
         object.__setattr__(self, "_by_id", {rule.id: rule for rule in self.rules})
 
-    def plan(self, facts: Facts, clock: Clock, user: User | Unknown | None = UNKNOWN) -> Plan:
+    def plan(self, facts: Facts, clock: Clock, user: User | Unknown | None = UNKNOWN) -> RulePlan:
         """The rules that apply to a request, by the time of `clock`. Cached: see `headgate.rules.planner`.
 
         `user` is who `facts` are of, if the caller has looked; None: a user without tier and overrides. Otherwise

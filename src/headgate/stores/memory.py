@@ -24,9 +24,10 @@ from headgate.core.check import (
     binding,
 )
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision, States
+from headgate.core.decision import Decision, Reading, States
 from headgate.core.fork import halt_for_forks
 from headgate.core.ledger import Counted, Page, Swap
+from headgate.core.plan import Plan
 from headgate.core.reservation import Claim, Expired
 from headgate.errors import IdempotencyConflict, StoreError, StoreFull
 from headgate.stores import penalty
@@ -82,9 +83,14 @@ class MemoryStore:
         """The short way: it works out no figures, but hands out what they can be worked out from."""
         with self._lock:
             table = self._tables.of(template.space, template.quota)
-        quota, templates = template.quota, (told or template,)
+        quota = template.quota
         admit, work_out = table.algorithm.admit, table.algorithm.figures
-        figures = work_out if told is None else lambda state, now_us, _: work_out(state, now_us, quota)
+
+        def read(verdict: tuple[int, Any], now_us: int) -> tuple[Outcome]:
+            wait_us, state = verdict
+            return (Outcome(wait_us, *work_out(state, now_us, quota)),)
+
+        reading = Reading(Plan((told or template,)), states, read)
         known, make_room, place = table.states, self._tables.make_room, self._tables.place
         acquire, release = self._lock.acquire, self._lock.release
         now_us = None if self._clock is None else self._clock.now_us
@@ -103,10 +109,13 @@ class MemoryStore:
                         known[subject] = kept
             finally:
                 release(None)
-            decision = Decision()  # Decision.of, written out
+            decision = Decision()
             decision.allowed = wait == 0
-            decision._basis = (now, templates, wait, cost, kept, states, subject, figures)
-            decision._binding = None
+            decision.reading = reading
+            decision.at_us = now
+            decision.subjects = (subject,)
+            decision.costs = (cost,)
+            decision.verdict = (wait, kept)
             return decision
 
         return check

@@ -158,7 +158,7 @@ def test_subjects(dimension: str, facts: dict[str, Any], subject: str) -> None:
 
 def test_a_decision_that_no_store_made_has_its_subject_from_the_facts() -> None:
     world = World(rule("r", dimension="user+ip"))
-    template = world.limiter.check(user="alice", ip="::1").basis.checks[0]
+    template = world.limiter.check(user="alice", ip="::1").plan.limits[0]
     world.buffer.add({"user": "alice", "ip": "::1"}, 1, blocked(template, Block(1_000_000, "r"), 1_700_000_000_000_000))
     (event,) = world.events()
     assert (event.reason, event.subject) == ("penalty", '["alice", "::1"]')

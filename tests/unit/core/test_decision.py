@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headgate.core.check import NEVER, Check, Outcome
-from headgate.core.decision import Decision, combine, single
+from headgate.core.decision import Decision, combine
 from headgate.core.key import space
 from headgate.core.quota import Quota
 
@@ -116,11 +116,3 @@ def test_the_cause_of_a_shadow_is_the_shadow_that_would_have_refused() -> None:
     outcomes = (Outcome(0, 0, 1), Outcome(0, 9, 1), Outcome(SECOND, 0, SECOND))
     assert combine(rules, outcomes, NOW_US).cause() == ("shadow", "shadow")
     assert combine(rules[2:], outcomes[2:], NOW_US).cause() == ("shadow", "shadow")
-
-
-@pytest.mark.parametrize("wait_us", [0, SECOND])
-def test_reason_and_cause_of_the_short_way_are_those_of_the_long_one(wait_us: int) -> None:
-    rules, outcome = (check("rule"),), Outcome(wait_us, 0, SECOND)
-    short, long = single(rules, outcome, NOW_US, 1, None, "alice"), combine(rules, (outcome,), NOW_US)
-    assert (short.cause(), short.reason) == (long.cause(), long.reason)
-    assert short.basis.outcomes == long.basis.outcomes  # which are still told afterwards

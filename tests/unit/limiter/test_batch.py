@@ -11,9 +11,10 @@ import pytest
 from headgate import AsyncLimiter, Decision, Rule
 from headgate.core.check import Answer, Group
 from headgate.errors import IdempotencyConflict, InvalidCheck, StoreUnavailable
-from headgate.limiter.batch import Ask, Part, plan_of
+from headgate.limiter.batch import Ask, Part
 from headgate.rules.directory import UNKNOWN, Listed
 from headgate.rules.penalties import Penalties
+from headgate.rules.plan import plan_of_rule
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.users import Override, User
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
@@ -178,7 +179,7 @@ class TestTogether:
     def test_a_part_may_bring_its_own_rule(self, slow: bool) -> None:
         async def story() -> None:
             shared = limiter(slow=slow)
-            plan = plan_of(Rule(id="own", quota="2/minute fixed_window", dimension="x"))
+            plan = plan_of_rule(Rule(id="own", quota="2/minute fixed_window", dimension="x"))
             parts = [Part({"x": "1", "user": "u", "endpoint": "/a"}, 1, plan), Part({"user": "u", "endpoint": "/a"})]
             decisions = await shared.check_together(parts)
             assert [(one.rule, one.remaining) for one in decisions] == [("own", 1), ("user", 2)]

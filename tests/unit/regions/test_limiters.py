@@ -227,7 +227,7 @@ def test_decisions_under_less_than_the_limit_tell_of_the_whole(regions: Regions,
     regions.clock.advance(1)
     decision = limiters["us"].check(user="alice")
     assert (decision.limit, decision.remaining) == (100, 100 - 30 - 2)
-    assert decision.basis.checks[0].quota.limit == 100
+    assert decision.plan.limits[0].quota.limit == 100
 
 
 def test_a_fixed_window_ends_for_each_region_by_its_own_clock(regions: Regions, burst: Burst) -> None:

@@ -242,7 +242,7 @@ def test_an_override_replaces_the_quota_of_one_user_until_it_expires() -> None:
     )
 
     def limits(user: str) -> dict[str, int]:
-        return {check.rule: check.quota.limit for check in snapshot.plan({"user": user}, clock).templates}
+        return {check.rule: check.quota.limit for check in snapshot.plan({"user": user}, clock).limits}
 
     assert limits("vip") == {"a": 50, "b": 10}
     assert limits("other") == {"a": 10, "b": 10}
@@ -273,7 +273,7 @@ def test_a_leaky_bucket_that_throttles_is_no_deeper_than_its_delay() -> None:
             Rule(id="open", quota=quota, action="throttle"),
         ]
     )
-    bursts = {check.rule: check.quota.burst for check in snapshot.plan({"user": "u"}, CLOCK).templates}
+    bursts = {check.rule: check.quota.burst for check in snapshot.plan({"user": "u"}, CLOCK).limits}
     assert bursts == {"throttle": 21, "reject": 100, "open": 100}
 
 

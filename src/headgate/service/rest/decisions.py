@@ -6,7 +6,7 @@ import json
 from typing import Final, NamedTuple
 
 from headgate.core.check import NEVER, Check, Outcome
-from headgate.core.decision import Decision, restrictiveness
+from headgate.core.decision import Decision
 from headgate.core.quota import MICROSECONDS, Quota
 
 REMEMBERED: Final = 4_096  # limits
@@ -47,7 +47,7 @@ def encoded(decision: Decision) -> str:
         now_us, check, remaining, reset_us = usual
         known = _about(check)
         return known.told(now_us, remaining, reset_us) if known.usual else json.dumps(decision.as_dict())
-    now_us, checks, outcomes, _, reason, *_ = decision.basis
+    now_us, checks, outcomes = decision.at_us, decision.plan.limits, decision.outcomes
     if not checks:
         allowed, at = _BOOLEANS[decision.allowed], now_us / MICROSECONDS
         return _DECISION % (allowed, 0, 0, at, 0.0, "0.0", "null", decision.state, decision.reason, "")
@@ -55,11 +55,8 @@ def encoded(decision: Decision) -> str:
         if check.quota.algorithm == "leaky_bucket":  # which has delays
             return json.dumps(decision.as_dict())
     if len(checks) > 1:
-        return _written(decision, sorted(zip(checks, outcomes, strict=True), key=restrictiveness))
-    check, outcome = checks[0], outcomes[0]
-    if decision.allowed and reason is None and check.enforced and decision.state == "normal":  # usual all the same
-        return _about(check).told(now_us, outcome.remaining, outcome.reset_us)
-    return _written(decision, [(check, outcome)])
+        return _written(decision, decision.ranked)
+    return _written(decision, [(checks[0], outcomes[0])])
 
 
 def _written(decision: Decision, pairs: list[tuple[Check, Outcome]]) -> str:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final
 
 from headgate.core.check import NEVER, Check, Outcome
-from headgate.core.decision import Decision, restrictiveness
+from headgate.core.decision import Decision
 from headgate.core.quota import MICROSECONDS
 from headgate.service.data import Concluded
 from headgate.service.protos import rate_limiter_pb2 as messages
@@ -101,12 +101,9 @@ class _Column:
 
 
 def _written_whole(decision: Decision) -> bytes:
-    now_us, checks, outcomes, *_ = decision.basis
-    pairs = list(zip(checks, outcomes, strict=True))
+    now_us, pairs = decision.at_us, decision.ranked
     if not pairs:
         return b"%b\x28%b" % (_verdict(decision.allowed, decision.state, decision.reason), varint(_seconds(now_us)))
-    if len(pairs) > 1:
-        pairs.sort(key=restrictiveness)
     check, (wait_us, remaining, reset_us) = pairs[0]  # the one that binds
     parts = [
         _verdict(decision.allowed, decision.state, decision.reason),

@@ -13,8 +13,7 @@ from typing import Final
 from headgate.core.key import joined
 from headgate.core.quota import Quota
 from headgate.errors import InvalidCheck
-from headgate.limiter.batch import plan_of
-from headgate.rules.plan import Plan
+from headgate.rules.plan import RulePlan, plan_of_rule
 from headgate.rules.rule import Rule
 from headgate.service.protos import rls_pb2 as messages
 
@@ -61,7 +60,7 @@ def itself(domain: str, entries: Iterable[messages.RateLimitDescriptor.Entry]) -
     return joined((domain, *(part for entry in entries for part in (entry.key, entry.value))))
 
 
-def plan_of_limit(limit: messages.RateLimitDescriptor.RateLimitOverride) -> Plan:
+def plan_of_limit(limit: messages.RateLimitDescriptor.RateLimitOverride) -> RulePlan:
     """The plan of a descriptor that brings its own limit. Raises `InvalidCheck`."""
     unit = _UNITS.get(limit.unit)
     if unit is None:
@@ -70,8 +69,8 @@ def plan_of_limit(limit: messages.RateLimitDescriptor.RateLimitOverride) -> Plan
 
 
 @lru_cache(maxsize=1_024)
-def _plan(limit: int, unit: str) -> Plan:
+def _plan(limit: int, unit: str) -> RulePlan:
     if limit == 0:  # which no quota can be: of one that holds 1, everything costs more than that
-        return plan_of(Rule(id=f"envoy-none-per-{unit}", quota=Quota(1, unit), dimension=DESCRIPTOR, cost=2))
+        return plan_of_rule(Rule(id=f"envoy-none-per-{unit}", quota=Quota(1, unit), dimension=DESCRIPTOR, cost=2))
     # The figure is not part of the id: when it changes, what was counted still counts.
-    return plan_of(Rule(id=f"envoy-per-{unit}", quota=Quota(limit, unit), dimension=DESCRIPTOR))
+    return plan_of_rule(Rule(id=f"envoy-per-{unit}", quota=Quota(limit, unit), dimension=DESCRIPTOR))

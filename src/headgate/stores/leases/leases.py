@@ -11,14 +11,17 @@ charged and is not used: too little is admitted then, and never too much.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from queue import SimpleQueue
 from time import monotonic_ns
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from headgate.core.check import Answer, Charge, Check, Group, Outcome, Result
-from headgate.core.decision import Decision, States, single
+from headgate.core.decision import Decision, Reading, States, single
+from headgate.core.plan import Plan
+from headgate.core.quota import Quota
 from headgate.errors import StoreError
-from headgate.stores.leases.lease import LIFE_US, Lease, Slice, figures
+from headgate.stores.leases.lease import LIFE_US, Late, Lease, Slice, figures
 from headgate.stores.leases.status import LeaseStatus
 from headgate.stores.leases.trip import Decided, Fetch, Locked, Part, Trip, may_have_done, peeked
 
@@ -75,7 +78,9 @@ class Leases:
         store's own short way, and `heard` is to be told of its decision, if there is a lease. None: it has none.
         """
         table = self._tables.setdefault(template.space, {})
-        space, quota, templates, now_us = template.space, template.quota, (template,), self._own_now_us
+        space, quota, now_us = template.space, template.quota, self._own_now_us
+        plan = Plan((template,))
+        reading, late_reading = Reading(plan, states), Reading(plan, states, partial(_read, quota))
         acquire, release, low = self._lock.get, self._lock.put, self._low
 
         def check(subject: str, cost: int) -> Any:
@@ -106,15 +111,17 @@ class Leases:
                 release(None)
             if not held:
                 if refusal is not None:
-                    return single(templates, refusal.at(at_us), at_us + refusal.offset_us, cost, states, subject)
+                    return single(reading, refusal.at(at_us), at_us + refusal.offset_us, cost, subject)
                 return slow(subject, cost) if ask is None or not alone else ask(lease, subject, cost, at_us)
             if left < piece.mark:
                 low(lease, piece, at_us)
-            decision = Decision()  # Decision.of, written out
+            decision = Decision()
             decision.allowed = True
-            late = (piece.remaining + left, left, piece)
-            decision._basis = (at_us + piece.offset_us, templates, 0, cost, late, states, subject, figures)
-            decision._binding = None
+            decision.reading = late_reading
+            decision.at_us = at_us + piece.offset_us
+            decision.subjects = (subject,)
+            decision.costs = (cost,)
+            decision.verdict = (piece.remaining + left, left, piece)
             return decision
 
         return check
@@ -126,7 +133,7 @@ class Leases:
                 self._checks += 1
                 self._calls += 1
             return decision
-        now_us, templates, (outcome,), _, _, states, subject = decision.basis
+        now_us, (outcome,) = decision.at_us, decision.outcomes
         with self._locked:
             self._checks += 1
             self._calls += 1
@@ -140,7 +147,7 @@ class Leases:
                 told, now_us = lease.outcome(at_us), lease.now_us(at_us)
             else:
                 self._put_back(part)
-        return single((templates[0],), told, now_us, cost, states, cast("str", subject))
+        return single(Reading(decision.plan, decision.reading.states), told, now_us, cost, decision.subjects[0])
 
     def decide(self, groups: Sequence[Group], leased: frozenset[str], *, inline: bool) -> Steps:
         """Decide groups; `leased` are the ids of rules that are. Returns `Decided`.
@@ -498,3 +505,8 @@ class Leases:
         elif taken:
             lease.put_back(taken)
             self._held[lease] = None  # for it to be looked at
+
+
+def _read(quota: Quota, late: Late, now_us: int) -> tuple[Outcome, ...]:
+    """The outcome of a check that was paid from a slice."""
+    return (Outcome(0, *figures(late, now_us, quota)),)

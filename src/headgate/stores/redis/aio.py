@@ -12,9 +12,10 @@ from typing import Any, Final, TypeVar, cast
 from headgate.core.alike import AsyncAlike, Pattern
 from headgate.core.check import Answer, Charge, Check, Client, Group, Outcome, Result, answered
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision, States, single
+from headgate.core.decision import Decision, Reading, States, single
 from headgate.core.key import key
 from headgate.core.ledger import Counted, Page, Swap
+from headgate.core.plan import Plan as LimitPlan
 from headgate.core.reservation import Claim, Expired
 from headgate.core.share import Standing
 from headgate.errors import StoreError, StoreUnavailable
@@ -99,7 +100,8 @@ class AsyncRedisStore:
     def single(self, template: Check, states: States | None = None, told: Check | None = None) -> AsyncSingle:
         """The short way: nothing to plan, and the decision as soon as the answer is there."""
         space, quota = template.space, template.quota
-        templates, exhausted, remembers = (told or template,), self.exhausted, not template.leased
+        exhausted, remembers = self.exhausted, not template.leased
+        reading = Reading(LimitPlan((told or template,)), states)
         timeout, place = self._options.timeout, (places_of if self._slotted else anywhere)(space)
         running = asyncio.get_running_loop
 
@@ -108,7 +110,7 @@ class AsyncRedisStore:
             if exhausted.known:
                 known = exhausted.answer(name, ((quota, cost, True),))
                 if known is not None:
-                    return single(templates, known.outcomes[0], known.now_us, cost, states, subject)
+                    return single(reading, known.outcomes[0], known.now_us, cost, subject)
             asked_us, epoch = exhausted.now_us(), exhausted.epoch
             if running() is not self._loop:
                 self._enter()
@@ -129,7 +131,7 @@ class AsyncRedisStore:
                 now_us, (outcome,), _ = result
             if outcome.wait_us > 0 and remembers:
                 exhausted.put(name, ((quota, cost, True),), Result(now_us, (outcome,)), asked_us, epoch)
-            return single(templates, outcome, now_us, cost, states, subject)
+            return single(reading, outcome, now_us, cost, subject)
 
         if self._only is None:
             return check_elsewhere
@@ -140,7 +142,7 @@ class AsyncRedisStore:
             if exhausted.known:
                 known = exhausted.answer(name, ((quota, cost, True),))
                 if known is not None:
-                    return single(templates, known.outcomes[0], known.now_us, cost, states, subject)
+                    return single(reading, known.outcomes[0], known.now_us, cost, subject)
             asked_us, epoch = exhausted.now_us(), exhausted.epoch
             try:
                 now_us, wait_us, remaining, reset_us = await ask(quota, name, cost)
@@ -150,7 +152,7 @@ class AsyncRedisStore:
             outcome = Outcome(wait_us, remaining, reset_us)
             if wait_us > 0 and remembers:
                 exhausted.put(name, ((quota, cost, True),), Result(now_us, (outcome,)), asked_us, epoch)
-            return single(templates, outcome, now_us, cost, states, subject)
+            return single(reading, outcome, now_us, cost, subject)
 
         return check
 

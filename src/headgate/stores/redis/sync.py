@@ -9,10 +9,11 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from headgate.core.check import Answer, Charge, Check, Client, Group, Outcome, Result, answered
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision, States, single
+from headgate.core.decision import Decision, Reading, States, single
 from headgate.core.fork import renew_in_children
 from headgate.core.key import key
 from headgate.core.ledger import Counted, Page, Swap
+from headgate.core.plan import Plan as LimitPlan
 from headgate.core.reservation import Claim, Expired
 from headgate.core.share import Standing
 from headgate.errors import StoreError
@@ -100,7 +101,8 @@ class RedisStore:
     def single(self, template: Check, states: States | None = None, told: Check | None = None) -> Single:
         """The short way: the same command and reply, of which all but subject and cost are known beforehand."""
         head, tail = script.frame(template.quota)
-        pack, space, templates = script.packer(template.quota), template.space, (told or template,)
+        pack, space = script.packer(template.quota), template.space
+        reading = Reading(LimitPlan((told or template,)), states)
         quota, timeout, exhausted = template.quota, self._options.timeout, self.exhausted
         ask = self._ask if self._only is None else self._only.ask
         remembers, prefix = not template.leased, self._options.prefix
@@ -110,7 +112,7 @@ class RedisStore:
             if name in exhausted.known:  # which none is that is leased
                 known = exhausted.answer(name, ((quota, cost, True),))
                 if known is not None:
-                    return single(templates, known.outcomes[0], known.now_us, cost, states, subject)
+                    return single(reading, known.outcomes[0], known.now_us, cost, subject)
             epoch = exhausted.epoch
             sent_us: script.Argument = "" if self._clock is None else self._clock.now_us()
             asked = monotonic()
@@ -125,7 +127,7 @@ class RedisStore:
                     run = (Group((template._replace(subject=subject, cost=cost),)),)
                     (result,) = answered(self._follow(self._plans.decide(run), deadline))
                     now_us, (outcome,), _ = cast("Result", result)
-                    return single(templates, outcome, now_us, cost, states, subject)
+                    return single(reading, outcome, now_us, cost, subject)
                 if len(reply) != 4:
                     raise _fault_of(reply, timeout)
             except StoreError:
@@ -136,7 +138,7 @@ class RedisStore:
             if wait_us > 0 and remembers:
                 asked_us = round(asked * 1_000_000) if sent_us == "" else int(sent_us)
                 exhausted.put(name, ((quota, cost, True),), Result(now_us, (outcome,)), asked_us, epoch)
-            return single(templates, outcome, now_us, cost, states, subject)
+            return single(reading, outcome, now_us, cost, subject)
 
         return check
 
