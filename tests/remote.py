@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 from headgate.core.check import Answer, Charge, Check, Client, Group
 from headgate.core.decision import Decision, States
+from headgate.core.plan import Plan
 from headgate.core.reservation import Claim, Expired
 from headgate.errors import StoreError
 from headgate.stores.memory import MemoryStore
-from headgate.stores.protocol import AsyncSingle, Single
+from headgate.stores.program import Program
 
 
 class Remote:
@@ -88,14 +90,14 @@ class AsyncRemote:
 
 
 class ShortRemote(Remote):
-    """One that has a short way for single checks, as Redis has."""
+    """One that compiles plans, as Redis does."""
 
-    def single(self, template: Check, states: States | None = None, told: Check | None = None) -> Single:
-        way = self.memory.single(template, states, told)
+    def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> Program:
+        program = self.memory.compile(plan, states, told)
 
-        def check(subject: str, cost: int) -> Decision:
+        def check(*request: Any) -> Decision:
             self._called()
-            return way(subject, cost)
+            return program(*request)
 
         return check
 
@@ -103,12 +105,13 @@ class ShortRemote(Remote):
 class AsyncShortRemote(AsyncRemote):
     """The same, awaited."""
 
-    def single(self, template: Check, states: States | None = None, told: Check | None = None) -> AsyncSingle:
+    def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> Program:
         assert isinstance(self.remote, ShortRemote)
-        way = self.remote.single(template, states, told)
+        program = self.remote.compile(plan, states, told)
 
-        async def check(subject: str, cost: int) -> Decision:
+        async def check(*request: Any) -> Decision:
             await asyncio.sleep(0)
-            return way(subject, cost)
+            decision: Decision = program(*request)
+            return decision
 
         return check

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from headgate.core.ledger import Counted, Page, Swap
+from headgate.core.plan import Plan
 from headgate.core.quota import Quota
-from headgate.stores.protocol import AsyncPeerStore, AsyncSingleStore, PeerStore, SingleStore
+from headgate.stores.protocol import AsyncCompilingStore, AsyncPeerStore, CompilingStore, PeerStore
 from headgate.testing.contract import LIMIT, START, WINDOW, Contract
 from tests.contract.places import InAsyncMemory, InMemory, OnAsyncCluster, OnAsyncRedis, OnCluster, OnRedis
 
@@ -66,17 +67,17 @@ class PeerContract(Contract):
 
 
 class ShortPeerContract(PeerContract):
-    """Of those that have a short way."""
+    """Of those that compile plans."""
 
     @pytest.mark.parametrize("counter", ["fixed_window", "sliding_window_counter"])
-    def test_a_short_way_may_tell_of_a_larger_limit(self, counter: str) -> None:
+    def test_a_program_may_tell_of_a_larger_limit(self, counter: str) -> None:
         store: Any = getattr(self.store, "_store", self.store)
-        assert isinstance(store, SingleStore | AsyncSingleStore)
+        assert isinstance(store, CompilingStore | AsyncCompilingStore)
         told = self._check(counter)
         asked = told._replace(quota=Quota(LIMIT - 3, WINDOW, algorithm=counter))
-        way: Any = store.single(asked, None, told)
+        program: Any = store.compile(Plan((asked,)), None, Plan((told,)))
         for used in range(1, LIMIT):
-            decision = way(told.subject, 1)
+            decision = program((told.subject,), (1,))
             if inspect.isawaitable(decision):
                 decision = self.store._run(decision)  # type: ignore[attr-defined]
             assert (decision.limit, decision.remaining) == (LIMIT, max(0, LIMIT - 3 - used))

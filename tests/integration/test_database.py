@@ -298,12 +298,12 @@ def test_a_change_of_a_user_leaves_the_rules_alone(plans: str, monkeypatch: pyte
     source = DatabaseSource(plans)
     with Limiter(source) as limiter, Changes(plans) as changes:
         assert limiter.check(user="carol").limit == 5
-        loads, planner = source.status().loads, limiter.snapshot._planner
+        loads, planner = source.status().loads, limiter.snapshot.planner
         with changes.begin("test") as change:
             change.set_tier("carol", "premium")
         assert until(lambda: limiter.check(user="carol").limit == 100) <= FOLLOWED
         assert limiter.snapshot.version == str(change.version)
-        assert (source.status().loads, limiter.snapshot._planner) == (loads, planner)
+        assert (source.status().loads, limiter.snapshot.planner) == (loads, planner)
         with changes.begin("test") as change:
             for number in range(11):  # more than are forgotten one by one
                 change.set_tier(f"user-{number}", "premium")

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from headgate import AsyncLimiter, Rule
+from headgate.http.entrance import awaited
 
 QUOTA = "5/hour"
 RULES = [
@@ -38,8 +39,8 @@ def test_of_one_limit(store: str, algorithm: str) -> None:
 def test_of_several_rules_with_costs_of_their_own_and_a_shadow_that_was_not_charged(store: str) -> None:
     async def scenario() -> None:
         async with AsyncLimiter(RULES, store=store) as limiter:
-            await limiter.check_facts(FACTS)
-            decision = await limiter.check_facts(FACTS)
+            await awaited(limiter.decide(FACTS))
+            decision = await awaited(limiter.decide(FACTS))
             assert decision.reason == "shadow"
             await limiter.give_back(decision)
             left = {

@@ -10,6 +10,7 @@ import pytest
 from headgate import AsyncLimiter, Quota
 from headgate.core.check import Check, Group
 from headgate.core.key import space
+from headgate.core.plan import Plan
 from headgate.stores.memory import MemoryStore
 from headgate.stores.redis import departures, script
 from headgate.stores.redis.aio import AsyncRedisStore
@@ -176,11 +177,11 @@ def test_what_comes_in_one_tick_is_decided_as_by_itself(topology: str, url: str,
     ]
     clock = FakeClock()
     memory = MemoryStore(clock=clock)
-    ways = [memory.single(template) for template in templates]
+    ways = [memory.compile(Plan((template,))) for template in templates]
 
     async def main() -> None:
         store = AsyncRedisStore(url if topology == "cluster" else redis_url, clock=clock)
-        short = [store.single(template) for template in templates]
+        short = [store.compile(Plan((template,))) for template in templates]
         refused = 0
         for _ in range(40):
             clock.advance(chance.choice((0, 0.3, 5)))
@@ -189,9 +190,10 @@ def test_what_comes_in_one_tick_is_decided_as_by_itself(topology: str, url: str,
             ]
             grouped = [_of_all(templates, f"group-{chance.randrange(4)}", cost=chance.choice((1, 2))) for _ in range(3)]
             decisions, answers = await asyncio.gather(
-                asyncio.gather(*(short[rule](subject, cost) for rule, subject, cost in asked)), store.check(grouped)
+                asyncio.gather(*(short[rule]((subject,), (cost,)) for rule, subject, cost in asked)),
+                store.check(grouped),
             )
-            expected = [ways[rule](subject, cost) for rule, subject, cost in asked]
+            expected = [ways[rule]((subject,), (cost,)) for rule, subject, cost in asked]
             assert [one.as_dict() for one in decisions] == [one.as_dict() for one in expected]
             assert answers == memory.check(grouped)
             refused += sum(not one.allowed for one in decisions)

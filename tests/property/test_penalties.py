@@ -25,8 +25,7 @@ from headgate.core.check import (
 from headgate.core.key import space
 from headgate.core.quota import BUCKETS, WINDOWS, Quota
 from headgate.errors import IdempotencyConflict
-from headgate.stores import tables
-from headgate.stores.memory import MemoryStore
+from headgate.stores.memory import MemoryStore, tables
 from headgate.stores.protocol import Store
 from headgate.stores.redis.sync import RedisStore
 from headgate.testing import FakeClock

@@ -98,6 +98,13 @@ class Penalty(NamedTuple):
     terms: Terms
 
 
+class Extras(NamedTuple):
+    """What a request may have besides limits that are charged."""
+
+    idempotency: Idempotency | None = None
+    penalty: Penalty | None = None
+
+
 class Group(NamedTuple):
     """The checks of one request, decided together: all of them are charged, or none is.
 

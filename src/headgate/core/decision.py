@@ -19,6 +19,12 @@ WARNING_PERCENT = 80
 class States(Protocol):
     """A memory of which limits are in warning: what makes them stay in it for a while."""
 
+    warned: bool  # whether there ever was one to remember
+
+    def percent(self) -> int:
+        """The share of use from which on a limit is in warning."""
+        ...
+
     def warns(self, space: str, subject: str, used: int, limit: int, now_us: int, reset_us: int) -> bool:
         """Whether the subject's limit, of which `used` is used, is in warning."""
         ...
@@ -41,23 +47,24 @@ class LimitStatus(NamedTuple):
 class Reading:
     """What all decisions of one program have in common: their plan, and how their figures are read.
 
-    `read` works out the outcomes from a decision's `verdict`; None: the verdict is the outcomes. `reason` is that of
+    `read` works out the outcomes from a decision's `verdict`; None: they are in it as they are. `reason` is that of
     decisions that no limit explains. `states` remembers which limits are in warning.
     """
 
-    __slots__ = ("plan", "read", "reason", "states")
+    __slots__ = ("plan", "read", "reason", "states", "told")
 
     def __init__(
         self,
         plan: Plan,
         states: States | None = None,
-        read: Callable[[Any, int], tuple[Outcome, ...]] | None = None,
+        read: Callable[[Any], tuple[Outcome, ...]] | None = None,
         reason: Reason | None = None,
     ) -> None:
         self.plan = plan
         self.states = states
         self.read = read
         self.reason = reason
+        self.told: Reading = self if read is None else Reading(plan, states, reason=reason)  # once outcomes were read
 
 
 class Decision:
@@ -68,32 +75,24 @@ class Decision:
     `limit=100, remaining=70, retry_after=0.0`; after 100: the next has `allowed=False, remaining=0` and
     `retry_after` the seconds until it would pass, exact to the microsecond.
 
-    Everything but `allowed` is worked out when it is asked for. Programs make decisions by setting the first six
-    attributes; `of` makes one by hand.
+    Everything but `allowed` is worked out when it is asked for. Programs make decisions by setting `allowed`, `reading`
+    and `verdict`; `of` makes one by hand.
     """
 
     __slots__ = (
-        "_binding",
-        "_outcomes",
+        "_order",
         "_state",
         "allowed",
-        "at_us",
         "block",
-        "costs",
         "reading",
-        "subjects",
         "verdict",
     )
 
     allowed: bool
     reading: Reading
-    at_us: int  # when it was made: the store's time, in microseconds since the epoch
-    subjects: tuple[str, ...]  # of the plan's limits; empty where nobody needs them
-    costs: tuple[int, ...]  # what the request costs each limit
-    verdict: Any  # what the program answered: see `Reading.read`
+    verdict: Any  # what the program answered: time, subjects, costs, and the outcomes or what they are read from
     block: Block  # of a client: there only on its way from the store to the limiter
-    _outcomes: tuple[Outcome, ...]
-    _binding: int
+    _order: tuple[int, ...]
     _state: State
 
     @classmethod
@@ -113,10 +112,7 @@ class Decision:
         decision = cls()
         decision.allowed = allowed
         decision.reading = Reading(plan or _NO_PLAN, states, reason=reason)
-        decision.at_us = now_us
-        decision.subjects = subjects
-        decision.costs = decision.reading.plan.ones if costs is None else costs
-        decision.verdict = outcomes
+        decision.verdict = (now_us, subjects, decision.reading.plan.ones if costs is None else costs, outcomes)
         return decision
 
     @property
@@ -125,27 +121,50 @@ class Decision:
         return self.reading.plan
 
     @property
+    def at_us(self) -> int:
+        """When it was made: the store's time, in microseconds since the epoch."""
+        at_us: int = self.verdict[0]
+        return at_us
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """Whose state the plan's limits looked at, in order; empty where nobody needs them."""
+        subjects: tuple[str, ...] = self.verdict[1]
+        return subjects
+
+    @property
+    def costs(self) -> tuple[int, ...]:
+        """What the request costs each limit."""
+        costs: tuple[int, ...] = self.verdict[2]
+        return costs
+
+    @property
     def outcomes(self) -> tuple[Outcome, ...]:
         """What the store answered to each limit of the plan, in order."""
-        try:
-            return self._outcomes
-        except AttributeError:
-            read = self.reading.read
-            outcomes = self._outcomes = self.verdict if read is None else read(self.verdict, self.at_us)
-            return outcomes
+        read, verdict = self.reading.read, self.verdict
+        if read is not None:
+            verdict = self.verdict = (verdict[0], verdict[1], verdict[2], read(verdict))
+            self.reading = self.reading.told
+        outcomes: tuple[Outcome, ...] = verdict[3]
+        return outcomes
 
-    def _bind(self) -> int:
-        """Find the binding limit, by its place in the plan; there is at least one limit."""
-        try:
-            return self._binding
-        except AttributeError:
-            limits = self.reading.plan.limits
-            binding = 0
-            if len(limits) > 1:
-                pairs = list(zip(limits, self.outcomes, strict=True))
-                binding = min(range(len(pairs)), key=lambda at: restrictiveness(pairs[at]))
-            self._binding = binding
-            return binding
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The places of all limits in the plan, the most restrictive first: the first is the one that binds."""
+        order = self.reading.plan.places
+        if len(order) < 2:
+            return order
+        known: tuple[int, ...] | None = getattr(self, "_order", None)
+        if known is None:
+            ranks = [
+                (not limit[5], _NEVER_FIRST if wait == NEVER else -wait, remaining, -reset, at)
+                for at, limit, (wait, remaining, reset) in zip(
+                    order, self.reading.plan.limits, self.outcomes, strict=True
+                )
+            ]
+            ranks.sort()
+            known = self._order = tuple([rank[4] for rank in ranks])
+        return known
 
     @property
     def binding(self) -> tuple[Check | None, Outcome]:
@@ -153,16 +172,14 @@ class Decision:
         limits = self.reading.plan.limits
         if not limits:
             return None, _NOTHING
-        at = self._bind()
+        at = self.order[0]
         return limits[at], self.outcomes[at]
 
     @property
     def ranked(self) -> list[tuple[Check, Outcome]]:
         """All limits, the most restrictive first, and what the store answered to them."""
-        pairs = list(zip(self.reading.plan.limits, self.outcomes, strict=True))
-        if len(pairs) > 1:
-            pairs.sort(key=restrictiveness)
-        return pairs
+        limits, outcomes = self.reading.plan.limits, self.outcomes
+        return [(limits[at], outcomes[at]) for at in self.order]
 
     @property
     def enforced(self) -> list[tuple[Check, Outcome]]:
@@ -204,7 +221,7 @@ class Decision:
         """Seconds until this request's turn, of a leaky bucket; 0 for all others and for refusals."""
         if not self.allowed:
             return 0.0
-        delays = map(_delay_us, self.reading.plan.limits, self.outcomes, self.costs)
+        delays = map(delay_us, self.reading.plan.limits, self.outcomes, self.costs)
         return max(delays, default=0) / MICROSECONDS
 
     @property
@@ -219,7 +236,7 @@ class Decision:
     def rule(self) -> str | None:
         """The id of the binding rule; None when no rule applied."""
         limits = self.reading.plan.limits
-        return limits[self._bind()].rule if limits else None
+        return limits[self.order[0]].rule if limits else None
 
     @property
     def status(self) -> int:
@@ -245,15 +262,30 @@ class Decision:
         The percentages are the limiter's. A limit that is in warning is remembered by the limiter when this is
         first asked for, and only then; the answer is that of this decision from then on.
         """
-        try:
-            return self._state
-        except AttributeError:
-            warning = False
-            for at, (limit, outcome) in enumerate(zip(self.reading.plan.limits, self.outcomes, strict=True)):
-                if limit.enforced and self._warns(limit, outcome, at):  # no break: every limit is to be remembered
-                    warning = True
-            self._state = "throttled" if not self.allowed else "warning" if warning else "normal"
-            return self._state
+        state: State | None = getattr(self, "_state", None)
+        if state is not None:
+            return state
+        outcomes, reading = self.outcomes, self.reading
+        plan, states = reading.plan, reading.states
+        warning, percent = (False, WARNING_PERCENT) if states is None else (states.warned, states.percent())
+        for capacity, outcome in zip(plan.capacities, outcomes, strict=False):
+            if capacity and (capacity - outcome[1]) * 100 >= capacity * percent:
+                warning = True
+        if warning and states is not None:
+            warning = self._remembered(states)
+        self._state = state = "throttled" if not self.allowed else "warning" if warning else "normal"
+        return state
+
+    def _remembered(self, states: States) -> bool:
+        """Whether any limit is in warning, by a memory which is told of all that are."""
+        at_us, subjects, _, outcomes = self.verdict
+        warning = False
+        for limit, subject, outcome in zip(self.plan.limits, subjects, outcomes, strict=False):
+            capacity = limit.quota.capacity
+            used = capacity - outcome.remaining
+            if limit.enforced and states.warns(limit.space, subject, used, capacity, at_us, outcome.reset_us):
+                warning = True
+        return warning
 
     @property
     def reason(self) -> Reason:
@@ -272,19 +304,6 @@ class Decision:
                     return "shadow"
         return "within_limit"
 
-    def usual(self) -> tuple[int, Check, int, int] | None:
-        """Of the usual decision, on one check, enforced, allowed and not in warning: when it was made, the check, what
-        remains and the reset, in microseconds. None for every other. It is all that most responses tell, in one step.
-        """
-        reading = self.reading
-        plan = reading.plan
-        if len(plan.limits) != 1 or plan.shadows or reading.reason is not None or not self.allowed:
-            return None
-        if self.state != "normal":
-            return None
-        _, remaining, reset_us = self.outcomes[0]
-        return self.at_us, plan.limits[0], remaining, reset_us
-
     def cause(self) -> tuple[str | None, Reason]:
         """The rule that decided and the `reason`, for those who count: works out no figures where it can do without.
 
@@ -299,16 +318,7 @@ class Decision:
     def limits(self) -> tuple[LimitStatus, ...]:
         """One status per applied rule, the most restrictive first."""
         limits, outcomes, costs = self.reading.plan.limits, self.outcomes, self.costs
-        order = sorted(range(len(limits)), key=lambda at: restrictiveness((limits[at], outcomes[at])))
-        return tuple(_status(limits[at], outcomes[at], costs[at]) for at in order)
-
-    def _warns(self, limit: Check, outcome: Outcome, at: int) -> bool:
-        states = self.reading.states
-        capacity = limit.quota.capacity
-        used = capacity - outcome[1]
-        if states is None:
-            return used * 100 >= capacity * WARNING_PERCENT
-        return states.warns(limit.space, self.subjects[at], used, capacity, self.at_us, outcome[2])
+        return tuple(_status(limits[at], outcomes[at], costs[at]) for at in self.order)
 
     @property
     def _refusal(self) -> Refusal:
@@ -379,6 +389,7 @@ def _restore(
 
 
 _NOTHING = Outcome(0, 0, 0)
+_NEVER_FIRST = float("-inf")
 
 
 def _status(limit: Check, outcome: Outcome, cost: int) -> LimitStatus:
@@ -392,11 +403,11 @@ def _status(limit: Check, outcome: Outcome, cost: int) -> LimitStatus:
         remaining=remaining,
         reset_after=reset_us / MICROSECONDS,
         retry_after=None if wait_us == NEVER else wait_us / MICROSECONDS,
-        delay=_delay_us(limit, outcome, cost) / MICROSECONDS,
+        delay=delay_us(limit, outcome, cost) / MICROSECONDS,
     )
 
 
-def _delay_us(limit: Check, outcome: Outcome, cost: int) -> int:
+def delay_us(limit: Check, outcome: Outcome, cost: int) -> int:
     """The time until a request's turn in a leaky bucket."""
     quota = limit.quota
     if quota.algorithm != "leaky_bucket" or outcome.wait_us != 0:
@@ -407,7 +418,7 @@ def _delay_us(limit: Check, outcome: Outcome, cost: int) -> int:
 
 def _hold_us(limit: Check, outcome: Outcome, cost: int) -> int:
     """The same, as far as the rule wants requests to be held back for it."""
-    return _delay_us(limit, outcome, cost) if limit.refusal.max_delay_us and limit.enforced else 0
+    return delay_us(limit, outcome, cost) if limit.refusal.max_delay_us and limit.enforced else 0
 
 
 def turn_us(decision: Decision) -> int:
@@ -456,10 +467,7 @@ def single(reading: Reading, outcome: Outcome, now_us: int, cost: int, subject: 
     decision = Decision()
     decision.allowed = outcome[0] == 0
     decision.reading = reading
-    decision.at_us = now_us
-    decision.subjects = (subject,)
-    decision.costs = (cost,)
-    decision.verdict = (outcome,)
+    decision.verdict = (now_us, (subject,), (cost,), (outcome,))
     return decision
 
 

@@ -31,7 +31,19 @@ class Plan:
     of its own. Plans are compared by identity.
     """
 
-    __slots__ = ("__weakref__", "_factors", "enforced", "holds", "limits", "ones", "prepared", "reason", "shadows")
+    __slots__ = (
+        "__weakref__",
+        "_factors",
+        "capacities",
+        "enforced",
+        "holds",
+        "limits",
+        "ones",
+        "places",
+        "prepared",
+        "reason",
+        "shadows",
+    )
 
     def __init__(self, limits: tuple[Check, ...], reason: Reason | None = None) -> None:
         self.limits = limits
@@ -39,6 +51,9 @@ class Plan:
         self.enforced = any(limit.enforced for limit in limits)  # whether any of them can refuse
         self.shadows = not all(limit.enforced for limit in limits)
         self.holds = any(limit.refusal.max_delay_us for limit in limits)  # whether requests may be held back
+        # What the limits count down from; 0 for those that never warn, as they are not enforced.
+        self.capacities = tuple(limit.quota.capacity if limit.enforced else 0 for limit in limits)
+        self.places = tuple(range(len(limits)))
         self.ones = tuple(limit.cost for limit in limits)  # what a request of cost 1 costs each limit
         self._factors = None if self.ones.count(1) == len(limits) else self.ones
         self.prepared: dict[Any, Any] = {}

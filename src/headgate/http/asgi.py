@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar, Unpack
 from headgate.core.clock import Clock
 from headgate.http.entrance import AsyncEntrance
 from headgate.http.gate import Options, charge_of
-from headgate.http.headers import raw, raw_usual
+from headgate.http.headers import raw
 from headgate.http.limits import NAME, Limits
 from headgate.http.problem import refusal
 from headgate.limiter.aio import AsyncLimiter
@@ -82,11 +82,9 @@ class RateLimitMiddleware:
         if scope["type"] not in ("http", "websocket") or (gate.skip and gate.skips(AsgiRequest(scope).path)):
             await self._app(scope, receive, send)
             return
-        client = scope.get("client")
-        entering = entrance.check_peer(client[0]) if client else None
-        if entering is None:
-            request = AsgiRequest(scope)
-            entering = entrance.check_at_once(request) or await entrance.check(request)
+        entering = entrance.check(AsgiRequest(scope))
+        if entering.__class__ is not tuple:
+            entering = await entering  # type: ignore[misc]
         facts, cost, decision = entering
         passes = decision.allowed and (gate.by_subject or not decision.hold)  # a limit by subject holds nobody back
         if passes and self._is_usual and NAME not in scope:  # what follows, in as few steps as it takes
@@ -142,9 +140,8 @@ def _telling(limits: Limits[AsyncLimiter], send: Send) -> Send:
 
     def tell(message: Message) -> Awaitable[None]:  # not async itself, which would be a coroutine more per message
         if message["type"] in {"http.response.start", "websocket.accept", "websocket.http.response.start"}:
-            usual = None if limits.sole is None else raw_usual(limits.sole)
             message = dict(message)
-            message["headers"] = [*message.get("headers", ()), *(usual or raw(limits.fields))]
+            message["headers"] = [*message.get("headers", ()), *limits.raw_fields]
         return send(message)
 
     return tell

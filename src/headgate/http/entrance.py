@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar, Unpack
 
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, turned_away
-from headgate.errors import InvalidRule, StoreError
+from headgate.errors import InvalidRule
 from headgate.http.gate import Facts, Gate, Options, Patience
 from headgate.http.limits import Limits
 from headgate.http.request import Request
@@ -71,7 +71,7 @@ class Entrance:
         """Check a request."""
         facts = self.facts(request)
         cost: Any = self.gate.cost(request) if callable(self.gate.cost) else self.gate.cost
-        return facts, cost, self.limiter.check_facts(facts, cost=cost)
+        return facts, cost, self.limiter.decide(facts, cost=cost)
 
     def hold(self, entering: Entering, waiter: Waiter) -> Decision | None:
         """Hold a request back as its rules want it. What is decided in the end; None: the client has gone."""
@@ -84,7 +84,7 @@ class Entrance:
                 if not waiter.sleep(seconds):
                     return None
             patience.ask_again()
-            decision = self.limiter.check_facts(facts, cost=cost)
+            decision = self.limiter.decide(facts, cost=cost)
         if decision.hold:
             with gate.place() as free:
                 if not free or not patience.bears(decision) or not waiter.may_wait(decision.hold):
@@ -118,8 +118,7 @@ class AsyncEntrance:
     def __init__(self, limiter: AsyncLimiter, **options: Unpack[Options]) -> None:
         self.limiter = limiter_of(limiter, AsyncLimiter)
         self.gate = Gate(limiter, **options)
-        self._at_once = limiter.in_memory and not self.gate.waits and not callable(self.gate.cost)
-        self._cost = 1 if callable(self.gate.cost) else self.gate.cost  # of every request that is checked at once
+        self._waits = self.gate.waits or callable(self.gate.cost)
 
     async def facts(self, request: Request) -> Facts:
         """See `Entrance.facts`."""
@@ -130,42 +129,24 @@ class AsyncEntrance:
             client = gate.stated(await awaited(gate.identify(request)))
         return gate.facts(request, client)
 
-    async def check(self, request: Request) -> Entering:
-        """See `Entrance.check`."""
-        entering = self.check_at_once(request)
-        if entering is not None:
-            return entering
-        gate = self.gate
-        facts = await self.facts(request)
-        cost = await awaited(gate.cost(request)) if callable(gate.cost) else gate.cost
-        return facts, cost, await self.limiter.check_facts(facts, cost=cost)
-
-    def check_peer(self, peer: str | None) -> Entering | None:
-        """`check` by the peer's address, if that alone says who is asking, the client is known, and nothing else of the
-        request matters; None otherwise. The usual case of a limit in memory, in as few steps as it takes.
-        """
+    def check(self, request: Request) -> Entering | Awaitable[Entering]:
+        """Check a request. Where nothing has to be waited for, as in memory, the answer is there at once."""
+        if self._waits:
+            return self._check_later(request)
         gate, limiter = self.gate, self.limiter
-        known_in, known = gate.known
-        client = known.get(peer) if gate.by_subject and known_in is limiter.holder.current else None
-        if client is None or limiter.single is None:
-            return None
-        try:
-            return client.copy(), self._cost, limiter.single(client["user"], self._cost)
-        except StoreError:
-            return None  # it is met again on the longer way, which knows the answer
+        cost: Any = gate.cost
+        facts = gate.known_client(request, limiter.holder.current)
+        if not gate.by_subject:
+            facts = gate.located(request, facts)
+        decision = limiter.decide(facts, cost=cost)
+        return (facts, cost, decision) if isinstance(decision, Decision) else _entering(facts, cost, decision)
 
-    def check_at_once(self, request: Request) -> Entering | None:
-        """`check` without waiting, as is usual in memory; None where it might have to wait."""
-        if not self._at_once:
-            return None
-        gate, limiter, cost = self.gate, self.limiter, self._cost
-        snapshot = limiter.holder.current
-        known_in, known = gate.known
-        client = known.get(request.peer) if known_in is snapshot else None
-        client = gate.learn(request, snapshot) if client is None else client.copy()
-        facts = client if gate.by_subject else gate.located(request, client)
-        decision = limiter.check_at_once(facts, cost=cost)
-        return None if decision is None else (facts, cost, decision)
+    async def _check_later(self, request: Request) -> Entering:
+        """Check a request whose facts or cost may have to be awaited."""
+        facts, cost = await self.facts(request), self.gate.cost
+        if callable(cost):
+            cost = await awaited(cost(request))
+        return facts, cost, await awaited(self.limiter.decide(facts, cost=cost))
 
     async def hold(self, entering: Entering, waiter: AsyncWaiter) -> Decision | None:
         """See `Entrance.hold`."""
@@ -178,7 +159,7 @@ class AsyncEntrance:
                 if not await waiter.sleep(seconds):
                     return None
             patience.ask_again()
-            decision = await self.limiter.check_facts(facts, cost=cost)
+            decision = await awaited(self.limiter.decide(facts, cost=cost))
         if decision.hold:
             with gate.place() as free:
                 if not free or not patience.bears(decision) or not waiter.may_wait(decision.hold):
@@ -198,7 +179,7 @@ class AsyncEntrance:
         self, request: Request, outer: Limits[AsyncLimiter] | None = None
     ) -> tuple[Limits[AsyncLimiter], bool]:
         """See `Entrance.enter`."""
-        entering = await self.check(request)
+        entering = await awaited(self.check(request))
         facts, cost, decision = entering
         if not decision.allowed or decision.hold:
             standing = await self.hold(entering, _AsyncPatient(self.limiter.clock))
@@ -228,6 +209,10 @@ class _AsyncPatient(_Patient):
     async def sleep(self, seconds: float) -> bool:  # type: ignore[override]
         await self._clock.sleep_async(seconds)
         return True
+
+
+async def _entering(facts: Facts, cost: int, decision: Awaitable[Decision]) -> Entering:
+    return facts, cost, await decision
 
 
 async def awaited(value: T | Awaitable[T]) -> T:

@@ -114,8 +114,13 @@ class Gate:
         """What the app's own function says of who is asking: facts, or the user's name alone. Raises `InvalidCheck`."""
         return {"user": client} if isinstance(client, str) else checked_facts(client)
 
-    def learn(self, request: Request, snapshot: Snapshot) -> Facts:
+    def known_client(self, request: Request, snapshot: Snapshot) -> Facts:
         """Who is asking, as it is checked; remembered for as long as nothing but the peer's address says it."""
+        known_in, known = self.known
+        client = known.get(request.peer) if known_in is snapshot else None
+        return self._learn(request, snapshot) if client is None else client.copy()
+
+    def _learn(self, request: Request, snapshot: Snapshot) -> Facts:
         client = self.identity.facts(request, snapshot)
         if self.by_subject:
             client = {"user": client_of(client)}

@@ -23,9 +23,9 @@ RawFields = list[tuple[bytes, bytes]]
 
 _PLAIN: Final = re.compile(r"[ !#-\[\]-~]*")  # what a string of structured fields may hold as it is
 _LONGEST: Final = 999_999_999_999_999  # of an integer in structured fields
-_MOST: Final = b"%d" % _LONGEST
 _ALMOST: Final = MICROSECONDS - 1  # added before seconds are counted: those that have begun count
 REMEMBERED: Final = 4_096  # limits
+MAX_ORDERS: Final = 256  # of the limits of one plan
 
 
 class Charged(NamedTuple):
@@ -37,112 +37,96 @@ class Charged(NamedTuple):
 
 
 def fields_of(charged: Sequence[Charged]) -> Fields:
-    """The fields of the response to a request on which these decisions were made.
+    """The fields of the response to a request on which these decisions were made, as texts."""
+    return [(_NAMES[name], value.decode("ascii")) for name, value in raw_fields_of(charged)]
+
+
+def raw_fields_of(charged: Sequence[Charged]) -> RawFields:
+    """The fields of the response to a request on which these decisions were made, as ASGI wants them.
 
     The most restrictive limit of them all gives the X-RateLimit figures. Without an enforced limit, there are none.
     """
-    if len(charged) == 1:  # nearly always
+    if len(charged) == 1:
         decision, cost, _ = charged[0]
-        limits = decision.enforced
-        warns = decision.state == "warning"
-    elif not charged:
-        return []
-    else:
-        decision, cost, _ = binding(charged)
-        limits = sorted((pair for one in charged for pair in one.decision.enforced), key=restrictiveness)
-        warns = any(one.decision.state == "warning" for one in charged)
+        return render(decision, cost)
+    limits = sorted((pair for one in charged for pair in one.decision.enforced), key=restrictiveness)
     if not limits:
         return []
-    check, (_, remaining, reset_us) = limits[0]
-    quota = check.quota
-    limit, policies, name = _static(check.rule, quota.capacity, quota.limit, quota.window_us)
-    statuses = f"{name};r={min(remaining, _LONGEST)};t={-(reset_us // -MICROSECONDS)}"
-    for other, outcome in limits[1:]:
-        policies = f"{policies}, {policy(other)}"
-        statuses = f"{statuses}, {status(other.rule, outcome)}"
+    decision, cost, _ = binding(charged)
+    warns = any(one.decision.state == "warning" for one in charged)
+    arranged = _arranged([(at, limit) for at, (limit, _) in enumerate(limits)])
+    return _fields(decision, cost, arranged, [outcome for _, outcome in limits], warns)
+
+
+def render(decision: Decision, cost: int = 1) -> RawFields:
+    """The fields of the response to a request on which one decision was made.
+
+    What the limits of a plan have in common in all responses is worked out once, and kept with the plan.
+    """
+    outcomes, plan, order = decision.outcomes, decision.reading.plan, decision.order
+    known: dict[tuple[int, ...], _Arranged] | None = plan.prepared.get(render)
+    if known is None:
+        known = plan.prepared[render] = {}
+    arranged = known.get(order)
+    if arranged is None:
+        if len(known) >= MAX_ORDERS:
+            known.clear()
+        arranged = known[order] = _arranged([(at, plan.limits[at]) for at in order if plan.limits[at].enforced])
+    if not arranged[2]:
+        return []
+    return _fields(decision, cost, arranged, outcomes, decision.state == "warning")
+
+
+# Limits in the order in which they are told of: the fields X-RateLimit-Limit and RateLimit-Policy, and of each limit
+# its place among the outcomes and the start of its status.
+_Arranged = tuple[tuple[bytes, bytes], tuple[bytes, bytes], list[tuple[int, str]]]
+
+
+def _arranged(limits: Sequence[tuple[int, Check]]) -> _Arranged:
+    texts = [_texts_of(limit) for _, limit in limits]
+    policies = ", ".join([text.policy for text in texts]).encode()
+    statuses = [(at, text.start) for (at, _), text in zip(limits, texts, strict=True)]
+    limit = texts[0].limit if texts else b""
+    return (b"x-ratelimit-limit", limit), (b"ratelimit-policy", policies), statuses
+
+
+def _fields(decision: Decision, cost: int, arranged: _Arranged, outcomes: Sequence[Outcome], warns: bool) -> RawFields:
+    """The fields of a decision with limits in this order, the most restrictive first."""
+    limit_field, policies, places = arranged
+    statuses = []
+    for at, start in places:
+        _, remaining, reset_us = outcomes[at]
+        left = remaining if remaining <= _LONGEST else _LONGEST
+        statuses.append(f"{start}{left};t={(reset_us + _ALMOST) // MICROSECONDS}")
+    _, remaining, reset_us = outcomes[places[0][0]]
+    until = (decision.verdict[0] + reset_us + _ALMOST) // MICROSECONDS
     fields = [
-        ("X-RateLimit-Limit", limit),
-        ("X-RateLimit-Remaining", str(remaining)),
-        ("X-RateLimit-Reset", str(-((decision.at_us + reset_us) // -MICROSECONDS))),
-        ("RateLimit-Policy", policies),
-        ("RateLimit", statuses),
+        limit_field,
+        (b"x-ratelimit-remaining", b"%d" % remaining),
+        _resets.get(until) or _reset_field(until),
+        policies,
+        (b"ratelimit", ", ".join(statuses).encode()),
     ]
     if cost != 1:
-        fields.append(("X-RateLimit-Cost", str(cost)))
+        fields.append((b"x-ratelimit-cost", b"%d" % cost))
     if not decision.allowed:
         if decision.retry_after is not None:
-            fields.append(("Retry-After", str(ceil(decision.retry_after))))
+            fields.append((b"retry-after", b"%d" % ceil(decision.retry_after)))
     elif warns:
-        fields.append(("X-RateLimit-Warning", f"{name};r={remaining};q={limit}"))
+        warning = f"{places[0][1]}{remaining};q={limit_field[1].decode()}"
+        fields.append((b"x-ratelimit-warning", warning.encode()))
     return fields
 
 
-def raw_fields_of(decision: Decision, cost: int = 1) -> RawFields:
-    """The fields of the response to a request on which one decision was made, as ASGI wants them."""
-    usual = raw_usual(decision) if cost == 1 else None
-    return raw(fields_of((Charged(decision, cost),))) if usual is None else usual
-
-
-def raw_usual(decision: Decision) -> RawFields | None:
-    """What `raw(fields_of(...))` would be of one decision and cost 1, in the usual case: one limit, far from being
-    reached. None in all others.
-    """
-    usual = decision.usual()
-    if usual is None:
-        return None
-    now_us, check, remaining, reset_us = usual
-    known = _raw_known.get(check.space)
-    if known is None or known[0] is not check:
-        known = _raw_static(check)
-    _, limit, policies, start = known
-    left = b"%d" % remaining
-    until = (now_us + reset_us + _ALMOST) // MICROSECONDS
-    seconds = (reset_us + _ALMOST) // MICROSECONDS
-    return [
-        limit,
-        (b"x-ratelimit-remaining", left),
-        _raw_resets.get(until) or _raw_reset(until),
-        policies,
-        (
-            b"ratelimit",
-            start + (left if remaining <= _LONGEST else _MOST) + (_raw_waits.get(seconds) or _raw_wait(seconds)),
-        ),
-    ]
-
-
-_RawStatic = tuple[Check, tuple[bytes, bytes], tuple[bytes, bytes], bytes]
-_raw_known: Final[dict[str, _RawStatic]] = {}  # by space, and good for that very check: to hash one takes too long
-
-
-def _raw_static(check: Check) -> _RawStatic:
-    """What is told of a check's limit in every response, as ASGI wants it; remembered."""
-    quota = check.quota
-    limit, policy, name = _static(check.rule, quota.capacity, quota.limit, quota.window_us)
-    start = f"{name};r=".encode()
-    known = check, (b"x-ratelimit-limit", limit.encode()), (b"ratelimit-policy", policy.encode()), start
-    if len(_raw_known) >= REMEMBERED:
-        _raw_known.clear()
-    _raw_known[check.space] = known
-    return known
-
-
 # Of many responses in a second, all or most say the same of when a limit is whole again.
-_raw_resets: Final[dict[int, tuple[bytes, bytes]]] = {}
-_raw_waits: Final[dict[int, bytes]] = {}
+_resets: Final[dict[int, tuple[bytes, bytes]]] = {}
 
 
-def _raw_reset(until: int) -> tuple[bytes, bytes]:
-    if len(_raw_resets) >= REMEMBERED:
-        _raw_resets.clear()
-    field = _raw_resets[until] = (b"x-ratelimit-reset", b"%d" % until)
+def _reset_field(until: int) -> tuple[bytes, bytes]:
+    if len(_resets) >= REMEMBERED:
+        _resets.clear()
+    field = _resets[until] = (b"x-ratelimit-reset", b"%d" % until)
     return field
-
-
-def _raw_wait(seconds: int) -> bytes:
-    if len(_raw_waits) >= REMEMBERED:
-        _raw_waits.clear()
-    text = _raw_waits[seconds] = b";t=%d" % seconds
-    return text
 
 
 def raw(fields: Fields) -> RawFields:
@@ -158,6 +142,7 @@ _RAW: Final = {
         *("Content-Type", "Content-Length", "Cache-Control"),
     )
 }
+_NAMES: Final = {name: text for text, name in _RAW.items()}
 
 
 def binding(charged: Sequence[Charged]) -> Charged:
@@ -166,30 +151,25 @@ def binding(charged: Sequence[Charged]) -> Charged:
     return min(ranked, key=itemgetter(0))[1] if ranked else charged[0]
 
 
-def policy(check: Check) -> str:
-    """`"search-free";q=100;w=3600`. Of a bucket, all of it and the time that it takes to fill."""
-    quota = check.quota
-    return _static(check.rule, quota.capacity, quota.limit, quota.window_us).policy
-
-
-def status(rule: str, outcome: Outcome) -> str:
-    """`"search-free";r=42;t=17`."""
-    return f"{string(rule)};r={min(outcome.remaining, _LONGEST)};t={-(outcome.reset_us // -MICROSECONDS)}"
-
-
-class _Static(NamedTuple):
+class _Texts(NamedTuple):
     """What is told of a limit in every response."""
 
-    limit: str
-    policy: str
-    name: str
+    limit: bytes
+    policy: str  # `"search-free";q=100;w=3600`. Of a bucket, all of it and the time that it takes to fill
+    start: str  # of its status: `"search-free";r=`
+
+
+def _texts_of(limit: Check) -> _Texts:
+    quota = limit.quota
+    return _static(limit.rule, quota.capacity, quota.limit, quota.window_us)
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _static(rule: str, capacity: int, limit: int, window_us: int) -> _Static:
+def _static(rule: str, capacity: int, limit: int, window_us: int) -> _Texts:
     name = string(rule)
     filling_us = -(capacity * window_us // -limit)
-    return _Static(str(capacity), f"{name};q={min(capacity, _LONGEST)};w={-(filling_us // -MICROSECONDS)}", name)
+    policy = f"{name};q={min(capacity, _LONGEST)};w={-(filling_us // -MICROSECONDS)}"
+    return _Texts(b"%d" % capacity, policy, f"{name};r=")
 
 
 @lru_cache(maxsize=REMEMBERED)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Generic, TypeVar
 
 from headgate.core.decision import Decision, uncharged
-from headgate.http.headers import Charged, Fields, binding, fields_of
+from headgate.http.headers import Charged, Fields, RawFields, binding, fields_of, raw_fields_of, render
 from headgate.limiter.aio import AsyncLimiter
 from headgate.limiter.sync import Limiter
 
@@ -95,3 +95,8 @@ class Limits(Generic[L]):
     def fields(self) -> Fields:
         """The header fields that tell of them."""
         return fields_of(self.charged)
+
+    @property
+    def raw_fields(self) -> RawFields:
+        """The same as ASGI wants them."""
+        return raw_fields_of(self.charged) if self.sole is None else render(self.sole)

@@ -13,18 +13,18 @@ from headgate.core.check import Group, Result
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.core.key import qualified
-from headgate.core.quota import MAX_INT, Quota
+from headgate.core.quota import Quota
 from headgate.core.reservation import Settlement, checked_id, given_back, ttl_us, whole_cost
 from headgate.errors import InvalidCheck, RateLimited, StoreError
 from headgate.limiter.alike import AlikeChecks
-from headgate.limiter.asked import Asked, Known, Request, Subject, is_plain
-from headgate.limiter.batch import Ask, Part, ask_together, decide_here, ways
+from headgate.limiter.batch import Ask, Part, ask_together, decide_each
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
 from headgate.limiter.engine import Engine
 from headgate.limiter.given import Rules, own_limits
 from headgate.limiter.leasing import AsyncLeasing
 from headgate.limiter.lookup import look_up, look_up_all
+from headgate.limiter.prepared import Known, PreparedCheck, Request, Subject
 from headgate.limiter.pulse import AsyncPulse
 from headgate.limiter.reservation import (
     AT_MOST,
@@ -41,19 +41,13 @@ from headgate.limiter.reservation import (
 from headgate.limiter.sharding import AsyncSharding, Sharding
 from headgate.limiter.spreading import AsyncSpreadStore, RegionStatus, Spreading
 from headgate.limiter.wait import Wait
-from headgate.rules.directory import UNKNOWN
-from headgate.rules.plan import template_of
+from headgate.rules.directory import UNKNOWN, Unknown
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
+from headgate.rules.users import User
 from headgate.stores.leases import Decided, LeaseStatus
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
-from headgate.stores.protocol import (
-    AsyncBeatingStore,
-    AsyncReservingStore,
-    AsyncSingle,
-    AsyncStore,
-    Single,
-)
+from headgate.stores.protocol import AsyncBeatingStore, AsyncReservingStore, AsyncStore
 from headgate.stores.urls import no_store, open_async_store
 
 P = ParamSpec("P")
@@ -105,28 +99,23 @@ class AsyncLimiter:
             self._engine.spreads = True
         self._store = AsyncSharding(self._here if self._spread is None else self._spread)
         self._store.home.holder = self._engine.holder
-        self._memory: Sharding | None = None  # the store, if it need not be awaited
+        self.holder = self._engine.holder  # of the rules in force
+        self.in_memory = (
+            type(self._here) is AsyncMemoryStore and region is None
+        )  # whether it counts in this process, and never waits
+        self._engine.compile = self._engine.compile_exact = self._store.compile
         behind: AsyncStore | MemoryStore = self._here
-        if type(self._here) is AsyncMemoryStore and region is None:
+        if self.in_memory and isinstance(self._here, AsyncMemoryStore):
             behind = self._here.store
-            self._memory = Sharding(behind, self._store.home)
-        self._engine.single = self._single_of()
+            memory = Sharding(behind, self._store.home)
+            self._engine.compile = self._engine.compile_exact = memory.compile
         self._pulse: AsyncPulse | None = None
         if not in_memory and isinstance(self._store, AsyncBeatingStore | AsyncReservingStore):
             self._engine.pulse = self._pulse = AsyncPulse(self._store, self._engine)
-        self.in_memory = self._memory is not None  # whether it counts in this process, and can check at once
-        self.holder = self._engine.holder  # of the rules in force
         self._leasing: AsyncLeasing | None = None  # in memory, asking the store costs no more than a lease would
         if not in_memory or self._spread is not None:
-            self._leasing = AsyncLeasing(self._store, self._engine.holder, clock)
-            self._engine.leased = self._leasing.single
-        rule = self._engine.only_rule
-        make = None if rule is None else self._engine.maker(rule)
-        self._short_way: AsyncSingle | Single | None = None
-        if rule is not None and make is not None:
-            way = make(template_of(rule), self._engine.states)
-            self._short_way = self._engine.attended(rule.failure_mode, way)
-        self.single: Any = self._short_way  # for checks by subject alone; None while they have to go the long way
+            self._leasing = AsyncLeasing(self._store, self.holder, clock, self._engine.store_answered)
+            self._engine.compile, self._engine.leases = self._leasing.compile, True
         self._due: Due | None = None  # there once it has had to do with reservations
         self.alike = AlikeChecks(self._engine, behind, lambda: self._due is None)  # many requests at a time
         self._settling: set[asyncio.Task[Settlement]] = set()
@@ -141,96 +130,94 @@ class AsyncLimiter:
         **facts: Any,
     ) -> Decision:
         """See `Limiter.check`. A caller that is cancelled may have been charged."""
-        if self.single is not None and is_plain(subject, cost, idempotency_key, facts):
-            try:
-                decision = self.single(subject, cost)
-                return decision if isinstance(decision, Decision) else await decision
-            except StoreError as error:
-                self.single = None  # until the long way finds the store well again
-                return self._engine.conclude([self._engine.ask(subject, {}, cost)], error)[0]
-        if idempotency_key is None:
-            return await self.check_facts(self._engine.texts_of(subject, facts), cost=cost)
-        known = None if self._engine.snapshot.directory is None else await look_up(self._engine, subject, facts)
-        return (await self._decide([self._engine.ask(subject, facts, cost, idempotency_key, known=known)]))[0]
+        texts = self._engine.texts_of(subject, facts)
+        decision = self.decide(texts, cost=cost, idempotency_key=idempotency_key)
+        return decision if isinstance(decision, Decision) else await decision
 
-    async def check_facts(
-        self, facts: dict[str, str], *, cost: int = 1, idempotency_key: str | None = None, peek: bool = False
-    ) -> Decision:
-        """See `Limiter.check_facts`. `peek` charges nothing."""
+    def decide(
+        self,
+        facts: dict[str, str],
+        *,
+        cost: int = 1,
+        idempotency_key: str | None = None,
+        peek: bool = False,
+        known: Known | None = None,
+    ) -> Decision | Awaitable[Decision]:
+        """Check facts that are known to be texts: for middleware and others that read them off a request.
+
+        Returns the decision at once where nothing has to be waited for, as in memory; else something to await for it.
+        A `peek` charges nothing. `known` is the user, if somebody has looked them up.
+        """
         engine = self._engine
-        known = None if engine.snapshot.directory is None else await look_up(self._engine, None, facts)
-        planned = engine.planned(facts, known)
-        plain = idempotency_key is None and not peek
-        way: AsyncSingle | Single | None = engine.way(planned, cost) if plain else None
-        if way is None:
-            return (await self._decide([engine.ask_planned(facts, planned, cost, idempotency_key, peek=peek)]))[0]
+        if known is None:
+            snapshot = self.holder.current
+            user: User | Unknown | None = UNKNOWN
+            if snapshot.directory is not None:
+                user = snapshot.user(facts)
+            if self._due is not None or (user is UNKNOWN and snapshot.directory is not None):
+                return self._decide_later(facts, cost, idempotency_key, peek)
+        else:
+            snapshot, user = known
+        plan = snapshot.planner.plan(facts, engine.clock, user)
+        if idempotency_key is not None or snapshot.terms is not None or not plan.limits:
+            return self._decide(engine.prepare(facts, (snapshot, plan), cost, idempotency_key, peek=peek))
+        program = engine.programs.get(plan) or engine.program(plan)
+        subjects, costs = plan.subjects(facts), plan.costs(cost)
+        try:
+            decision = program(subjects, costs, peek)
+        except StoreError as error:
+            return engine.failed(PreparedCheck(plan, subjects, costs, peek), error)
+        if decision.__class__ is not Decision:
+            return self._await(decision, PreparedCheck(plan, subjects, costs, peek))
+        if engine.outage.lasts:
+            engine.answered(plan)
+        return decision
+
+    async def _decide_later(
+        self, facts: dict[str, str], cost: int, idempotency_key: str | None, peek: bool
+    ) -> Decision:
+        """Decide when the user was looked up, and what has expired given back."""
+        known = await look_up(self._engine, None, facts)
         if self._due is not None:
             await self._attend(self._due)
-        try:
-            decision = way(planned[1].subjects(facts)[0], cost)
-            return decision if isinstance(decision, Decision) else await decision
-        except StoreError as error:
-            return engine.conclude([engine.ask_planned(facts, planned, cost)], error)[0]
-
-    def check_at_once(self, facts: dict[str, str], *, cost: int = 1) -> Decision | None:
-        """`check_facts` without waiting, as is possible in memory, and quicker; None where it might have to wait."""
-        engine = self._engine
-        if self._memory is None:
-            return None
-        single: Single | None = self.single
-        if single is not None and "user" in facts and type(cost) is int and 0 <= cost <= MAX_INT:
-            try:
-                return single(facts["user"], cost)
-            except StoreError as error:
-                self.single = None  # until the long way finds the store well again
-                return engine.conclude([engine.ask(None, facts, cost)], error)[0]
-        if self._due is not None:
-            return None
-        snapshot, known = self.holder.current, None
-        if snapshot.directory is not None:
-            known = Known(snapshot, snapshot.user(facts))
-            if known.user is UNKNOWN:  # they have to be looked up
-                return None
-        planned = engine.planned(facts, known)
-        way: Single | None = engine.way(planned, cost)
-        asked = None
-        try:
-            if way is not None:
-                return way(planned[1].subjects(facts)[0], cost)
-            asked = engine.ask_planned(facts, planned, cost)
-            decision = engine.conclude([asked], self._memory.check([asked.group]) if asked.sent else [])[0]
-        except StoreError as error:
-            return engine.conclude([asked or engine.ask_planned(facts, planned, cost)], error)[0]
-        if not engine.failing:
-            self.single = self._short_way
-        return decision
+        decision = self.decide(facts, cost=cost, idempotency_key=idempotency_key, peek=peek, known=known)
+        return decision if isinstance(decision, Decision) else await decision
 
     async def peek(self, subject: Subject | None = None, /, *, cost: int = 1, **facts: Any) -> Decision:
         """See `Limiter.peek`."""
-        known = None if self._engine.snapshot.directory is None else await look_up(self._engine, subject, facts)
-        return (await self._decide([self._engine.ask(subject, facts, cost, peek=True, known=known)]))[0]
+        decision = self.decide(self._engine.texts_of(subject, facts), cost=cost, peek=True)
+        return decision if isinstance(decision, Decision) else await decision
 
     async def check_many(self, requests: Iterable[Request]) -> list[Decision]:
         """See `Limiter.check_many`."""
-        if self._engine.snapshot.directory is None:
-            return await self._decide(self._engine.ask_many(requests))
         requests = list(requests)
-        facts = [(None, one) if isinstance(one, Mapping) else (one, {}) for one in requests]
-        known = await asyncio.gather(*(look_up(self._engine, subject, others) for subject, others in facts))
-        return await self._decide(self._engine.ask_many(requests, known))
+        known = None
+        if self._engine.snapshot.directory is not None:
+            facts = [(None, one) if isinstance(one, Mapping) else (one, {}) for one in requests]
+            known = await asyncio.gather(*(look_up(self._engine, subject, others) for subject, others in facts))
+        return await self._decide_many(self._engine.prepare_many(requests, known))
 
-    async def check_facts_many(self, asks: Sequence[Ask]) -> list[Decision]:
-        """`check_facts` for several requests, in order, each by itself. If one makes no sense, none is charged.
+    def decide_many(self, asks: Sequence[Ask]) -> list[Decision] | Awaitable[list[Decision]]:
+        """`decide` several requests, in order, each by itself. If one makes no sense, none is charged.
 
         Raises `IdempotencyConflict` when all others are decided.
         """
-        known = await look_up_all(self._engine, [ask.facts for ask in asks])
-        here = self._memory if self._due is None else None
-        found = ways(self._engine, asks, known, short=here is not None)
-        asked = [asked for _, _, asked in found if asked is not None]
-        if here is None or len(asked) == len(found):
-            return await self._decide(asked)
-        return decide_here(self._engine, here, asks, found)
+        if self._due is not None or not self.in_memory or self._engine.snapshot.directory is not None:
+            return self._decide_many_later(asks)
+        engine = self._engine
+        return decide_each(
+            [engine.prepare(facts, engine.planned(facts), cost, key) for facts, cost, key in asks],
+            self._decide,  # type: ignore[arg-type]  # nothing has to be awaited
+        )
+
+    async def _decide_many_later(self, asks: Sequence[Ask]) -> list[Decision]:
+        engine = self._engine
+        known = await look_up_all(engine, [ask.facts for ask in asks])
+        prepared = [
+            engine.prepare(facts, engine.planned(facts, None if known is None else known[at]), cost, key)
+            for at, (facts, cost, key) in enumerate(asks)
+        ]
+        return await self._decide_many(prepared)
 
     async def check_together(self, parts: Sequence[Part]) -> list[Decision]:
         """Decide one request that is known in several ways: either every limit is charged, or none is.
@@ -245,13 +232,11 @@ class AsyncLimiter:
         try:
             results, answered = await self._check([together.group] if together.group.checks else [])
         except StoreError as error:
-            self.single = None  # until the long way finds the store well again
-            return self._engine.conclude(together.asked, error)
+            return self._engine.conclude(together.parts, error)
         if results and isinstance(results[0], StoreError):
-            self.single = None
-            return self._engine.conclude(together.asked, results[0])
+            return self._engine.conclude(together.parts, results[0])
         own = [one for result in results if isinstance(result, Result) for one in together.results(result)]
-        return self._engine.conclude(together.asked, own, answered=answered)
+        return self._engine.conclude(together.parts, own, answered=answered)
 
     async def wait(
         self,
@@ -276,10 +261,13 @@ class AsyncLimiter:
     ) -> AsyncReservation:
         """See `Limiter.reserve`."""
         store, lives_us = self._reserving(), ttl_us(ttl)
-        known = None if self._engine.snapshot.directory is None else await look_up(self._engine, subject, facts)
-        asked = self._engine.ask(subject, facts, cost, known=known)
+        engine = self._engine
+        texts = engine.texts_of(subject, facts)
+        prepared = engine.prepare(texts, engine.planned(texts, await look_up(engine, None, texts)), cost)
         due = await self._look()
-        decision = (await self._decide([asked], leasing=False))[0]
+        await self._attend(due)
+        answer = self._decide(prepared, exact=True)
+        decision = answer if isinstance(answer, Decision) else await answer
         record = record_of(decision)
         reservation = AsyncReservation(self, decision, cost, recorded=record is not None)
         if record is not None:
@@ -425,12 +413,6 @@ class AsyncLimiter:
         """See `Limiter.regions`."""
         return RegionStatus() if self._spread is None else self._spread.status()
 
-    def _single_of(self) -> Any:
-        """The store's maker of short ways; in memory, of such as need not be awaited."""
-        if self._memory is not None:
-            return self._memory.single
-        return getattr(self._store, "single", None)
-
     def _reserving(self) -> AsyncReservingStore:
         if not isinstance(self._store, AsyncReservingStore):
             raise no_reservations(self._store.store)
@@ -441,7 +423,6 @@ class AsyncLimiter:
         due = self._due
         if due is None:
             due = self._due = Due()
-        self.single = self._short_way = None  # it would not look; that of check_facts does
         if due.is_time(self._engine.clock.now_us()):
             await self._give_back(due)
         return due
@@ -466,21 +447,46 @@ class AsyncLimiter:
         else:
             due.expires(now_us, next_us)
 
-    async def _check(self, groups: list[Group], *, leasing: bool = True) -> Decided:
+    async def _check(self, groups: list[Group]) -> Decided:
         """Have groups decided, by leases as far as they can."""
-        if self._leasing is not None and leasing and groups:
+        if self._leasing is not None and groups:
             return await self._leasing.check(groups)
         return Decided.of(await self._store.check(groups) if groups else [])
 
-    async def _decide(self, asked: list[Asked], *, leasing: bool = True) -> list[Decision]:
+    def _decide(self, prepared: PreparedCheck, *, exact: bool = False) -> Decision | Awaitable[Decision]:
+        """Decide a request that was prepared. Raises `IdempotencyConflict`."""
+        engine = self._engine
+        if not prepared.sent:
+            return engine.unsent(prepared)
+        plan, subjects, costs, peek, extras, *_ = prepared
+        try:
+            decision = engine.program(plan, exact=exact)(subjects, costs, peek, extras)
+        except StoreError as error:
+            return engine.failed(prepared, error)
+        if decision.__class__ is not Decision:
+            return self._await(decision, prepared)
+        if engine.outage.lasts:
+            engine.answered(plan)
+        return engine.concluded(prepared, decision)
+
+    async def _await(self, answer: Awaitable[Decision], prepared: PreparedCheck) -> Decision:
+        """Wait for what a program decides."""
+        engine = self._engine
+        try:
+            decision = await answer
+        except StoreError as error:
+            return engine.failed(prepared, error)
+        if engine.outage.lasts:
+            engine.answered(prepared.plan)
+        return decision if prepared.extras is None else engine.concluded(prepared, decision)
+
+    async def _decide_many(self, prepared: list[PreparedCheck]) -> list[Decision]:
         if self._due is not None:
             await self._attend(self._due)
-        groups = [request.group for request in asked if request.sent]
+        if self.in_memory:
+            return decide_each(prepared, self._decide)  # type: ignore[arg-type]  # nothing has to be awaited
         try:
-            results, answered = await self._check(groups, leasing=leasing)
+            results, answered = await self._check([one.group for one in prepared if one.sent])
         except StoreError as error:
-            self.single = None  # until this way finds the store well again
-            return self._engine.conclude(asked, error)
-        decisions = self._engine.conclude(asked, results, answered=answered)
-        self.single = None if self._engine.failing else self._short_way  # leases fail for some, and not for others
-        return decisions
+            return self._engine.conclude(prepared, error)
+        return self._engine.conclude(prepared, results, answered=answered)

@@ -7,13 +7,12 @@ from itertools import repeat
 from typing import Any, NamedTuple
 
 from headgate.core.alike import Answers, Pattern
-from headgate.core.check import Check, Group, Outcome, Result
+from headgate.core.check import Check, Outcome, Result
 from headgate.core.decision import Decision
-from headgate.core.quota import MAX_INT
 from headgate.errors import StoreError
-from headgate.limiter.asked import Asked
-from headgate.limiter.engine import WAYS, Engine
-from headgate.rules.plan import RulePlan as Plan
+from headgate.limiter.engine import MAX_PROGRAMS, Engine
+from headgate.limiter.prepared import PreparedCheck
+from headgate.rules.plan import RulePlan
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import AsyncAlikeStore, AsyncStore
@@ -23,7 +22,7 @@ class Likeness(NamedTuple):
     """What requests have in common that are alike, as long as `snapshot` is in force."""
 
     snapshot: Snapshot
-    plan: Plan
+    plan: RulePlan
     cost: int  # of a request
     pattern: Pattern
     ask: Any  # the store's `Alike`, or `AsyncAlike`
@@ -52,7 +51,7 @@ class AlikeChecks:
         self._store = store
         self._free = free
         self._snapshot: Snapshot | None = None
-        self._known: dict[tuple[Plan, Pattern] | tuple[Plan, str, int], Likeness] = {}  # by that snapshot
+        self._known: dict[tuple[RulePlan, Pattern] | tuple[RulePlan, str, int], Likeness] = {}  # by that snapshot
 
     def likeness(self, facts: dict[str, str], fact: str, cost: int) -> Likeness | None:
         """What requests have in common that have these facts, and `fact`, which differs, and cost the same.
@@ -63,26 +62,22 @@ class AlikeChecks:
         if planned is None:
             return None
         snapshot, plan = planned
-        if self._snapshot is not snapshot or len(self._known) >= WAYS:
+        if self._snapshot is not snapshot or len(self._known) >= MAX_PROGRAMS:
             self._snapshot, self._known = snapshot, {}
         likeness = self._known.get((plan, fact, cost))
         return self._found(plan, facts, fact, cost) if likeness is None else likeness
 
-    def _found(self, plan: Plan, facts: dict[str, str], fact: str, cost: int) -> Likeness | None:
+    def _found(self, plan: RulePlan, facts: dict[str, str], fact: str, cost: int) -> Likeness | None:
         assert self._snapshot is not None
         pattern = self._engine.pattern(plan, facts, fact, cost)
         if pattern is None:
             return None
         likeness = self._known.get((plan, pattern))
         if likeness is None:
-            ask: Any = None
-            most = MAX_INT
-            if isinstance(self._store, MemoryStore):
-                ask = self._store.alike(pattern)
-            elif isinstance(self._store, AsyncAlikeStore):
-                ask, most = self._store.alike(pattern), self._store.most_alike
+            ask = self._store.alike(pattern) if isinstance(self._store, AsyncAlikeStore) else None
             if ask is None:
                 return None
+            most = self._store.most_alike  # type: ignore[union-attr]
             likeness = self._known[plan, pattern] = Likeness(self._snapshot, plan, cost, pattern, ask, most)
         if all(own or not one.rule.facts for own, one in zip(pattern.own, plan.applied, strict=True)):
             self._known[plan, fact, cost] = likeness  # whatever the other facts say
@@ -94,12 +89,8 @@ class AlikeChecks:
             return False
         return not likeness.snapshot.depends_on(fact, facts)
 
-    def at_once(self, likeness: Likeness, subjects: Sequence[str]) -> list[Concluded]:
-        """Decide requests that are alike, in order, each by itself: in memory, where nothing has to be awaited."""
-        return [conclude(self._engine, likeness, subjects, likeness.ask(subjects))]
-
     async def check(self, likeness: Likeness, subjects: Sequence[str]) -> list[Concluded]:
-        """The same elsewhere. A store that fails is no exception."""
+        """Decide requests that are alike, in order, each by itself. A store that fails is no exception."""
         concluded, most = [], likeness.most
         if self._engine.pulse is not None:
             self._engine.pulse.attend()
@@ -127,7 +118,9 @@ def conclude(engine: Engine, likeness: Likeness, subjects: Sequence[str], answer
     unusual = {}
     for place in sorted(places):
         told_of = figures[3 * count * place : 3 * count * (place + 1)]
-        asked = Asked(plan, Group(likeness.pattern.of(subjects[place])), likeness.cost)
+        checks = likeness.pattern.of(subjects[place])
+        own_subjects = tuple([check.subject for check in checks])
+        asked = PreparedCheck(plan, own_subjects, plan.costs(likeness.cost))
         fault = answers.faults.get(place)
         outcomes = tuple(Outcome(*told_of[at : at + 3]) for at in range(0, 3 * count, 3))
         told = fault if fault is not None else [Result(answers.now_us, outcomes)]

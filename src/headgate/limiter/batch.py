@@ -1,21 +1,17 @@
-"""Several requests at once, and one request that is known in several ways. No I/O: the limiter does that."""
+"""Requests of a batch, and one request that is known in several ways. No I/O: the limiter does that."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from headgate.core.check import Check, Group, Result
+from headgate.core.check import Check, Extras, Group, Result
 from headgate.core.decision import Decision
-from headgate.core.quota import MAX_INT
-from headgate.core.reservation import whole_cost
-from headgate.errors import IdempotencyConflict, StoreError
-from headgate.limiter.asked import Asked, Known
+from headgate.errors import IdempotencyConflict
 from headgate.limiter.engine import Engine
-from headgate.limiter.sharding import Sharding
-from headgate.rules.directory import UNKNOWN
+from headgate.limiter.prepared import Known, PreparedCheck
 from headgate.rules.penalties import IDENTITIES
-from headgate.rules.plan import RulePlan as Plan
+from headgate.rules.plan import RulePlan
 
 
 class Ask(NamedTuple):
@@ -34,42 +30,13 @@ class Part(NamedTuple):
 
     facts: dict[str, str]
     cost: int = 1
-    plan: Plan | None = None
-
-
-# How one request of a batch is decided: by the store's short way for its subject, or else as it is asked.
-Way = tuple[Any | None, str, Asked | None]
-
-
-def ways(engine: Engine, asks: Sequence[Ask], known: Sequence[Known] | None, *, short: bool) -> list[Way]:
-    """How each of several requests is to be decided. Raises `InvalidCheck`, before any of them is.
-
-    Not `short`: all are asked, as they are to travel together.
-    """
-    snapshot, clock = known[0].snapshot if known else engine.snapshot, engine.clock
-    plan_of, plainly = snapshot.plan, snapshot.terms is None
-    quick = engine.quick(snapshot) if short else {}
-    found: list[Way] = []
-    for place, (facts, cost, idempotency_key) in enumerate(asks):
-        plan = plan_of(facts, clock, UNKNOWN if known is None else known[place].user)
-        if not plainly or idempotency_key is not None or type(cost) is not int or not 0 <= cost <= MAX_INT:
-            asked = engine.ask_planned(facts, (snapshot, plan), cost, idempotency_key)
-            found.append((None, "", asked))
-            continue
-        way = quick.get(plan)
-        if way is None and short:
-            way = engine.way((snapshot, plan), cost)
-        if way is not None:
-            found.append((way, plan.subjects(facts)[0], None))
-        else:
-            found.append((None, "", Asked(plan, Group(plan.checks(facts, cost)), cost)))
-    return found
+    plan: RulePlan | None = None
 
 
 class Together(NamedTuple):
     """The parts of one request on their way, as the one group that a store decides."""
 
-    asked: list[Asked]  # by part
+    parts: list[PreparedCheck]
     group: Group
     places: list[tuple[int, ...]]  # by part: where its checks are among the group's
 
@@ -77,7 +44,7 @@ class Together(NamedTuple):
         """What the store's answer means to each part that it was asked about."""
         now_us, outcomes, block = result
         results = []
-        for asked, places in zip(self.asked, self.places, strict=True):
+        for asked, places in zip(self.parts, self.places, strict=True):
             if not asked.sent:
                 continue
             if not outcomes:  # the client was blocked before
@@ -85,7 +52,7 @@ class Together(NamedTuple):
                 continue
             own = tuple(outcomes[place] for place in places)
             refused = any(
-                outcome.wait_us and check.enforced for check, outcome in zip(asked.group.checks, own, strict=True)
+                outcome.wait_us and check.enforced for check, outcome in zip(asked.plan.limits, own, strict=True)
             )
             results.append(Result(now_us, own, block if refused else None))
         return results
@@ -98,46 +65,39 @@ def ask_together(engine: Engine, parts: Sequence[Part], known: Sequence[Known] |
     identity of them all. Raises `InvalidCheck`.
     """
     identities: dict[str, str] = {}
-    asked: list[Asked] = []
+    prepared: list[PreparedCheck] = []
     for place, (facts, cost, plan) in enumerate(parts):
         for fact in IDENTITIES:
             if fact in facts:
                 identities.setdefault(fact, facts[fact])
         applying = plan or engine.planned(facts, None if known is None else known[place])[1]
-        asked.append(Asked(applying, Group(applying.checks(facts, whole_cost(cost))), cost))
-    penalty = engine.penalty_of(identities) if any(one.plan.enforced for one in asked) else None
+        prepared.append(PreparedCheck(applying, applying.subjects(facts), applying.costs(cost)))
+    penalty = engine.penalty_of(identities) if any(one.plan.enforced for one in prepared) else None
     if penalty is not None:
         at_us, block = engine.block_of(penalty.client)
-        for place, one in enumerate(asked):
-            group, own = one.group._replace(penalty=penalty), block if one.plan.enforced else None
-            asked[place] = Asked(one.plan, group, one.cost, at_us, own)
+        prepared = [
+            one._replace(extras=Extras(None, penalty), at_us=at_us, block=block if one.plan.enforced else None)
+            for one in prepared
+        ]
     checks: dict[tuple[str, str], Check] = {}
-    for one in asked:
-        for check in one.group.checks if one.sent else ():
+    groups = [one.group.checks if one.sent else () for one in prepared]
+    for group in groups:
+        for check in group:
             before = checks.get((check.space, check.subject))
             if before is None or before.cost < check.cost:
                 checks[check.space, check.subject] = check
     order = {key: place for place, key in enumerate(checks)}
-    places = [
-        tuple(order[check.space, check.subject] for check in one.group.checks) if one.sent else () for one in asked
-    ]
-    return Together(asked, Group(tuple(checks.values()), penalty=penalty), places)
+    places = [tuple([order[check.space, check.subject] for check in group]) for group in groups]
+    return Together(prepared, Group(tuple(checks.values()), penalty=penalty), places)
 
 
-def decide_here(engine: Engine, memory: Sharding, asks: Sequence[Ask], found: Sequence[Way]) -> list[Decision]:
-    """Decide several requests in memory, one after the other."""
+def decide_each(prepared: Sequence[PreparedCheck], decide: Callable[[PreparedCheck], Decision]) -> list[Decision]:
+    """Decide requests one after the other. Raises the first `IdempotencyConflict`, when all others are decided."""
     decisions: list[Decision] = []
     conflict: IdempotencyConflict | None = None
-    for (facts, cost, _), (short, subject, asked) in zip(asks, found, strict=True):
+    for one in prepared:
         try:
-            if short is not None:
-                decisions.append(short(subject, cost))
-            else:
-                assert asked is not None
-                results = memory.check([asked.group]) if asked.sent else []
-                decisions += engine.conclude([asked], results)
-        except StoreError as error:
-            decisions += engine.conclude([asked or engine.ask(None, facts, cost)], error)
+            decisions.append(decide(one))
         except IdempotencyConflict as error:
             conflict = conflict or error
     if conflict is not None:

@@ -7,36 +7,34 @@ from pathlib import Path
 from typing import Any, Final, Protocol, get_args
 
 from headgate.core.alike import Pattern
-from headgate.core.check import (
-    Block,
-    Check,
-    Client,
-    Group,
-    Idempotency,
-    Penalty,
-    Result,
-    SharedResult,
-)
+from headgate.core.check import Answer, Block, Check, Client, Extras, Idempotency, Penalty
 from headgate.core.clock import Clock, SystemClock
 from headgate.core.decision import Decision, blocked, decide, delayed
-from headgate.core.plan import Plan as LimitPlan
+from headgate.core.plan import Plan
 from headgate.core.quota import MAX_INT
 from headgate.errors import IdempotencyConflict, InvalidCheck, InvalidRule, StoreError
-from headgate.limiter.asked import Asked, Known, Planned, Request, Subject, facts_of, fingerprint
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.fallback import Fallback
 from headgate.limiter.given import Rules, is_elsewhere, opened, rules_of
+from headgate.limiter.prepared import Known, Planned, PreparedCheck, Request, Subject, facts_of, fingerprint
 from headgate.limiter.states import Warnings
 from headgate.rules.directory import UNKNOWN
 from headgate.rules.holder import Holder, Source
 from headgate.rules.penalties import client_of, clients_of
-from headgate.rules.plan import RulePlan as Plan
-from headgate.rules.rule import FailureMode, Rule
+from headgate.rules.plan import RulePlan
+from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
+from headgate.stores.program import Program, decision_of
 
 Clients = tuple[Client, ...]
 
-WAYS: Final = 4_096  # short ways that are remembered
+MAX_PROGRAMS: Final = 4_096  # that are remembered
+
+Compile = Callable[[RulePlan, Warnings], Program]
+
+
+def _uncompiled(plan: RulePlan, states: Warnings) -> Program:  # noqa: ARG001
+    raise AssertionError("no store was given")
 
 
 class Background(Protocol):
@@ -87,17 +85,21 @@ class Engine:
         self.fallback = Fallback(failure_mode, self.clock)
         self.name = name
         self.states = Warnings(self.holder, warning_at, warning_until)
-        self.single: Callable[[Check, Warnings], Any] | None = None  # the store's maker of short ways, if it has any
+        self.outage = self.fallback.outage
         self.spreads = False  # whether several regions share limits
-        self.leased: Callable[[Check, Warnings], Any] | None = None  # that of leased rules, where there are leases
-        self._ways: dict[Plan, Any] = {}
+        self.reserves = False  # whether reservations that have expired are looked for before a check
+        self.leases = False  # whether slices of leased limits are held here
+        self.compile: Compile = _uncompiled  # given by the limiter, as it depends on the store
+        self.compile_exact: Compile = _uncompiled
+        self.programs: dict[RulePlan, Program] = {}
+        self.exact_programs: dict[RulePlan, Program] = {}
         self._blocks = blocks  # None: the store is in this process, and asking it costs no more than remembering
         self.pulse: Background | None = None  # None: the store is in this process, and there is no other node
 
     @property
     def failing(self) -> bool:
         """Whether the store cannot decide right now, or not all of it can."""
-        return self.fallback.outage.lasts
+        return self.outage.lasts
 
     @property
     def has_local(self) -> bool:
@@ -120,68 +122,46 @@ class Engine:
         if self._source is not None and self.owns_source:
             self._source.close()
 
-    @property
-    def only_rule(self) -> Rule | None:
-        """The rule of a limiter that has just one for ever, plain and by user: the case with a short way through."""
-        snapshot = self.snapshot
-        if self._source is not None or len(snapshot.rules) != 1 or snapshot.exemptions or snapshot.has_users:
-            return None
-        rule = snapshot.rules[0]
-        by_user = rule.facts == ("user",) and not rule.patterns and not rule.conditions
-        plain = snapshot.enabled and rule.enabled and rule.cost == 1 and rule.action == "reject"
-        plain = plain and snapshot.terms is None
-        return rule if by_user and plain else None
+    def program(self, plan: RulePlan, *, exact: bool = False) -> Program:
+        """Return the program of a plan. An `exact` one charges the store itself, also where limits are leased."""
+        programs = self.exact_programs if exact else self.programs
+        program = programs.get(plan)
+        if program is None:
+            program = (self.compile_exact if exact else self.compile)(plan, self.states)
+            if self.pulse is not None and "local" in [mode or self.fallback.mode for mode in plan.failure_modes]:
+                program = self.pulse.attended(program)
+            if len(programs) >= MAX_PROGRAMS:
+                programs.clear()
+            programs[plan] = program
+        return program
 
-    def ask(
-        self,
-        subject: Subject | None,
-        facts: Mapping[str, Any],
-        cost: int,
-        idempotency_key: str | None = None,
-        *,
-        peek: bool = False,
-        known: Known | None = None,
-    ) -> Asked:
-        """What to ask the store for a request. Raises `InvalidCheck`.
+    def subject_program(self) -> Program | None:
+        """Return the program of every request that says its user and nothing else, if it is always the same one.
+
+        None while there is more to such a request than one limit, and `decide` has to look at it.
+        """
+        snapshot = self.holder.current
+        if self._source is not None or self.reserves or self.outage.lasts:
+            return None
+        if snapshot.terms is not None or snapshot.depends_on("user", {}):
+            return None
+        plan = snapshot.plan({"user": ""}, self.clock, None)
+        if len(plan.limits) != 1 or plan.applied[0].fact != "user" or plan.ones != (1,):
+            return None
+        return self.program(plan)
+
+    def failed_subject(self, subject: str, error: StoreError) -> Decision:
+        """Return the decision on such a request of cost 1 when the store could not make one."""
+        facts = {"user": subject}
+        return self.failed(self.prepare(facts, self.planned(facts), 1), error)
+
+    def planned(self, texts: dict[str, str], known: Known | None = None) -> Planned:
+        """Return which rules apply to a request, behind the snapshot that says so.
 
         Without `known`, it waits for the user to be looked up if need be.
         """
-        texts = self.texts_of(subject, facts)
-        return self.ask_planned(texts, self.planned(texts, known), cost, idempotency_key, peek=peek)
-
-    def planned(self, texts: dict[str, str], known: Known | None = None) -> Planned:
-        """Which rules apply to a request, behind the snapshot that says so."""
         snapshot, user = known or (self.holder.current, UNKNOWN)
         return snapshot, snapshot.plan(texts, self.clock, user)
-
-    def way(self, planned: Planned, cost: int) -> Any | None:
-        """The store's short way for a request to which one plain rule applies; None when it has to go the long way."""
-        snapshot, plan = planned
-        if len(plan.limits) != 1 or plan.shadows or plan.ones[0] != 1 or self.failing or snapshot.terms is not None:
-            return None
-        only = plan.applied[0]
-        if cost.__class__ is not int or not 0 <= cost <= MAX_INT:
-            return None
-        way = self._ways.get(plan)
-        if way is None:
-            make = self.maker(only.rule)
-            if make is None:
-                return None
-            way = self.attended(only.failure_mode, make(only.template, self.states))
-            if len(self._ways) >= WAYS:
-                self._ways = {}
-            self._ways[plan] = way
-        return way
-
-    def maker(self, rule: Rule) -> Callable[[Check, Warnings], Any] | None:
-        """What makes the short way for requests to which this rule applies alone; None when there is none."""
-        return self.leased if rule.sync == "leased" and self.leased is not None else self.single
-
-    def attended(self, mode: FailureMode | None, way: Any) -> Any:
-        """The short way for a rule of a failure mode: if it is local, the other nodes are to know of this one."""
-        if self.pulse is None or (mode or self.fallback.mode) != "local":
-            return way
-        return self.pulse.attended(way)
 
     def plan_alike(self, facts: dict[str, str], fact: str) -> Planned | None:
         """Which rules apply to requests that have these facts, and one more, which differs. None when that depends on
@@ -191,7 +171,7 @@ class Engine:
             return None
         return snapshot, snapshot.plan({**facts, fact: ""}, self.clock, None)
 
-    def pattern(self, plan: Plan, facts: dict[str, str], fact: str, cost: int) -> Pattern | None:
+    def pattern(self, plan: RulePlan, facts: dict[str, str], fact: str, cost: int) -> Pattern | None:
         """What is asked for such requests; None when there is no asking for them together."""
         checks, own = [], []
         for one in plan.applied:
@@ -199,7 +179,7 @@ class Engine:
             by_it = one.fact == fact
             if not 0 < total <= MAX_INT or (fact in one.rule.facts and not by_it):
                 return None
-            if one.rule.shards > 1 or (one.rule.sync == "leased" and self.leased is not None):
+            if one.rule.shards > 1 or (one.rule.sync == "leased" and self.leases):
                 return None
             if self.spreads and one.rule.id in self.snapshot.spread:
                 return None
@@ -207,11 +187,7 @@ class Engine:
             own.append(by_it)
         return Pattern(tuple(checks), tuple(own)) if checks else None
 
-    def quick(self, snapshot: Snapshot) -> Mapping[Plan, Any]:
-        """The short ways that were found before, as far as they may be taken now."""
-        return {} if self.failing or snapshot.terms is not None else self._ways
-
-    def ask_planned(
+    def prepare(
         self,
         texts: dict[str, str],
         planned: Planned,
@@ -219,27 +195,24 @@ class Engine:
         idempotency_key: str | None = None,
         *,
         peek: bool = False,
-    ) -> Asked:
-        """What to ask the store for a request of which the rules are known. Raises `InvalidCheck`."""
-        if isinstance(cost, bool) or not isinstance(cost, int) or not 0 <= cost <= MAX_INT:
-            raise InvalidCheck(f"cost: must be a whole number from 0 to 2^53-1, got {cost!r}")
+    ) -> PreparedCheck:
+        """Prepare a request of which the rules are known. Raises `InvalidCheck`."""
+        snapshot, plan = planned
+        costs = plan.costs(cost)
         if idempotency_key is not None and (not isinstance(idempotency_key, str) or not idempotency_key):
             raise InvalidCheck(f"idempotency_key: must be a text, and not empty, got {idempotency_key!r}")
-        snapshot, plan = planned
-        idempotency = None
+        idempotency, terms = None, snapshot.terms
         if idempotency_key is not None:
-            idempotency = Idempotency(
-                idempotency_key, fingerprint(texts, cost, plan, snapshot.terms is not None), self.name
-            )
-        if snapshot.terms is not None and plan.enforced:
-            client = client_of(texts)
-            if client is not None:
-                at_us, block = self.block_of(client)
-                if block is not None and idempotency is None:  # what was answered to a key is for the store to say
-                    return Asked(plan, Group(()), cost, at_us, block)
-                penalty = Penalty(client, snapshot.terms)
-                return Asked(plan, Group(plan.checks(texts, cost), peek, idempotency, penalty), cost, at_us)
-        return Asked(plan, Group(plan.checks(texts, cost), peek, idempotency), cost)
+            idempotency = Idempotency(idempotency_key, fingerprint(texts, cost, plan, terms is not None), self.name)
+        extras = None if idempotency is None else Extras(idempotency)
+        prepared = PreparedCheck(plan, plan.subjects(texts), costs, peek, extras)
+        client = client_of(texts) if terms is not None and plan.enforced else None
+        if terms is None or client is None:
+            return prepared
+        at_us, block = self.block_of(client)
+        if idempotency is not None:  # what was answered to a key is for the store to say
+            block = None
+        return prepared._replace(extras=Extras(idempotency, Penalty(client, terms)), at_us=at_us, block=block)
 
     def penalty_of(self, texts: Mapping[str, str]) -> Penalty | None:
         """Whom a refusal of this request would count against; None when nobody is penalised."""
@@ -253,7 +226,7 @@ class Engine:
         return at_us, None if self._blocks is None else self._blocks.get(client, at_us)
 
     def ask_reset(
-        self, subject: Subject | None, facts: Mapping[str, Any], known: Known | None = None
+        self, subject: Subject | None, facts: dict[str, Any], known: Known | None = None
     ) -> tuple[tuple[Check, ...], Clients]:
         """The checks and clients that a store has to forget. Raises `InvalidCheck`."""
         texts = self.texts_of(subject, facts)
@@ -269,18 +242,20 @@ class Engine:
             for client in clients:
                 self._blocks.drop(client)
 
-    def ask_many(self, requests: Iterable[Request], known: Sequence[Known] | None = None) -> list[Asked]:
-        """The same for several requests: subjects, or mappings of facts, `cost` and `idempotency_key`."""
-        asked = []
-        for place, request in enumerate(requests):
-            looked_up = None if known is None else known[place]
+    def prepare_many(self, requests: Iterable[Request], known: Sequence[Known] | None = None) -> list[PreparedCheck]:
+        """Prepare several requests: subjects, or mappings of facts, `cost` and `idempotency_key`."""
+        prepared = []
+        for at, request in enumerate(requests):
+            cost, key, subject = 1, None, None
+            facts: dict[str, Any] = {}
             if isinstance(request, Mapping):
                 facts = dict(request)
                 cost, key = facts.pop("cost", 1), facts.pop("idempotency_key", None)
-                asked.append(self.ask(None, facts, cost, key, known=looked_up))
             else:
-                asked.append(self.ask(request, {}, 1, known=looked_up))
-        return asked
+                subject = request
+            texts = self.texts_of(subject, facts)
+            prepared.append(self.prepare(texts, self.planned(texts, None if known is None else known[at]), cost, key))
+        return prepared
 
     def known(self, subject: Subject | None, facts: Mapping[str, Any]) -> Known:
         """What is known of a request's user without waiting: if it is `UNKNOWN`, they have to be looked up."""
@@ -291,14 +266,49 @@ class Engine:
             known["tier"] = ""
         return Known(snapshot, snapshot.user(known))
 
+    def answered(self, plan: Plan) -> None:
+        """A program of this plan has decided while the store was thought to be away.
+
+        What leases decide says nothing of the store: they tell by themselves when it was asked.
+        """
+        if not (self.leases and any(limit.leased for limit in plan.limits)):
+            self.store_answered()
+
+    def store_answered(self) -> None:
+        """The store has decided something."""
+        if self.outage.lasts and self.outage.answered() and self.pulse is not None:
+            self.pulse.wake()
+
+    def failed(self, prepared: PreparedCheck, error: StoreError) -> Decision:
+        """Return the decision when the store could not make one."""
+        return self.fallback.decide(prepared, error)
+
+    def concluded(self, prepared: PreparedCheck, decision: Decision) -> Decision:
+        """Return the decision of a program as the caller gets it: where clients are penalised, there is more to it."""
+        block: Block | None = getattr(decision, "block", None)
+        idempotency, penalty = prepared.extras or (None, None)
+        if penalty is None or block is None:
+            return decision
+        remembered = idempotency is None and not prepared.peek  # no old answer, and one that leaves a trace
+        if self._blocks is not None and remembered:
+            self._blocks.put(penalty.client, block, prepared.at_us)
+        plan = prepared.plan
+        if not decision.outcomes:
+            return self._blocked(plan, block, decision.at_us)
+        return decide(
+            plan,
+            delayed(plan.limits, decision.outcomes, block),
+            decision.at_us,
+            costs=prepared.costs,
+            subjects=prepared.subjects,
+            reason="penalty",
+            states=self.states,
+        )
+
     def conclude(
-        self,
-        asked: list[Asked],
-        results: Sequence[Result | IdempotencyConflict | StoreError] | StoreError,
-        *,
-        answered: bool = True,
+        self, prepared: Sequence[PreparedCheck], results: Sequence[Answer] | StoreError, *, answered: bool = True
     ) -> list[Decision]:
-        """The decisions that the store's answers mean. Not all requests were sent to it.
+        """Return the decisions that a store's answers mean. Not all requests were sent to it.
 
         Not `answered`: they say nothing good of how the store is doing, as leases gave them, or it failed. Raises the
         first conflict, when all others are decided.
@@ -307,76 +317,42 @@ class Engine:
         conflict: IdempotencyConflict | None = None
         if self.pulse is not None:
             self.pulse.attend()
-        if isinstance(results, StoreError):
-            return [
-                self.fallback.decide(request, results) if request.sent else self._unsent(request) for request in asked
-            ]
-        if results and answered and self.fallback.outage.answered() and self.pulse is not None:
-            self.pulse.wake()
-        answers = iter(results)
-        for request in asked:
-            plan, group, cost, _, known = request
-            if known is not None or not plan.applied:
-                decisions.append(self._unsent(request))
+        if results and answered and not isinstance(results, StoreError):
+            self.store_answered()
+        answers = iter(() if isinstance(results, StoreError) else results)
+        for one in prepared:
+            if not one.sent:
+                decisions.append(self.unsent(one))
                 continue
-            result = next(answers)
-            if isinstance(result, StoreError):
-                decisions.append(self.fallback.decide(request, result))
-            elif isinstance(result, IdempotencyConflict):
-                conflict = conflict or result
-            elif result.block is not None:
-                decisions.append(self._penalised(request, result, result.block))
-            else:
-                subjects = tuple([check.subject for check in group.checks])
-                applied, costs = _applied(plan, result), plan.costs(cost)
-                decisions.append(
-                    decide(applied, result.outcomes, result.now_us, costs=costs, subjects=subjects, states=self.states)
-                )
+            answer = results if isinstance(results, StoreError) else next(answers)
+            try:
+                decision = decision_of(answer, one.plan, self.states, one.subjects, one.costs)
+                decisions.append(self.concluded(one, decision))
+            except StoreError as error:
+                decisions.append(self.failed(one, error))
+            except IdempotencyConflict as error:
+                conflict = conflict or error
         if conflict is not None:
             raise conflict
         return decisions
 
-    def texts_of(self, subject: Subject | None, facts: Mapping[str, Any]) -> dict[str, str]:
+    def texts_of(self, subject: Subject | None, facts: dict[str, Any]) -> dict[str, str]:
         """The facts of a request as texts. Raises `InvalidCheck`."""
         texts = facts_of(subject, facts)
         if self.by_subject and "user" not in texts:
             raise InvalidCheck("this limiter counts by subject: call check('alice') or check(user='alice')")
         return texts
 
-    def _unsent(self, asked: Asked) -> Decision:
-        """The decision on a request that the store was not asked about."""
-        if asked.block is not None:
-            return self._blocked(asked.plan, asked.block, asked.at_us)
-        return Decision.of(True, self.clock.now_us(), asked.plan)
+    def unsent(self, prepared: PreparedCheck) -> Decision:
+        """Return the decision on a request that the store is not asked about."""
+        if prepared.block is not None:
+            return self._blocked(prepared.plan, prepared.block, prepared.at_us)
+        return Decision.of(True, self.clock.now_us(), prepared.plan)
 
-    def _penalised(self, asked: Asked, result: Result, block: Block) -> Decision:
-        """The decision on a request whose client is blocked, or whose refusal began that."""
-        plan, group, cost, at_us, _ = asked
-        remembered = group.idempotency is None and not group.peek  # not an old answer, nor one that leaves no trace
-        if self._blocks is not None and group.penalty is not None and remembered:
-            self._blocks.put(group.penalty.client, block, at_us)
-        if not result.outcomes:
-            return self._blocked(plan, block, result.now_us)
-        outcomes = delayed(plan.limits, result.outcomes, block)
-        return decide(
-            plan,
-            outcomes,
-            result.now_us,
-            costs=plan.costs(cost),
-            reason="penalty",
-            states=self.states,
-            subjects=tuple([check.subject for check in group.checks]),
-        )
-
-    def _blocked(self, plan: Plan, block: Block, now_us: int) -> Decision:
+    def _blocked(self, plan: RulePlan, block: Block, now_us: int) -> Decision:
         """The decision on a request whose client is blocked. If the rule has gone, one that applies stands for it."""
         found = [template for template in plan.limits if template.rule == block.rule]
         template = found[0] if found else self.snapshot.template(block.rule)
         if template is None:
             template = next((template for template in plan.limits if template.enforced), plan.limits[0])
         return blocked(template, block, now_us)
-
-
-def _applied(plan: Plan, result: Result) -> LimitPlan:
-    """The plan; of limits that several regions share, as this one was asked."""
-    return LimitPlan(result.applied_to(plan.limits)) if isinstance(result, SharedResult) else plan

@@ -9,8 +9,8 @@ from headgate.core.clock import Clock
 from headgate.core.decision import Decision, Reason, decide
 from headgate.core.plan import Plan
 from headgate.errors import StoreError, StoreFull, StoreTimeout
-from headgate.limiter.asked import Asked
 from headgate.limiter.outage import Outage
+from headgate.limiter.prepared import PreparedCheck
 from headgate.limiter.shares import Shares, hopeful
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
@@ -39,17 +39,17 @@ class Fallback:
             self._seen = snapshot
         return self._is_local
 
-    def decide(self, asked: Asked, error: StoreError) -> Decision:
+    def decide(self, prepared: PreparedCheck, error: StoreError) -> Decision:
         """The decision when the store could not make one: the strictest of what the rules say."""
         self.outage.failed(error)
-        plan = asked.plan
+        plan = prepared.plan
         modes = [mode or self.mode for mode in plan.failure_modes]
         for mode, template in zip(modes, plan.limits, strict=True):
             if mode == "closed" and template.enforced:
                 return self._refused(template, "fail_closed")
         here = [place for place, mode in enumerate(modes) if mode == "local"]
         try:
-            decision = self._locally(asked, here)
+            decision = self._locally(prepared, here)
         except StoreFull:  # no room to count in
             decision = None
         if decision is not None:
@@ -58,9 +58,9 @@ class Fallback:
             error.charge_later()
         return Decision.of(True, self._clock.now_us(), reason="fail_open")
 
-    def _locally(self, asked: Asked, here: list[int]) -> Decision | None:
+    def _locally(self, prepared: PreparedCheck, here: list[int]) -> Decision | None:
         """The decision by this node's share of the limits at these places; None when there are none."""
-        plan, group, *_ = asked
+        plan, group = prepared.plan, prepared.group
         checks, parts, templates = [], [], []
         for place in here:
             check, template = group.checks[place], plan.limits[place]

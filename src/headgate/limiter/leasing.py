@@ -10,26 +10,21 @@ from contextlib import suppress
 from contextvars import Context
 from threading import Event, Lock, Thread
 from time import monotonic
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from headgate.core.check import Charge, Check, Group, Result
+from headgate.core.check import Answer, Charge, Check, Group
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision, Reading, States, single
+from headgate.core.decision import Decision, States
 from headgate.core.fork import renew_in_children
 from headgate.core.plan import Plan
 from headgate.errors import StoreError
+from headgate.limiter.sharding import AsyncSharding, Sharding
 from headgate.limiter.steps import run, run_async
 from headgate.rules.holder import Holder
 from headgate.stores.leases import TICK_US, Decided, Leases, LeaseStatus
 from headgate.stores.leases.lease import Lease
-from headgate.stores.protocol import (
-    AsyncReservingStore,
-    AsyncSingleStore,
-    AsyncStore,
-    ReservingStore,
-    SingleStore,
-    Store,
-)
+from headgate.stores.program import Program, async_group_program, group_program
+from headgate.stores.protocol import AsyncReservingStore, ReservingStore
 
 TICK_SECONDS: Final = TICK_US / 1_000_000
 QUIET_TICKS: Final = 20  # after which a thread with nothing to do ends
@@ -40,8 +35,9 @@ log = logging.getLogger("headgate")
 class _Leasing(ABC):
     """What both kinds have in common. With a `clock`, which a test moves, nothing is done in the background."""
 
-    def __init__(self, holder: Holder, clock: Clock | None) -> None:
+    def __init__(self, holder: Holder, clock: Clock | None, answered: Callable[[], None]) -> None:
         self._holder = holder
+        self._answered = answered  # called when the store was asked, and answered
         self._clock = clock
         self._leases = Leases(None if clock is None else clock.now_us, notify=self._notify)
         self._tended_us = 0
@@ -77,8 +73,10 @@ class _Leasing(ABC):
 class Leasing(_Leasing):
     """For threads. A thread of its own fetches slices ahead and gives back what is not used; it ends when idle."""
 
-    def __init__(self, store: Store, holder: Holder, clock: Clock | None) -> None:
-        super().__init__(holder, clock)
+    def __init__(
+        self, store: Sharding, holder: Holder, clock: Clock | None, answered: Callable[[], None] = lambda: None
+    ) -> None:
+        super().__init__(holder, clock, answered)
         self._store = store
         self._lock = Lock()
         self._thread: Thread | None = None
@@ -95,24 +93,30 @@ class Leasing(_Leasing):
         decided: Decided = run(self._leases.decide(groups, leased, inline=True), self._store.check)
         return decided
 
-    def single(self, template: Check, states: States | None) -> Callable[[str, int], Decision]:
-        """The short way for a leased rule: see `SingleStore.single`."""
-        reading = Reading(Plan((template,)), states)
+    def compile(self, plan: Plan, states: States | None = None) -> Program:
+        """Return the program of a plan. One without leased limits is the store's own."""
+        exact: Program = self._store.compile(plan, states)
+        if not any(limit.leased for limit in plan.limits):
+            return exact
+        grouped = group_program(self._check, plan, states)
+        if len(plan.limits) != 1 or plan.shadows:
+            return grouped
+        heard = self._leases.heard
 
-        def slow(subject: str, cost: int) -> Decision:
-            answers, _ = self.check((Group((template._replace(subject=subject, cost=cost),)),))
-            return _decision(reading, answers[0], cost, subject)
-
-        if not isinstance(self._store, SingleStore):
-            return self._leases.single(template, states, slow, None)
-        exact, heard = self._store.single(template, states), self._leases.heard
-
-        def ask(lease: Lease | None, subject: str, cost: int, at_us: int) -> Decision:
+        def ask(lease: Lease | None, subjects: tuple[str, ...], costs: tuple[int, ...], at_us: int) -> Decision:
             if self._is_time:
                 self._give_back(self._leases.tend())
-            return heard(lease, exact(subject, cost), cost, at_us)
+            decision = exact(subjects, costs)
+            self._answered()
+            return heard(lease, decision, costs[0], at_us)
 
-        return self._leases.single(template, states, slow, ask)
+        return self._leases.compile(plan, states, grouped, ask)
+
+    def _check(self, groups: Sequence[Group]) -> Sequence[Answer]:
+        answers, answered = self.check(groups)
+        if answered:
+            self._answered()
+        return answers
 
     def close(self) -> None:
         """Give everything back."""
@@ -181,15 +185,17 @@ class Leasing(_Leasing):
 class AsyncLeasing(_Leasing):
     """For asyncio. Slices are fetched by tasks, and so a caller that is cancelled takes none of them with it."""
 
-    def __init__(self, store: AsyncStore, holder: Holder, clock: Clock | None) -> None:
-        super().__init__(holder, clock)
+    def __init__(
+        self, store: AsyncSharding, holder: Holder, clock: Clock | None, answered: Callable[[], None] = lambda: None
+    ) -> None:
+        super().__init__(holder, clock, answered)
         self._store = store
         self._tasks: set[asyncio.Task[None]] = set()
         self._keeper: asyncio.Task[None] | None = None
         self._closed = False
 
     async def check(self, groups: Sequence[Group]) -> Decided:
-        """See `Leasing.check`."""
+        """Decide groups, from leases where that is possible."""
         leased = self._holder.current.leased
         if not leased:
             return Decided.of(await self._store.check(groups))
@@ -200,24 +206,30 @@ class AsyncLeasing(_Leasing):
         decided: Decided = await run_async(self._leases.decide(groups, leased, inline=False), self._store.check)
         return decided
 
-    def single(self, template: Check, states: States | None) -> Callable[[str, int], Any]:
-        """The short way for a leased rule: a decision, or something to await for one."""
-        reading = Reading(Plan((template,)), states)
+    def compile(self, plan: Plan, states: States | None = None) -> Program:
+        """Return the program of a plan: it returns a decision, or something to await for one."""
+        exact: Program = self._store.compile(plan, states)
+        if not any(limit.leased for limit in plan.limits):
+            return exact
+        grouped = async_group_program(self._check, plan, states)
+        if len(plan.limits) != 1 or plan.shadows:
+            return grouped
+        heard = self._leases.heard
 
-        async def slow(subject: str, cost: int) -> Decision:
-            answers, _ = await self.check((Group((template._replace(subject=subject, cost=cost),)),))
-            return _decision(reading, answers[0], cost, subject)
-
-        if not isinstance(self._store, AsyncSingleStore):
-            return self._leases.single(template, states, slow, None)
-        exact, heard = self._store.single(template, states), self._leases.heard
-
-        async def ask(lease: Lease | None, subject: str, cost: int, at_us: int) -> Decision:
+        async def ask(lease: Lease | None, subjects: tuple[str, ...], costs: tuple[int, ...], at_us: int) -> Decision:
             if self._is_time:
                 await self._give_back(self._leases.tend())
-            return heard(lease, await exact(subject, cost), cost, at_us)
+            decision = await exact(subjects, costs)
+            self._answered()
+            return heard(lease, decision, costs[0], at_us)
 
-        return self._leases.single(template, states, slow, ask)
+        return self._leases.compile(plan, states, grouped, ask)
+
+    async def _check(self, groups: Sequence[Group]) -> Sequence[Answer]:
+        answers, answered = await self.check(groups)
+        if answered:
+            self._answered()
+        return answers
 
     async def close(self) -> None:
         """Give everything back."""
@@ -273,13 +285,6 @@ class AsyncLeasing(_Leasing):
             self._leases.gave_back(charges, error)
         else:
             self._leases.gave_back(charges)
-
-
-def _decision(reading: Reading, answer: object, cost: int, subject: str) -> Decision:
-    if isinstance(answer, StoreError):
-        raise answer
-    now_us, (outcome,), _ = cast("Result", answer)
-    return single(reading, outcome, now_us, cost, subject)
 
 
 def _not_given_back(error: StoreError) -> None:

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headgate.limiter.asked import Known, Subject
 from headgate.limiter.engine import Engine
+from headgate.limiter.prepared import Known, Subject
 from headgate.rules.directory import UNKNOWN
 
 

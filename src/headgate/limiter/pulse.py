@@ -73,12 +73,12 @@ class Pulse(_Pulse):
             self._begin()
 
     def attended(self, way: Any) -> Any:
-        """The short way for a rule of failure mode local."""
+        """The program of a plan with a limit of failure mode local."""
 
-        def check(subject: str, cost: int) -> Any:
+        def check(*request: Any) -> Any:
             if self._thread is None:
                 self._begin()
-            return way(subject, cost)
+            return way(*request)
 
         return check
 
@@ -167,14 +167,14 @@ class AsyncPulse(_Pulse):
         if self._loop is not asyncio.get_running_loop() and self._engine.has_local:
             self._begin()
 
-    def attended(self, way: Callable[[str, int], Any]) -> Callable[[str, int], Any]:
-        """The short way for a rule of failure mode local."""
+    def attended(self, way: Callable[..., Any]) -> Callable[..., Any]:
+        """The program of a plan with a limit of failure mode local."""
         running = asyncio.get_running_loop
 
-        def check(subject: str, cost: int) -> Any:
+        def check(*request: Any) -> Any:
             if self._loop is not running():
                 self._begin()
-            return way(subject, cost)
+            return way(*request)
 
         return check
 

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from secrets import randbits
-from typing import Any, cast
+from typing import Any, Final
 
-from headgate.core.check import Answer, Charge, Check, Client, Group, Result
-from headgate.core.decision import Decision, Reading, States, single
+from headgate.core.check import Answer, Charge, Check, Client, Extras, Group
+from headgate.core.decision import Decision, States
+from headgate.core.decision import decide as decide_all
 from headgate.core.fork import renew_in_children
 from headgate.core.plan import Plan
 from headgate.core.shards import Search, checks_of
 from headgate.errors import StoreUnavailable
 from headgate.limiter.steps import run, run_async
 from headgate.rules.holder import Holder
+from headgate.stores.program import Program, async_group_program, group_program
 from headgate.stores.protocol import (
     AsyncBeatingStore,
+    AsyncCompilingStore,
     AsyncReservingStore,
-    AsyncSingleStore,
     AsyncStore,
     BeatingStore,
+    CompilingStore,
     ReservingStore,
-    SingleStore,
     Store,
 )
 from headgate.stores.sharding import Shards, decide, everywhere, home_of, surcharges
 
 Answers = Sequence[Answer]
+ONE: Final = (1,)  # the costs of a request that any shard can hold by itself
 
 
 class Home:
@@ -51,7 +54,7 @@ class Sharding:
     """For threads. It can what the store behind it can: no more, and no less."""
 
     # There if the store has them. None refers to this object, so that it is gone as soon as nobody uses it.
-    single: Any
+    compile: Any
     hold: Any
     claim: Any
     expire: Any
@@ -61,8 +64,7 @@ class Sharding:
     def __init__(self, store: Store, home: Home | None = None) -> None:
         self.store = store
         self.home = home = home or Home()
-        if isinstance(store, SingleStore):
-            self.single = partial(_single, store, home)
+        self.compile = partial(_compile, store, home)
         if isinstance(store, ReservingStore):
             self.hold, self.claim, self.expire = store.hold, store.claim, store.expire
             self.adjust = partial(_adjust, store, home)
@@ -94,29 +96,36 @@ def _adjust(store: ReservingStore, home: Home, refunds: Sequence[Charge], more: 
     store.adjust(refunds, run(surcharges(more, home.shards), store.check))
 
 
-def _single(
-    store: SingleStore, home: Home, template: Check, states: States | None = None
-) -> Callable[[str, int], Decision]:
-    count = home.shards.get(template.rule, 1)
-    if count == 1:
-        return store.single(template, states)
-    ways = [store.single(part) for part in checks_of(template, count)]
-    reading = Reading(Plan((template,)), states)
+def _compile(store: Store, home: Home, plan: Plan, states: States | None = None) -> Program:
+    """The program of a plan. One that has no shards is the store's own."""
+    shards = home.shards
+    counts = [shards.get(limit.rule, 1) for limit in plan.limits]
+    if max(counts, default=1) == 1:
+        if isinstance(store, CompilingStore):
+            return store.compile(plan, states)
+        return group_program(store.check, plan, states)
+    grouped = group_program(partial(_check, store, home), plan, states)
+    if len(counts) != 1 or plan.shadows:
+        return grouped
+    programs = [_compile(store, home, Plan((part,))) for part in _parts(plan, counts[0])]
 
-    def check(subject: str, cost: int) -> Decision:
-        asked = template._replace(subject=subject, cost=cost)
-        if cost != 1:
-            (answer,) = _check(store, home, (Group((asked,)),))
-            return _decision(reading, cast("Result", answer), cost, subject)
-        search, away = Search(asked, count, home_of(subject, home.start)), None
+    def check(
+        subjects: tuple[str, ...],
+        costs: tuple[int, ...],
+        peek: bool = False,
+        extras: Extras | None = None,
+    ) -> Any:
+        if costs != ONE or peek or extras is not None:
+            return grouped(subjects, costs, peek, extras)
+        search, away = _search(plan, subjects, counts[0], home), None
         while True:
             try:
-                decision = ways[search.layout[0][0]](subject, cost)
+                decision: Decision = programs[search.layout[0][0]](subjects, costs)
             except StoreUnavailable as error:
                 away = _tried(search, error)
                 continue
             if decision.allowed or _is_last(search, decision, away):
-                return _concluded(reading, search, decision)
+                return _concluded(plan, states, search, decision)
 
     return check
 
@@ -124,7 +133,7 @@ def _single(
 class AsyncSharding:
     """For asyncio."""
 
-    single: Any
+    compile: Any
     hold: Any
     claim: Any
     expire: Any
@@ -134,8 +143,7 @@ class AsyncSharding:
     def __init__(self, store: AsyncStore) -> None:
         self.store = store
         self.home = home = Home()
-        if isinstance(store, AsyncSingleStore):
-            self.single = partial(_single_async, store, home)
+        self.compile = partial(_compile_async, store, home)
         if isinstance(store, AsyncReservingStore):
             self.hold, self.claim, self.expire = store.hold, store.claim, store.expire
             self.adjust = partial(_adjust_async, store, home)
@@ -168,31 +176,49 @@ async def _adjust_async(
     await store.adjust(refunds, await run_async(surcharges(more, home.shards), store.check))
 
 
-def _single_async(
-    store: AsyncSingleStore, home: Home, template: Check, states: States | None = None
-) -> Callable[[str, int], Awaitable[Decision]]:
-    count = home.shards.get(template.rule, 1)
-    if count == 1:
-        return store.single(template, states)
-    ways = [store.single(part) for part in checks_of(template, count)]
-    reading = Reading(Plan((template,)), states)
+def _compile_async(store: AsyncStore, home: Home, plan: Plan, states: States | None = None) -> Program:
+    """The program of a plan, awaited."""
+    shards = home.shards
+    counts = [shards.get(limit.rule, 1) for limit in plan.limits]
+    if max(counts, default=1) == 1:
+        if isinstance(store, AsyncCompilingStore):
+            return store.compile(plan, states)
+        return async_group_program(store.check, plan, states)
+    grouped = async_group_program(partial(_check_async, store, home), plan, states)
+    if len(counts) != 1 or plan.shadows:
+        return grouped
+    programs = [_compile_async(store, home, Plan((part,))) for part in _parts(plan, counts[0])]
 
-    async def check(subject: str, cost: int) -> Decision:
-        asked = template._replace(subject=subject, cost=cost)
-        if cost != 1:
-            (answer,) = await _check_async(store, home, (Group((asked,)),))
-            return _decision(reading, cast("Result", answer), cost, subject)
-        search, away = Search(asked, count, home_of(subject, home.start)), None
+    async def check(
+        subjects: tuple[str, ...],
+        costs: tuple[int, ...],
+        peek: bool = False,
+        extras: Extras | None = None,
+    ) -> Any:
+        if costs != ONE or peek or extras is not None:
+            return await grouped(subjects, costs, peek, extras)
+        search, away = _search(plan, subjects, counts[0], home), None
         while True:
             try:
-                decision = await ways[search.layout[0][0]](subject, cost)
+                decision: Decision = await programs[search.layout[0][0]](subjects, costs)
             except StoreUnavailable as error:
                 away = _tried(search, error)
                 continue
             if decision.allowed or _is_last(search, decision, away):
-                return _concluded(reading, search, decision)
+                return _concluded(plan, states, search, decision)
 
     return check
+
+
+def _parts(plan: Plan, shards: int) -> list[Check]:
+    """The limits of a plan's only rule, by shard: under an id that has no shards."""
+    return [part._replace(rule="") for part in checks_of(plan.limits[0], shards)]
+
+
+def _search(plan: Plan, subjects: tuple[str, ...], shards: int, home: Home) -> Search:
+    """A request of cost 1, which any shard can hold by itself."""
+    (subject,) = subjects
+    return Search(plan.limits[0]._replace(subject=subject, cost=1), shards, home_of(subject, home.start))
 
 
 def _tried(search: Search, error: StoreUnavailable) -> StoreUnavailable:
@@ -212,14 +238,9 @@ def _is_last(search: Search, decision: Decision, away: StoreUnavailable | None) 
     return True
 
 
-def _concluded(reading: Reading, search: Search, decision: Decision) -> Decision:
+def _concluded(plan: Plan, states: States | None, search: Search, decision: Decision) -> Decision:
     """A shard's decision as one on the whole."""
     if decision.allowed:
         search.told(decision.outcomes, decision.at_us)
-    whole = search.outcome(charged=decision.allowed)
-    return single(reading, whole, decision.at_us, decision.costs[0], search.check.subject)
-
-
-def _decision(reading: Reading, result: Result, cost: int, subject: str) -> Decision:
-    now_us, (outcome,), _ = result
-    return single(reading, outcome, now_us, cost, subject)
+    whole = (search.outcome(charged=decision.allowed),)
+    return decide_all(plan, whole, decision.at_us, costs=decision.costs, subjects=decision.subjects, states=states)

@@ -10,11 +10,11 @@ from headgate.core.clock import Clock
 from headgate.rules.holder import Holder
 from headgate.rules.rule import FailureMode
 from headgate.stores.protocol import (
+    AsyncCompilingStore,
     AsyncReservingStore,
-    AsyncSingleStore,
     AsyncStore,
+    CompilingStore,
     ReservingStore,
-    SingleStore,
     Store,
 )
 
@@ -45,13 +45,13 @@ class RegionStatus:
     synced_excess: int = 0  # units that were let in above limits, in all regions together, since the start
 
 
-class SpreadStore(SingleStore, ReservingStore, Protocol):
+class SpreadStore(CompilingStore, ReservingStore, Protocol):
     """A store that decides rules as they are spread over regions. Closing it leaves the one that it wraps open."""
 
     def status(self) -> RegionStatus: ...
 
 
-class AsyncSpreadStore(AsyncSingleStore, AsyncReservingStore, Protocol):
+class AsyncSpreadStore(AsyncCompilingStore, AsyncReservingStore, Protocol):
     """The same, awaited."""
 
     def status(self) -> RegionStatus: ...

@@ -20,7 +20,7 @@ _percent = fields.optional(fields.whole(1, 100))
 class Warnings:
     """The memory of one limiter. What the snapshot in force does not say, `at` and `until` do."""
 
-    __slots__ = ("_at", "_holder", "_known", "_until", "_warned")
+    __slots__ = ("_at", "_holder", "_known", "_until", "warned")
 
     def __init__(self, holder: Holder, at: int | None, until: int | None, size: int = REMEMBERED) -> None:
         problems = []
@@ -36,16 +36,20 @@ class Warnings:
         self._holder = holder
         self._at = WARNING_PERCENT if at is None else at
         self._until = NORMAL_PERCENT if until is None else until
-        self._warned = False  # whether there was ever one to remember
+        self.warned = False  # whether there was ever one to remember
         self._known: Recent[tuple[str, str], int] = Recent(size)  # when the limit is whole again, if nobody comes
+
+    def percent(self) -> int:
+        """The share of use from which on a limit is in warning."""
+        return self._holder.current.warning_at or self._at
 
     def least(self, limit: int) -> int:
         """How much of a limit has to be used for it to begin to be in warning."""
-        return -(limit * (self._holder.current.warning_at or self._at) // -100)
+        return -(limit * self.percent() // -100)
 
     def remembered(self, space: str, subjects: Sequence[str]) -> Sequence[int]:
         """By place: the subjects whose limit was in warning, and may still be."""
-        if not self._warned:  # nearly always
+        if not self.warned:  # nearly always
             return ()
         known = self._known.get
         return [place for place, subject in enumerate(subjects) if known((space, subject)) is not None]
@@ -54,7 +58,7 @@ class Warnings:
         """Whether the subject's limit, of which this much is used, is in warning; remembers what it says."""
         snapshot = self._holder.current
         if used * 100 < limit * (snapshot.warning_at or self._at):
-            if not self._warned:  # nearly always
+            if not self.warned:  # nearly always
                 return False
             until = snapshot.warning_until or self._until
             whole_us = self._known.get((space, subject))
@@ -63,6 +67,6 @@ class Warnings:
             if used * 100 < limit * until or now_us >= whole_us:
                 self._known.drop((space, subject))
                 return False
-        self._warned = True
+        self.warned = True
         self._known.put((space, subject), now_us + reset_us)
         return True

@@ -6,21 +6,22 @@ import asyncio
 import inspect
 from collections.abc import Callable, Iterable
 from functools import wraps
-from typing import Any, ParamSpec, Self, TypeVar, cast
+from typing import Any, Final, ParamSpec, Self, TypeVar, cast
 
 from headgate.core.check import Group
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.core.key import qualified
-from headgate.core.quota import MAX_INT, Quota
+from headgate.core.quota import Quota
 from headgate.core.reservation import Settlement, checked_id, given_back, ttl_us, whole_cost
 from headgate.errors import RateLimited, StoreError
-from headgate.limiter.asked import Asked, Request, Subject
+from headgate.limiter.batch import decide_each
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
 from headgate.limiter.engine import Engine
 from headgate.limiter.given import Rules, own_limits
 from headgate.limiter.leasing import Leasing
+from headgate.limiter.prepared import PreparedCheck, Request, Subject
 from headgate.limiter.pulse import Pulse
 from headgate.limiter.reservation import (
     AT_MOST,
@@ -37,16 +38,17 @@ from headgate.limiter.reservation import (
 from headgate.limiter.sharding import Sharding
 from headgate.limiter.spreading import RegionStatus, Spreading, SpreadStore
 from headgate.limiter.wait import Wait
-from headgate.rules.plan import template_of
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.leases import Decided, LeaseStatus
 from headgate.stores.memory import MemoryStore
-from headgate.stores.protocol import BeatingStore, ReservingStore, Single, Store
+from headgate.stores.protocol import BeatingStore, ReservingStore, Store
 from headgate.stores.urls import no_store, open_store
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+ONE: Final = (1,)  # the costs of a request with one limit
 
 
 class Limiter:
@@ -99,22 +101,18 @@ class Limiter:
             self._spread = region.open(self._here, self._engine.holder, clock, failure_mode)
         self._store = Sharding(self._here if self._spread is None else self._spread)
         self._store.home.holder = self._engine.holder
-        self._engine.single = getattr(self._store, "single", None)
+        self.holder = self._engine.holder  # of the rules in force
+        self._in_memory = in_memory and self._spread is None
+        self._engine.compile = self._engine.compile_exact = self._store.compile
         self._leasing: Leasing | None = None  # in memory, asking the store costs no more than a lease would
-        if not in_memory or self._spread is not None:
-            self._leasing = Leasing(self._store, self._engine.holder, clock)
-            self._engine.leased = self._leasing.single
+        if not self._in_memory:
+            self._leasing = Leasing(self._store, self.holder, clock, self._engine.store_answered)
+            self._engine.compile, self._engine.leases = self._leasing.compile, True
         self._pulse: Pulse | None = None
         if not in_memory and isinstance(self._store, BeatingStore | ReservingStore):
             self._engine.pulse = self._pulse = Pulse(self._store, self._engine)
-        rule = self._engine.only_rule
-        make = None if rule is None else self._engine.maker(rule)
-        self._short_way: Single | None = None
-        if rule is not None and make is not None:
-            way = make(template_of(rule), self._engine.states)
-            self._short_way = self._engine.attended(rule.failure_mode, way)
-        self._single = self._short_way
         self._due: Due | None = None  # there once it has had to do with reservations
+        self._subject_program = self._engine.subject_program()  # of check("alice")
 
     def check(
         self,
@@ -132,48 +130,62 @@ class Limiter:
         minutes gets the first one's decision and charges nothing; with other facts it raises
         `IdempotencyConflict`.
         """
-        single = self._single
-        if (  # is_plain, written out: this is the fast path
-            single is not None
-            and subject.__class__ is str
-            and not facts
-            and idempotency_key is None
-            and cost.__class__ is int
-            and (cost == 1 or 0 <= cost <= MAX_INT)
-        ):
-            try:
-                return single(subject, cost)
-            except StoreError as error:
-                self._single = None  # until the long way finds the store well again
-                return self._engine.conclude([self._engine.ask(subject, {}, cost)], error)[0]
-        if idempotency_key is None:
-            return self.check_facts(self._engine.texts_of(subject, facts), cost=cost)
-        return self._decide([self._engine.ask(subject, facts, cost, idempotency_key)])[0]
+        if subject.__class__ is str and not facts:
+            program = self._subject_program
+            if program is not None and cost == 1 and cost.__class__ is int and idempotency_key is None:
+                try:
+                    decision: Decision = program((subject,), ONE)
+                except StoreError as error:
+                    self._subject_program = None  # until `decide` finds the store well again
+                    return self._engine.failed_subject(subject, error)
+                return decision
+            return self.decide({"user": subject}, cost=cost, idempotency_key=idempotency_key)
+        return self.decide(self._engine.texts_of(subject, facts), cost=cost, idempotency_key=idempotency_key)
 
-    def check_facts(self, facts: dict[str, str], *, cost: int = 1) -> Decision:
-        """`check` of facts that are known to be texts: for middleware and others that read them off a request."""
+    def decide(
+        self, facts: dict[str, str], *, cost: int = 1, idempotency_key: str | None = None, peek: bool = False
+    ) -> Decision:
+        """Check facts that are known to be texts: for middleware and others that read them off a request.
+
+        A `peek` charges nothing.
+        """
         engine = self._engine
-        planned = engine.planned(facts)
-        way: Single | None = engine.way(planned, cost)
-        if way is None:
-            return self._decide([engine.ask_planned(facts, planned, cost)])[0]
         if self._due is not None:
             self._attend(self._due)
+        snapshot = self.holder.current
+        plan = snapshot.planner.plan(facts, engine.clock)
+        if idempotency_key is not None or snapshot.terms is not None or not plan.limits:
+            return self._decide(engine.prepare(facts, (snapshot, plan), cost, idempotency_key, peek=peek))
+        program = engine.programs.get(plan) or engine.program(plan)
+        subjects, costs = plan.subjects(facts), plan.costs(cost)
         try:
-            return way(planned[1].subjects(facts)[0], cost)
+            decision: Decision = program(subjects, costs, peek)
         except StoreError as error:
-            return engine.conclude([engine.ask_planned(facts, planned, cost)], error)[0]
+            return engine.failed(PreparedCheck(plan, subjects, costs, peek), error)
+        if engine.outage.lasts:
+            engine.answered(plan)
+            self._subject_program = engine.subject_program()
+        return decision
 
     def peek(self, subject: Subject | None = None, /, *, cost: int = 1, **facts: Any) -> Decision:
         """What `check` would say now, without charging anything; `remaining` is what is there now."""
-        return self._decide([self._engine.ask(subject, facts, cost, peek=True)])[0]
+        return self.decide(self._engine.texts_of(subject, facts), cost=cost, peek=True)
 
     def check_many(self, requests: Iterable[Request]) -> list[Decision]:
         """Check several requests in one trip to the store, each decided by itself, in order.
 
         A request is a subject, or a mapping of facts with `cost` and `idempotency_key` if need be.
         """
-        return self._decide(self._engine.ask_many(requests))
+        prepared = self._engine.prepare_many(requests)
+        if self._due is not None:
+            self._attend(self._due)
+        if self._in_memory:
+            return decide_each(prepared, self._decide)
+        try:
+            results, answered = self._check([one.group for one in prepared if one.sent])
+        except StoreError as error:
+            return self._engine.conclude(prepared, error)
+        return self._engine.conclude(prepared, results, answered=answered)
 
     def wait(
         self,
@@ -207,9 +219,11 @@ class Limiter:
         (from 0.001 to 7 days) expires, and its estimate is given back.
         """
         store, lives_us = self._reserving(), ttl_us(ttl)
-        asked = self._engine.ask(subject, facts, cost)
+        texts = self._engine.texts_of(subject, facts)
+        prepared = self._engine.prepare(texts, self._engine.planned(texts), cost)
         due = self._look()
-        decision = self._decide([asked], leasing=False)[0]
+        self._attend(due)
+        decision = self._decide(prepared, exact=True)
         record = record_of(decision)
         reservation = Reservation(self, decision, cost, recorded=record is not None)
         if record is not None:
@@ -275,7 +289,7 @@ class Limiter:
 
                 @wraps(function)
                 async def limited_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-                    if isinstance(self._store, MemoryStore):
+                    if self._in_memory:
                         enter(args, kwargs)
                     else:  # a thread, so that a slow store does not hold up the event loop
                         await asyncio.to_thread(enter, args, kwargs)
@@ -391,7 +405,7 @@ class Limiter:
         due = self._due
         if due is None:
             due = self._due = Due()
-        self._single = self._short_way = None  # it would not look; that of check_facts does
+        self._engine.reserves, self._subject_program = True, None
         if due.is_time(self._engine.clock.now_us()):
             self._give_back(due)
         return due
@@ -416,21 +430,22 @@ class Limiter:
         else:
             due.expires(now_us, next_us)
 
-    def _check(self, groups: list[Group], *, leasing: bool = True) -> Decided:
+    def _check(self, groups: list[Group]) -> Decided:
         """Have groups decided, by leases as far as they can."""
-        if self._leasing is not None and leasing and groups:
+        if self._leasing is not None and groups:
             return self._leasing.check(groups)
         return Decided.of(self._store.check(groups) if groups else [])
 
-    def _decide(self, asked: list[Asked], *, leasing: bool = True) -> list[Decision]:
-        if self._due is not None:
-            self._attend(self._due)
-        groups = [request.group for request in asked if request.sent]
+    def _decide(self, prepared: PreparedCheck, *, exact: bool = False) -> Decision:
+        """Decide a request that was prepared. Raises `IdempotencyConflict`."""
+        engine = self._engine
+        if not prepared.sent:
+            return engine.unsent(prepared)
+        plan, subjects, costs, peek, extras, *_ = prepared
         try:
-            results, answered = self._check(groups, leasing=leasing)
+            decision: Decision = engine.program(plan, exact=exact)(subjects, costs, peek, extras)
         except StoreError as error:
-            self._single = None  # until this way finds the store well again
-            return self._engine.conclude(asked, error)
-        decisions = self._engine.conclude(asked, results, answered=answered)
-        self._single = None if self._engine.failing else self._short_way  # leases fail for some, and not for others
-        return decisions
+            return engine.failed(prepared, error)
+        if engine.outage.lasts:
+            engine.answered(plan)
+        return engine.concluded(prepared, decision)

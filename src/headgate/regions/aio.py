@@ -7,28 +7,29 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import Context
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-from headgate.core.check import Answer, Charge, Check, Client, Group, Result, answered
+from headgate.core.check import Answer, Charge, Check, Client, Extras, Group, answered
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision, Reading, States, single
+from headgate.core.decision import Decision, States
 from headgate.core.plan import Plan
+from headgate.core.quota import Quota
 from headgate.core.reservation import Claim, Expired
 from headgate.errors import StoreError
 from headgate.limiter.spreading import RegionStatus
 from headgate.regions.region import Region
 from headgate.regions.router import Router
 from headgate.regions.steps import HERE, Ask, Duty, Steps
-from headgate.regions.ways import Ways, granted, refusal, synced
+from headgate.regions.ways import Way, Ways, granted, refusal, synced
 from headgate.rules.holder import Holder
 from headgate.rules.rule import FailureMode
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
+from headgate.stores.program import Program, async_group_program
 from headgate.stores.protocol import (
     AsyncBeatingStore,
+    AsyncCompilingStore,
     AsyncPeerStore,
     AsyncReservingStore,
-    AsyncSingle,
-    AsyncSingleStore,
     AsyncStore,
 )
 from headgate.stores.urls import open_async_store
@@ -71,44 +72,57 @@ class AsyncRegionalStore:
         answers = await self._run(self._router.decide(groups))
         return answered(answers)
 
-    def single(self, template: Check, states: States | None = None) -> AsyncSingle:
-        """See `RegionalStore.single`."""
+    def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> Program:  # noqa: ARG002
+        """Return the program of a plan. How a single rule is spread is settled here, once."""
+        if not self._router.asked(Group(plan.limits)):
+            return self._program(self._here, plan, states)
+        grouped = async_group_program(self.check, plan, states)
+        if len(plan.limits) != 1 or plan.shadows:
+            return grouped
+        spread = self._spread(plan, states)
+
+        async def check(
+            subjects: tuple[str, ...],
+            costs: tuple[int, ...],
+            peek: bool = False,
+            extras: Extras | None = None,
+        ) -> Any:
+            if peek or extras is not None:
+                return await grouped(subjects, costs, peek, extras)
+            if self._clock is not None:
+                await self._catch_up()
+            return await spread(subjects, costs)
+
+        return check
+
+    def _spread(self, plan: Plan, states: States | None) -> Way:
+        """The program of one limit, as it is spread over the regions."""
+        (template,) = plan.limits
         router, mode = self._router, self._router.spread(template)
         if mode == "separate":
-            return self._single_of(self._here, template, states)
+            return self._program(self._here, plan, states)
         if mode == "central":
-            return self._single_of(self._stores[router.central], template, states)
+            return self._program(self._stores[router.central], plan, states)
+        counts = router.counts
 
-        async def nothing(subject: str, cost: int) -> Decision:
-            return refusal(router, mode, template, states, subject, cost)
+        async def nothing(subjects: tuple[str, ...], costs: tuple[int, ...]) -> Decision:
+            return refusal(router, mode, plan, states, subjects, costs)
 
-        if mode == "quota":
-            share = router.share(template.quota)
-            return nothing if share is None else self._single_of(self._here, template._replace(quota=share), states)
-        told, counts = template if mode == "synced" else None, router.counts
-
-        def make(limit: int) -> AsyncSingle:
-            quota = router.under(template.quota, limit)
+        def under(quota: Quota | None) -> Way:
             if quota is None:
                 return nothing
-            return self._single_of(self._here, template._replace(quota=quota), states, told)
+            own = Plan((template._replace(quota=quota),))
+            return self._program(self._here, own, states, plan if mode == "synced" else None)
 
-        async def listen(way: AsyncSingle, subject: str, cost: int) -> Decision:
-            decision = await way(subject, cost)
+        async def listen(way: Way, subjects: tuple[str, ...], costs: tuple[int, ...]) -> Decision:
+            decision: Decision = await way(subjects, costs)
             counts.heard(decision.at_us, router.now_us())
             return decision
 
-        ways = Ways(make)
-        check = granted(router, template, ways) if mode == "quota_auto" else synced(router, template, ways, listen)
-        if self._clock is None:
-            return check
-
-        async def check_caught_up(subject: str, cost: int) -> Decision:
-            await self._catch_up()
-            decision: Decision = await check(subject, cost)
-            return decision
-
-        return check_caught_up
+        if mode == "quota":
+            return under(router.share(template.quota))
+        ways = Ways(lambda limit: under(router.under(template.quota, limit)))
+        return granted(router, template, ways) if mode == "quota_auto" else synced(router, template, ways, listen)
 
     async def refund(self, charges: Sequence[Charge]) -> None:
         await self._run(self._router.refund(charges, "refund"))
@@ -144,19 +158,10 @@ class AsyncRegionalStore:
         for store in self._opened:
             await store.close()
 
-    def _single_of(
-        self, store: AsyncStore, template: Check, states: States | None, told: Check | None = None
-    ) -> AsyncSingle:
-        if isinstance(store, AsyncSingleStore):
-            return store.single(template, states, told)
-        reading = Reading(Plan((told or template,)), states)
-
-        async def check(subject: str, cost: int) -> Decision:
-            (result,) = await store.check((Group((template._replace(subject=subject, cost=cost),)),))
-            now_us, (outcome,), _ = cast("Result", result)
-            return single(reading, outcome, now_us, cost, subject)
-
-        return check
+    def _program(self, store: AsyncStore, plan: Plan, states: States | None, told: Plan | None = None) -> Program:
+        if isinstance(store, AsyncCompilingStore):
+            return store.compile(plan, states, told)
+        return async_group_program(store.check, plan, states, told)
 
     def _reserving(self) -> AsyncReservingStore:
         assert isinstance(self._here, AsyncReservingStore), f"{type(self._here).__name__} keeps no reservations"

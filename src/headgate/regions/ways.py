@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from headgate.core.check import Check
-from headgate.core.decision import Decision, Reading, States, single
+from headgate.core.decision import Decision, States, decide
 from headgate.core.plan import Plan
 from headgate.regions.router import Router
 from headgate.rules.rule import Spread
 
 MOST: Final = 1_024  # ways that are remembered for one rule
 
-Way = Callable[[str, int], Any]  # `Single`, or `AsyncSingle`
+Way = Callable[[tuple[str, ...], tuple[int, ...]], Any]  # a `Program` of one limit
 
 
 class Ways(dict[int, Way]):
@@ -39,24 +39,28 @@ def granted(router: Router, template: Check, ways: Ways) -> Way:
     quota, shares, (ticks, tick) = template.quota, router.shares, router.ticks
     held_by, floor = shares.table(template.space), shares.floor(quota)
 
-    def check(subject: str, cost: int) -> Any:
+    def check(subjects: tuple[str, ...], costs: tuple[int, ...]) -> Any:
+        (subject,), (cost,) = subjects, costs
         held = held_by.get(subject)
         if held is None or held.check.quota is not quota:
             held = shares.held(template._replace(subject=subject))
             if held is None:
-                return ways[floor](subject, cost)
+                return ways[floor](subjects, costs)
         held.asked += cost
-        return ways[held.share if ticks() // tick < held.until_us else held.floor](subject, cost)
+        return ways[held.share if ticks() // tick < held.until_us else held.floor](subjects, costs)
 
     return check
 
 
-def synced(router: Router, template: Check, ways: Ways, listen: Callable[[Way, str, int], Any]) -> Way:
+def synced(
+    router: Router, template: Check, ways: Ways, listen: Callable[[Way, tuple[str, ...], tuple[int, ...]], Any]
+) -> Way:
     """The short way of a rule of `synced`. `listen` takes one, and tells the counts the time of our own store."""
     quota, counts, (ticks, tick) = template.quota, router.counts, router.ticks
     known_by, interval_us = counts.table(template.space), counts.interval_us
 
-    def check(subject: str, cost: int) -> Any:
+    def check(subjects: tuple[str, ...], costs: tuple[int, ...]) -> Any:
+        subject = subjects[0]
         at_us, known = ticks() // tick, known_by.get(subject)
         if known is None or known.check.quota is not quota or at_us - known.touched_us > interval_us:
             known = counts.known(template._replace(subject=subject), at_us)
@@ -67,12 +71,14 @@ def synced(router: Router, template: Check, ways: Ways, listen: Callable[[Way, s
             if totals is not known.totals or state is not counts.state or at_us >= until_us:
                 limit = counts.limit(known, quota, at_us)
         way = ways[limit]
-        return listen(way, subject, cost) if counts.wants_time and limit > 0 else way(subject, cost)
+        return listen(way, subjects, costs) if counts.wants_time and limit > 0 else way(subjects, costs)
 
     return check
 
 
-def refusal(router: Router, mode: Spread, template: Check, states: States | None, subject: str, cost: int) -> Decision:
+def refusal(
+    router: Router, mode: Spread, plan: Plan, states: States | None, subjects: tuple[str, ...], costs: tuple[int, ...]
+) -> Decision:
     """The decision when nothing may pass here."""
-    outcome = router.nothing(mode, template._replace(cost=cost))
-    return single(Reading(Plan((template,)), states), outcome, router.store_us(), cost, subject)
+    outcome = router.nothing(mode, plan.limits[0]._replace(cost=costs[0]))
+    return decide(plan, (outcome,), router.store_us(), costs=costs, subjects=subjects, states=states)

@@ -10,7 +10,7 @@ is remembered is bounded all the same, and goes with the snapshot.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from headgate.core.check import Check
 from headgate.core.clock import Clock
@@ -97,10 +97,12 @@ class Planner:
         self._asks = not isinstance(directory, Listed) or directory.has_tiers or directory.has_overrides
         self._by_path = any(rule.patterns for rule in rules)
         self._no_path = self._matcher.shelves(None)
+        paths, methods = ["endpoint"] if self._by_path else [], ["method"] if self._methods else []
+        self._valued = (*paths, *methods, *values)  # facts of which the value matters, but for the tier
 
         remembered = max(MIN_REMEMBERED, len(rules))
         self._plans: Recent[Shape, RulePlan] = Recent(remembered)
-        self._by_names: Recent[tuple[str, ...], frozenset[str]] = Recent(remembered)
+        self._by_request: Recent[tuple[Any, ...], RulePlan] = Recent(remembered)  # by all values that matter
         self._with_quotas: Recent[Shape, RulePlan] = Recent(remembered)
         self._shelves: Recent[str, tuple[Shelf, ...]] = Recent(remembered)
         self._overrides: Recent[str, _Overrides] = Recent(remembered)
@@ -116,15 +118,25 @@ class Planner:
             if user is UNKNOWN:
                 user = self._directory.find(facts["user"])
         tier = self._tier(facts, user) if self._by_tier else None
+        request = (tuple(facts), tier, *[facts.get(fact) for fact in self._valued])
+        plan = self._by_request.get(request)
+        if plan is None:
+            plan = self._found(facts, tier)
+            if sum([len(value) for value in request[2:] if value is not None]) <= MAX_PATH:
+                self._by_request.put(request, plan)
+        if user is not None and user.overrides:
+            overrides = self._overrides_of(user, clock)
+            return overrides.plans.get(plan) or self._overridden(plan, overrides)
+        return plan
+
+    def _found(self, facts: Facts, tier: str | None) -> RulePlan:
+        """The plan of a request by its shape: of a user without overrides."""
         shelves = self._shelves_of(facts["endpoint"]) if self._by_path and "endpoint" in facts else self._no_path
         shape = self._shape(facts, tier, shelves)
         plan = self._plans.get(shape)
         if plan is None:
             plan = self._make(facts, tier, shelves)
             self._plans.put(shape, plan)
-        if user is not None and user.overrides:
-            overrides = self._overrides_of(user, clock)
-            return overrides.plans.get(plan) or self._overridden(plan, overrides)
         return plan
 
     def is_exempt(self, facts: Facts) -> bool:
@@ -214,12 +226,7 @@ class Planner:
                 method = None
         if "tier" not in self._facts and tier not in self._tiers:
             tier = None
-        names = tuple(facts)
-        present = self._by_names.get(names)
-        if present is None:
-            present = self._facts.intersection(facts)
-            self._by_names.put(names, present)
-        shape = (shelves, method, tier, present)
+        shape = (shelves, method, tier, self._facts.intersection(facts))
         if not self._values:
             return shape
         values = []

@@ -57,7 +57,7 @@ class Snapshot:
     leased: frozenset[str] = field(init=False, repr=False)  # the ids of rules whose quota nodes take slices of
     sharded: Mapping[str, int] = field(init=False, repr=False)  # how many shards rules have that have any, by id
     spread: Mapping[str, Spread] = field(init=False, repr=False)  # by id: how regions share what they do not have whole
-    _planner: Planner = field(init=False, repr=False)
+    planner: Planner = field(init=False, repr=False)
     _by_id: Mapping[str, Rule] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -77,7 +77,7 @@ class Snapshot:
             default_tier=self.default_tier,
             failure_mode=self.failure_mode,
         )
-        object.__setattr__(self, "_planner", planner)
+        object.__setattr__(self, "planner", planner)
         object.__setattr__(self, "terms", self.penalties.terms)
         object.__setattr__(self, "leased", frozenset(rule.id for rule in self.rules if rule.sync == "leased"))
         object.__setattr__(self, "sharded", {rule.id: rule.shards for rule in self.rules if rule.shards > 1})
@@ -90,22 +90,22 @@ class Snapshot:
         `user` is who `facts` are of, if the caller has looked; None: a user without tier and overrides. Otherwise
         they are looked up, which may take a short while where there is a directory.
         """
-        return self._planner.plan(facts, clock, user)
+        return self.planner.plan(facts, clock, user)
 
     def is_exempt(self, facts: Facts) -> bool:
         """Whether a request is never limited: it is exempt, or the rules are switched off."""
-        return not self.enabled or self._planner.is_exempt(facts)
+        return not self.enabled or self.planner.is_exempt(facts)
 
     def user(self, facts: Facts) -> User | Unknown | None:
         """The user whose tier and overrides `plan` needs for a request, None if it needs none.
 
         `UNKNOWN` when the directory has to look them up first. Never waits.
         """
-        return self._planner.user(facts)
+        return self.planner.user(facts)
 
     def depends_on(self, fact: str, facts: Facts) -> bool:
         """Whether the plan of a request with these facts depends on what another one says, beyond its being there."""
-        return self._planner.depends_on(fact, facts)
+        return self.planner.depends_on(fact, facts)
 
     @property
     def has_users(self) -> bool:

@@ -7,11 +7,12 @@ recorded, here and nowhere else.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Final, NamedTuple
 
 from headgate.audit.recorder import Forgetful, Recorder
 from headgate.core.decision import Decision
+from headgate.http.entrance import awaited
 from headgate.http.identity import hashed_api_key
 from headgate.http.identity.address import Trust
 from headgate.limiter.aio import AsyncLimiter
@@ -61,29 +62,53 @@ class DataPlane:
         self, facts: dict[str, str], cost: int = 1, idempotency_key: str | None = None, *, ready: bool = False
     ) -> Decision:
         """Decide a request and charge it. `ready` facts are those of an `Identity`, and need not be written anew."""
+        decision = self.begin(facts, cost, idempotency_key, ready=ready)
+        return decision if isinstance(decision, Decision) else await decision
+
+    def begin(
+        self, facts: dict[str, str], cost: int = 1, idempotency_key: str | None = None, *, ready: bool = False
+    ) -> Decision | Awaitable[Decision]:
+        """`check`, with the decision at once where nothing has to be waited for, as in memory."""
         if not ready and ("api_key" in facts or "ip" in facts):
             self._write(facts)
         if cost == 0:
-            return await self.limiter.check_facts(facts, cost=0, peek=True)
-        decision = self.limiter.check_at_once(facts, cost=cost) if idempotency_key is None else None
-        if decision is None:
-            decision = await self.limiter.check_facts(facts, cost=cost, idempotency_key=idempotency_key)
+            return self.limiter.decide(facts, cost=0, peek=True)
+        decision = self.limiter.decide(facts, cost=cost, idempotency_key=idempotency_key)
+        if decision.__class__ is not Decision:
+            return self._await(facts, cost, decision)  # type: ignore[arg-type]
+        self._observe(facts, cost, decision)
+        return decision
+
+    async def _await(self, facts: dict[str, str], cost: int, answer: Awaitable[Decision]) -> Decision:
+        decision = await answer
         self._observe(facts, cost, decision)
         return decision
 
     async def check_many(self, asks: Sequence[Ask]) -> list[Decision]:
         """Decide several requests, in order, each by itself: one that is refused does not concern the others."""
+        decisions = self.begin_many(asks)
+        return decisions if isinstance(decisions, list) else await decisions
+
+    def begin_many(self, asks: Sequence[Ask]) -> list[Decision] | Awaitable[list[Decision]]:
+        """`check_many`, with the decisions at once where nothing has to be waited for, as in memory."""
         for facts, _, _ in asks:
             if "api_key" in facts or "ip" in facts:
                 self._write(facts)
-        decisions = await self.limiter.check_facts_many(asks)
-        decided = self.meter.decided
+        decisions = self.limiter.decide_many(asks)
+        if not isinstance(decisions, list):
+            return self._await_many(asks, decisions)
+        self._observe_many(asks, decisions)
+        return decisions
+
+    async def _await_many(self, asks: Sequence[Ask], answer: Awaitable[list[Decision]]) -> list[Decision]:
+        decisions = await answer
+        self._observe_many(asks, decisions)
+        return decisions
+
+    def _observe_many(self, asks: Sequence[Ask], decisions: Sequence[Decision]) -> None:
         for (facts, cost, _), decision in zip(asks, decisions, strict=True):
             if cost:
-                decided(decision)
-                if not decision.allowed or decision.reason == "shadow":
-                    self._recorder.record(facts, cost, decision)
-        return decisions
+                self._observe(facts, cost, decision)
 
     def shape(self, facts: dict[str, str], fact: str, cost: int) -> Shape | None:
         """What is said of requests that differ in this one fact alone, if they can be decided many at a time."""
@@ -96,17 +121,8 @@ class DataPlane:
         """Whether that is still so."""
         return self.limiter.alike.holds(shape.likeness, shape.facts, shape.fact)
 
-    def check_alike_at_once(self, shapes: Sequence[Shape], subjects: Sequence[str]) -> list[Concluded]:
-        """Decide requests that have these shapes, all of one likeness, and these values of the fact that differs.
-
-        For counters in memory, where nothing has to be awaited.
-        """
-        concluded = self.limiter.alike.at_once(shapes[0].likeness, subjects)
-        self._observe_alike(shapes, subjects, concluded)
-        return concluded
-
     async def check_alike(self, shapes: Sequence[Shape], subjects: Sequence[str]) -> list[Concluded]:
-        """The same for counters elsewhere."""
+        """Decide requests that have these shapes, all of one likeness, and these values of the fact that differs."""
         concluded = await self.limiter.alike.check(shapes[0].likeness, subjects)
         self._observe_alike(shapes, subjects, concluded)
         return concluded
@@ -141,7 +157,7 @@ class DataPlane:
     async def peek(self, facts: dict[str, str], cost: int = 1) -> Decision:
         """What a check would say. Charges nothing, and leaves no trace."""
         self._write(facts)
-        return await self.limiter.check_facts(facts, cost=cost, peek=True)
+        return await awaited(self.limiter.decide(facts, cost=cost, peek=True))
 
     async def reset(self, facts: dict[str, str]) -> None:
         """Forget what these facts have used, under every rule that applies to them."""

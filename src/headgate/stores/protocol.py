@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from headgate.core.alike import AsyncAlike, Pattern
 from headgate.core.check import Answer, Charge, Check, Client, Group
-from headgate.core.decision import Decision, States
+from headgate.core.decision import States
 from headgate.core.ledger import Counted, Page, Swap
+from headgate.core.plan import Plan
 from headgate.core.reservation import Claim, Expired
 from headgate.core.share import Standing
-
-Single = Callable[[str, int], Decision]  # of subject and cost
-AsyncSingle = Callable[[str, int], Awaitable[Decision]]
+from headgate.stores.program import Program
 
 
 @runtime_checkable
@@ -45,14 +44,14 @@ class Store(Protocol):
 
 
 @runtime_checkable
-class SingleStore(Store, Protocol):
-    """A store that has a short way for what is asked most: one check, always of one rule."""
+class CompilingStore(Store, Protocol):
+    """A store that compiles plans. A program is made for any other of its `check`."""
 
-    def single(self, template: Check, states: States | None = None, told: Check | None = None) -> Single:
-        """The short way from subject and cost to decision, for requests with one check, enforced: always this.
+    def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> Program:
+        """Return the program that decides requests of a plan.
 
-        The decisions are given `states`, and their subject. They tell of `told`, if that is another check than the
-        one that is made: one on a larger limit, of which the same remains.
+        Decisions are given `states`. They tell of `told`, if that is another plan than the one that is charged: of
+        larger limits, of which the same remains.
         """
         ...
 
@@ -131,10 +130,10 @@ class AsyncStore(Protocol):
 
 
 @runtime_checkable
-class AsyncSingleStore(AsyncStore, Protocol):
-    """`SingleStore`, awaited."""
+class AsyncCompilingStore(AsyncStore, Protocol):
+    """A store that compiles plans into programs whose decisions are awaited."""
 
-    def single(self, template: Check, states: States | None = None, told: Check | None = None) -> AsyncSingle: ...
+    def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> Program: ...
 
 
 @runtime_checkable

@@ -17,8 +17,8 @@ from headgate.http.identity.rejections import Rejections
 from headgate.http.route import RouteLimit
 from headgate.limiter.shares import Shares
 from headgate.rules.sources.file import FileSource
-from headgate.stores import memory
 from headgate.stores.memory import MemoryStore
+from headgate.stores.memory import store as memory
 from headgate.testing import FakeClock
 from tests.forking import in_child
 

@@ -14,6 +14,7 @@ from headgate import AsyncLimiter, InvalidCheck, InvalidQuota, InvalidRule, Limi
 from headgate.errors import StoreUnavailable
 from headgate.http.flask import Headgate, Refused
 from headgate.stores.memory import MemoryStore
+from headgate.stores.program import group_program
 from headgate.testing import FakeClock
 
 CLOCK = FakeClock(1_700_000_000)
@@ -254,7 +255,8 @@ def test_a_store_that_cannot_decide() -> None:
                 raise StoreUnavailable("gone")
             return super().check(groups)
 
-        single = None  # type: ignore[assignment]
+        def compile(self, plan: Any, states: Any = None, told: Any = None) -> Any:
+            return group_program(self.check, plan, states, told)
 
     store = Broken(clock=CLOCK)
     app = flask.Flask(__name__)

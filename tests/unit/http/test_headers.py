@@ -8,7 +8,7 @@ import http_sf
 import pytest
 
 from headgate import Decision, Limiter, Quota, Rule
-from headgate.http.headers import Charged, fields_of, raw, raw_usual, string
+from headgate.http.headers import Charged, fields_of, render, string
 from headgate.rules import Override, Snapshot, User
 from headgate.testing import FakeClock
 
@@ -154,27 +154,18 @@ def test_overrides_are_what_the_client_is_told(clock: FakeClock) -> None:
     assert told(Limiter(snapshot, clock=clock).check("alice"))["RateLimit-Policy"] == '"search";q=50;w=60'
 
 
-@pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window_counter", "gcra", "token_bucket"])
-@pytest.mark.parametrize("limit", [7, 2**53 - 1])
-def test_the_short_way_to_the_fields_tells_the_same(clock: FakeClock, algorithm: str, limit: int) -> None:
-    quota = f"{limit}/hour {algorithm}"
-    short, long = (Limiter(quota, clock=clock) for _ in range(2))
-    for seconds in (0, 0.000_001, 0.75, 3600):
-        clock.advance(seconds)
-        assert raw_usual(short.check("alice")) == raw(fields_of([Charged(long.check("alice"))]))
-
-
-def test_the_short_way_is_for_the_usual_case_only(clock: FakeClock) -> None:
-    limiter = Limiter("5/minute", clock=clock)
-    usual = [raw_usual(limiter.check("alice")) is not None for _ in range(6)]
-    assert usual == [True, True, True, False, False, False]  # a warning from 4 of 5 on, and a refusal
-    assert raw_usual(Limiter([], clock=clock).check("alice")) is None
-    several = Limiter("5/minute; 9/hour", clock=clock)
-    assert raw_usual(several.check("alice")) is None
+def test_each_order_of_the_limits_has_its_own_policy(clock: FakeClock) -> None:
+    rules = [Rule(id=name, quota="9/hour fixed_window", dimension=name) for name in ("ip", "user", "tenant")]
+    limiter = Limiter(rules, clock=clock)
+    for name in ("user", "ip", "ip", "tenant", "tenant", "tenant"):
+        limiter.check(**{name: "x"})  # type: ignore[arg-type]
+        decision = limiter.peek(ip="x", user="x", tenant="x")
+        policies = dict(render(decision))[b"ratelimit-policy"].decode()
+        assert policies == ", ".join(f'"{status.rule}";q=9;w=3600' for status in decision.limits)
 
 
 def test_limits_that_share_a_space_are_told_as_they_are(clock: FakeClock) -> None:
     limiters = [Limiter(f"{limit}/minute", clock=clock) for limit in (5, 9, 5, 9)]
-    fields = [dict(raw_usual(limiter.check("alice")) or ()) for limiter in limiters]
+    fields = [dict(render(limiter.check("alice"))) for limiter in limiters]
     assert [one[b"x-ratelimit-limit"] for one in fields] == [b"5", b"9", b"5", b"9"]
     assert fields[1][b"ratelimit-policy"] == b'"default";q=9;w=60'

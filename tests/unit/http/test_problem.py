@@ -22,7 +22,7 @@ class Down(MemoryStore):
     def check(self, *_: Any) -> Any:
         raise StoreUnavailable("no route to host")
 
-    def single(self, *_: Any) -> Any:
+    def compile(self, *_: Any) -> Any:
         return self.check
 
 

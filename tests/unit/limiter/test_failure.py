@@ -13,8 +13,9 @@ import pytest
 from headgate import AsyncLimiter, Limiter, Quota, Rule, StoreError, StoreFull, StoreTimeout, StoreUnavailable
 from headgate.core.check import Answer, Charge, Check, Client, Group
 from headgate.core.decision import Decision, States
+from headgate.core.plan import Plan
 from headgate.stores.memory import MemoryStore
-from headgate.stores.protocol import Single
+from headgate.stores.memory.program import MemoryProgram
 from headgate.testing import FakeClock
 
 
@@ -31,12 +32,12 @@ class Flaky(MemoryStore):
         self._ask()
         return super().check(groups)
 
-    def single(self, template: Check, states: States | None = None, told: Check | None = None) -> Single:
-        way = super().single(template, states, told)
+    def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> MemoryProgram:
+        program = super().compile(plan, states, told)
 
-        def check(subject: str, cost: int) -> Decision:
+        def check(*request: Any) -> Decision:
             self._ask()
-            return way(subject, cost)
+            return program(*request)
 
         return check
 

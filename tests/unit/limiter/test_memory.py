@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headgate import AsyncLimiter, Limiter, Quota, Rule
+from headgate import AsyncLimiter, Decision, Limiter, Quota, Rule
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.sources.users import CachedDirectory
@@ -237,26 +237,15 @@ def test_a_thread_and_an_event_loop_share_a_store(store: MemoryStore) -> None:
         assert asyncio.run(tasks()) + threads.result() == 10_000
 
 
-def test_at_once_is_as_the_long_way(clock: FakeClock) -> None:
-    several = [Rule(id="a", quota="3/minute", dimension="ip"), Rule(id="b", quota="2/minute", dimension="ip")]
-    client = {"ip": "1", "user": "a"}
-    for rules in (several, several[:1], [], "2/minute"):
-        at_once, long = (AsyncLimiter(rules, clock=clock) for _ in range(2))
-        for cost in (1, 0, 1, 1, 5):
-            decision = at_once.check_at_once(dict(client), cost=cost)
-            assert decision is not None
-            assert decision == asyncio.run(long.check_facts(dict(client), cost=cost))
-
-
 def test_at_once_goes_by_the_failure_mode_when_there_is_no_room(clock: FakeClock) -> None:
     rules = [Rule(id="a", quota="1/minute", dimension="ip")]
     both = [*rules, Rule(id="b", quota="1/minute", dimension="ip")]
     for listed in (rules, both):
         store = MemoryStore(max_keys=len(listed), clock=clock)
         limiter = AsyncLimiter(listed, store=store, clock=clock, failure_mode="closed")
-        first, second = limiter.check_at_once({"ip": "1"}), limiter.check_at_once({"ip": "2"})
-        assert first is not None
-        assert second is not None
+        first, second = limiter.decide({"ip": "1"}), limiter.decide({"ip": "2"})
+        assert isinstance(first, Decision)
+        assert isinstance(second, Decision)
         assert (first.allowed, second.allowed, second.reason) == (True, False, "fail_closed")
 
 
@@ -264,8 +253,8 @@ def test_at_once_finds_the_store_well_again(clock: FakeClock, caplog: pytest.Log
     limiter = AsyncLimiter("1/minute fixed_window", store=MemoryStore(max_keys=1, clock=clock), clock=clock)
 
     def reason(user: str) -> str:
-        decision = limiter.check_at_once({"user": user})
-        assert decision is not None
+        decision = limiter.decide({"user": user})
+        assert isinstance(decision, Decision)
         return decision.reason
 
     assert [reason("a"), reason("b")] == ["within_limit", "fail_open"]
@@ -281,11 +270,11 @@ def test_nothing_is_at_once_that_may_have_to_wait(clock: FakeClock) -> None:
     async def main() -> None:
         limiter = AsyncLimiter("5/minute", clock=clock)
         await limiter.reserve("alice")
-        assert limiter.check_at_once({"user": "alice"}) is None
-        assert (await limiter.check_facts({"user": "alice"})).remaining == 3
+        decision = limiter.decide({"user": "alice"})
+        assert not isinstance(decision, Decision)  # what has expired is given back first
+        assert (await decision).remaining == 3
 
     asyncio.run(main())
-    assert AsyncLimiter("5/minute", store="redis://localhost").check_at_once({"user": "alice"}) is None
 
 
 def test_a_user_who_is_at_hand_is_checked_at_once(clock: FakeClock) -> None:
@@ -294,10 +283,11 @@ def test_a_user_who_is_at_hand_is_checked_at_once(clock: FakeClock) -> None:
         directory = CachedDirectory(lambda ids: {one: User(id=one, tier="pro") for one in ids})
         with closing(directory):
             limiter = AsyncLimiter(Snapshot(rules, directory=directory), clock=clock)
-            assert limiter.check_at_once({"user": "alice"}) is None  # the directory has to be asked
-            assert len((await limiter.check_facts({"user": "alice"})).limits) == 2
-            decision = limiter.check_at_once({"user": "alice"})
-            assert decision is not None
+            first = limiter.decide({"user": "alice"})
+            assert not isinstance(first, Decision)  # the directory has to be asked
+            assert len((await first).limits) == 2
+            decision = limiter.decide({"user": "alice"})
+            assert isinstance(decision, Decision)
             assert [limit.remaining for limit in decision.limits] == [0, 8]
 
     asyncio.run(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Coroutine, Sequence
 from typing import Any
@@ -11,9 +12,12 @@ import pytest
 
 from headgate import AsyncLimiter, InvalidCheck, Limiter, Rule, Settlement, StoreUnavailable
 from headgate.core.check import Answer, Charge, Check, Client, Group
+from headgate.core.decision import States
+from headgate.core.plan import Plan
 from headgate.core.reservation import LATE_US, Claim
 from headgate.errors import StoreTimeout
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
+from headgate.stores.program import Program, group_program
 from headgate.testing import FakeClock
 
 START = 1_700_000_040  # the first moment of a minute
@@ -34,7 +38,7 @@ class Either:
 
     def __call__(self, value: Any) -> Any:
         async def awaited(coroutine: Coroutine[Any, Any, Any]) -> Any:
-            return await coroutine
+            return await coroutine if inspect.isawaitable(coroutine) else coroutine
 
         return asyncio.run(awaited(value)) if self.is_async else value
 
@@ -119,11 +123,11 @@ def test_one_that_expires_is_given_back_on_the_short_way_that_was_taken_before(
 ) -> None:
     limiter = do.open(rules)
     do(limiter.check("alice", cost=1))  # with facts or without, this way is remembered
-    do(limiter.check_facts({"user": "alice"}, cost=1))
+    do(limiter.decide({"user": "alice"}, cost=1))
     do(limiter.reserve("alice", cost=8, ttl=5))
     assert not do(limiter.check("alice"))
     clock.advance(5)
-    assert do(limiter.check_facts({"user": "alice"}, cost=4))
+    assert do(limiter.decide({"user": "alice"}, cost=4))
     do(limiter.reserve("alice", cost=4, ttl=5))
     assert not do(limiter.check("alice"))
     clock.advance(5)
@@ -353,6 +357,9 @@ class Faulty(MemoryStore):
     def check(self, groups: Sequence[Group]) -> list[Answer]:
         self._fail("check")
         return super().check(groups)
+
+    def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> Program:
+        return group_program(self.check, plan, states, told)
 
     def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
         super().hold(reservation_id, record, ttl_us)

@@ -8,17 +8,19 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headgate import AsyncLimiter, InvalidRule, Limiter, Rule
 from headgate.core.check import Answer, Charge, Check, Client, Group
 from headgate.core.decision import Decision, States
+from headgate.core.plan import Plan
 from headgate.errors import StoreUnavailable
 from headgate.rules import Exemption, Holder, Override, Snapshot, User
 from headgate.rules.sources.file import FileSource
 from headgate.stores.memory import MemoryStore
-from headgate.stores.protocol import Single
+from headgate.stores.memory.program import MemoryProgram
 from headgate.testing import FakeClock
 
 
@@ -33,12 +35,12 @@ class Counting(MemoryStore):
         self.trips += 1
         return super().check(groups)
 
-    def single(self, template: Check, states: States | None = None, told: Check | None = None) -> Single:
-        way = super().single(template, states, told)
+    def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> MemoryProgram:
+        program = super().compile(plan, states, told)
 
-        def check(subject: str, cost: int) -> Decision:
+        def check(*request: Any) -> Decision:
             self.trips += 1
-            return way(subject, cost)
+            return program(*request)
 
         return check
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from headgate.core.check import Check
 from headgate.core.decision import Decision, States
+from headgate.core.plan import Plan
 from headgate.errors import StoreTimeout
 from headgate.regions import Member, Region
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
-from headgate.stores.protocol import Single
+from headgate.stores.program import Program
 from headgate.testing import FakeClock
 from tests.integration.limiters import Open
 
@@ -41,12 +41,12 @@ class Link:
         if self.cut:
             raise StoreTimeout("the link is cut")
 
-    def single(self, template: Check, states: States | None = None, told: Check | None = None) -> Single:
-        way = self.near.single(template, states, told)
+    def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> Program:
+        program = self.near.compile(plan, states, told)
 
-        def check(subject: str, cost: int) -> Decision:
+        def check(*request: Any) -> Decision:
             self.reach()
-            return way(subject, cost)
+            return program(*request)
 
         return check
 

@@ -281,7 +281,7 @@ def test_what_is_remembered_is_bounded_and_knows_no_users() -> None:
     snapshot = Snapshot(
         [rule("a", endpoints=["/api/{x}"], dimension="user"), rule("b", match={"country": "DE"}, methods=["GET"])]
     )
-    planner = snapshot._planner
+    planner = snapshot.planner
     for number in range(20_000):
         facts = {"user": f"u{number}", "endpoint": f"/api/{number}", "country": f"c{number}", "method": f"M{number}"}
         assert snapshot.plan(facts, CLOCK).rules[0].id == "a"

@@ -6,7 +6,7 @@ from headgate.core.check import MAX_VIOLATIONS, Block, Check, Client, Group, Pen
 from headgate.core.key import space
 from headgate.core.quota import Quota
 from headgate.stores.memory import MemoryStore
-from headgate.stores.penalty import Record, figures
+from headgate.stores.memory.penalty import Record, figures
 from headgate.testing import FakeClock
 
 SECOND = 1_000_000

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import grpc
 
 from headgate.core.clock import Clock
-from headgate.http.entrance import AsyncEntrance
+from headgate.http.entrance import AsyncEntrance, awaited
 from headgate.http.grpc.answer import CURRENT, metadata_of, status_of
 from headgate.http.grpc.handler import Behaviour, Handler, behaviour_of, replaced
 from headgate.http.grpc.request import GrpcRequest
@@ -120,7 +120,7 @@ class AsyncCalls:
 
     async def _admit(self, request: GrpcRequest, outer: Limits[AsyncLimiter] | None) -> Limits[AsyncLimiter]:
         """Decide on a call. The decision is the last of those in what is returned."""
-        entering = await self._entrance.check(request)
+        entering = await awaited(self._entrance.check(request))
         facts, cost, decision = entering
         if not decision.allowed or decision.hold:
             held = _Held(request.context, self._entrance.limiter.clock)

@@ -11,6 +11,7 @@ from fastapi.params import Depends as Dependency
 from headgate.core.decision import Decision
 from headgate.db import Changes, Tokens
 from headgate.errors import ChangeConflict, RateLimited
+from headgate.http.entrance import awaited
 from headgate.limiter.aio import AsyncLimiter
 from headgate.rules.holder import Source
 from headgate.rules.rule import Rule
@@ -80,7 +81,7 @@ async def caller_of(request: Request) -> Caller:
         _pass(request, error.decision)
         raise
     admit(request.scope)
-    _pass(request, await context.limits.check_facts({TOKEN_FACT: caller.name, "method": request.method}))
+    _pass(request, await awaited(context.limits.decide({TOKEN_FACT: caller.name, "method": request.method})))
     return caller
 
 

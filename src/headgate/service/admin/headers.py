@@ -7,7 +7,7 @@ from typing import Any, Final
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headgate.http.headers import raw_fields_of
+from headgate.http.headers import render
 from headgate.service.rest.problems import MEDIA_TYPE, problem_of
 
 API: Final = "/api/"
@@ -60,5 +60,5 @@ def _fields(path: str, state: dict[str, Any], given: Any) -> list[tuple[bytes, b
         more.append((b"cache-control", b"private, no-cache" if b"etag" in there else b"no-store"))
         decision = state.get("decision")
         if decision is not None:
-            more += raw_fields_of(decision)
+            more += render(decision)
     return fields + [field for field in more if field[0] not in there]

@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, urlsplit
 from headgate.core.decision import Decision
 from headgate.errors import InvalidCheck
 from headgate.http.asgi import AsgiRequest, Receive, Scope
-from headgate.http.headers import raw_fields_of
+from headgate.http.headers import render
 from headgate.http.identity import Identity, hashed_api_key
 from headgate.http.identity.facts import text_of
 from headgate.http.problem import MEDIA_TYPE, problem
@@ -156,7 +156,7 @@ def _deny_status(text: str) -> int:
 
 
 def _told(decision: Decision, options: Options) -> Answer:
-    fields = raw_fields_of(decision, options.cost)
+    fields = render(decision, options.cost)
     if decision.allowed:
         return Answer(200, fields + _CONTENT)
     body = json.dumps(problem(decision)).encode()

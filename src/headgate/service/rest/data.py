@@ -8,7 +8,7 @@ from typing import Any, Final
 from headgate.core.decision import Decision
 from headgate.errors import InvalidCheck
 from headgate.http.asgi import Receive, Scope
-from headgate.http.headers import raw_fields_of
+from headgate.http.headers import render
 from headgate.service.access import Access, Role
 from headgate.service.data import DataPlane
 from headgate.service.rest.asks import ask_of, asks_of, decoded
@@ -85,6 +85,6 @@ class DataHandlers:
 
 def _told(decision: Decision, cost: int) -> Answer:
     body = encoded(decision).encode("ascii")
-    headers = raw_fields_of(decision, cost)
+    headers = render(decision, cost)
     headers += (_JSON, (b"content-length", b"%d" % len(body)))
     return Answer(200 if decision.allowed else decision.status, headers, body)

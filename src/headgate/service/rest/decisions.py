@@ -1,4 +1,7 @@
-"""Decisions as JSON: what `Decision.as_dict` says, written out, as it is done for every check."""
+"""Decisions as JSON: what `Decision.as_dict` says, written out, as it is done for every check.
+
+What is the same in all decisions of a plan is written once, and kept with the plan.
+"""
 
 from __future__ import annotations
 
@@ -6,89 +9,72 @@ import json
 from typing import Final, NamedTuple
 
 from headgate.core.check import NEVER, Check, Outcome
-from headgate.core.decision import Decision
-from headgate.core.quota import MICROSECONDS, Quota
-
-REMEMBERED: Final = 4_096  # limits
+from headgate.core.decision import Decision, delay_us
+from headgate.core.quota import MICROSECONDS
 
 _DECISION: Final = (
-    '{"allowed":%s,"limit":%d,"remaining":%d,"reset_at":%r,"reset_after":%r,"retry_after":%s,"delay":0.0,'
+    '{"allowed":%s,"limit":%d,"remaining":%d,"reset_at":%r,"reset_after":%r,"retry_after":%s,"delay":%r,'
     '"rule":%s,"state":"%s","reason":"%s","limits":[%s]}'
-)
-_LIMIT: Final = (
-    '{"rule":%s,"quota":%s,"enforced":%s,"allowed":%s,"limit":%d,"remaining":%d,"reset_after":%r,"retry_after":%s,'
-    '"delay":0.0}'
 )
 _BOOLEANS: Final = ("false", "true")
 
 
-class _Known(NamedTuple):
-    """What is the same whenever a rule's limit is told of."""
+class _Limit(NamedTuple):
+    """What is the same whenever a limit is told of. All texts are JSON."""
 
-    quota: Quota
-    name: str  # of the rule
-    rule: str  # the same in JSON, as all that follows
-    notation: str
-    usual: str  # a usual decision on it, but for its figures; empty, if there is more to say
-
-    def told(self, now_us: int, remaining: int, reset_us: int) -> str:
-        """A usual decision on it."""
-        after = reset_us / MICROSECONDS
-        return self.usual % (remaining, now_us / MICROSECONDS + after, after, remaining, after)
+    limit: Check
+    rule: str
+    start: str  # up to whether it allows the request
+    middle: str  # from there up to what remains
 
 
-_known: Final[dict[int, _Known]] = {}  # by the quota's identity: to hash one takes too long
+class _Prepared:
+    """What is the same in all decisions of a plan."""
+
+    __slots__ = ("delays", "limits")
+
+    def __init__(self, limits: tuple[Check, ...]) -> None:
+        self.limits = [_prepared(limit) for limit in limits]
+        self.delays = any(limit.quota.algorithm == "leaky_bucket" for limit in limits)
 
 
 def encoded(decision: Decision) -> str:
     """A decision as JSON, in ASCII. The same as `as_dict` gives."""
-    usual = decision.usual()
-    if usual is not None:
-        now_us, check, remaining, reset_us = usual
-        known = _about(check)
-        return known.told(now_us, remaining, reset_us) if known.usual else json.dumps(decision.as_dict())
-    now_us, checks, outcomes = decision.at_us, decision.plan.limits, decision.outcomes
-    if not checks:
-        allowed, at = _BOOLEANS[decision.allowed], now_us / MICROSECONDS
-        return _DECISION % (allowed, 0, 0, at, 0.0, "0.0", "null", decision.state, decision.reason, "")
-    for check in checks:
-        if check.quota.algorithm == "leaky_bucket":  # which has delays
-            return json.dumps(decision.as_dict())
-    if len(checks) > 1:
-        return _written(decision, decision.ranked)
-    return _written(decision, [(checks[0], outcomes[0])])
-
-
-def _written(decision: Decision, pairs: list[tuple[Check, Outcome]]) -> str:
-    """A decision on these checks, the most restrictive first."""
-    check, (wait_us, remaining, reset_us) = pairs[0]
+    plan = decision.plan
+    prepared: _Prepared | None = plan.prepared.get(_Prepared)
+    if prepared is None:
+        prepared = plan.prepared[_Prepared] = _Prepared(plan.limits)
+    allowed, at_us, order, outcomes = decision.allowed, decision.at_us, decision.order, decision.outcomes
+    if not order:
+        at = at_us / MICROSECONDS
+        told = (_BOOLEANS[allowed], 0, 0, at, 0.0, "0.0", 0.0, "null", decision.state, decision.reason, "")
+        return _DECISION % told
+    first = prepared.limits[order[0]]
+    wait_us, remaining, reset_us = outcomes[order[0]]
     reset_after = reset_us / MICROSECONDS
+    costs = decision.costs
     return _DECISION % (
-        _BOOLEANS[decision.allowed],
-        check.quota.capacity,
+        _BOOLEANS[allowed],
+        first.limit.quota.capacity,
         remaining,
-        decision.at_us / MICROSECONDS + reset_after,
+        at_us / MICROSECONDS + reset_after,
         reset_after,
-        "0.0" if decision.allowed else _seconds(wait_us),
-        _about(check).rule,
+        "0.0" if allowed else _seconds(wait_us),
+        decision.delay if prepared.delays else 0.0,
+        first.rule,
         decision.state,
         decision.reason,
-        ",".join([_limit(one, outcome) for one, outcome in pairs]),
+        ",".join([_limit(prepared.limits[at], outcomes[at], costs[at]) for at in order]),
     )
 
 
-def _limit(check: Check, outcome: Outcome) -> str:
+def _limit(known: _Limit, outcome: Outcome, cost: int) -> str:
+    limit, _, start, middle = known
     wait_us, remaining, reset_us = outcome
-    known = _about(check)
-    return _LIMIT % (
-        known.rule,
-        known.notation,
-        _BOOLEANS[check.enforced],
-        _BOOLEANS[wait_us == 0],
-        check.quota.capacity,
-        remaining,
-        reset_us / MICROSECONDS,
-        _seconds(wait_us),
+    delay = delay_us(limit, outcome, cost) / MICROSECONDS if limit.quota.algorithm == "leaky_bucket" else 0.0
+    return (
+        f'{start}{"true" if wait_us == 0 else "false"}{middle}{remaining},"reset_after":{reset_us / MICROSECONDS!r},'
+        f'"retry_after":{_seconds(wait_us)},"delay":{delay!r}}}'
     )
 
 
@@ -96,27 +82,7 @@ def _seconds(wait_us: int) -> str:
     return "null" if wait_us == NEVER else repr(wait_us / MICROSECONDS)
 
 
-def _about(check: Check) -> _Known:
-    known = _known.get(id(check.quota))
-    return known if known is not None and known.name == check.rule else _learn(check)
-
-
-def _learn(check: Check) -> _Known:
-    """What is known of a check's limit; remembered, and the quota with it: its identity is not taken by another."""
-    quota = check.quota
-    rule, notation = json.dumps(check.rule), json.dumps(str(quota))
-    usual = ""
-    if quota.algorithm != "leaky_bucket":
-        name, size = rule.replace("%", "%%"), quota.capacity
-        limit = (
-            f'{{"rule":{name},"quota":{notation.replace("%", "%%")},"enforced":true,"allowed":true,"limit":{size},'
-            '"remaining":%d,"reset_after":%r,"retry_after":0.0,"delay":0.0}'
-        )
-        usual = (
-            f'{{"allowed":true,"limit":{size},"remaining":%d,"reset_at":%r,"reset_after":%r,"retry_after":0.0,'
-            f'"delay":0.0,"rule":{name},"state":"normal","reason":"within_limit","limits":[{limit}]}}'
-        )
-    if len(_known) >= REMEMBERED:
-        _known.clear()
-    known = _known[id(quota)] = _Known(quota, check.rule, rule, notation, usual)
-    return known
+def _prepared(limit: Check) -> _Limit:
+    rule, notation = json.dumps(limit.rule), json.dumps(str(limit.quota))
+    start = f'{{"rule":{rule},"quota":{notation},"enforced":{_BOOLEANS[limit.enforced]},"allowed":'
+    return _Limit(limit, rule, start, f',"limit":{limit.quota.capacity},"remaining":')

@@ -1,7 +1,7 @@
 """Decisions as messages of `headgate.v1`, in the form that they have on the wire.
 
-The usual decision, on one rule that is far from being reached, is most of all that a service answers. What it says of
-the rule is written once, and only figures are added to it: some times quicker than to fill in a message.
+What a decision says of the limits of its plan is written once, and kept with the plan; only figures are added to it.
+That takes less time than to fill in a message.
 """
 
 from __future__ import annotations
@@ -21,16 +21,25 @@ REMEMBERED: Final = 4_096  # rules
 
 def written(decision: Decision) -> bytes:
     """A decision as a CheckResponse, and as a QuotaResponse, which has the same fields."""
-    usual = decision.usual()
-    if usual is None:
-        return _written_whole(decision)
-    now_us, check, remaining, reset_us = usual
-    _, response, status = _known.get(id(check)) or _remember(check)
-    left, reset_at = varint(remaining), _recent_varint(-((now_us + reset_us) // -MICROSECONDS))
-    used, length = varint(check.quota.capacity - remaining), _recent_varint(len(status) + len(left) + len(reset_at) + 2)
-    # current_count, remaining, reset_at, and limits, of which one is there: with remaining and reset_at
-    figures = (_USUAL, response, used, left, reset_at, length, status, left, reset_at)
-    return b"%b%b\x10%b\x20%b\x28%b\x52%b%b\x28%b\x30%b" % figures
+    plan, order, now_us, allowed = decision.plan, decision.order, decision.at_us, decision.allowed
+    verdict = _verdict(allowed, decision.state, decision.reason)
+    if not order:
+        return b"%b\x28%b" % (verdict, varint(_seconds(now_us)))
+    prepared: list[tuple[Check, bytes, bytes]] | None = plan.prepared.get(written)
+    if prepared is None:
+        prepared = plan.prepared[written] = [_known.get(id(limit)) or _remember(limit) for limit in plan.limits]
+    outcomes = decision.outcomes
+    check, response, _ = prepared[order[0]]  # the one that binds
+    wait_us, remaining, reset_us = outcomes[order[0]]
+    left, reset_at = varint(remaining), _recent_varint(_seconds(now_us + reset_us))
+    # The rule, current_count, remaining, reset_at, and in a refusal retry_after.
+    used = varint(check.quota.capacity - remaining)
+    parts = [b"%b%b\x10%b\x20%b\x28%b" % (verdict, response, used, left, reset_at)]
+    if not allowed:
+        parts.append(b"\x30%b" % _wait(wait_us))
+    for at in order:
+        parts.append(_status(prepared[at][2], outcomes[at], now_us))
+    return b"".join(parts)
 
 
 def written_batch(decisions: list[Decision]) -> bytes:
@@ -100,31 +109,13 @@ class _Column:
         return b"\x52%b%b\x28%b\x30%b" % (self._lengths[len(left) + len(reset_at)], self._status, left, reset_at)
 
 
-def _written_whole(decision: Decision) -> bytes:
-    now_us, pairs = decision.at_us, decision.ranked
-    if not pairs:
-        return b"%b\x28%b" % (_verdict(decision.allowed, decision.state, decision.reason), varint(_seconds(now_us)))
-    check, (wait_us, remaining, reset_us) = pairs[0]  # the one that binds
-    parts = [
-        _verdict(decision.allowed, decision.state, decision.reason),
-        (_known.get(id(check)) or _remember(check))[1],
-        b"\x10%b\x20%b" % (varint(check.quota.capacity - remaining), varint(remaining)),  # current_count, remaining
-        b"\x28%b" % _recent_varint(_seconds(now_us + reset_us)),  # reset_at
-    ]
-    if not decision.allowed:
-        parts.append(b"\x30%b" % _wait(wait_us))  # retry_after
-    for one, outcome in pairs:
-        status = _status(one, outcome, now_us)
-        parts += (b"\x52", varint(len(status)), status)  # limits
-    return b"".join(parts)
-
-
-def _status(check: Check, outcome: Outcome, now_us: int) -> bytes:
-    """A LimitStatus. What is said later counts: that it is not allowed."""
+def _status(known: bytes, outcome: Outcome, now_us: int) -> bytes:
+    """A LimitStatus, as one of `limits`. What is said later counts: that it is not allowed."""
     wait_us, remaining, reset_us = outcome
-    known = (_known.get(id(check)) or _remember(check))[2]
-    status = b"%b\x28%b\x30%b" % (known, varint(remaining), _recent_varint(_seconds(now_us + reset_us)))
-    return b"%b\x10\x00\x38%b" % (status, _wait(wait_us)) if wait_us else status
+    left, reset_at = varint(remaining), _recent_varint(_seconds(now_us + reset_us))
+    if wait_us:
+        reset_at = b"%b\x10\x00\x38%b" % (reset_at, _wait(wait_us))
+    return b"\x52%b%b\x28%b\x30%b" % (varint(len(known) + len(left) + len(reset_at) + 2), known, left, reset_at)
 
 
 @lru_cache(maxsize=64)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from functools import partial
 from typing import Final, Literal
 
 from headgate.core.decision import Decision
 from headgate.core.quota import MICROSECONDS
 from headgate.errors import InvalidCheck, StoreUnavailable
-from headgate.service.data import MAX_BATCH, Ask, Concluded, DataPlane
+from headgate.service.data import MAX_BATCH, Ask, DataPlane
 from headgate.service.protos import rate_limiter_pb2 as messages
-from headgate.service.rpc.alike import Reader, Some
-from headgate.service.rpc.answers import written, written_alike, written_batch, written_usual
+from headgate.service.rpc.answers import written, written_alike, written_batch
 from headgate.service.rpc.facts import cost_of, facts_of
 from headgate.service.rpc.method import Method, Quick
+from headgate.service.rpc.reader import Reader, Some
 
 MAX_SKEW: Final = 5.0  # seconds: a caller's clock that is further off is counted
 
@@ -52,25 +52,35 @@ class RateLimiter:
         return written(decision)
 
     def check_quickly(self, received: bytes) -> Quick:
-        some = self._reader.check(received)
-        if some is None:
+        read = self._reader.check(received)
+        if read is None:
             return None
-        if not self._data.limiter.in_memory:
-            return partial(self._check_elsewhere, some)
-        (concluded,) = self._data.check_alike_at_once(*some)
-        return _written_only(concluded), 1
+        decision = self._data.begin(*read)
+        if not isinstance(decision, Decision):
+            return partial(self._check_later, decision)
+        require_decided(decision)
+        return written(decision), 1
 
-    async def _check_elsewhere(self, some: Some) -> tuple[bytes, int]:
-        (concluded,) = await self._data.check_alike(*some)
-        return _written_only(concluded), 1
+    async def _check_later(self, answer: Awaitable[Decision]) -> tuple[bytes, int]:
+        decision = await answer
+        require_decided(decision)
+        return written(decision), 1
 
     def check_many_quickly(self, received: bytes) -> Quick:
-        some = self._reader.check_many(received)
-        if some is None:
-            return None
         if not self._data.limiter.in_memory:
-            return partial(self._check_many_elsewhere, some)
-        return written_alike(self._data.check_alike_at_once(*some)), len(some.subjects)
+            some = self._reader.check_alike(received)
+            return None if some is None else partial(self._check_many_elsewhere, some)
+        asks = self._reader.check_many(received)
+        if asks is None:
+            return None
+        decisions = self._data.begin_many(asks)
+        if not isinstance(decisions, list):
+            return partial(self._check_many_later, decisions)
+        return written_batch(decisions), len(decisions)
+
+    async def _check_many_later(self, answer: Awaitable[list[Decision]]) -> tuple[bytes, int]:
+        decisions = await answer
+        return written_batch(decisions), len(decisions)
 
     async def _check_many_elsewhere(self, some: Some) -> tuple[bytes, int]:
         return written_alike(await self._data.check_alike(*some)), len(some.subjects)
@@ -108,15 +118,6 @@ class RateLimiter:
         skew = timestamp - decision.at_us / MICROSECONDS
         if abs(skew) > MAX_SKEW:
             self._data.meter.skewed(skew)
-
-
-def _written_only(concluded: Concluded) -> bytes:
-    """The decision on the only request. Raises `StoreUnavailable`."""
-    decision = concluded.unusual.get(0)
-    if decision is None:
-        return written_usual(concluded)[0]
-    require_decided(decision)
-    return written(decision)
 
 
 def require_decided(decision: Decision) -> None:

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from time import monotonic_ns
 from typing import Any, Final
 
-from headgate.core.check import Answer, Charge, Check, Group, Outcome, Result
+from headgate.core.check import Answer, Charge, Check, Extras, Group, Outcome, Result
 from headgate.core.decision import Decision, Reading, States, single
 from headgate.core.plan import Plan
 from headgate.core.quota import Quota
@@ -24,8 +24,9 @@ from headgate.errors import StoreError
 from headgate.stores.leases.lease import LIFE_US, Late, Lease, Slice, figures
 from headgate.stores.leases.status import LeaseStatus
 from headgate.stores.leases.trip import Decided, Fetch, Locked, Part, Trip, may_have_done, peeked
+from headgate.stores.program import Program
 
-Ask = Callable[[Lease | None, str, int, int], Any]  # of lease, subject, cost, and the time
+Ask = Callable[[Lease | None, tuple[str, ...], tuple[int, ...], int], Any]  # of lease, request, and the time
 Steps = Generator[list[Group], Sequence[Answer], Any]
 
 MAX_KEYS: Final = 16_384  # that are remembered
@@ -69,27 +70,33 @@ class Leases:
         """Whether there is anything to fetch."""
         return bool(self._wanted)
 
-    def single(
-        self, template: Check, states: States | None, slow: Callable[[str, int], Any], ask: Ask | None
-    ) -> Callable[..., Any]:
-        """The short way for requests with one check, enforced: always this.
+    def compile(self, plan: Plan, states: States | None, grouped: Program, ask: Ask) -> Program:
+        """Return the program of a plan with one limit, enforced and leased.
 
-        What is not held goes the `slow` way, by `decide`; or, where no slice is wanted either, by `ask`: that is the
-        store's own short way, and `heard` is to be told of its decision, if there is a lease. None: it has none.
+        What is not held is decided by `grouped`, which may ask for a slice; or, where no slice is wanted either, by
+        `ask`: that is the store's own program, and `heard` is to be told of its decision, if there is a lease.
         """
+        (template,) = plan.limits
         table = self._tables.setdefault(template.space, {})
         space, quota, now_us = template.space, template.quota, self._own_now_us
-        plan = Plan((template,))
         reading, late_reading = Reading(plan, states), Reading(plan, states, partial(_read, quota))
         acquire, release, low = self._lock.get, self._lock.put, self._low
 
-        def check(subject: str, cost: int) -> Any:
+        def check(
+            subjects: tuple[str, ...],
+            costs: tuple[int, ...],
+            peek: bool = False,
+            extras: Extras | None = None,
+        ) -> Any:
+            (subject,), (cost,) = subjects, costs
+            if cost <= 0 or peek or extras is not None:
+                return grouped(subjects, costs, peek, extras)
             at_us = monotonic_ns() // 1_000 if now_us is None else now_us()
             lease = table.get(subject)
-            if lease is None or cost <= 0:
-                if ask is None or cost <= 0 or self._seen_lately((space, subject), at_us):
-                    return slow(subject, cost)
-                return ask(None, subject, cost, at_us)
+            if lease is None:
+                if self._seen_lately((space, subject), at_us):
+                    return grouped(subjects, costs)
+                return ask(None, subjects, costs, at_us)
             refusal, alone = None, False
             acquire()  # with try and finally, as a with statement takes longer
             try:
@@ -103,7 +110,7 @@ class Leases:
                     if lease.refusal is not None and lease.refusal.stands(cost, at_us):
                         refusal = lease.refusal
                         self._hits += 1
-                    elif ask is not None:
+                    else:
                         lease.asked(cost)
                         lease.due = lease.wanted(at_us) or None
                         alone = lease.due is None
@@ -112,16 +119,13 @@ class Leases:
             if not held:
                 if refusal is not None:
                     return single(reading, refusal.at(at_us), at_us + refusal.offset_us, cost, subject)
-                return slow(subject, cost) if ask is None or not alone else ask(lease, subject, cost, at_us)
+                return ask(lease, subjects, costs, at_us) if alone else grouped(subjects, costs)
             if left < piece.mark:
                 low(lease, piece, at_us)
             decision = Decision()
             decision.allowed = True
             decision.reading = late_reading
-            decision.at_us = at_us + piece.offset_us
-            decision.subjects = (subject,)
-            decision.costs = (cost,)
-            decision.verdict = (piece.remaining + left, left, piece)
+            decision.verdict = (at_us + piece.offset_us, subjects, costs, (piece.remaining + left, left, piece))
             return decision
 
         return check
@@ -507,6 +511,7 @@ class Leases:
             self._held[lease] = None  # for it to be looked at
 
 
-def _read(quota: Quota, late: Late, now_us: int) -> tuple[Outcome, ...]:
+def _read(quota: Quota, verdict: tuple[int, Any, Any, Late]) -> tuple[Outcome, ...]:
     """The outcome of a check that was paid from a slice."""
+    now_us, _, _, late = verdict
     return (Outcome(0, *figures(late, now_us, quota)),)

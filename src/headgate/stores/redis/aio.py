@@ -6,11 +6,11 @@ Checks that are made in one tick of the event loop travel together to each serve
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar, cast
 
 from headgate.core.alike import AsyncAlike, Pattern
-from headgate.core.check import Answer, Charge, Check, Client, Group, Outcome, Result, answered
+from headgate.core.check import Answer, Charge, Check, Client, Extras, Group, Outcome, Result, answered
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, Reading, States, single
 from headgate.core.key import key
@@ -20,7 +20,7 @@ from headgate.core.reservation import Claim, Expired
 from headgate.core.share import Standing
 from headgate.errors import StoreError, StoreUnavailable
 from headgate.stores.observer import StoreObserver
-from headgate.stores.protocol import AsyncSingle
+from headgate.stores.program import Program, async_group_program
 from headgate.stores.redis.aio_node import AsyncNode
 from headgate.stores.redis.alike import AlikeCalls
 from headgate.stores.redis.departures import Departures
@@ -97,11 +97,30 @@ class AsyncRedisStore:
                 return answers + rest
         return answers
 
-    def single(self, template: Check, states: States | None = None, told: Check | None = None) -> AsyncSingle:
-        """The short way: nothing to plan, and the decision as soon as the answer is there."""
+    def compile(self, plan: LimitPlan, states: States | None = None, told: LimitPlan | None = None) -> Program:
+        """Return the program of a plan. Of one limit, there is nothing to plan, and a decision with the answer."""
+        grouped = async_group_program(self.check, plan, states, told)
+        if len(plan.limits) != 1 or plan.shadows:
+            return grouped
+        (template,) = plan.limits
+        check = self._compile_one(template, Reading(told or plan, states))
+
+        def check_one(
+            subjects: tuple[str, ...],
+            costs: tuple[int, ...],
+            peek: bool = False,
+            extras: Extras | None = None,
+        ) -> Awaitable[Decision]:
+            if peek or extras is not None:
+                decision: Awaitable[Decision] = grouped(subjects, costs, peek, extras)
+                return decision
+            return check(subjects[0], costs[0])
+
+        return check_one
+
+    def _compile_one(self, template: Check, reading: Reading) -> Callable[[str, int], Awaitable[Decision]]:
         space, quota = template.space, template.quota
         exhausted, remembers = self.exhausted, not template.leased
-        reading = Reading(LimitPlan((told or template,)), states)
         timeout, place = self._options.timeout, (places_of if self._slotted else anywhere)(space)
         running = asyncio.get_running_loop
 

@@ -7,7 +7,7 @@ from threading import Condition
 from time import monotonic, sleep
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from headgate.core.check import Answer, Charge, Check, Client, Group, Outcome, Result, answered
+from headgate.core.check import Answer, Charge, Check, Client, Extras, Group, Outcome, Result, answered
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, Reading, States, single
 from headgate.core.fork import renew_in_children
@@ -19,7 +19,7 @@ from headgate.core.share import Standing
 from headgate.errors import StoreError
 from headgate.stores.observer import StoreObserver
 from headgate.stores.process_clock import PROCESS
-from headgate.stores.protocol import Single
+from headgate.stores.program import Program, group_program
 from headgate.stores.redis import script
 from headgate.stores.redis.discovery import Discovery, Found
 from headgate.stores.redis.exhausted import Exhausted
@@ -98,16 +98,29 @@ class RedisStore:
                 return answers + rest
         return answers
 
-    def single(self, template: Check, states: States | None = None, told: Check | None = None) -> Single:
-        """The short way: the same command and reply, of which all but subject and cost are known beforehand."""
+    def compile(self, plan: LimitPlan, states: States | None = None, told: LimitPlan | None = None) -> Program:
+        """Return the program of a plan. Of one limit, all of the command but subject and cost is known beforehand."""
+        grouped = group_program(self.check, plan, states, told)
+        if len(plan.limits) != 1 or plan.shadows:
+            return grouped
+        (template,) = plan.limits
         head, tail = script.frame(template.quota)
         pack, space = script.packer(template.quota), template.space
-        reading = Reading(LimitPlan((told or template,)), states)
+        reading = Reading(told or plan, states)
         quota, timeout, exhausted = template.quota, self._options.timeout, self.exhausted
         ask = self._ask if self._only is None else self._only.ask
         remembers, prefix = not template.leased, self._options.prefix
 
-        def check(subject: str, cost: int) -> Decision:
+        def check(
+            subjects: tuple[str, ...],
+            costs: tuple[int, ...],
+            peek: bool = False,
+            extras: Extras | None = None,
+        ) -> Decision:
+            if peek or extras is not None:
+                decision: Decision = grouped(subjects, costs, peek, extras)
+                return decision
+            (subject,), (cost,) = subjects, costs
             name = key(space, subject)
             if name in exhausted.known:  # which none is that is leased
                 known = exhausted.answer(name, ((quota, cost, True),))

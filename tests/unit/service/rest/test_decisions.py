@@ -12,7 +12,7 @@ from headgate.algorithms import ALGORITHMS
 from headgate.core.check import Check, Outcome
 from headgate.core.decision import combine
 from headgate.rules import Exemption, Penalties, Snapshot
-from headgate.service.rest.decisions import REMEMBERED, _known, encoded
+from headgate.service.rest.decisions import encoded
 from headgate.testing import FakeClock
 
 
@@ -75,10 +75,3 @@ def test_one_quota_of_two_rules() -> None:
         for name in ("one", "two"):
             decision = Limiter([Rule(id=name, quota=quota)]).check(user="alice")
             assert json.loads(encoded(decision))["rule"] == name
-
-
-def test_what_is_remembered_is_bounded() -> None:
-    for number in range(REMEMBERED + 10):
-        check = Check("r", "r", "", Quota(number + 1, 60))
-        encoded(combine((check,), (Outcome(0, 1, 1),), 0))
-    assert len(_known) <= REMEMBERED

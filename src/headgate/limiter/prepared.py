@@ -1,4 +1,4 @@
-"""A request on its way to its decision: what it says, what is known of it, and what the store is asked."""
+"""A request before it is decided: what it says, what is known of it, and what its program is called with."""
 
 from __future__ import annotations
 
@@ -6,32 +6,45 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from headgate.core.check import Block, Group
-from headgate.core.quota import MAX_INT
+from headgate.core.check import Block, Extras, Group, Penalty
+from headgate.core.plan import Plan
 from headgate.errors import InvalidCheck
 from headgate.rules.directory import Unknown
-from headgate.rules.plan import RulePlan as Plan
+from headgate.rules.plan import RulePlan
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.users import User
+from headgate.stores.program import group_of
 
 Subject = str | int
 Request = Subject | Mapping[str, Any]
-Planned = tuple[Snapshot, Plan]  # the rules that apply to a request, behind the snapshot that they are of
+Planned = tuple[Snapshot, RulePlan]  # the rules that apply to a request, behind the snapshot that they are of
 
 
-class Asked(NamedTuple):
-    """A request on its way: what the store is asked, and what is needed to read its answer."""
+class PreparedCheck(NamedTuple):
+    """A request whose plan is known, ready for a program or for a store's `check`."""
 
-    plan: Plan
-    group: Group
-    cost: int
-    at_us: int = 0  # when, of a group with a penalty
+    plan: RulePlan
+    subjects: tuple[str, ...]
+    costs: tuple[int, ...]
+    peek: bool = False
+    extras: Extras | None = None
+    at_us: int = 0  # when it was prepared, of one with a penalty
     block: Block | None = None  # that is remembered of its client: the store is not asked
 
     @property
     def sent(self) -> bool:
         """Whether the store is asked."""
-        return bool(self.plan.applied) and self.block is None
+        return bool(self.plan.limits) and self.block is None
+
+    @property
+    def penalty(self) -> Penalty | None:
+        """Whom a refusal counts against; None: nobody."""
+        return None if self.extras is None else self.extras.penalty
+
+    @property
+    def group(self) -> Group:
+        """The request as a store's `check` takes it."""
+        return group_of(self.plan, self.subjects, self.costs, self.peek, self.extras)
 
 
 class Known(NamedTuple):
@@ -41,20 +54,13 @@ class Known(NamedTuple):
     user: User | Unknown | None
 
 
-def is_plain(subject: Subject | None, cost: int, idempotency_key: str | None, facts: Mapping[str, Any]) -> bool:
-    """Whether a check is a valid one of a subject and nothing else, and may take the short way."""
-    return (
-        subject.__class__ is str
-        and not facts
-        and idempotency_key is None
-        and cost.__class__ is int
-        and 0 <= cost <= MAX_INT
-    )
-
-
-def facts_of(subject: Subject | None, facts: Mapping[str, Any]) -> dict[str, str]:
-    """Facts as text. One that is None is unknown. The subject is the user."""
-    texts = {name: _text_of(name, value) for name, value in facts.items() if value is not None}
+def facts_of(subject: Subject | None, facts: dict[str, Any]) -> dict[str, str]:
+    """Facts as text. One that is None is unknown. The subject is the user. May return `facts` itself."""
+    texts: dict[str, str] = facts
+    for value in facts.values():
+        if value.__class__ is not str:
+            texts = {name: _text_of(name, value) for name, value in facts.items() if value is not None}
+            break
     if subject is not None:
         if "user" in texts:
             raise InvalidCheck("user: given twice, as the subject and by name")

@@ -21,7 +21,7 @@ FULL_US: Final = 10_000_000  # for how long, at most, a full store does not look
 
 
 class Table:
-    """The states of one space, or the records of clients: then `algorithm` is `headgate.stores.penalty`."""
+    """The states of one space, or the records of clients: then `algorithm` is `headgate.stores.memory.penalty`."""
 
     __slots__ = ("algorithm", "cost", "hand", "quota", "ring", "states")
 

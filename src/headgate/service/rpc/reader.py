@@ -1,0 +1,147 @@
+"""Requests read as they are on the wire: of each, who is asking, and the bytes of the rest.
+
+The rest is nearly always one of a few that came before, and then nothing of it has to be read again. What is not as
+simple as that is left to whoever reads messages in full: what is put together of two parts means what both mean, so
+nothing is read otherwise here than there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from headgate.errors import InvalidCheck
+from headgate.service.data import MAX_BATCH, Ask, DataPlane, Shape
+from headgate.service.protos import rate_limiter_pb2 as messages
+from headgate.service.rpc.facts import cost_of, facts_of, identity_of
+
+REMEMBERED: Final = 1_024  # rests
+MAX_REST: Final = 512  # bytes of one that is remembered
+
+_TEXT: Final = 0x0A  # begins `identifier`, and each of `checks`
+_MORE: Final = 0x80  # a length that does not end with this byte
+
+
+class Rest(NamedTuple):
+    """What a CheckRequest says but for `identifier`."""
+
+    facts: dict[str, str]
+    fact: str  # that `identifier` is
+    cost: int
+
+
+class Some(NamedTuple):
+    """Requests that are alike. Their shapes may differ; not what these have in common."""
+
+    shapes: Sequence[Shape]
+    subjects: Sequence[str]
+
+
+class Reader:
+    """Reads requests. For one limiter's."""
+
+    def __init__(self, data: DataPlane) -> None:
+        self._data = data
+        self._rests: dict[bytes, Rest] = {}
+        self._shapes: dict[bytes, Shape] = {}
+
+    def check(self, received: bytes) -> tuple[dict[str, str], int] | None:
+        """Read the facts and the cost of a CheckRequest; None when it is to be read in full."""
+        if len(received) < 2 or received[0] != _TEXT or received[1] >= _MORE:
+            return None
+        end = 2 + received[1]
+        rest = self._rest(received[end:]) if 2 < end <= len(received) else None
+        if rest is None:
+            return None
+        try:
+            return {**rest.facts, rest.fact: str(received[2:end], "utf-8")}, rest.cost
+        except UnicodeDecodeError:
+            return None
+
+    def check_many(self, received: bytes) -> list[Ask] | None:
+        """Read a CheckBatchRequest; None when it is to be read in full."""
+        asks = []
+        try:
+            for subject, text in _split(received):
+                rest = self._rests.get(text) or self._rest(text)
+                if rest is None:
+                    return None
+                asks.append(Ask({**rest.facts, rest.fact: str(subject, "utf-8")}, rest.cost))
+        except (IndexError, UnicodeDecodeError):  # it breaks off, or is no text
+            return None
+        return asks if 0 < len(asks) <= MAX_BATCH else None
+
+    def check_alike(self, received: bytes) -> Some | None:
+        """Read a CheckBatchRequest whose requests are alike; None when they are not, or it is to be read in full."""
+        shapes: list[Shape] = []
+        subjects: list[str] = []
+        last: Shape | None = None
+        try:
+            for subject, rest in _split(received):
+                shape = self._shapes.get(rest)
+                if shape is None or shape is not last:
+                    shape = self._shape(rest)
+                    if shape is None or (last is not None and shape.likeness is not last.likeness):
+                        return None
+                    last = shape
+                subjects.append(str(subject, "utf-8"))
+                shapes.append(shape)
+        except (IndexError, UnicodeDecodeError):
+            return None
+        return Some(shapes, subjects) if 0 < len(subjects) <= MAX_BATCH else None
+
+    def _rest(self, text: bytes) -> Rest | None:
+        """Read what a CheckRequest says but for `identifier`; None if it is to be read in full."""
+        rest = self._rests.get(text)
+        if rest is not None or len(text) > MAX_REST:
+            return rest
+        try:
+            request = messages.CheckRequest.FromString(text)
+            fact = identity_of(request.dimension)
+            if request.identifier or fact is None or request.idempotency_key or request.timestamp or request.facts:
+                return None
+            request.dimension = messages.DIMENSION_UNSPECIFIED
+            rest = Rest(facts_of(request), fact, cost_of(request))
+        except (DecodeError, InvalidCheck):
+            return None
+        if len(self._rests) >= REMEMBERED:
+            self._rests.clear()
+        self._rests[text] = rest
+        return rest
+
+    def _shape(self, text: bytes) -> Shape | None:
+        shape = self._shapes.get(text)
+        if shape is not None and self._data.holds(shape):
+            return shape
+        rest = self._rest(text)
+        shape = None if rest is None else self._data.shape(*rest)
+        if shape is not None:
+            if len(self._shapes) >= REMEMBERED:
+                self._shapes.clear()
+            self._shapes[text] = shape
+        return shape
+
+
+def _split(received: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the identifier and the rest of each request of a batch. Raises `IndexError` for what is not so simple."""
+    at, size = 0, len(received)
+    while at < size:
+        if received[at] != _TEXT:
+            raise IndexError
+        length = received[at + 1]
+        at += 2
+        if length >= _MORE:
+            if received[at] >= _MORE:
+                raise IndexError
+            length += (received[at] << 7) - _MORE
+            at += 1
+        end = at + length
+        own = received[at + 1]
+        start = at + 2
+        at = start + own
+        if received[start - 2] != _TEXT or not 0 < own < _MORE or not at <= end <= size:
+            raise IndexError
+        yield received[start:at], received[at:end]
+        at = end

@@ -1,0 +1,126 @@
+"""Programs of the memory store: a plan's limits as one function that admits all of them, or none.
+
+The function is generated, so that a plan of one limit and a plan of ten have the same few lines per limit and no loop.
+`TEMPLATE` is what is generated from: lines that begin with `@` are repeated for each limit, with its number for `#`.
+This is the only place in the memory store that admits anything.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from time import time_ns
+from typing import Any, Final
+
+from headgate.core.check import Outcome
+from headgate.core.decision import Decision, Reading
+
+# subjects, costs, peek and extras to a decision
+MemoryProgram = Callable[..., Decision]
+
+_new: Any = tuple.__new__  # makes an Outcome in half the time that calling the class takes
+
+TEMPLATE: Final = """\
+def make(store, limits, reading, now_us):
+    recall, keep, make_room = store.recall, store.keep, store.make_room
+    acquire, release = store.lock.acquire, store.lock.release
+    (@(table#, admit#, quota#),) = limits
+    tables = (@table#,)
+    @states#, get# = table#.states, table#.states.get
+
+    def check(subjects, costs, peek=False, extras=None):
+        (@subject#,) = subjects
+        (@cost#,) = costs
+        now = NOW
+        acquire()  # with try and finally: a with statement would take longer
+        try:
+            if extras is not None:
+                known = recall(reading, subjects, costs, now, peek, *extras)
+                if known is not None:
+                    return known
+            @before# = get#(subject#)
+            @wait#, after# = admit#(before#, now, quota#, cost#)
+            allowed = not (REFUSED)
+            if not allowed or peek:  # nothing is charged; what admit found to be outdated may be replaced all the same
+                pass
+                @if peek or not wait#: after# = before#
+            if NEW:
+                befores = (@before#,)
+                afters = (@after#,)
+                make_room(tables, subjects, costs, befores, afters, now)
+            @if after# is not before#: states#[subject#] = after#
+            decision = Decision()
+            decision.allowed = allowed
+            decision.reading = reading
+            decision.verdict = (now, subjects, costs, @wait#, after#,)
+            if extras is not None:
+                keep(decision, peek, *extras)
+            return decision
+        finally:
+            release(None)
+
+    return check
+"""
+
+
+def compile_program(store: Any, limits: Sequence[tuple[Any, Any, Any]], reading: Reading, now_us: Any) -> MemoryProgram:
+    """Return the function that decides limits: tables, `admit` functions and quotas.
+
+    `store` gives the lock, and what is done where a request is more than usual: `recall`, `keep` and `make_room`.
+    """
+    enforced = tuple(limit.enforced for limit in reading.plan.limits)
+    program: MemoryProgram = _maker(enforced, now_us is None)(store, limits, reading, now_us)
+    return program
+
+
+def reader(limits: Sequence[tuple[Any, Any, Any]]) -> Callable[[Any], tuple[Outcome, ...]]:
+    """Return what works out the outcomes of a verdict: behind the first three, wait and state of each limit."""
+    figures = [(table.algorithm.figures, quota) for table, _, quota in limits]
+    if len(figures) == 1:
+        ((work_out, only),) = figures
+
+        def read_one(verdict: Any) -> tuple[Outcome, ...]:
+            now, _, _, wait, state = verdict
+            remaining, reset = work_out(state, now, only)
+            return (_new(Outcome, (wait, remaining, reset)),)
+
+        return read_one
+
+    def read(verdict: Any) -> tuple[Outcome, ...]:
+        now, outcomes, at = verdict[0], [], 3
+        for work_out, quota in figures:
+            remaining, reset = work_out(verdict[at + 1], now, quota)
+            outcomes.append(_new(Outcome, (verdict[at], remaining, reset)))
+            at += 2
+        return tuple(outcomes)
+
+    return read
+
+
+@cache
+def _maker(enforced: tuple[bool, ...], real_time: bool) -> Callable[..., MemoryProgram]:
+    """Return the function that makes programs of so many limits, of which some are enforced."""
+    template = TEMPLATE.replace("NOW", "time_ns() // 1_000" if real_time else "now_us()")
+    source = "\n".join(expanded for line in template.splitlines() for expanded in _expand(line, enforced))
+    name = f"<headgate memory program, enforced limits: {enforced!r}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)  # for tracebacks
+    namespace: dict[str, Any] = {"Decision": Decision, "time_ns": time_ns}
+    exec(compile(source, name, "exec"), namespace)
+    maker: Callable[..., MemoryProgram] = namespace["make"]
+    return maker
+
+
+def _expand(line: str, enforced: tuple[bool, ...]) -> Iterator[str]:
+    """Yield a line of the template as it is, for each limit, or with a part of it for each limit."""
+    numbers = range(len(enforced))
+    line = line.replace("REFUSED", " or ".join(f"wait{at}" for at in numbers if enforced[at]) or "False")
+    line = line.replace("NEW", " or ".join(f"before{at} is None" for at in numbers) or "False")
+    start, mark, repeated = line.partition("@")
+    if not mark:
+        yield line
+    elif not start.strip():
+        yield from (start + repeated.replace("#", str(at)) for at in numbers)
+    else:
+        item, _, end = repeated.rpartition(",")
+        yield start + "".join(f"{item.replace('#', str(at))}, " for at in numbers) + end

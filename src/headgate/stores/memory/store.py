@@ -1,0 +1,388 @@
+"""The memory store: exact within one process, thread-safe, bounded, and without a background thread."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from queue import Empty, SimpleQueue
+from time import time_ns
+from typing import Any, Final, NamedTuple
+
+from headgate.algorithms.force import FORCES
+from headgate.core.check import (
+    IDEMPOTENCY_US,
+    Answer,
+    Block,
+    Charge,
+    Check,
+    Client,
+    Extras,
+    Group,
+    Idempotency,
+    Outcome,
+    Penalty,
+    Result,
+    Terms,
+    answered,
+    binding,
+)
+from headgate.core.clock import Clock
+from headgate.core.decision import Decision, Reading, States
+from headgate.core.fork import halt_for_forks
+from headgate.core.ledger import Counted, Page, Swap
+from headgate.core.plan import Plan
+from headgate.core.reservation import Claim, Expired
+from headgate.errors import IdempotencyConflict, StoreFull
+from headgate.stores.memory import penalty
+from headgate.stores.memory.ledger import Ledger
+from headgate.stores.memory.program import MemoryProgram, compile_program, reader
+from headgate.stores.memory.reservations import Refunds, Reservations
+from headgate.stores.memory.tables import Table, Tables
+
+MAX_PROGRAMS: Final = 4_096  # of groups that are remembered
+HALT_SECONDS: Final = 2.0  # that a fork waits, at most: who forks in the midst of a check of its own would for ever
+
+
+class _Lock:
+    """Excludes as `threading.Lock` does, and is quicker to call: a queue of one token, held by whoever is in."""
+
+    __slots__ = ("acquire", "is_held", "release")
+
+    def __init__(self) -> None:
+        token: SimpleQueue[None] = SimpleQueue()
+        token.put(None)
+        self.acquire = token.get
+        self.release = token.put  # of None, the token
+        self.is_held = token.empty
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release(None)
+
+
+class MemoryStore:
+    """Keeps state in this process. `max_keys` bounds it: a gcra key takes some 150 to 200 bytes."""
+
+    def __init__(self, *, max_keys: int = 1_000_000, clock: Clock | None = None) -> None:
+        if max_keys < 1:
+            raise ValueError(f"max_keys: must be at least 1, got {max_keys!r}")
+        self._clock = clock
+        self.lock = _Lock()
+        self._tables = Tables(max_keys)
+        self._clients: Table | None = None  # those who ran into limits
+        self._answers: OrderedDict[str, _Answer] = OrderedDict()  # by idempotency key
+        self._reservations = Reservations(max_keys)
+        self._refunds = Refunds(max_keys)
+        self._ledger = Ledger()
+        self._programs: dict[tuple[Any, ...], MemoryProgram] = {}  # of groups
+        self._halted = False
+        halt_for_forks(self)
+
+    def __len__(self) -> int:
+        """How many keys are held, expired ones that no sweep has met yet among them."""
+        return self._tables.keys
+
+    def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> MemoryProgram:
+        """Return the program that decides requests of a plan: see `headgate.stores.program.Program`.
+
+        Decisions are given `states`. They tell of `told`, if that is another plan than the one that is charged: of
+        larger limits, of which the same remains.
+        """
+        return self._compile(plan, states, told)
+
+    def _compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> MemoryProgram:
+        with self.lock:
+            tables = [self._tables.of(limit.space, limit.quota) for limit in plan.limits]
+        limits = [(table, table.algorithm.admit, limit.quota) for table, limit in zip(tables, plan.limits, strict=True)]
+        reading = Reading(told or plan, states, reader(limits))
+        return compile_program(self, limits, reading, None if self._clock is None else self._clock.now_us)
+
+    def check(self, groups: Sequence[Group]) -> list[Answer]:
+        answers: list[Answer] = []
+        for checks, peek, idempotency, of_client in groups:
+            extras = None if idempotency is None and of_client is None else Extras(idempotency, of_client)
+            program = self._program(checks)
+            subjects, costs = tuple([check.subject for check in checks]), tuple([check.cost for check in checks])
+            try:
+                decision = program(subjects, costs, peek, extras)
+            except (StoreFull, IdempotencyConflict) as error:  # for others there may be room
+                answers.append(error)
+            else:
+                answers.append(Result(decision.at_us, decision.outcomes, getattr(decision, "block", None)))
+        return answered(answers)
+
+    def _program(self, checks: tuple[Check, ...]) -> MemoryProgram:
+        """The program of a group's checks, compiled when such a group first comes."""
+        shape = tuple([(check.space, check.quota, check.enforced, check.rule) for check in checks])
+        program = self._programs.get(shape)
+        if program is None:
+            if len(self._programs) >= MAX_PROGRAMS:
+                self._programs = {}
+            program = self._programs[shape] = self._compile(Plan(checks))
+        return program
+
+    # What programs do where a request is more than usual. They hold the lock.
+
+    def recall(
+        self,
+        reading: Reading,
+        subjects: tuple[str, ...],
+        costs: tuple[int, ...],
+        now: int,
+        peek: bool,
+        idempotency: Idempotency | None,
+        penalty: Penalty | None,
+    ) -> Decision | None:
+        """Return the decision that is known before any limit is looked at: a repetition's, or a blocked client's."""
+        if idempotency is not None and not peek:
+            self._forget_answers(now)
+            known = self._answers.get(idempotency.name)
+            if known is not None and now - known.at_us < IDEMPOTENCY_US:
+                if known.fingerprint != idempotency.fingerprint:
+                    raise IdempotencyConflict.of(idempotency.key)
+                return known.decision(reading, subjects, costs)
+        record = None if penalty is None or self._clients is None else self._clients.states.get(penalty.client)
+        block = None if record is None else record.block(now, peek=peek)
+        if block is None:
+            return None
+        answer = _Answer("", now, False, (), block)
+        if idempotency is not None and not peek:
+            self._remember(idempotency, answer)
+        return answer.decision(reading, subjects, costs)
+
+    def keep(self, decision: Decision, peek: bool, idempotency: Idempotency | None, penalty: Penalty | None) -> None:
+        """Count a refusal against its client, and keep an answer that may be asked for again."""
+        if peek:
+            return
+        if penalty is not None and not decision.allowed:
+            block = self._violate(decision, penalty)
+            if block is not None:
+                decision.block = block
+        if idempotency is not None:
+            block = getattr(decision, "block", None)
+            self._remember(idempotency, _Answer("", decision.at_us, decision.allowed, decision.outcomes, block))
+
+    def make_room(
+        self,
+        tables: Sequence[Table],
+        subjects: Sequence[str],
+        costs: Sequence[int],
+        befores: Sequence[Any],
+        afters: Sequence[Any],
+        now: int,
+    ) -> None:
+        """Make room for the new keys of a request, before anything is charged. Raises `StoreFull`: there is none."""
+        kept = [at for at, after in enumerate(afters) if after is not befores[at]]
+        new = sum([subjects[at] not in tables[at].states for at in kept])
+        if new:
+            self._tables.make_room(new, now)
+            for at in kept:
+                if subjects[at] not in tables[at].states:
+                    self._tables.place(tables[at], subjects[at], None, costs[at])
+
+    def _violate(self, decision: Decision, penalty: Penalty) -> Block | None:
+        """Record a refusal; the block that it begins, if it does."""
+        limits, now = decision.plan.limits, decision.at_us
+        checks = tuple([limit._replace(cost=cost) for limit, cost in zip(limits, decision.costs, strict=True)])
+        check = binding(checks, decision.outcomes)
+        if check is None:
+            return None
+        client, terms = penalty
+        record = None if self._clients is None else self._clients.states.get(client)
+        if record is None:
+            record = self._new_record(client, terms, now)
+        block: Block | None = record.violate(now, terms, check.quota.window_us, check.rule)
+        return block
+
+    def _remember(self, idempotency: Idempotency, answer: _Answer) -> None:
+        self._answers[idempotency.name] = answer._replace(fingerprint=idempotency.fingerprint)
+        self._answers.move_to_end(idempotency.name)
+
+    def _forget_answers(self, now: int) -> None:
+        answers = self._answers
+        while answers:
+            oldest = next(iter(answers))
+            if now - answers[oldest].at_us < IDEMPOTENCY_US and len(answers) < self._tables.max_keys:
+                break
+            del answers[oldest]
+
+    def refund(self, charges: Sequence[Charge]) -> None:
+        now = self._now()
+        with self.lock:
+            for charge in charges:
+                self._undo(charge, now)
+
+    def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
+        now = self._now()
+        with self.lock:
+            self._reservations.hold(reservation_id, record, now, ttl_us)
+
+    def claim(self, reservation_id: str) -> Claim | None:
+        now = self._now()
+        with self.lock:
+            return self._reservations.claim(reservation_id, now)
+
+    def expire(self) -> Expired:
+        now = self._now()
+        with self.lock:
+            return self._reservations.expire(now)
+
+    def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
+        now = self._now()
+        with self.lock:
+            for charge in refunds:
+                self._undo(charge._replace(reset_us=self._refunds.add(charge, now)), now)
+            for check in surcharges:
+                table = self._tables.of(check.space, check.quota)
+                if check.subject not in table.states:
+                    self._tables.make_room(1, now)
+                    self._tables.place(table, check.subject, None, check.cost)
+                state = table.states[check.subject]
+                table.states[check.subject] = FORCES[check.quota.algorithm](state, now, check.quota, check.cost)
+
+    def counts(self, checks: Sequence[Check]) -> list[Counted | None]:
+        with self.lock:
+            return [self._counted(check) for check in checks]
+
+    def read(self, names: Sequence[str]) -> list[Page]:
+        now = self._now()
+        with self.lock:
+            return self._ledger.read(names, now)
+
+    def swap(self, swaps: Sequence[Swap]) -> list[bool]:
+        now = self._now()
+        with self.lock:
+            return self._ledger.swap(swaps, now)
+
+    def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
+        with self.lock:
+            for check in checks:
+                table = self._tables.get(check.space)
+                if table is not None and check.subject in table.states:
+                    table.states[check.subject] = None
+            for client in clients:
+                if self._clients is not None and client in self._clients.states:
+                    self._clients.states[client] = None
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self.lock:
+            self._tables.clear()
+            self._answers.clear()
+            self._reservations.clear()
+            self._refunds.clear()
+            self._ledger.clear()
+
+    def close(self) -> None:
+        self.clear()
+
+    def halt(self) -> None:
+        """Before a fork: whoever is in gets out first."""
+        try:
+            self.lock.acquire(timeout=HALT_SECONDS)
+        except Empty:
+            return
+        self._halted = True
+
+    def resume(self) -> None:
+        """After it."""
+        if self._halted:
+            self._halted = False
+            self.lock.release(None)
+
+    def forked(self) -> None:
+        """In a forked child: it has the parent's counts, unless they were just being changed."""
+        self.resume()
+        if self.lock.is_held():  # by a thread of the parent's
+            self.lock.release(None)
+            self.clear()
+
+    def _now(self) -> int:
+        return time_ns() // 1_000 if self._clock is None else self._clock.now_us()
+
+    def _counted(self, check: Check) -> Counted | None:
+        table = self._tables.get(check.space)
+        state = None if table is None else table.states.get(check.subject)
+        return None if state is None else Counted(*state)
+
+    def _undo(self, charge: Charge, now: int) -> None:
+        check, charged_at, reset = charge
+        table = self._tables.get(check.space)
+        if table is not None and check.subject in table.states:
+            state = table.states[check.subject]
+            table.states[check.subject] = table.algorithm.refund(state, now, check.quota, check.cost, charged_at, reset)
+
+    def _new_record(self, client: Client, terms: Terms, now: int) -> penalty.Record:
+        """The record of a client that has none. If there is no room for it, the refusal stands and is forgotten."""
+        record = penalty.Record(terms)
+        table = self._clients
+        if table is None:
+            table = self._clients = Table(penalty.SCALE, penalty)
+        if client not in table.states:
+            try:
+                self._tables.make_room(1, now)
+            except StoreFull:
+                return record
+            self._tables.place(table, client, record, 1)
+        table.states[client] = record
+        return record
+
+
+class _Answer(NamedTuple):
+    """What was answered to an idempotency key."""
+
+    fingerprint: str
+    at_us: int
+    allowed: bool
+    outcomes: tuple[Outcome, ...]  # empty where the client was blocked before
+    block: Block | None
+
+    def decision(self, reading: Reading, subjects: tuple[str, ...], costs: tuple[int, ...]) -> Decision:
+        decision = Decision.of(
+            self.allowed, self.at_us, reading.plan, self.outcomes, costs=costs, subjects=subjects, states=reading.states
+        )
+        if self.block is not None:
+            decision.block = self.block
+        return decision
+
+
+class AsyncMemoryStore:
+    """The memory store, awaited. It never waits for anything: a decision takes microseconds."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.store = store
+
+    async def check(self, groups: Sequence[Group]) -> list[Answer]:
+        return self.store.check(groups)
+
+    async def refund(self, charges: Sequence[Charge]) -> None:
+        self.store.refund(charges)
+
+    async def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
+        self.store.hold(reservation_id, record, ttl_us)
+
+    async def claim(self, reservation_id: str) -> Claim | None:
+        return self.store.claim(reservation_id)
+
+    async def expire(self) -> Expired:
+        return self.store.expire()
+
+    async def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
+        self.store.adjust(refunds, surcharges)
+
+    async def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
+        self.store.reset(checks, clients)
+
+    async def counts(self, checks: Sequence[Check]) -> list[Counted | None]:
+        return self.store.counts(checks)
+
+    async def read(self, names: Sequence[str]) -> list[Page]:
+        return self.store.read(names)
+
+    async def swap(self, swaps: Sequence[Swap]) -> list[bool]:
+        return self.store.swap(swaps)
+
+    async def close(self) -> None:
+        self.store.close()

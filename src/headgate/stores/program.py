@@ -1,0 +1,99 @@
+"""Programs: what a store does for a plan. One function decides all limits of a request, or charges none.
+
+A store that compiles plans itself has `compile`. For any other, a program is made here of its `check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from headgate.core.check import Answer, Check, Extras, Group, Result, SharedResult
+from headgate.core.decision import Decision, States, decide
+from headgate.core.plan import Plan
+from headgate.errors import IdempotencyConflict, StoreError
+
+GroupCheck = Callable[[Sequence[Group]], Sequence[Answer]]
+AsyncCheck = Callable[[Sequence[Group]], Awaitable[Sequence[Answer]]]
+
+
+Program = Callable[..., Any]
+"""Decides requests of one plan: `program(subjects, costs, peek=False, extras=None)`.
+
+`subjects` and `costs` are those of the plan's limits, in order. A `peek` charges nothing. With an `Idempotency` among
+the `Extras`, a repetition is given the first decision; with a `Penalty`, a refusal counts against its client, and a
+decision has the attribute `block` while that client is blocked. Returns a `Decision`, or something to await for one
+where the store has to be waited for. Raises `StoreError` and `IdempotencyConflict`.
+"""
+
+
+def group_of(
+    plan: Plan,
+    subjects: tuple[str, ...],
+    costs: tuple[int, ...],
+    peek: bool = False,
+    extras: Extras | None = None,
+) -> Group:
+    """Return a request as the group of checks that a store's `check` takes."""
+    checks = [
+        Check(rule, space, subject, quota, cost, enforced, refusal, leased)
+        for (rule, space, _, quota, _, enforced, refusal, leased), subject, cost in zip(
+            plan.limits, subjects, costs, strict=True
+        )
+    ]
+    return Group(tuple(checks), peek) if extras is None else Group(tuple(checks), peek, *extras)
+
+
+def decision_of(
+    answer: Answer, plan: Plan, states: States | None, subjects: tuple[str, ...], costs: tuple[int, ...]
+) -> Decision:
+    """Return what a store's answer to a group means. Raises it, if it is a fault or a conflict."""
+    if isinstance(answer, StoreError | IdempotencyConflict):
+        raise answer
+    if isinstance(answer, SharedResult):  # this region's shares were asked
+        plan = Plan(answer.applied_to(plan.limits))
+    now_us, outcomes, block = answer
+    if not outcomes and plan.limits:  # the client was blocked before
+        decision = Decision.of(False, now_us, plan, subjects=subjects, costs=costs, states=states)
+    else:
+        decision = decide(plan, outcomes, now_us, costs=costs, subjects=subjects, states=states)
+    if block is not None:
+        decision.block = block
+    return decision
+
+
+def group_program(check: GroupCheck, plan: Plan, states: States | None = None, told: Plan | None = None) -> Program:
+    """Return the program of a plan for a store that takes groups. Decisions tell of `told`, if it is given."""
+
+    def decide_group(
+        subjects: tuple[str, ...],
+        costs: tuple[int, ...],
+        peek: bool = False,
+        extras: Extras | None = None,
+    ) -> Decision:
+        (answer,) = check((group_of(plan, subjects, costs, peek, extras),))
+        return decision_of(answer, told or plan, states, subjects, costs)
+
+    return decide_group
+
+
+def async_group_program(
+    check: AsyncCheck, plan: Plan, states: States | None = None, told: Plan | None = None
+) -> Program:
+    """Return the program of a plan for a store that takes groups, and is awaited."""
+
+    async def decide_group(
+        subjects: tuple[str, ...],
+        costs: tuple[int, ...],
+        peek: bool = False,
+        extras: Extras | None = None,
+    ) -> Decision:
+        (answer,) = await check((group_of(plan, subjects, costs, peek, extras),))
+        return decision_of(answer, told or plan, states, subjects, costs)
+
+    return decide_group
+
+
+def result_of(decision: Decision) -> Result:
+    """Return what a program decided as the answer to a group."""
+    return Result(decision.at_us, decision.outcomes, getattr(decision, "block", None))
