@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any, ParamSpec, Self, TypeVar
 
-from headgate.core.check import Group, Result
+from headgate.core.check import Group
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.core.key import qualified
@@ -17,7 +17,7 @@ from headgate.core.quota import Quota
 from headgate.core.reservation import Settlement, checked_id, given_back, ttl_us, whole_cost
 from headgate.errors import InvalidCheck, RateLimited, StoreError
 from headgate.limiter.alike import AlikeChecks
-from headgate.limiter.batch import Ask, Part, ask_together, decide_each
+from headgate.limiter.batch import Ask, Part, decide_each, prepare_together
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.decorator import Key, quota_of, rule_name, subject_of
 from headgate.limiter.engine import Engine
@@ -202,13 +202,19 @@ class AsyncLimiter:
 
         Raises `IdempotencyConflict` when all others are decided.
         """
-        if self._due is not None or not self.in_memory or self._engine.snapshot.directory is not None:
+        snapshot = self.holder.current
+        if self._due is not None or not self.in_memory or snapshot.directory is not None:
             return self._decide_many_later(asks)
-        engine = self._engine
-        return decide_each(
-            [engine.prepare(facts, engine.planned(facts), cost, key) for facts, cost, key in asks],
-            self._decide,  # type: ignore[arg-type]  # nothing has to be awaited
-        )
+        for facts, cost, _ in asks:
+            snapshot.planner.plan(facts, self._engine.clock).costs(cost)  # before any is charged
+        return decide_each(asks, self._decide_ask)
+
+    def _decide_ask(self, ask: Ask) -> Decision:
+        """Decide one of many requests, in memory."""
+        facts, cost, idempotency_key = ask
+        decision = self.decide(facts, cost=cost, idempotency_key=idempotency_key)
+        assert isinstance(decision, Decision)
+        return decision
 
     async def _decide_many_later(self, asks: Sequence[Ask]) -> list[Decision]:
         engine = self._engine
@@ -225,18 +231,23 @@ class AsyncLimiter:
         There is a decision on each part, by its own limits alone: the request may pass if all of them are allowed. A
         limit that several parts meet is charged once, by the most that any of them costs.
         """
-        known = await look_up_all(self._engine, [part.facts for part in parts])
-        together = ask_together(self._engine, parts, known)
+        engine = self._engine
+        known = await look_up_all(engine, [part.facts for part in parts])
+        together = prepare_together(engine, parts, known)
         if self._due is not None:
             await self._attend(self._due)
+        whole = together.whole
+        if not whole.sent:
+            return together.decisions(engine, None)
         try:
-            results, answered = await self._check([together.group] if together.group.checks else [])
+            decision = engine.program(whole.plan)(whole.subjects, whole.costs, False, whole.extras)
+            if decision.__class__ is not Decision:
+                decision = await decision
         except StoreError as error:
-            return self._engine.conclude(together.parts, error)
-        if results and isinstance(results[0], StoreError):
-            return self._engine.conclude(together.parts, results[0])
-        own = [one for result in results if isinstance(result, Result) for one in together.results(result)]
-        return self._engine.conclude(together.parts, own, answered=answered)
+            return engine.conclude(together.parts, error)
+        if engine.outage.lasts:
+            engine.answered(whole.plan)
+        return together.decisions(engine, decision)
 
     async def wait(
         self,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from headgate.core.check import Check, Extras, Group, Result
-from headgate.core.decision import Decision
+from headgate.core.check import Extras
+from headgate.core.decision import Decision, decide
 from headgate.errors import IdempotencyConflict
 from headgate.limiter.engine import Engine
 from headgate.limiter.prepared import Known, PreparedCheck
 from headgate.rules.penalties import IDENTITIES
 from headgate.rules.plan import RulePlan
+
+T = TypeVar("T")
 
 
 class Ask(NamedTuple):
@@ -34,68 +36,83 @@ class Part(NamedTuple):
 
 
 class Together(NamedTuple):
-    """The parts of one request on their way, as the one group that a store decides."""
+    """One request that is known in several ways: as one request with all of their limits, and by its parts."""
 
+    whole: PreparedCheck
     parts: list[PreparedCheck]
-    group: Group
-    places: list[tuple[int, ...]]  # by part: where its checks are among the group's
+    places: list[tuple[int, ...]]  # by part: where its limits are among those of the whole
 
-    def results(self, result: Result) -> list[Result]:
-        """What the store's answer means to each part that it was asked about."""
-        now_us, outcomes, block = result
-        results = []
-        for asked, places in zip(self.parts, self.places, strict=True):
-            if not asked.sent:
+    def decisions(self, engine: Engine, decision: Decision | None) -> list[Decision]:
+        """Return what the decision on the whole means for each part. None: no store was asked."""
+        decisions = []
+        for part, places in zip(self.parts, self.places, strict=True):
+            if decision is None or not part.sent:
+                decisions.append(engine.unsent(part))
                 continue
-            if not outcomes:  # the client was blocked before
-                results.append(Result(now_us, (), block))
-                continue
-            own = tuple(outcomes[place] for place in places)
-            refused = any(
-                outcome.wait_us and check.enforced for check, outcome in zip(asked.plan.limits, own, strict=True)
-            )
-            results.append(Result(now_us, own, block if refused else None))
-        return results
+            block = getattr(decision, "block", None)
+            if block is not None and not decision.outcomes:  # the client was blocked before
+                own = Decision.of(False, decision.at_us, part.plan)
+            else:
+                outcomes = tuple([decision.outcomes[at] for at in places])
+                own = decide(
+                    part.plan,
+                    outcomes,
+                    decision.at_us,
+                    costs=part.costs,
+                    subjects=part.subjects,
+                    states=engine.states,
+                )
+            if block is not None and not own.allowed:
+                own.block = block
+            decisions.append(engine.concluded(part, own))
+        return decisions
 
 
-def ask_together(engine: Engine, parts: Sequence[Part], known: Sequence[Known] | None) -> Together:
-    """What to ask the store for one request that is known in several ways: either every limit is charged, or none.
+def prepare_together(engine: Engine, parts: Sequence[Part], known: Sequence[Known] | None) -> Together:
+    """Prepare one request that is known in several ways: either every limit is charged, or none.
 
     A limit that several parts meet is charged once, by the most that any of them costs. A penalty meets the surest
     identity of them all. Raises `InvalidCheck`.
     """
     identities: dict[str, str] = {}
     prepared: list[PreparedCheck] = []
-    for place, (facts, cost, plan) in enumerate(parts):
+    for at, (facts, cost, plan) in enumerate(parts):
         for fact in IDENTITIES:
             if fact in facts:
                 identities.setdefault(fact, facts[fact])
-        applying = plan or engine.planned(facts, None if known is None else known[place])[1]
+        applying = plan or engine.planned(facts, None if known is None else known[at])[1]
         prepared.append(PreparedCheck(applying, applying.subjects(facts), applying.costs(cost)))
     penalty = engine.penalty_of(identities) if any(one.plan.enforced for one in prepared) else None
+    extras = None
     if penalty is not None:
+        extras = Extras(None, penalty)
         at_us, block = engine.block_of(penalty.client)
         prepared = [
-            one._replace(extras=Extras(None, penalty), at_us=at_us, block=block if one.plan.enforced else None)
-            for one in prepared
+            one._replace(extras=extras, at_us=at_us, block=block if one.plan.enforced else None) for one in prepared
         ]
-    checks: dict[tuple[str, str], Check] = {}
-    groups = [one.group.checks if one.sent else () for one in prepared]
-    for group in groups:
-        for check in group:
-            before = checks.get((check.space, check.subject))
-            if before is None or before.cost < check.cost:
-                checks[check.space, check.subject] = check
-    order = {key: place for place, key in enumerate(checks)}
-    places = [tuple([order[check.space, check.subject] for check in group]) for group in groups]
-    return Together(prepared, Group(tuple(checks.values()), penalty=penalty), places)
+    order: dict[tuple[str, str], int] = {}
+    costs: list[int] = []
+    places = []
+    for one in prepared:
+        own = []
+        for limit, subject, cost in zip(one.plan.limits, one.subjects, one.costs, strict=True) if one.sent else ():
+            place = order.setdefault((limit.space, subject), len(order))
+            if place == len(costs):
+                costs.append(cost)
+            elif costs[place] < cost:
+                costs[place] = cost
+            own.append(place)
+        places.append(tuple(own))
+    whole = engine.whole_plan(tuple([one.plan for one in prepared if one.sent]), tuple(filter(None, places)))
+    subjects = tuple([subject for _, subject in order])
+    return Together(PreparedCheck(whole, subjects, tuple(costs), False, extras), prepared, places)
 
 
-def decide_each(prepared: Sequence[PreparedCheck], decide: Callable[[PreparedCheck], Decision]) -> list[Decision]:
+def decide_each(requests: Sequence[T], decide: Callable[[T], Decision]) -> list[Decision]:
     """Decide requests one after the other. Raises the first `IdempotencyConflict`, when all others are decided."""
     decisions: list[Decision] = []
     conflict: IdempotencyConflict | None = None
-    for one in prepared:
+    for one in requests:
         try:
             decisions.append(decide(one))
         except IdempotencyConflict as error:

@@ -21,7 +21,7 @@ from headgate.limiter.states import Warnings
 from headgate.rules.directory import UNKNOWN
 from headgate.rules.holder import Holder, Source
 from headgate.rules.penalties import client_of, clients_of
-from headgate.rules.plan import RulePlan
+from headgate.rules.plan import Applied, RulePlan, plan_of
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.program import Program, decision_of
@@ -93,6 +93,7 @@ class Engine:
         self.compile_exact: Compile = _uncompiled
         self.programs: dict[RulePlan, Program] = {}
         self.exact_programs: dict[RulePlan, Program] = {}
+        self._whole: dict[tuple[tuple[RulePlan, ...], tuple[tuple[int, ...], ...]], RulePlan] = {}
         self._blocks = blocks  # None: the store is in this process, and asking it costs no more than remembering
         self.pulse: Background | None = None  # None: the store is in this process, and there is no other node
 
@@ -134,6 +135,21 @@ class Engine:
                 programs.clear()
             programs[plan] = program
         return program
+
+    def whole_plan(self, plans: tuple[RulePlan, ...], places: tuple[tuple[int, ...], ...]) -> RulePlan:
+        """Return one plan for a request that has several: `places` tell where each plan's limits are in it."""
+        if len(plans) == 1:
+            return plans[0]
+        whole = self._whole.get((plans, places))
+        if whole is None:
+            applied: dict[int, Applied] = {}
+            for plan, own in zip(plans, places, strict=True):
+                for one, place in zip(plan.applied, own, strict=True):
+                    applied.setdefault(place, one)
+            if len(self._whole) >= MAX_PROGRAMS:
+                self._whole.clear()
+            whole = self._whole[plans, places] = plan_of(tuple([applied[place] for place in sorted(applied)]))
+        return whole
 
     def subject_program(self) -> Program | None:
         """Return the program of every request that says its user and nothing else, if it is always the same one.

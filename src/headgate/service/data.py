@@ -166,7 +166,7 @@ class DataPlane:
 
     def _observe(self, facts: dict[str, str], cost: int, decision: Decision) -> None:
         self.meter.decided(decision)
-        if not decision.allowed or decision.reason == "shadow":
+        if not decision.allowed or (decision.plan.shadows and decision.reason == "shadow"):
             self._recorder.record(facts, cost, decision)
 
     def _write(self, facts: dict[str, str]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
-from headgate.core.check import NEVER, Check, Outcome
+from headgate.core.check import NEVER, Check
 from headgate.core.decision import Decision
 from headgate.core.quota import MICROSECONDS
 from headgate.service.data import Concluded
@@ -21,25 +21,30 @@ REMEMBERED: Final = 4_096  # rules
 
 def written(decision: Decision) -> bytes:
     """A decision as a CheckResponse, and as a QuotaResponse, which has the same fields."""
-    plan, order, now_us, allowed = decision.plan, decision.order, decision.at_us, decision.allowed
+    outcomes, plan, order, allowed = decision.outcomes, decision.reading.plan, decision.order, decision.allowed
+    now_us: int = decision.verdict[0]
     verdict = _verdict(allowed, decision.state, decision.reason)
     if not order:
         return b"%b\x28%b" % (verdict, varint(_seconds(now_us)))
     prepared: list[tuple[Check, bytes, bytes]] | None = plan.prepared.get(written)
     if prepared is None:
         prepared = plan.prepared[written] = [_known.get(id(limit)) or _remember(limit) for limit in plan.limits]
-    outcomes = decision.outcomes
-    check, response, _ = prepared[order[0]]  # the one that binds
-    wait_us, remaining, reset_us = outcomes[order[0]]
-    left, reset_at = varint(remaining), _recent_varint(_seconds(now_us + reset_us))
-    # The rule, current_count, remaining, reset_at, and in a refusal retry_after.
-    used = varint(check.quota.capacity - remaining)
-    parts = [b"%b%b\x10%b\x20%b\x28%b" % (verdict, response, used, left, reset_at)]
-    if not allowed:
-        parts.append(b"\x30%b" % _wait(wait_us))
+    head = b""
+    statuses: list[bytes] = []
     for at in order:
-        parts.append(_status(prepared[at][2], outcomes[at], now_us))
-    return b"".join(parts)
+        check, response, status = prepared[at]
+        wait_us, remaining, reset_us = outcomes[at]
+        left, reset_at = varint(remaining), _recent_varint(-((now_us + reset_us) // -MICROSECONDS))
+        if not statuses:  # the one that binds: its rule, current_count, remaining, reset_at, and perhaps retry_after
+            used = varint(check.quota.capacity - remaining)
+            head = b"%b%b\x10%b\x20%b\x28%b" % (verdict, response, used, left, reset_at)
+            if not allowed:
+                head = b"%b\x30%b" % (head, _wait(wait_us))
+        if wait_us:  # what is said later counts: that it is not allowed
+            reset_at = b"%b\x10\x00\x38%b" % (reset_at, _wait(wait_us))
+        size = len(status) + len(left) + len(reset_at) + 2
+        statuses.append(b"\x52%b%b\x28%b\x30%b" % (_recent_varint(size), status, left, reset_at))
+    return head + b"".join(statuses)
 
 
 def written_batch(decisions: list[Decision]) -> bytes:
@@ -107,15 +112,6 @@ class _Column:
         """The check's part in `limits`."""
         left, reset_at = self._lefts[place], self._resets_at[place]
         return b"\x52%b%b\x28%b\x30%b" % (self._lengths[len(left) + len(reset_at)], self._status, left, reset_at)
-
-
-def _status(known: bytes, outcome: Outcome, now_us: int) -> bytes:
-    """A LimitStatus, as one of `limits`. What is said later counts: that it is not allowed."""
-    wait_us, remaining, reset_us = outcome
-    left, reset_at = varint(remaining), _recent_varint(_seconds(now_us + reset_us))
-    if wait_us:
-        reset_at = b"%b\x10\x00\x38%b" % (reset_at, _wait(wait_us))
-    return b"\x52%b%b\x28%b\x30%b" % (varint(len(known) + len(left) + len(reset_at) + 2), known, left, reset_at)
 
 
 @lru_cache(maxsize=64)
