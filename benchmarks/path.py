@@ -153,7 +153,7 @@ def rebuilt(rounds: int) -> float:
 def changed_snapshot(snapshot: Snapshot, rule: Rule) -> Snapshot:
     rules = list(snapshot.rules)
     rules[7] = rule
-    return replace(snapshot, rules=rules)
+    return replace(snapshot, rules=rules, previous=snapshot)
 
 
 def least(call: Callable[[], object], rounds: int) -> float:

@@ -44,8 +44,8 @@ class Content:
     exemptions: list[Exemption] = field(default_factory=list)
     settings: dict[str, Table] = field(default_factory=dict)  # by section
 
-    def snapshot(self, version: int, directory: Directory | None = None) -> Snapshot:
-        """Raises `InvalidRule` with every problem."""
+    def snapshot(self, version: int, directory: Directory | None = None, previous: Snapshot | None = None) -> Snapshot:
+        """The snapshot that replaces `previous`. Raises `InvalidRule` with every problem."""
         problems: list[Problem] = []
         parts: Table = {}
         settings = self.settings.get("headgate", {})
@@ -62,6 +62,7 @@ class Content:
                 exemptions=self.exemptions,
                 version=str(version),
                 directory=directory,
+                previous=previous,
                 **parts,
                 **{name: value for name, value in settings.items() if name not in unknown},
             )

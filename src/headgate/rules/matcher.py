@@ -3,16 +3,23 @@
 Patterns are kept in a trie, one node per segment. Where a pattern ends, a shelf holds the rules that have it,
 in tables: those that ask for a tier, for a country, for both and for nothing are in four tables, each by the
 values that they ask for. So a request costs one look-up per segment and one per table, and not one per rule.
+
+A matcher whose rules are nearly those of the one before is made from it: nodes and shelves of rules that came or went
+are copied, and all others shared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from typing import Final
 
 from headgate.rules.path import EVERYWHERE, Pattern, segments_of
 from headgate.rules.rule import Rule
 
 Shape = tuple[int, ...]
+
+SHARED: Final = 10  # at most one of so many rules may differ for the matcher before to be of use
 
 
 class Shelf:
@@ -34,6 +41,13 @@ class Shelf:
         for tier in rule.tiers:
             self._put(("tier", *names), (tier, *wanted), rule)
 
+    def without(self, gone: set[int]) -> Shelf:
+        """A copy that lacks rules, by their identity."""
+        copied = copy(self)
+        copied._names = dict(self._names)
+        copied._rules = {key: [rule for rule in rules if id(rule) not in gone] for key, rules in self._rules.items()}
+        return copied
+
     def find(self, facts: Mapping[str, str]) -> Iterator[Rule]:
         """The rules whose tiers and `match` fit."""
         for names in self._names:
@@ -54,18 +68,61 @@ class _Node:
         self.here: Shelf | None = None  # of patterns that end here
         self.rest: Shelf | None = None  # of patterns that go on with /*
 
+    def copy(self) -> _Node:
+        copied = copy(self)
+        copied.literals = dict(self.literals)
+        return copied
+
 
 class Matcher:
-    """All rules of a snapshot that are enabled."""
+    """All rules of a snapshot that are enabled. `previous` is that of the snapshot before, if there is one."""
 
-    def __init__(self, rules: Iterable[Rule]) -> None:
+    def __init__(self, rules: Iterable[Rule], previous: Matcher | None = None) -> None:
+        self._rules = {id(rule): rule for rule in rules}  # which are kept, so that no other takes their identity
         self._root = _Node()
         self._everywhere = Shelf(None)
-        for rule in rules:
+        self._own: set[int] = set()  # nodes and shelves that are not shared with the matcher before, by identity
+        new: Iterable[Rule] = self._rules.values()
+        if previous is not None:
+            gone = previous._rules.keys() - self._rules.keys()
+            came = self._rules.keys() - previous._rules.keys()
+            if (len(gone) + len(came)) * SHARED <= len(self._rules):
+                self._root, self._everywhere = previous._root, previous._everywhere
+                self._shares = True
+                self._remove([previous._rules[one] for one in gone])
+                new = [self._rules[one] for one in came]
+        for rule in new:
             if not rule.patterns:
+                self._everywhere = self._owned_shelf(self._everywhere, set())
                 self._everywhere.add(rule)
             for pattern in rule.patterns:
                 self._shelf(pattern).add(rule)
+        self._own.clear()
+
+    _shares = False  # whether nodes may be those of the matcher before
+
+    def _remove(self, rules: Sequence[Rule]) -> None:
+        gone = {id(rule) for rule in rules}
+        if any(not rule.patterns for rule in rules):
+            self._everywhere = self._owned_shelf(self._everywhere, gone)
+        for pattern in {pattern for rule in rules for pattern in rule.patterns}:
+            self._shelf(pattern, gone)
+
+    def _owned_node(self, node: _Node) -> _Node:
+        """A node that may be changed: a copy, if it is shared."""
+        if not self._shares or id(node) in self._own:
+            return node
+        copied = node.copy()
+        self._own.add(id(copied))
+        return copied
+
+    def _owned_shelf(self, shelf: Shelf, gone: set[int]) -> Shelf:
+        """A shelf that may be changed: a copy without rules that are gone, if it is shared."""
+        if not self._shares or id(shelf) in self._own:
+            return shelf
+        copied = shelf.without(gone)
+        self._own.add(id(copied))
+        return copied
 
     def shelves(self, path: str | None) -> tuple[Shelf, ...]:
         """The shelves whose rules fit a normal path; None: a request without one."""
@@ -90,22 +147,21 @@ class Matcher:
             found += [shelf for shelf in (node.here, node.rest) if shelf is not None]
         return tuple(found)
 
-    def _shelf(self, pattern: Pattern) -> Shelf:
-        node = self._root
+    def _shelf(self, pattern: Pattern, gone: set[int] | None = None) -> Shelf:
+        """The shelf of a pattern, to be changed: without rules that are gone."""
+        node = self._root = self._owned_node(self._root)
         for segment in pattern.segments:
             if segment is None:
-                if node.parameter is None:
-                    node.parameter = _Node()
-                node = node.parameter
+                node.parameter = following = self._owned_node(node.parameter or _Node())
             else:
-                node = node.literals.setdefault(segment, _Node())
+                node.literals[segment] = following = self._owned_node(node.literals.get(segment) or _Node())
+            node = following
+        shelf = self._owned_shelf((node.rest if pattern.rest else node.here) or Shelf(pattern), gone or set())
         if pattern.rest:
-            if node.rest is None:
-                node.rest = Shelf(pattern)
-            return node.rest
-        if node.here is None:
-            node.here = Shelf(pattern)
-        return node.here
+            node.rest = shelf
+        else:
+            node.here = shelf
+        return shelf
 
 
 def applying(shelves: Iterable[Shelf], facts: Mapping[str, str], method: str | None) -> list[tuple[Rule, Shelf]]:

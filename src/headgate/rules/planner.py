@@ -61,7 +61,7 @@ class _Overrides:
 
 
 class Planner:
-    """Plans requests. Safe to share between threads."""
+    """Plans requests. Safe to share between threads. `previous` is that of the snapshot before, if there is one."""
 
     def __init__(
         self,
@@ -71,6 +71,7 @@ class Planner:
         exemptions: Sequence[Exemption],
         default_tier: str | None,
         failure_mode: FailureMode | None,
+        previous: Planner | None = None,
     ) -> None:
         self._default_tier = default_tier
         self._failure_mode = failure_mode
@@ -79,7 +80,7 @@ class Planner:
         self._by_id = {rule.id: rule for rule in rules}
 
         rules = [rule for rule in rules if rule.enabled]
-        self._matcher = Matcher(rules)
+        self._matcher: Matcher = Matcher(rules, None if previous is None else previous._matcher)
         self._empty = not rules
         self._facts = frozenset(fact for rule in rules for fact in rule.facts)
         self._tiers = frozenset(tier for rule in rules for tier in rule.tiers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Final, get_args
 
 from headgate.core.check import Check, Terms
@@ -32,7 +32,8 @@ class Snapshot:
     request. `warning_at` and `warning_until` are the percentages of use at which state `warning` begins, and below
     which it ends; None leaves them to the limiter. `regions` is how several regions share the quotas of rules that do
     not say so themselves; None: each has them whole. While not `enabled`, no rule applies to anything. `version` tells
-    one snapshot from another.
+    one snapshot from another. `previous` is the snapshot that this one replaces: what was worked out for rules that are
+    the same objects in both is used again.
 
     Raises `InvalidRule` with every problem that its parts have with one another.
     """
@@ -53,6 +54,7 @@ class Snapshot:
     regions: Spread | None = None
     version: str = "1"
     directory: Directory | None = None
+    previous: InitVar[Snapshot | None] = None
     terms: Terms | None = field(init=False, repr=False)  # of penalties; None while there are none
     leased: frozenset[str] = field(init=False, repr=False)  # the ids of rules whose quota nodes take slices of
     sharded: Mapping[str, int] = field(init=False, repr=False)  # how many shards rules have that have any, by id
@@ -60,7 +62,7 @@ class Snapshot:
     planner: Planner = field(init=False, repr=False)
     _by_id: Mapping[str, Rule] = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, previous: Snapshot | None) -> None:
         for name in ("rules", "tiers", "users", "exemptions"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         problems = list(self._problems())
@@ -76,6 +78,7 @@ class Snapshot:
             exemptions=self.exemptions,
             default_tier=self.default_tier,
             failure_mode=self.failure_mode,
+            previous=None if previous is None else previous.planner,
         )
         object.__setattr__(self, "planner", planner)
         object.__setattr__(self, "terms", self.penalties.terms)
@@ -183,6 +186,8 @@ SETTINGS: Final = "[headgate]"
 
 
 def _twice(what: str, name: str, ids: list[str]) -> Iterator[Problem]:
+    if len(set(ids)) == len(ids):
+        return
     places: dict[str, list[int]] = {}
     for place, one in enumerate(ids, start=1):
         places.setdefault(one, []).append(place)

@@ -213,7 +213,8 @@ class DatabaseSource:
                     try:
                         with collection_paused():
                             content = queries.content(connection, self._rules if later and not anyway else None)
-                            snapshot = content.snapshot(now.version, self._directory)
+                            previous = None if self._holder is None else self._holder.current
+                            snapshot = content.snapshot(now.version, self._directory, previous)
                             self._rules = content.rules
                     except InvalidRule as error:
                         problem = error
