@@ -34,14 +34,14 @@ def calls_to(
     servers: list[Server], quota: Quota, batches: Iterable[list[str]], stack: ExitStack
 ) -> Callable[[float], int]:
     """Checks batch after batch of subjects for so many seconds, in a call to each server; returns how many it did."""
-    mixed = len(servers) > 1
-    text = script.whole(_command(["any"], quota, mixed=mixed))[1]
+    by_slot = len(servers) > 1  # a command names keys of one slot
+    text = script.whole(_command(["any"], quota))[1]
     for server in servers:
         with server.client() as client:
             client.script_load(text)
     links = {server.port: stack.enter_context(_link(server)) for server in servers}
     owners = _owners(servers)
-    prepared = cycle([_calls(batch, quota, owners, links, mixed=mixed) for batch in batches])
+    prepared = cycle([_calls(batch, quota, owners, links, by_slot=by_slot) for batch in batches])
 
     def checks(seconds: float) -> int:
         until, count = perf_counter() + seconds, 0
@@ -80,20 +80,27 @@ def _owners(servers: list[Server]) -> list[int]:
 
 
 def _calls(
-    batch: list[str], quota: Quota, owners: list[int], links: dict[int, socket.socket], *, mixed: bool
+    batch: list[str], quota: Quota, owners: list[int], links: dict[int, socket.socket], *, by_slot: bool
 ) -> list[Call]:
     where = space("subject", "default", quota.algorithm)
-    by_port: dict[int, list[str]] = {}
+    commands: dict[int, list[str]] = {}
     for name in [key(where, subject) for subject in batch]:
-        by_port.setdefault(owners[slot_of_key(name)], []).append(name)
+        commands.setdefault(slot_of_key(name) if by_slot else 0, []).append(name)
+    by_port: dict[int, list[list[str]]] = {}
+    for slot, keys in commands.items():
+        by_port.setdefault(owners[slot], []).append(keys)
     return [
-        Call(links[port], script.packed(_command(keys, quota, mixed=mixed)), 2 + LINES * len(keys))
-        for port, keys in by_port.items()
+        Call(
+            links[port],
+            b"".join(script.packed(_command(keys, quota)) for keys in pipelined),
+            sum(2 + LINES * len(keys) for keys in pipelined),
+        )
+        for port, pipelined in by_port.items()
     ]
 
 
-def _command(keys: list[str], quota: Quota, *, mixed: bool) -> script.Command:
-    return script.encode_checks(quota, keys, [1] * len(keys), None, DEFAULT_PREFIX, mixed=mixed)
+def _command(keys: list[str], quota: Quota) -> script.Command:
+    return script.encode_checks(quota, keys, [1] * len(keys), None, DEFAULT_PREFIX)
 
 
 def _read(call: Call) -> None:

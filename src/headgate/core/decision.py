@@ -51,7 +51,7 @@ class Reading:
     decisions that no limit explains. `states` remembers which limits are in warning.
     """
 
-    __slots__ = ("plan", "read", "reason", "states", "told")
+    __slots__ = ("low", "plan", "read", "reason", "states", "told")
 
     def __init__(
         self,
@@ -62,6 +62,9 @@ class Reading:
     ) -> None:
         self.plan = plan
         self.states = states
+        percent = WARNING_PERCENT if states is None else states.percent()
+        # What remains of each limit when it begins to be in warning; -1: it never is, as it is not enforced.
+        self.low = tuple([capacity + (capacity * percent // -100) if capacity else -1 for capacity in plan.capacities])
         self.read = read
         self.reason = reason
         self.told: Reading = self if read is None else Reading(plan, states, reason=reason)  # once outcomes were read
@@ -265,11 +268,11 @@ class Decision:
         state: State | None = getattr(self, "_state", None)
         if state is not None:
             return state
-        outcomes, reading = self.outcomes, self.reading
-        plan, states = reading.plan, reading.states
-        warning, percent = (False, WARNING_PERCENT) if states is None else (states.warned, states.percent())
-        for capacity, outcome in zip(plan.capacities, outcomes, strict=False):
-            if capacity and (capacity - outcome[1]) * 100 >= capacity * percent:
+        reading = self.reading
+        states = reading.states
+        warning = states is not None and states.warned
+        for low, outcome in zip(reading.low, self.outcomes, strict=False):
+            if outcome[1] <= low:
                 warning = True
         if warning and states is not None:
             warning = self._remembered(states)

@@ -49,7 +49,7 @@ class Guesses:
             caller = await find()
         except Unauthenticated:
             self._proven.drop(digest)
-            self._failures.check_facts(_facts(address))
+            self._failures.decide(_facts(address))
             raise
         self._proven.put(digest, True)
         return caller

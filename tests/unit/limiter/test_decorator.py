@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import pickle
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
@@ -227,3 +228,17 @@ def test_what_has_no_name_is_given_one(limiter: Limiter, async_limiter: AsyncLim
         called()
     with pytest.raises(InvalidCheck, match="called is not async"):
         async_limiter.limit("1/minute", name="called")(cast("Any", Called()))
+
+
+def test_an_async_function_is_checked_on_the_event_loop_if_counts_are_in_memory(limiter: Limiter) -> None:
+    threads = []
+
+    def key() -> str:
+        threads.append(threading.current_thread())
+        return "all"
+
+    @limiter.limit("2/minute", key=key)
+    async def work() -> None: ...
+
+    asyncio.run(work())
+    assert threads == [threading.current_thread()]

@@ -10,7 +10,16 @@ from headgate.rules import Snapshot
 from headgate.testing import FakeClock
 
 CLOCK = FakeClock()
-PATTERNS = (["*"], ["/a"], ["/a/*"], ["/a/{id}"], ["/a/{id}/b", "/c"], ["/a/{id}/*"], [], ["/c", "/d/*"])
+PATTERNS: tuple[list[str], ...] = (
+    ["*"],
+    ["/a"],
+    ["/a/*"],
+    ["/a/{id}"],
+    ["/a/{id}/b", "/c"],
+    ["/a/{id}/*"],
+    [],
+    ["/c", "/d/*"],
+)
 PATHS = ("/", "/a", "/a/1", "/a/1/b", "/c", "/d/x/y", "/e")
 
 

@@ -16,7 +16,7 @@ from functools import partial
 from math import inf
 from typing import Any, Final
 
-from redis.exceptions import AskError, ClusterDownError, NoScriptError, TryAgainError
+from redis.exceptions import NoScriptError
 from redis.exceptions import TimeoutError as RedisTimeout
 
 from headgate.core.check import Group, Result
@@ -38,7 +38,6 @@ Results = list[Result | IdempotencyConflict]
 Figures = tuple[int, int, int, int]  # of one check: when it was decided, and what `Outcome` has
 
 OWED: Final = 16_384  # checks that are to be charged though nobody waits for them
-APART_SECONDS: Final = 1.0  # for which each slot goes by itself, after a server did not have one
 
 
 class _Call:
@@ -96,7 +95,6 @@ class AsyncNode:
         self._ended: asyncio.Event | None = None  # set when no call is under way, for those who close
         self._enough_until = 0.0  # until then, no more connections are opened beside those in use
         self._due = 0.0  # nobody's time is up before, by the process clock
-        self._apart_until = 0.0  # until then, each slot goes by itself
         self.is_closed = False
 
     def join(
@@ -203,7 +201,7 @@ class AsyncNode:
                     self.breaker.ask(now)
                     self._connections.open(now)
                 break
-            batch = self._batch(at, now)
+            batch = self._batch(now)
             if batch.waiting:
                 self._leave(batch, wire, at, now, context)
             else:
@@ -214,11 +212,12 @@ class AsyncNode:
         else:
             self._departures.waited_for.pop(self, None)
 
-    def _batch(self, at: float, now: float) -> Batch:
+    def _batch(self, now: float) -> Batch:
         """Those who go with the next call; not those who were cancelled meanwhile, or whose time is up."""
         batch: list[Waiting] = []
         count = size = 0
-        shared = self._shared(at)
+        first = (self.waiting or self.owed)[0]
+        shared = first.quota if first.slot == NO_SLOT else None  # of all, if they go as one command
         while self.waiting:
             waiting = self.waiting[0]
             groups, _, answer, deadline, _, _, decided, quota, _, _, _, _ = waiting
@@ -242,13 +241,6 @@ class AsyncNode:
                 if owed.quota is not shared:
                     shared = None
         return Batch(batch, size, shared)
-
-    def _shared(self, now: float) -> Quota | None:
-        """The quota under which all who wait go as one command if they are checks under it."""
-        first = (self.waiting or self.owed)[0]
-        if first.quota is None or first.slot == NO_SLOT:
-            return first.quota
-        return first.quota if now >= self._apart_until and first.quota.algorithm in script.MIXED else None
 
     # Time
 
@@ -357,7 +349,7 @@ class AsyncNode:
 
     def _leave(self, batch: Batch, wire: AsyncWire, at: float, now: float, context: Context) -> None:
         """Send a batch off."""
-        loads = loads_of(batch, mix=at >= self._apart_until)
+        loads = loads_of(batch)
         call = _Call(batch, loads, wire, at, now, at + self._usual + GATHER_SECONDS)
         call.context = context
         self.calls.add(call)
@@ -493,45 +485,25 @@ class AsyncNode:
             self._hand_out_figures(load, reply)
             return
         results = script.decode(load.groups, reply)
-        some_elsewhere = load.mixed and script.ELSEWHERE in reply
         at = 0
         for one in waiting:
             count = len(one.groups) or 1
             some, at = results[at : at + count], at + count
-            if some_elsewhere and _is_elsewhere(some[0]):
-                self._set_apart(one)
-            elif not one.answer.done():
+            if not one.answer.done():
                 one.answer.set_result(some if one.quota is None else _figures(some[0]))
 
     def _hand_out_figures(self, load: Load, reply: list[int]) -> None:
         """The same where all wait for a single check."""
         now_us = reply[0]
         for one, wait, remaining, reset in zip(load.waiting, reply[1::3], reply[2::3], reply[3::3], strict=True):
-            if wait == script.ELSEWHERE:
-                self._set_apart(one)
-            elif not one.answer.done():
+            if not one.answer.done():
                 one.answer.set_result((now_us, wait, remaining, reset))
 
     def _refuse(self, load: Load, error: Exception) -> None:
-        """An error instead of a reply. If it is about the slot that the command names, only those of that get it."""
-        timeout = self._options.timeout
-        first = load.waiting[0].slot
-        only_first = load.mixed and isinstance(error, AskError | TryAgainError | ClusterDownError)
+        """Give those who wait an error instead of a reply."""
         for one in load.waiting:
-            if only_first and one.slot != first:
-                self._set_apart(one)
-            elif not one.answer.done():
-                one.answer.set_exception(fault(error, timeout))
-
-    def _set_apart(self, one: Waiting) -> None:
-        """Nothing was executed of what somebody wants, who went with others: now it goes by itself.
-
-        Slots are about to move, most likely; so do all others for a while.
-        """
-        assert self._loop is not None
-        self._apart_until = self._loop.time() + APART_SECONDS
-        if not one.answer.done():
-            one.answer.set_exception(fault(TryAgainError("this key is elsewhere"), self._options.timeout))
+            if not one.answer.done():
+                one.answer.set_exception(fault(error, self._options.timeout))
 
 
 def _packed(parcels: list[Parcel], *, whole: bool = False) -> tuple[bytes, int]:
@@ -551,10 +523,6 @@ def _without_asking(parcels: list[Parcel], replies: list[Any]) -> list[Any]:
 
 def _is_unknown(reply: Any) -> bool:
     return isinstance(reply, NoScriptError)
-
-
-def _is_elsewhere(result: Result | IdempotencyConflict) -> bool:
-    return isinstance(result, Result) and result.outcomes[0].wait_us == script.ELSEWHERE
 
 
 def _figures(result: Result | IdempotencyConflict) -> Figures:

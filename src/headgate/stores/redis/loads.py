@@ -65,12 +65,11 @@ class Batch(NamedTuple):
 
 
 class Load(NamedTuple):
-    """Those who go together, as one command."""
+    """Those who go together, as one command. On a cluster, all are of one slot: a script touches declared keys only."""
 
     waiting: list[Waiting]
     quota: Quota | None  # all are checks under it
     groups: list[Group]  # if not
-    mixed: bool = False  # they are of several slots
 
     def parcel(self, now_us: int | None, prefix: str) -> Parcel:
         first = self.waiting[0]
@@ -79,45 +78,28 @@ class Load(NamedTuple):
             return Parcel(first.command, asking)
         if self.quota is not None:
             keys, costs = [one.key for one in self.waiting], [one.cost for one in self.waiting]
-            return Parcel(script.encode_checks(self.quota, keys, costs, now_us, prefix, mixed=self.mixed), asking)
-        if self.mixed:
-            return Parcel(script.encode_mixed(self.groups, now_us, prefix))
+            return Parcel(script.encode_checks(self.quota, keys, costs, now_us, prefix), asking)
         return Parcel(script.encode(self.groups, now_us, prefix), asking)
 
 
-def loads_of(batch: Batch, *, mix: bool) -> list[Load]:
-    """Who goes together: those of one slot; and with `mix` those of one quota, if nothing is special about them."""
+def loads_of(batch: Batch) -> list[Load]:
+    """Return who goes together: those of one slot."""
     if batch.quota is not None:
         return [_load(batch.waiting, batch.quota)]
-    return [_load(waiting, _shared(waiting)) for waiting in _together(batch.waiting, mix=mix)]
+    return [_load(waiting, _shared(waiting)) for waiting in _together(batch.waiting)]
 
 
-def _together(batch: list[Waiting], *, mix: bool) -> Iterator[list[Waiting]]:
-    """Not those between whom a command of somebody's goes."""
-    loads: dict[tuple[int, bool] | int, list[Waiting]] = {}  # by slot, or by quota
+def _together(batch: list[Waiting]) -> Iterator[list[Waiting]]:
+    """Never merge checks across an intervening command."""
+    loads: dict[tuple[int, bool], list[Waiting]] = {}  # by slot
     for waiting in batch:
-        name: tuple[int, bool] | int = (waiting.slot, waiting.asking)
         if waiting.command is not None or waiting.alone:
             yield from loads.values()
             loads = {}
             yield [waiting]
             continue
-        if mix and waiting.slot != NO_SLOT and not waiting.asking:
-            quota = _mixable(waiting)
-            if quota is not None:
-                name = id(quota)
-        if name in loads:
-            loads[name].append(waiting)
-        else:
-            loads[name] = [waiting]
+        loads.setdefault((waiting.slot, waiting.asking), []).append(waiting)
     yield from loads.values()
-
-
-def _mixable(waiting: Waiting) -> Quota | None:
-    """By which quota somebody can go in one command with those of other slots; else None."""
-    if waiting.quota is not None:
-        return waiting.quota if waiting.quota.algorithm in script.MIXED else None
-    return script.mixable(waiting.groups[0]) if len(waiting.groups) == 1 else None
 
 
 def _shared(waiting: list[Waiting]) -> Quota | None:
@@ -127,7 +109,5 @@ def _shared(waiting: list[Waiting]) -> Quota | None:
 
 
 def _load(waiting: list[Waiting], quota: Quota | None) -> Load:
-    first = waiting[0].slot
-    mixed = first != NO_SLOT and any(one.slot != first for one in waiting)
     groups = [] if quota is not None else [group for one in waiting for group in one.as_groups()]
-    return Load(waiting, quota, groups, mixed)
+    return Load(waiting, quota, groups)

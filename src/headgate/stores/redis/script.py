@@ -22,14 +22,11 @@ from headgate.errors import IdempotencyConflict
 
 CHARGE, PEEK, CHARGE_ONCE, REFUND, WITH_PENALTY = range(5)
 VIOLATION = 7
-ELSEWHERE = -2  # in the place of a wait: the server does not have this key, and has not decided
 
-# Whose state is one value, that is written by one command: what is decided for a key is then all done, or nothing.
-MIXED = frozenset(("fixed_window", "sliding_window_counter", "token_bucket", "leaky_bucket", "gcra"))
 
 Argument = str | bytes | int
 Command = tuple[Argument, ...]
-Kind = Literal["plain", "mixed", "groups", "penalised"]
+Kind = Literal["plain", "groups", "penalised"]
 
 
 @cache
@@ -37,11 +34,10 @@ def sha(algorithms: tuple[str, ...], kind: Kind = "groups") -> str:
     """What EVALSHA knows the script by that has the twins of these algorithms.
 
     A script runs from the top at every call, so it holds nothing that the call does not need: `plain` decides checks
-    under one quota, each by itself, and `mixed` does so with several slots; `groups` anything but penalties;
-    `penalised` all.
+    under one quota, each by itself; `groups` anything but penalties; `penalised` all.
     """
     own = {"groups": ("check", "loop"), "penalised": ("check", "penalty", "loop")}.get(kind, (kind,))
-    shared = ("prelude",) if kind in ("plain", "mixed") else ("prelude", "idle")
+    shared = ("prelude",) if kind == "plain" else ("prelude", "idle")
     parts = [lua(name) for name in (*shared, *algorithms)]
     parts += (files(__package__).joinpath(f"{name}.lua").read_text(encoding="utf-8") for name in own)
     return known("\n".join(parts))
@@ -166,37 +162,13 @@ def _encode_plain(groups: Sequence[Group], now_us: int | None, prefix: str) -> C
     return None if shared is None else encode_checks(shared, keys, costs, now_us, prefix)
 
 
-def encode_checks(
-    quota: Quota, keys: Sequence[str], costs: Sequence[int], now_us: int | None, prefix: str, *, mixed: bool = False
-) -> Command:
-    """The command that decides checks under one quota, each by itself. `keys` are without the prefix.
-
-    `mixed`: they are of several slots, and some may be elsewhere. The algorithm must be one of `MIXED`.
-    """
+def encode_checks(quota: Quota, keys: Sequence[str], costs: Sequence[int], now_us: int | None, prefix: str) -> Command:
+    """The command that decides checks under one quota, each by itself. `keys` are without the prefix."""
     now: Argument = "" if now_us is None else now_us
     keys = [f"{prefix}:{key}" for key in keys]
     cost = costs[0] if costs.count(costs[0]) == len(costs) else None
-    if mixed:
-        start = ("EVALSHA", sha((quota.algorithm,), "mixed"), 1, keys[0], now, *terms(quota))
-        return (*start, cost, *keys) if cost else (*start, 0, *keys, *costs)
     head, tail = frame(quota, len(keys))
     return (*head, *keys, now, *tail, *costs) if cost is None else (*head, *keys, now, *tail, cost)
-
-
-def mixable(group: Group) -> Quota | None:
-    """The quota of a group that can be decided in one command with those of other slots; else None."""
-    checks, peek, idempotency, penalty = group
-    if len(checks) != 1 or peek or idempotency is not None or penalty is not None:
-        return None
-    _, _, _, quota, _, enforced, _, _ = checks[0]
-    return quota if enforced and quota.algorithm in MIXED else None
-
-
-def encode_mixed(groups: Sequence[Group], now_us: int | None, prefix: str) -> Command:
-    """The command that decides `groups` of several slots, all `mixable` and of one quota. Some may be elsewhere."""
-    checks = [group.checks[0] for group in groups]
-    keys, costs = [check.key for check in checks], [check.cost for check in checks]
-    return encode_checks(checks[0].quota, keys, costs, now_us, prefix, mixed=True)
 
 
 def frame(quota: Quota, count: int = 1) -> tuple[Command, Command]:
