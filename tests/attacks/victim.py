@@ -255,7 +255,7 @@ class Attacker:
 
 
 def flood(service: Service, begin: bytes, flood: bytes) -> Cost:
-    """Attack the gRPC port, and return what that cost; the least of some attempts, if the bounds are not kept."""
+    """Attack the gRPC port, and return what that cost: again, a few times, while the bounds are not kept."""
     for _ in range(ATTEMPTS):
         with Watched(service) as cost, Attacker(service.grpc_address) as attacker:
             attacker.send(begin)

@@ -1,6 +1,6 @@
 """Allowance: how much work a client may cause that brings it nothing. Pure: knows neither frames nor clocks.
 
-Work is counted in units of about a microsecond, by what causes it, so that the same bytes cost the same on every
+Work is counted in units of a microsecond or two, by what causes it, so that the same bytes cost the same on every
 machine. A client gets an allowance every second, and earns more by calls that it has the right to make: so clients that
 are at work never run out of it, and those that only keep us busy soon do.
 """
@@ -11,7 +11,7 @@ from typing import Final
 
 PER_SECOND: Final = 80_000  # units that each client has: enough to begin as many calls at a time as it may have
 MOST: Final = 4 * PER_SECOND  # units that a client can have earned
-PER_SECOND_OF_STRANGERS: Final = 250_000  # units that all strangers have together: a quarter of a core
+PER_SECOND_OF_STRANGERS: Final = 250_000  # units that all strangers have together: some of a core
 LITTLE: Final = 2_000  # units in a second for which strangers do not wait before twice that is used up
 LEAST: Final = 200  # … for which they never wait: a health check, on a new connection
 
