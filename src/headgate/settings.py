@@ -178,7 +178,7 @@ class Settings(BaseModel):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     audit_retention: Duration = 90 * 86_400.0
     otlp_endpoint: str | None = None  # where spans go
-    drain_delay: Duration = 0.5  # between saying that it stops and stopping, so that balancers notice
+    drain_delay: Duration = 3.0  # between saying that it stops and stopping, so that balancers notice
     drain_timeout: Duration = 15.0  # for calls that are under way
 
     @property

@@ -37,6 +37,15 @@ limit = 2
 window = "1h"
 
 [[rules]]
+id = "maintenance"
+dimension = "global"
+endpoints = ["/maintenance"]
+limit = 1
+window = "1h"
+status = 503
+message = "We are back soon."
+
+[[rules]]
 id = "guarded"
 dimension = "global"
 endpoints = ["/guarded"]
@@ -106,6 +115,15 @@ def test_users_are_counted_each_by_themselves(url: str) -> None:
 
     assert [ask("alice") for _ in range(3)] == [200, 200, 429]
     assert [ask("bob") for _ in range(3)] == [200, 200, 429]
+
+
+def test_the_status_of_a_rule_arrives(url: str) -> None:
+    first, second = (httpx.get(f"{url}/maintenance") for _ in range(2))
+    assert (first.status_code, second.status_code) == (200, 503)
+    assert second.headers["content-type"] == "application/problem+json"
+    assert (second.json()["status"], second.json()["detail"]) == (503, "We are back soon.")
+    assert int(second.headers["retry-after"]) > 0
+    assert second.headers["x-ratelimit-remaining"] == "0"
 
 
 def test_service_down_follows_envoys_failure_mode(service: Service, application: int, tmp_path: Path) -> None:

@@ -94,6 +94,20 @@ def test_releases_can_share_a_redis() -> None:
     assert "storePrefix" in helm("template", "try", values={**PLAIN, "storePrefix": "a b"}).stderr
 
 
+def test_an_update_gives_proxies_the_time_to_notice() -> None:
+    spec = next(one for one in rendered(PLAIN) if one["kind"] == "Deployment")["spec"]
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    environ = {one["name"]: one["value"] for one in container["env"] if one["name"].startswith("HEADGATE_DRAIN")}
+    drain = load({}, environ=environ).settings.drain_delay
+    probe = container["readinessProbe"]
+    assert drain > probe["periodSeconds"] * probe["failureThreshold"] + probe.get("timeoutSeconds", 1)
+    assert drain > 2  # nginx' fail_timeout; 0.5 and 1 second are Envoy's interval and timeout
+    assert spec["minReadySeconds"] >= drain
+    assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    assert pod["terminationGracePeriodSeconds"] >= drain + load({}, environ={}).settings.drain_timeout + 5
+
+
 def test_a_region_is_one_that_the_service_takes(tmp_path: Path) -> None:
     more = {"region.central": "us", "region.interval": "500ms", "region.term": "2", "region.floor": "0"}
     values = {**PLAIN, **REGION, **more}

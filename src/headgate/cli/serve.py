@@ -121,9 +121,7 @@ def serve(
     ] = None,
     drain_delay: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME", help="From saying that it stops to stopping. (default: 500ms)", rich_help_panel=HOW
-        ),
+        typer.Option(metavar="TIME", help="From saying that it stops to stopping. (default: 3s)", rich_help_panel=HOW),
     ] = None,
     drain_timeout: Annotated[
         str | None,

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from google.protobuf import duration_pb2, wrappers_pb2
+from google.protobuf import duration_pb2, struct_pb2, wrappers_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from google.protobuf.message_factory import GetMessageClass
 
 POOL: Final = DescriptorPool()
-for _module in (duration_pb2, wrappers_pb2):  # which ours import
+for _module in (duration_pb2, struct_pb2, wrappers_pb2):  # which ours import
     POOL.AddSerializedFile(_module.DESCRIPTOR.serialized_pb)
 
 

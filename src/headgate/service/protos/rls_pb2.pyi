@@ -1,6 +1,7 @@
 import datetime
 
 from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import wrappers_pb2 as _wrappers_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -63,7 +64,7 @@ class RateLimitDescriptor(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[RateLimitDescriptor.Entry, _Mapping]]] = ..., limit: _Optional[_Union[RateLimitDescriptor.RateLimitOverride, _Mapping]] = ..., hits_addend: _Optional[_Union[_wrappers_pb2.UInt64Value, _Mapping]] = ...) -> None: ...
 
 class RateLimitResponse(_message.Message):
-    __slots__ = ("overall_code", "statuses", "response_headers_to_add", "request_headers_to_add", "raw_body")
+    __slots__ = ("overall_code", "statuses", "response_headers_to_add", "request_headers_to_add", "raw_body", "dynamic_metadata")
     class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         UNKNOWN: _ClassVar[RateLimitResponse.Code]
@@ -115,12 +116,14 @@ class RateLimitResponse(_message.Message):
     RESPONSE_HEADERS_TO_ADD_FIELD_NUMBER: _ClassVar[int]
     REQUEST_HEADERS_TO_ADD_FIELD_NUMBER: _ClassVar[int]
     RAW_BODY_FIELD_NUMBER: _ClassVar[int]
+    DYNAMIC_METADATA_FIELD_NUMBER: _ClassVar[int]
     overall_code: RateLimitResponse.Code
     statuses: _containers.RepeatedCompositeFieldContainer[RateLimitResponse.DescriptorStatus]
     response_headers_to_add: _containers.RepeatedCompositeFieldContainer[HeaderValue]
     request_headers_to_add: _containers.RepeatedCompositeFieldContainer[HeaderValue]
     raw_body: bytes
-    def __init__(self, overall_code: _Optional[_Union[RateLimitResponse.Code, str]] = ..., statuses: _Optional[_Iterable[_Union[RateLimitResponse.DescriptorStatus, _Mapping]]] = ..., response_headers_to_add: _Optional[_Iterable[_Union[HeaderValue, _Mapping]]] = ..., request_headers_to_add: _Optional[_Iterable[_Union[HeaderValue, _Mapping]]] = ..., raw_body: _Optional[bytes] = ...) -> None: ...
+    dynamic_metadata: _struct_pb2.Struct
+    def __init__(self, overall_code: _Optional[_Union[RateLimitResponse.Code, str]] = ..., statuses: _Optional[_Iterable[_Union[RateLimitResponse.DescriptorStatus, _Mapping]]] = ..., response_headers_to_add: _Optional[_Iterable[_Union[HeaderValue, _Mapping]]] = ..., request_headers_to_add: _Optional[_Iterable[_Union[HeaderValue, _Mapping]]] = ..., raw_body: _Optional[bytes] = ..., dynamic_metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class HeaderValue(_message.Message):
     __slots__ = ("key", "value", "raw_value")

@@ -65,7 +65,10 @@ class RateLimitService:
             response.response_headers_to_add.add(key=name.lower(), value=value)
         if not allowed:
             response.response_headers_to_add.add(key="content-type", value=MEDIA_TYPE)
-            response.raw_body = json.dumps(problem(binding(charged).decision)).encode()
+            refused = binding(charged).decision
+            response.raw_body = json.dumps(problem(refused)).encode()
+            # The protocol has no field for a status. Envoy's local replies can go by metadata: see deploy/envoy.
+            response.dynamic_metadata.update({"status": str(refused.status), "rule": refused.rule or ""})
         return response
 
 
