@@ -20,7 +20,7 @@ $(VENV)/.%: pyproject.toml constraints.txt scripts/setup
 setup: $(VENV)/.test-all $(VENV)/.bench ## Set up .venv with everything that any command needs.
 
 serve: $(VENV)/.serve ## Run the service here, in memory and on SQLite, with sample rules. SERVE='--flag …' adds flags.
-	@$(BIN)/headgate serve --data-dir .data --hints $(SERVE)
+	@$(BIN)/headgate serve --data-dir .data --samples --drain-delay 0 --hints $(SERVE)
 
 test: export PYTHONDONTWRITEBYTECODE := # tests start hundreds of processes: each would compile everything anew
 test: $(VENV)/.test ## Lint, types and tests on real servers. ARGS='-k test_name' runs some tests alone, at once.

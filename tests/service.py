@@ -71,9 +71,9 @@ def environment(settings: Mapping[str, Any], base: Mapping[str, str] | None = No
 def running_service(tmp_path: Path, *flags: str, **settings: Any) -> AbstractContextManager[Service]:
     """A service with these settings, started by its command: `running_service(tmp_path, store=url, workers=2)`.
 
-    In memory, on SQLite in `tmp_path/data`, with the sample rules, on any free ports, unless told. Another one on the
-    same `tmp_path` finds what the first has left. What it logged is shown if it does not start. Stopped at the end, if
-    it has not been; and then its log is looked at, which must not show any secret.
+    In memory, on SQLite in `tmp_path/data`, with the sample rules (unless `samples=False`), on any free ports, unless
+    told. Another one on the same `tmp_path` finds what the first has left. What it logged is shown if it does not
+    start. Stopped at the end, if it has not been; and then its log is looked at, which must not show any secret.
     """
     return _served(_started, tmp_path, flags, settings)
 
@@ -98,11 +98,12 @@ def _served(
     flags: tuple[str, ...],
     settings: dict[str, Any],
 ) -> Iterator[Service]:
+    samples = settings.pop("samples", True)
     data_dir = Path(settings.setdefault("data_dir", tmp_path / "data"))
     settings = {"http_address": "127.0.0.1:0", "grpc_address": "127.0.0.1:0", "drain_delay": 0, **settings}
     log_file = tmp_path / "service.log"
     with log_file.open("wb") as log:
-        process = start(tmp_path, ["serve", *flags], environment(settings), log)
+        process = start(tmp_path, ["serve", *(["--samples"] if samples else []), *flags], environment(settings), log)
     try:
         http, grpc = _addresses(process, log_file)
         scheme = "https" if "tls_certificate" in settings else "http"

@@ -162,6 +162,7 @@ class Settings(BaseModel):
     store_prefix: Annotated[str, AfterValidator(checked_prefix)] | None = None  # None: what the store's URL says, or rl
     database_url: Annotated[SecretStr, BeforeValidator(_database)] | None = None  # None: SQLite in data_dir
     rules: ExistingFile | None = None  # then the only source of rules
+    samples: bool = False  # put sample rules into a database that has never held any
     http_address: Listen = Address("127.0.0.1", 8080)
     grpc_address: Listen = Address("127.0.0.1", 8081)
     admin_token: Token | None = None  # None: one is made when first needed, and kept in data_dir

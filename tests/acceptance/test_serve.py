@@ -90,6 +90,15 @@ def test_a_new_service_has_the_sample_rules(service: Service) -> None:
     assert statuses == [200] * 5 + [429]
 
 
+def test_without_samples_a_new_database_stays_empty(tmp_path: Path) -> None:
+    with warm_service(tmp_path, samples=False) as service:
+        rules = httpx.get(f"{service.url}/api/v1/rules", headers=service.headers).json()
+        assert rules["rules"] == []
+        decided = httpx.post(f"{service.url}/v1/check", json={"ip": "192.0.2.7", "endpoint": "/login"}).json()
+        assert (decided["allowed"], decided["reason"]) == (True, "no_rule")
+        assert "there are no rules: every request is allowed" in service.log
+
+
 def test_it_is_ready_and_healthy(service: Service) -> None:
     ready = httpx.get(f"{service.url}/readyz")
     assert (ready.status_code, ready.json()["status"]) == (200, "ready")

@@ -38,6 +38,12 @@ def serve(
         Path | None,
         typer.Option(metavar="FILE", help="A rules file, in place of rules in the database.", rich_help_panel=WHAT),
     ] = None,
+    samples: Annotated[
+        bool | None,
+        typer.Option(
+            "--samples", help="Put sample rules into a database that has never held any.", rich_help_panel=WHAT
+        ),
+    ] = None,
     store: Annotated[
         str | None,
         typer.Option(

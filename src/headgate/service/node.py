@@ -88,6 +88,8 @@ class Node:
             self._unsubscribe = sighup.subscribe(self.source.refresh)
             if self.worker == 0:
                 self._looking = asyncio.create_task(self._keep_last_good())
+        if not self.source.holder.current.rules:
+            log.warning("there are no rules: every request is allowed until you add some (headgate rules apply FILE)")
         self.meter = Meter(holder=self.source.holder)
         if self.tracing is not None:
             self.meter = _traced_meter(self.tracing, self.source.holder)
@@ -159,7 +161,9 @@ class Node:
     def _database_source(self) -> DatabaseSource:
         try:
             fallback = self.directory.last_good(self.database.name)
-            return DatabaseSource(self.database, seed=load(SAMPLES), fallback=fallback)
+            return DatabaseSource(
+                self.database, seed=load(SAMPLES) if self.settings.samples else None, fallback=fallback
+            )
         except DatabaseError as error:
             raise type(error)(
                 f"{error}; and there are no rules of an earlier run in {self.directory.path} to go by meanwhile: "
