@@ -13,7 +13,7 @@ from headgate.errors import StoreTimeout
 from headgate.regions import PeerStatus, RegionStatus
 from headgate.rules.sources.database import DatabaseSource
 from headgate.stores.leases import LeaseStatus
-from headgate.telemetry.meter import Meter
+from headgate.telemetry.meter import Meter, OpenConnections
 from headgate.telemetry.metrics import Metrics
 
 
@@ -43,6 +43,9 @@ def service_metrics(directory: Path) -> Iterator[Metrics]:
         meter.breaker("127.0.0.1:6379", "half_open")
         meter.took("http", 0.0004)
         meter.skewed(7)
+        meter.answered("http", 200)
+        meter.loop_lags.add(0.002)
+        meter.connections["http"] = OpenConnections(lambda: 3, 20_000)
         yield Metrics(
             meter,
             holder=source.holder,
@@ -54,6 +57,8 @@ def service_metrics(directory: Path) -> Iterator[Metrics]:
             leases=lambda: LeaseStatus(checks=100, hits=98, calls=3, fetched=200, stranded=7, outstanding=90, keys=2),
             regions=lambda: RegionStatus("eu", {"us": PeerStatus(5, 1, 0.4, cut=False)}, synced_bound=3),
             rejections=lambda: {"token_expired": 1},
+            auth_failures=lambda: {("envoy", "expired"): 1},
+            token_expiry=lambda: {"ci": 1_000_000.0},
         )
     finally:
         source.close()

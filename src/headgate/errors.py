@@ -25,7 +25,7 @@ A refusal is a value (`Decision`), not an exception: only faults raise.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from headgate.core.decision import Decision
@@ -155,7 +155,22 @@ class AccessError(HeadgateError):
 
 
 class Unauthenticated(AccessError):
-    """The caller has no token, or one that is unknown, expired or revoked."""
+    """The caller has no token, or one that is unknown, expired or revoked.
+
+    `reason` is which of these: `missing`, `unknown`, `expired` or `revoked`. `token` is the name of the token, if it
+    has one.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: Literal["missing", "unknown", "expired", "revoked"] = "unknown",
+        token: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.token = token
 
 
 class Forbidden(AccessError):

@@ -128,6 +128,14 @@ def test_what_the_issue_wants_watched_has_an_alert() -> None:
     assert set(alert_expressions()) >= {
         "HeadgateDown",
         "HeadgateStoreFailing",
+        "HeadgateAuthFailures",
+        "HeadgateTokenExpires",
+        "HeadgateErrors",
+        "HeadgateCallsGivenUp",
+        "HeadgateEventLoopLag",
+        "HeadgateConnections",
+        "HeadgateRulesRejected",
+        "HeadgateNoRules",
         "HeadgateStoreErrors",
         "HeadgateBreakerOpen",
         "HeadgateSlow",
@@ -142,7 +150,7 @@ def test_what_the_issue_wants_watched_has_an_alert() -> None:
 
 @pytest.mark.extended
 def test_promtool_accepts_rules_and_configuration(promtool: str) -> None:
-    assert "14 rules found" in run(promtool, "check", "rules", ALERTS)
+    assert "21 rules found" in run(promtool, "check", "rules", ALERTS)
     run(promtool, "check", "config", ROOT / "deploy/prometheus/prometheus.yml")
 
 

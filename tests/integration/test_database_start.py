@@ -55,11 +55,13 @@ def test_rules_that_are_no_good_leave_the_fallback_in_force(
     with caplog.at_level(logging.ERROR, "headgate"):
         source = DatabaseSource(database, fallback=FALLBACK)
     assert ids(source) == ["last-good"]
+    assert source.status().stale
     assert "limit" in caplog.text
     with database.write() as connection:
         connection.execute(update(schema.rules).values(limit=7))
         connection.execute(update(schema.snapshot).values(version=9, rules_version=9))
     until(lambda: ids(source) == ["r"])
+    until(lambda: not source.status().stale)
     source.close()
     assert Changes(database).version() == 9, "a database that it was given is its owner's to close"
     database.close()

@@ -106,6 +106,14 @@ class Tokens:
         with self._database.read() as connection:
             return [_token(row) for row in connection.execute(query).mappings()]
 
+    def expiring(self, most: int) -> list[Token]:
+        """Those that are good, the ones that expire first at the front."""
+        table, now_us = schema.tokens, self._clock.now_us()
+        query = select(table).where(table.c.revoked_us.is_(None), table.c.expires_us > now_us)
+        with self._database.read() as connection:
+            rows = connection.execute(query.order_by(table.c.expires_us).limit(most)).mappings()
+            return [_token(row) for row in rows]
+
     def find(self, hashes: Collection[str]) -> dict[str, Token]:
         """Those of some hashes that are a token's, good or not."""
         table = schema.tokens

@@ -376,6 +376,12 @@ class AsyncLimiter:
         """Whether it counts by subject alone, as one made from a notation does, and not by rules."""
         return self._engine.by_subject
 
+    def store_answers(self) -> None:
+        """The store was seen to answer: ends an outage of which no check would notice the end, as none come."""
+        engine = self._engine
+        if engine.fallback.outage.probed() and engine.pulse is not None:
+            engine.pulse.wake()
+
     @property
     def failing(self) -> bool:
         """Whether the store could not decide when it was last asked."""

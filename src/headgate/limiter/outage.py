@@ -34,6 +34,10 @@ class Outage:
             self._turns = self._turns + 1 if self._failed - self._ended < SOON else 1
             log.error("the store cannot decide: failure modes apply until it can (%s)", error)
 
+    def probed(self) -> bool:
+        """The store has answered to somebody who only looked. Whether this ends the outage: not while checks fail."""
+        return self._now() - self._failed >= SOON and self.answered()
+
     def answered(self) -> bool:
         """The store has decided. Whether this ends the outage."""
         if self.lasts:

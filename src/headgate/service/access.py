@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 from headgate.core.clock import Clock, SystemClock
 from headgate.db.tokens import PREFIX, Token, hash_of
 from headgate.errors import DatabaseError, DatabaseUnavailable, Forbidden, Unauthenticated
+from headgate.service.auth_failures import AuthFailures
 from headgate.service.guesses import Guesses
 
 Role = Literal["viewer", "operator", "admin"]
@@ -100,6 +101,7 @@ class Access:
         self._lookup = None if tokens is None else _Lookup(tokens.find, now, deadline)
         self._clock: Clock = clock or SystemClock()
         self._guesses = Guesses("data-failures", clock)
+        self.failures = AuthFailures(now)  # whoever answers callers records them
 
     async def caller(self, token: str | None, *, stale: bool = False) -> Caller:
         """Who has this token. Raises `Unauthenticated`; `DatabaseError` when that cannot be found out.
@@ -107,7 +109,8 @@ class Access:
         With `stale`, what was found before is good enough while the database cannot be asked.
         """
         if token is None:
-            raise Unauthenticated("a bearer token is needed: send the header `Authorization: Bearer …`")
+            message = "a bearer token is needed: send the header `Authorization: Bearer …`"
+            raise Unauthenticated(message, reason="missing")
         if len(token) > LONGEST:
             raise Unauthenticated("this token is not known")
         digest = hash_of(token)
@@ -290,9 +293,9 @@ def _caller(token: Token | None, now_us: int) -> Caller:
     if token is None or role not in ROLES:
         raise Unauthenticated("this token is not known")
     if token.revoked_us is not None:
-        raise Unauthenticated("this token was revoked")
+        raise Unauthenticated("this token was revoked", reason="revoked", token=token.name)
     if token.expires_us <= now_us:
-        raise Unauthenticated("this token has expired")
+        raise Unauthenticated("this token has expired", reason="expired", token=token.name)
     return Caller(token.name, role, frozenset(scope for scope in SCOPES if scope in token.scopes))
 
 

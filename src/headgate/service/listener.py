@@ -52,6 +52,10 @@ class Listener:
         self._sockets: list[socket] = []
         self._servers: list[asyncio.Server] = []
 
+    def count(self) -> int:
+        """Return how many connections there are."""
+        return len(self._clients.connections)
+
     async def start(self, sockets: Sequence[socket]) -> None:
         """Listen on sockets that are bound; they are its own from now on."""
         self._clients.tick(asyncio.get_running_loop().time())

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headgate.audit.auditor import Auditor
 from headgate.audit.options import AuditOptions
+from headgate.core.quota import MICROSECONDS
 from headgate.db import Changes, Database, Tokens, migrate
+from headgate.db.tokens import Token
 from headgate.errors import DatabaseError, InvalidSettings, StoreError
 from headgate.limiter.aio import AsyncLimiter
 from headgate.rules.snapshot import Snapshot
@@ -25,6 +27,7 @@ from headgate.service.directory import DataDirectory, admin_token
 from headgate.settings import Settings, variable
 from headgate.stores.protocol import AsyncBeatingStore, AsyncStore
 from headgate.stores.urls import open_async_store
+from headgate.telemetry.loop_lag import measure_loop_lag
 from headgate.telemetry.meter import Meter
 from headgate.telemetry.metrics import Metrics
 from headgate.telemetry.traces import configure_tracing
@@ -37,6 +40,9 @@ SAMPLES: Final = Path(__file__).with_name("samples") / "rules.toml"
 PREPARE_SECONDS: Final = 2.0  # that a start waits for a database that it could do without
 LOOK_SECONDS: Final = 1.0  # between looks whether there are new rules to write down, a database to prepare, or a store
 KEEP_AGAIN_SECONDS: Final = 5.0  # after rules could not be written down
+PROBE_SECONDS: Final = 5.0  # between probes of a store that answers
+TOKENS_SECONDS: Final = 30.0  # between looks at when tokens expire
+MOST_TOKENS: Final = 100  # that metrics tell of
 
 log = logging.getLogger("headgate")
 
@@ -70,9 +76,9 @@ class Node:
         self.tracing = None if settings.otlp_endpoint is None else _tracing(settings.otlp_endpoint)
         self._kept: Snapshot | None = None
         self._unkept = False  # whether rules could not be written down when they last should have been
-        self._looking: asyncio.Task[None] | None = None
-        self._finding: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._store_unseen = False
+        self._expiring: list[Token] = []
 
     async def open(self) -> None:
         """Read the rules and get ready to decide. Raises `InvalidRule`, and `DatabaseError` if there are none."""
@@ -80,14 +86,14 @@ class Node:
             self.source = FileSource(self.settings.rules, watch=True)
             self._unsubscribe = sighup.subscribe(self.source.reload_and_log)
             tried = asyncio.Event()
-            self._looking = asyncio.create_task(self._prepare_database(tried))
+            self._start(self._prepare_database(tried))
             with suppress(TimeoutError):
                 await asyncio.wait_for(tried.wait(), PREPARE_SECONDS)  # else events would look for tables in vain
         else:
             self.source = await asyncio.to_thread(self._database_source)
             self._unsubscribe = sighup.subscribe(self.source.refresh)
             if self.worker == 0:
-                self._looking = asyncio.create_task(self._keep_last_good())
+                self._start(self._keep_last_good())
         if not self.source.holder.current.rules:
             log.warning("there are no rules: every request is allowed until you add some (headgate rules apply FILE)")
         self.meter = Meter(holder=self.source.holder)
@@ -98,18 +104,23 @@ class Node:
         self.plane = DataPlane(self.limiter, meter=self.meter, recorder=self.auditor)
         self.auditor.start()
         if isinstance(self._store, AsyncBeatingStore):
-            self._finding = asyncio.create_task(self._find_store(self._store))
+            self._start(self._probe_store(self._store))
+        self._start(measure_loop_lag(self.meter.loop_lags))
+        if self.worker == 0:
+            self._start(self._watch_tokens())
         known = getattr(self._store, "exhausted", None)  # which stores in memory have not
         self.metrics = Metrics(
             self.meter,
             holder=self.source.holder,
-            failing=lambda: self.limiter.failing,
+            failing=self.is_store_failing,
             exhausted=None if known is None else lambda: known.hits,
             rules=self.source.status,
             database=self.source.status if isinstance(self.source, DatabaseSource) else None,
             audit=self.auditor.status,
             leases=self.limiter.leases,
             regions=None if self.settings.region is None else self.limiter.regions,
+            auth_failures=self.access.failures.counts.copy,
+            token_expiry=self._token_expiry if self.worker == 0 else None,
         )
 
     async def close(self) -> None:
@@ -117,11 +128,10 @@ class Node:
         self._unsubscribe()
         await asyncio.to_thread(self.auditor.close)
         await self.limiter.close()
-        for task in (self._finding, self._looking):
-            if task is not None:
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
+        for task in self._tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
         await self._store.close()
         if isinstance(self.source, DatabaseSource) and self.worker == 0:
             await asyncio.to_thread(self._keep)
@@ -129,6 +139,10 @@ class Node:
         await asyncio.to_thread(self.database.close)
         if self.tracing is not None:
             await self.tracing.close()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have something done in the background, until the end."""
+        self._tasks.append(asyncio.create_task(work))
 
     @property
     def changes(self) -> Changes | None:
@@ -143,10 +157,15 @@ class Node:
     def is_draining(self) -> bool:
         return self.draining
 
+    def is_store_failing(self) -> bool:
+        return self._store_unseen or self.limiter.failing
+
     def faults(self) -> Mapping[str, str]:
         faults = {}
-        if self.limiter.failing or self._store_unseen:
+        if self.is_store_failing():
             faults["store"] = "does not decide: the rules' failure modes do"
+        if self.source.status().stale:
+            faults["rules"] = f"the latest were rejected, see the log: version {self.rules_version()} stays in force"
         cut = [name for name, peer in self.limiter.regions().peers.items() if peer.cut]
         if cut:
             faults["regions"] = f"not reached: {', '.join(cut)}; synced rules keep to this region's share"
@@ -186,19 +205,35 @@ class Node:
                 tried.set()
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def _find_store(self, store: AsyncBeatingStore) -> None:
-        """A store that cannot be reached is told of at once, not when somebody asks first."""
+    async def _probe_store(self, store: AsyncBeatingStore) -> None:
+        """Notice that the store is away, or back, also while there are no checks. A single late answer is no sign."""
+        failures, most = 0, 0  # at the start, the first failure counts
         while True:
             try:
                 await store.beat("service", "looks", 0)  # which leaves nothing there
             except StoreError as error:
-                if not self._store_unseen:
-                    log.error("the store cannot be reached yet: %s", error)  # noqa: TRY400
-                self._store_unseen = True
+                failures += 1
+                if failures > most and not self._store_unseen:
+                    log.error("the store does not answer: %s", error)  # noqa: TRY400
+                    self._store_unseen = True
             else:
-                self._store_unseen = False
-                return
-            await asyncio.sleep(LOOK_SECONDS)
+                if self._store_unseen:
+                    log.warning("the store answers")
+                failures, most, self._store_unseen = 0, 1, False
+                self.limiter.store_answers()
+            await asyncio.sleep(LOOK_SECONDS if failures or self.is_store_failing() else PROBE_SECONDS)
+
+    async def _watch_tokens(self) -> None:
+        """Know when tokens expire. What was known counts while the database is away."""
+        while True:
+            with suppress(DatabaseError):  # others tell of that
+                self._expiring = await asyncio.to_thread(self.tokens.expiring, MOST_TOKENS)
+            await asyncio.sleep(TOKENS_SECONDS)
+
+    def _token_expiry(self) -> dict[str, float]:
+        """In how many seconds tokens expire, by name."""
+        now_us = self.limiter.clock.now_us()
+        return {token.name: (token.expires_us - now_us) / MICROSECONDS for token in self._expiring}
 
     async def _keep_last_good(self) -> None:
         while True:

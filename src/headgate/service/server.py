@@ -26,6 +26,7 @@ from headgate.service.admin.context import needs
 from headgate.service.admin.events import events_router
 from headgate.service.grpc.call import Around
 from headgate.service.grpc.server import GrpcServer
+from headgate.service.listener import MOST_CONNECTIONS
 from headgate.service.node import Node
 from headgate.service.pages import Pages
 from headgate.service.process import AT_ONCE, Addresses, Worker
@@ -36,6 +37,7 @@ from headgate.service.sockets import allow_many, bound, close
 from headgate.service.tls import Certificates
 from headgate.service.web import WebServer
 from headgate.settings import Settings
+from headgate.telemetry.meter import OpenConnections
 
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 LOOK_SECONDS: Final = 1.0  # between looks at the certificates
@@ -110,7 +112,9 @@ class Server:
             pages = Pages(node.metrics, self._worker.number, settings.workers, self._worker.sockets)
         await pages.start()
         stack.callback(pages.close)
-        self._web = WebServer(self._http_app(pages), tls=None if self._http_tls is None else self._http_tls.context)
+        self._web = WebServer(
+            self._http_app(pages), meter=node.meter, tls=None if self._http_tls is None else self._http_tls.context
+        )
         self._grpc = GrpcServer(
             [RateLimiter(node.plane), RateLimitService(node.plane)],
             access=node.access,
@@ -119,6 +123,10 @@ class Server:
             tls=None if self._grpc_tls is None else self._grpc_tls.context,
             around=self._around(),
         )
+        node.meter.connections = {
+            "http": OpenConnections(self._web.count, MOST_CONNECTIONS),
+            "grpc": OpenConnections(self._grpc.count, MOST_CONNECTIONS),
+        }
         await self._web.start(http)
         await self._grpc.start(grpc)
         if self._http_tls is not None and self._grpc_tls is not None:

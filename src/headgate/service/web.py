@@ -23,6 +23,7 @@ from headgate.service.h2.allowance import Allowance, CommonAllowance
 from headgate.service.listener import MOST_CONNECTIONS, Listener
 from headgate.service.requests import MAX_HEAD, HeadTooLarge, RequestSplitter
 from headgate.service.rest.exchange import ADMITTED
+from headgate.telemetry.meter import OTHER, Meter
 
 HEAD_SECONDS: Final = 10.0  # in which a request's head has to be here, from its first byte
 FIRST_SECONDS: Final = 2.0  # that a client who has just connected has to begin, when the server stops
@@ -43,7 +44,14 @@ log = logging.getLogger("headgate")
 class WebServer(Listener):
     """Serves an ASGI app. Belongs to one event loop: `start`, then `drain`, then `stop`."""
 
-    def __init__(self, app: Any, *, tls: SSLContext | None = None, most_connections: int = MOST_CONNECTIONS) -> None:
+    def __init__(
+        self,
+        app: Any,
+        *,
+        meter: Meter | None = None,
+        tls: SSLContext | None = None,
+        most_connections: int = MOST_CONNECTIONS,
+    ) -> None:
         config = Config(
             app,
             http=_Connection,
@@ -58,7 +66,7 @@ class WebServer(Listener):
         config.load()
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # its warnings are what strangers send, any number
         logging.getLogger("uvicorn.error").addFilter(_told)
-        self.state = _State(most_connections)
+        self.state = _State(most_connections, meter or Meter())
         super().__init__(lambda: _Connection(config, self.state), self.state, tls)
 
     def drain(self) -> None:
@@ -89,9 +97,10 @@ class _State(ServerState):
 
     connections: set[_Connection]  # type: ignore[assignment]
 
-    def __init__(self, most_connections: int) -> None:
+    def __init__(self, most_connections: int, meter: Meter) -> None:
         super().__init__()
         self.most_connections = most_connections
+        self.meter = meter
         self.draining = False
         self.strangers = CommonAllowance()
 
@@ -266,6 +275,7 @@ class _Connection(HttpToolsProtocol):
 
     def _refuse(self, status: int) -> None:
         """Answer a request that the app does not get to see, and close the connection."""
+        self.server_state.meter.answered(OTHER, status)
         self._refused, self._begun, self.due = True, False, inf
         self._requests.clear()
         if self.busy:  # its body turned out to make no sense

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import isfinite
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from headgate.core.decision import Decision, Reason
 from headgate.errors import StoreError, StoreFull, StoreTimeout, StoreUnavailable
@@ -23,9 +23,17 @@ REQUEST_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.
 CHECKS_BOUNDS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000)
 STORE_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25)
 BATCH_BOUNDS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+LAG_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 SKEW_BOUNDS: Final = (0.5, 1.0, SKEW_SECONDS, 30.0, 300.0, 3_600.0)
 
 Cause = tuple[str | None, Reason]  # the rule, and why
+
+
+class OpenConnections(NamedTuple):
+    """Connections of one protocol."""
+
+    now: Callable[[], int]  # that are open
+    most: int  # that may be
 
 
 class Meter:
@@ -44,6 +52,9 @@ class Meter:
         self._refused: dict[Cause, int] = {}
         self.requests = {protocol: Histogram(REQUEST_BOUNDS) for protocol in PROTOCOLS}
         self.checks = {protocol: Histogram(CHECKS_BOUNDS) for protocol in PROTOCOLS}
+        self.responses: dict[tuple[str, str | int], int] = {}  # by protocol and status
+        self.connections: dict[str, OpenConnections] = {}  # by protocol
+        self.loop_lags = Histogram(LAG_BOUNDS)
         self.store_calls = Histogram(STORE_BOUNDS)
         self.store_batches = Histogram(BATCH_BOUNDS)
         self.store_errors = dict.fromkeys((*KINDS.values(), OTHER), 0)
@@ -75,6 +86,16 @@ class Meter:
             protocol = OTHER
         self.requests[protocol].add(seconds)
         self.checks[protocol].add(checks)
+
+    def answered(self, protocol: str, status: str | int) -> None:
+        """A request was answered with this status: of HTTP a number, of gRPC the name of a code.
+
+        `protocol` is one of `PROTOCOLS`, or `admin`.
+        """
+        try:
+            self.responses[protocol, status] += 1
+        except KeyError:
+            self.responses[protocol, status] = 1
 
     def skewed(self, seconds: float) -> None:
         """A caller's clock was so much ahead of the store's (negative: behind)."""

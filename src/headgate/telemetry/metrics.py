@@ -45,6 +45,9 @@ class RulesStatus(Protocol):
     @property
     def rejected(self) -> int: ...
 
+    @property
+    def stale(self) -> bool: ...
+
 
 class AuditStatus(Protocol):
     """What the audit log tells of itself; in events, since it was opened."""
@@ -80,7 +83,9 @@ class Metrics:
     `failing` says whether the store cannot decide right now, and `exhausted` how many refusals it gave that it knew
     already; `rules` and `database` are the `status` of the rules' source, the second only if that is a database;
     `audit` is that of the audit log, `leases` and `regions` are the limiter's; `rejections` says how often credentials
-    were rejected, by reason. What is not given is not on the page.
+    of the middleware's clients were rejected, by reason, and `auth_failures` those of the service's callers, by
+    protocol and reason. `token_expiry` is in how many seconds tokens expire, by name. What is not given is not on the
+    page.
     """
 
     def __init__(
@@ -96,6 +101,8 @@ class Metrics:
         leases: Callable[[], LeaseStatus] | None = None,
         regions: Callable[[], RegionStatus] | None = None,
         rejections: Callable[[], Mapping[str, int]] | None = None,
+        auth_failures: Callable[[], Mapping[tuple[str, str], int]] | None = None,
+        token_expiry: Callable[[], Mapping[str, float]] | None = None,
         now: Callable[[], float] = monotonic,
     ) -> None:
         self._registry = CollectorRegistry()
@@ -111,6 +118,8 @@ class Metrics:
             (leases, _leases),
             (regions, _regions),
             (rejections, _rejections),
+            (auth_failures, _auth_failures),
+            (token_expiry, _token_expiry),
         )
         for status, figures in if_given:
             if status is not None:
@@ -194,6 +203,22 @@ def _counted(meter: Meter) -> Iterator[Metric]:
     yield checks
     yield _by_protocol("headgate_request_seconds", "How long calls to the data plane took to answer.", meter.requests)
     yield _by_protocol("headgate_checks_per_request", "How many checks a call to the data plane held.", meter.checks)
+    responses = CounterMetricFamily(
+        "headgate_responses", "Requests that were answered, by protocol and status.", labels=("protocol", "status")
+    )
+    for (protocol, status), count in sorted(meter.responses.copy().items(), key=str):
+        responses.add_metric((protocol, str(status)), count)
+    yield responses
+    open_now = GaugeMetricFamily("headgate_connections", "Connections that are open.", labels=("protocol",))
+    most = GaugeMetricFamily("headgate_connections_max", "Connections that may be open.", labels=("protocol",))
+    for protocol, connections in sorted(meter.connections.items()):
+        open_now.add_metric((protocol,), connections.now())
+        most.add_metric((protocol,), connections.most)
+    yield open_now
+    yield most
+    yield _histogram(
+        "headgate_event_loop_lag_seconds", "How late the event loop is, sampled ten times a second.", meter.loop_lags
+    )
     yield _histogram("headgate_store_call_seconds", "How long calls to the store's server took.", meter.store_calls)
     yield _histogram(
         "headgate_store_batch_size", "How many requests one call to the store's server decided.", meter.store_batches
@@ -249,6 +274,12 @@ def _rules(status: RulesStatus) -> Iterator[Metric]:
     yield _counter("headgate_rules_loads", "How often rules were read and put in force.", status.loads)
     yield _counter(
         "headgate_rules_rejected", "How often rules were not good, and the last good ones stayed.", status.rejected
+    )
+
+    yield _gauge(
+        "headgate_rules_stale",
+        "1 while the rules in force are older than the last ones, which were rejected.",
+        status.stale,
     )
 
 
@@ -338,4 +369,24 @@ def _rejections(counts: Mapping[str, int]) -> Iterator[Metric]:
     )
     for reason, count in sorted(counts.items()):
         family.add_metric((reason,), count)
+    yield family
+
+
+def _auth_failures(counts: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
+    family = CounterMetricFamily(
+        "headgate_auth_failures",
+        "Calls to the service whose token was not accepted, by protocol and reason.",
+        labels=("protocol", "reason"),
+    )
+    for labels, count in sorted(counts.items()):
+        family.add_metric(labels, count)
+    yield family
+
+
+def _token_expiry(seconds: Mapping[str, float]) -> Iterator[Metric]:
+    family = GaugeMetricFamily(
+        "headgate_token_expiry_seconds", "In how long a token expires, of those that do so first.", labels=("token",)
+    )
+    for name, left in sorted(seconds.items()):
+        family.add_metric((name,), left)
     yield family

@@ -25,6 +25,8 @@ LABELS = {
     "kind",
     "node",
     "region",
+    "status",
+    "token",  # the name that the operator gave it
     "version",
     "python",
     "le",

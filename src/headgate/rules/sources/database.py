@@ -53,6 +53,7 @@ class DatabaseStatus:
     loads: int  # how often rules were read and put in force
     failures: int  # how often the database could not be asked
     rejected: int  # versions of the rules that were not good
+    stale: bool  # whether the latest version was not good: the rules in force are older
     users: UsersStatus
 
 
@@ -98,7 +99,7 @@ class DatabaseSource:
         self._error: DatabaseError | None = None
         self._failing_since: float | None = None
         self._loads = self._failures = self._rejected = 0
-        self._rejected_version = 0
+        self._rejected_version: int | None = None  # the latest version of the rules, if that was not good
         self._rules: dict[str, Entry] = {}  # as last read
         self._directory = CachedDirectory(
             self._users, size=users_cached, seconds=users_seconds, deadline=users_deadline
@@ -161,6 +162,7 @@ class DatabaseSource:
             loads=self._loads,
             failures=self._failures,
             rejected=self._rejected,
+            stale=self._rejected_version is not None,
             users=self._directory.status(),
         )
 
@@ -229,7 +231,9 @@ class DatabaseSource:
                 self._versions = Versions(now.version, seen.rules_version)
                 raise problem
             assert snapshot is not None
-            in_force = seen.rules_version if now.rules_version == self._rejected_version else now.rules_version
+            if anyway or now.rules_version != self._rejected_version:
+                self._rejected_version = None
+            in_force = now.rules_version if self._rejected_version is None else seen.rules_version
             self._versions = Versions(now.version, in_force)
             self._swap(snapshot, loaded=in_force != seen.rules_version)
             return snapshot

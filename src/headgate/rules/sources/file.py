@@ -43,6 +43,7 @@ class FileStatus:
     version: str  # of the snapshot in force
     loads: int  # how often rules were read and put in force
     rejected: int  # how often the file was not good
+    stale: bool  # whether it was not good when it was last read: the rules in force are older
 
 
 class FileSource:
@@ -69,6 +70,7 @@ class FileSource:
         self._clock: Clock = clock or SystemClock()
         self._lock = Lock()  # of what follows: one load at a time, so that an older never replaces a newer
         self._loads = self._rejected = 0
+        self._stale = False
         self._digest = ""  # of the content in force
         self._seen = ""  # of the content last read, good or not
         self._mark: Mark | None = ()  # of the file when it was last read
@@ -96,9 +98,11 @@ class FileSource:
         with self._lock:
             try:
                 snapshot = self._load()
-            except InvalidRule:
-                self._rejected += 1
+            except Exception as error:
+                self._stale = True
+                self._rejected += isinstance(error, InvalidRule)
                 raise
+            self._stale = False
             if snapshot is not self._holder.current:
                 self._holder.swap(snapshot)
                 log.info("rules: version %s of %s is in force", snapshot.version, self.path)
@@ -123,7 +127,7 @@ class FileSource:
 
     def status(self) -> FileStatus:
         """How it is doing."""
-        return FileStatus(self._holder.current.version, self._loads, self._rejected)
+        return FileStatus(self._holder.current.version, self._loads, self._rejected, self._stale)
 
     def close(self) -> None:
         """Stop following the file."""

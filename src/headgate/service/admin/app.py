@@ -20,7 +20,7 @@ from headgate.service.admin import rules as rule_routes
 from headgate.service.admin import ruleset as ruleset_routes
 from headgate.service.admin import tokens as token_routes
 from headgate.service.admin import users as user_routes
-from headgate.service.admin.context import OWN_RULES, Context
+from headgate.service.admin.context import OWN_RULES, Context, context_of
 from headgate.service.admin.documentation import serve_documentation
 from headgate.service.admin.headers import Headers
 from headgate.service.admin.models import problems
@@ -85,8 +85,9 @@ def admin_app(
     return app
 
 
-async def _told(_: Request, error: Exception) -> Response:
+async def _told(request: Request, error: Exception) -> Response:
     """An exception as problem details."""
+    context_of(request).access.failures.record("admin", error, request.client.host if request.client else None)
     problem = problem_of(_ours(error))
     return Response(problem.encoded(), problem.status, {**problem.headers, "Content-Type": MEDIA_TYPE})
 

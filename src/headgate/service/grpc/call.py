@@ -24,7 +24,7 @@ from headgate.service.h2.connection import Connection
 from headgate.service.h2.frames import CANCEL
 from headgate.service.h2.stream import Stream
 from headgate.service.rpc.method import Answered, Flow, Method, Quick, Work
-from headgate.telemetry.meter import Meter
+from headgate.telemetry.meter import OTHER, Meter
 
 BODY_SECONDS: Final = 30.0  # in which a request's first message has to be here, and an answer has to be taken
 MAX_HELD: Final = 64 * 1024 * 1024  # bytes of messages, of all connections, that are not here as a whole
@@ -48,7 +48,7 @@ def call_of(desk: Desk, connection: Connection, number: int, head: Head) -> Stre
     """The call of a new stream."""
     route = head.route
     if route is None:
-        return Refusal(connection, number, head)
+        return Refusal(desk, connection, number, head)
     if isinstance(route.method, Flow):
         return FlowCall(desk, connection, number, head, route)
     return UnaryCall(desk, connection, number, head, route, route.method)
@@ -57,14 +57,16 @@ def call_of(desk: Desk, connection: Connection, number: int, head: Head) -> Stre
 class Refusal(Stream):
     """A request that is no call."""
 
-    __slots__ = ("_head",)
+    __slots__ = ("_desk", "_head")
 
-    def __init__(self, connection: Connection, number: int, head: Head) -> None:
+    def __init__(self, desk: Desk, connection: Connection, number: int, head: Head) -> None:
         super().__init__(connection, number, head.length)
+        self._desk = desk
         self._head = head
 
     def opened(self) -> None:
         head = self._head
+        self._desk.meter.answered(OTHER, head.status)
         if head.body:
             self.begin(head.refusal)
             self.finish(b"", head.body)
@@ -102,6 +104,8 @@ class Call(Stream):
         self._gone = False  # whether it is answered, or nobody waits for that any more
 
     def cancelled(self) -> None:
+        if not self._gone:
+            self._count("CANCELLED")
         self._leave()
 
     def look(self, now: float) -> None:
@@ -159,8 +163,17 @@ class Call(Stream):
             self._fail(Ended(Code.DEADLINE_EXCEEDED, "the time that the caller gave is up"))
 
     def _fail(self, error: Ended) -> None:
+        self._count(error.code.name)
         self._leave()
         self.refuse(HEAD + trailers(error.code, error.details))
+
+    def _ended(self, error: Exception) -> Ended:
+        """What to answer with to an exception."""
+        self._desk.access.failures.record(self._route.protocol or OTHER, error, self.connection.address)
+        return ended(error, self._route.name)
+
+    def _count(self, status: str) -> None:
+        self._desk.meter.answered(self._route.protocol or OTHER, status)
 
     def _leave(self) -> None:
         """Nobody is to answer any more."""
@@ -264,6 +277,7 @@ class UnaryCall(Call):
     def _answer(self, sent: bytes, checks: int) -> None:
         self._tell(checks)
         if not self._gone:
+            self._count("OK")
             self._leave()
             self.since = self.connection.hub.now
             self.respond(HEAD, framed(sent), OK)
@@ -271,7 +285,7 @@ class UnaryCall(Call):
     def _failed(self, error: Exception) -> None:
         self._tell(1)
         if not self._gone:
-            self._fail(ended(error, self._route.name))
+            self._fail(self._ended(error))
 
     def _tell(self, checks: int) -> None:
         protocol = self._route.protocol
@@ -327,9 +341,10 @@ class FlowCall(Call):
                     await self.send(framed(answer.SerializeToString()))
         except Exception as error:  # noqa: BLE001 - told to the caller, and logged
             if not self._gone:
-                self._fail(ended(error, self._route.name))
+                self._fail(self._ended(error))
         else:
             if not self._gone:
+                self._count("OK")
                 self._leave()
                 if not self._begun:
                     self.begin(HEAD)
@@ -339,5 +354,6 @@ class FlowCall(Call):
         if not self._begun:
             super()._fail(error)
         else:
+            self._count(error.code.name)
             self._leave()
             self.refuse(trailers(error.code, error.details))

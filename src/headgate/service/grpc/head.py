@@ -43,6 +43,7 @@ class Head(NamedTuple):
     route: Route | None = None
     refusal: bytes = b""
     body: bytes = b""
+    status: str = ""  # of the refusal, to the meter
     length: int | None = None  # of the request's body, where that is said
     encoding: bytes = IDENTITY
     timeout: float | None = None  # seconds
@@ -65,10 +66,11 @@ class Heads:
 
     def _head(self, fields: Fields, pseudo: Mapping[bytes, bytes], others: Mapping[bytes, bytes]) -> Head:
         if pseudo.get(b":method") != b"POST":
-            return Head(refusal=headers.status(405) + headers.field(b"allow", b"POST") + _TEXT, body=_ADVICE)
+            refusal = headers.status(405) + headers.field(b"allow", b"POST") + _TEXT
+            return Head(refusal=refusal, body=_ADVICE, status="405")
         told = others.get(b"content-type", b"")
         if told != b"application/grpc" and not told.startswith((b"application/grpc+", b"application/grpc;")):
-            return Head(refusal=headers.status(415) + _TEXT, body=_ADVICE)
+            return Head(refusal=headers.status(415) + _TEXT, body=_ADVICE, status="415")
         if sum(len(name) + len(value) + 32 for name, value in fields) > MAX_FIELDS:
             return _refused(Code.RESOURCE_EXHAUSTED, f"the metadata is larger than max: {MAX_FIELDS:,} bytes")
         path = pseudo[b":path"]
@@ -118,7 +120,7 @@ def _length(value: bytes) -> int:
 
 
 def _refused(code: Code, details: str) -> Head:
-    return Head(refusal=HEAD + trailers(code, details))
+    return Head(refusal=HEAD + trailers(code, details), status=code.name)
 
 
 def _token(others: Mapping[bytes, Any]) -> str | None:

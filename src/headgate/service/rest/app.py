@@ -7,29 +7,31 @@ The data plane is answered here and now. What is not known here is the admin app
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Mapping
+from typing import Any, Final, NamedTuple
 
-from headgate.http.asgi import App, Receive, Scope, Send
+from headgate.http.asgi import App, Message, Receive, Scope, Send
 from headgate.http.identity import Identity
 from headgate.service.access import Access
 from headgate.service.data import DataPlane
 from headgate.service.rest.authorize import AuthorizeHandler
 from headgate.service.rest.data import DataHandlers
 from headgate.service.rest.deprecation import Deprecated, announcing
-from headgate.service.rest.exchange import ClientGone, Handler, admit, error_answer, send_answer
+from headgate.service.rest.exchange import ClientGone, Handler, address_of, admit, error_answer, send_answer
 from headgate.service.rest.health import Health, HealthHandlers, Metrics
 from headgate.service.rest.problems import HttpError
+from headgate.telemetry.meter import OTHER
 
 _POST: Final = frozenset({"POST"})
 _GET: Final = frozenset({"GET", "HEAD"})
 
 
 class Route(NamedTuple):
-    """A path's handler, and the methods that it is for; None: all."""
+    """A path's handler, and the methods that it is for; None: all. `protocol` is what the meter calls it."""
 
     handler: Handler
     methods: frozenset[str] | None
+    protocol: str = OTHER
 
 
 class HttpApp:
@@ -52,17 +54,19 @@ class HttpApp:
     ) -> None:
         checks, states = DataHandlers(data, access), HealthHandlers(health, metrics)
         self._routes = {
-            "/v1/check": Route(checks.check, _POST),
-            "/v1/check/batch": Route(checks.check_many, _POST),
-            "/v1/peek": Route(checks.peek, _POST),
-            "/v1/reset": Route(checks.reset, _POST),
-            "/v1/authorize": Route(AuthorizeHandler(data, access, identity=identity), None),
+            "/v1/check": Route(checks.check, _POST, "http"),
+            "/v1/check/batch": Route(checks.check_many, _POST, "http"),
+            "/v1/peek": Route(checks.peek, _POST, "http"),
+            "/v1/reset": Route(checks.reset, _POST, "http"),
+            "/v1/authorize": Route(AuthorizeHandler(data, access, identity=identity), None, "authorize"),
             "/healthz": Route(states.alive, _GET),
             "/readyz": Route(states.ready, _GET),
             "/metrics": Route(states.metrics, _GET),
         }
         self._admin = admin
         self._is_open = access.open  # to anybody: then nobody is a stranger
+        self._access = access
+        self._meter = data.meter
         self._announced = {path: announcing(self._answer, one) for path, one in (deprecated or {}).items()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -80,15 +84,28 @@ class HttpApp:
         path: str = scope["path"]
         route = self._routes.get(path)
         if route is None and self._admin is not None and not path.startswith("/v1/"):
-            await self._admin(scope, receive, send)
+            await self._admin(scope, receive, self._counting(send))
             return
+        protocol = OTHER if route is None else route.protocol
         try:
             answer = await _asked(route, scope)(scope, receive)
         except ClientGone:
             return
         except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer and the log the rest
+            self._access.failures.record(protocol, error, address_of(scope))
             answer = error_answer(error)
+        self._meter.answered(protocol, answer.status)
         await send_answer(scope, send, answer)
+
+    def _counting(self, send: Send) -> Send:
+        """Count the statuses of what the admin app sends."""
+
+        def counting(message: Message) -> Awaitable[Any]:
+            if message["type"] == "http.response.start":
+                self._meter.answered("admin", message["status"])
+            return send(message)
+
+        return counting
 
     def _of(self, path: str) -> App:
         """The app for a path, where some are deprecated."""
@@ -115,7 +132,7 @@ def _asked(route: Route | None, scope: Scope) -> Handler:
     """The handler of a request. Raises `HttpError`."""
     if route is None:
         raise HttpError(404, f"there is nothing at {scope['path'][:200]!r}")
-    handler, methods = route
+    handler, methods, _ = route
     method = scope["method"]
     if methods is not None and method not in methods:
         allowed = ", ".join(sorted(methods))

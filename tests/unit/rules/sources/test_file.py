@@ -234,3 +234,19 @@ def test_its_status_counts_loads_and_files_that_were_not_good(path: Path) -> Non
             source.reload()
     status = source.status()
     assert (status.version, status.loads, status.rejected) == (source.holder.current.version, 3, 2)
+
+
+def test_rules_are_stale_from_a_file_that_is_not_good_to_the_next_that_is(path: Path) -> None:
+    source = FileSource(path)
+    good = path.read_text()
+    stale = [source.status().stale]
+    for content in ("rubbish", good, text(2), "rubbish", text(3)):
+        path.write_text(content)
+        with contextlib.suppress(InvalidRule):
+            source.reload()
+        stale.append(source.status().stale)
+    path.unlink()
+    with contextlib.suppress(InvalidRule):
+        source.reload()
+    stale.append(source.status().stale)
+    assert stale == [False, True, False, False, True, False, True]

@@ -51,6 +51,7 @@ class Counting(Meter):
     """Remembers what it was told."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.told: list[tuple[str, int]] = []
         self.decisions: list[Decision] = []
 
