@@ -142,6 +142,7 @@ class Timed(Meter):
     """Remembers what it was told of calls."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.calls: list[tuple[str, int]] = []
 
     def took(self, protocol: str, seconds: float, checks: int = 1) -> None:

@@ -236,13 +236,13 @@ def test_without_the_database_what_was_revoked_here_is_not_good(access: Access, 
 def test_a_database_that_hangs_keeps_nobody_waiting_who_was_good(
     access: Access, kept: Kept, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.01)
     kept.gate = threading.Event()
     kept.gate.set()
 
     async def main() -> None:
         assert kept.gate is not None
         await access.require_data(GOOD)
+        monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.01)
         kept.gate.clear()
         clock.advance(2)
         await access.require_data(GOOD)  # after some patience
