@@ -87,7 +87,6 @@ class Engine:
         self.states = Warnings(self.holder, warning_at, warning_until)
         self.outage = self.fallback.outage
         self.spreads = False  # whether several regions share limits
-        self.reserves = False  # whether reservations that have expired are looked for before a check
         self.leases = False  # whether slices of leased limits are held here
         self.compile: Compile = _uncompiled  # given by the limiter, as it depends on the store
         self.compile_exact: Compile = _uncompiled
@@ -157,7 +156,7 @@ class Engine:
         None while there is more to such a request than one limit, and `decide` has to look at it.
         """
         snapshot = self.holder.current
-        if self._source is not None or self.reserves or self.outage.lasts:
+        if self._source is not None:
             return None
         if snapshot.terms is not None or snapshot.depends_on("user", {}):
             return None

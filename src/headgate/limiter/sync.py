@@ -102,6 +102,7 @@ class Limiter:
         self._store = Sharding(self._here if self._spread is None else self._spread)
         self._store.home.holder = self._engine.holder
         self.holder = self._engine.holder  # of the rules in force
+        self._outage = self._engine.outage
         self._in_memory = in_memory and self._spread is None
         self._engine.compile = self._engine.compile_exact = self._store.compile
         self._leasing: Leasing | None = None  # in memory, asking the store costs no more than a lease would
@@ -132,11 +133,16 @@ class Limiter:
         """
         if subject.__class__ is str and not facts:
             program = self._subject_program
-            if program is not None and cost == 1 and cost.__class__ is int and idempotency_key is None:
+            if (
+                program is not None
+                and cost == 1
+                and cost.__class__ is int
+                and idempotency_key is None
+                and not self._outage.lasts  # `decide` finds the store well again
+            ):
                 try:
                     decision: Decision = program((subject,), ONE)
                 except StoreError as error:
-                    self._subject_program = None  # until `decide` finds the store well again
                     return self._engine.failed_subject(subject, error)
                 return decision
             return self.decide({"user": subject}, cost=cost, idempotency_key=idempotency_key)
@@ -164,7 +170,6 @@ class Limiter:
             return engine.failed(PreparedCheck(plan, subjects, costs, peek), error)
         if engine.outage.lasts:
             engine.answered(plan)
-            self._subject_program = engine.subject_program()
         return decision
 
     def peek(self, subject: Subject | None = None, /, *, cost: int = 1, **facts: Any) -> Decision:
@@ -405,7 +410,7 @@ class Limiter:
         due = self._due
         if due is None:
             due = self._due = Due()
-        self._engine.reserves, self._subject_program = True, None
+        self._subject_program = None  # which would not look for them
         if due.is_time(self._engine.clock.now_us()):
             self._give_back(due)
         return due

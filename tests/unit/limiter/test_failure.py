@@ -182,3 +182,15 @@ def test_an_async_limiter_fails_alike(store: Flaky, clock: FakeClock) -> None:
         store.failures = 1
         limiter = AsyncLimiter(RULES, store=store, clock=clock, failure_mode=mode)  # type: ignore[arg-type]
         assert asyncio.run(checked(limiter)) == reason
+
+
+def test_an_outage_that_a_batch_ran_into_is_over_when_a_check_by_subject_is_answered(clock: FakeClock) -> None:
+    store = Flaky(clock)
+    limiter = Limiter("5/minute", store=store, clock=clock)
+    store.failures = 1
+    assert [one.reason for one in limiter.check_many(["alice", "bob"])] == ["fail_open", "within_limit"]
+    store.failures = 1
+    assert limiter.check_many(["bob"])[0].reason == "fail_open"
+    assert limiter._engine.failing
+    assert limiter.check("alice").reason == "within_limit"
+    assert not limiter._engine.failing
