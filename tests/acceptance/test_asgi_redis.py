@@ -70,4 +70,4 @@ def test_without_redis_the_policy_decides_and_never_a_500(pair: Pair, user: str)
         assert closed[0].json()["type"].endswith("#temporary-reduced-capacity")
         for url in (pair.opened, pair.closed):
             ok = f"{url}/ok"
-            until(lambda: http.get(ok).headers.get("x-ratelimit-limit") == "1000000", "all is well again")  # noqa: B023
+            until(lambda: int(http.get(ok).headers.get("x-ratelimit-remaining", 0)) > 0, "all is well again")  # noqa: B023
