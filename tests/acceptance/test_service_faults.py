@@ -126,11 +126,12 @@ def test_a_rules_file_that_breaks_and_is_mended(tmp_path: Path) -> None:
             file.write_text(broken)
             until(lambda count=count: metric(service, rejected) == count)  # type: ignore[misc]
             assert limit() == 5
-            assert ready(service) == (200, "ready")
+            assert ready(service) == (200, "degraded")
         assert service.log.count("rules.toml is not good") == 2
         assert "detected" not in service.log  # which lies beside the rules: a line on its change would be a change
         file.write_text(RULES.format(limit=7))
         until(lambda: limit() == 7)
+        assert ready(service) == (200, "ready")
 
 
 def test_the_last_good_rules_are_not_those_of_another_database(tmp_path: Path) -> None:

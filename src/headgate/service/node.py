@@ -207,19 +207,20 @@ class Node:
 
     async def _probe_store(self, store: AsyncBeatingStore) -> None:
         """Notice that the store is away, or back, also while there are no checks. A single late answer is no sign."""
-        failures, most = 0, 0  # at the start, the first failure counts
+        failures, seen = 0, False
         while True:
             try:
                 await store.beat("service", "looks", 0)  # which leaves nothing there
             except StoreError as error:
                 failures += 1
-                if failures > most and not self._store_unseen:
-                    log.error("the store does not answer: %s", error)  # noqa: TRY400
+                if not self._store_unseen and (failures > 1 or not seen):
+                    what = "does not answer" if seen else "cannot be reached yet"
+                    log.error("the store %s: %s", what, error)  # noqa: TRY400
                     self._store_unseen = True
             else:
                 if self._store_unseen:
                     log.warning("the store answers")
-                failures, most, self._store_unseen = 0, 1, False
+                failures, seen, self._store_unseen = 0, True, False
                 self.limiter.store_answers()
             await asyncio.sleep(LOOK_SECONDS if failures or self.is_store_failing() else PROBE_SECONDS)
 

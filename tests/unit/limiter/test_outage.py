@@ -54,3 +54,13 @@ def test_outages_far_between_are_told_of_each(
         outage.answered()
         clock.advance(SOON)
     assert len(caplog.records) == 20
+
+
+def test_a_probe_ends_an_outage_only_where_no_check_has_failed_lately(outage: Outage, clock: FakeClock) -> None:
+    outage.failed(ERROR)
+    ends = [outage.probed()]  # as when the store is full, and only answers those who look
+    lasts = [outage.lasts]
+    clock.advance(SOON)
+    ends += [outage.probed(), outage.probed()]
+    lasts.append(outage.lasts)
+    assert (ends, lasts) == ([False, True, False], [True, False])

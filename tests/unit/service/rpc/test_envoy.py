@@ -106,6 +106,7 @@ def test_over_limit_charges_nobody(envoy: Envoy) -> None:
     assert (headers["x-ratelimit-limit"], headers["x-ratelimit-remaining"]) == ("2", "0")
     assert headers["content-type"] == "application/problem+json"
     assert json.loads(refused.raw_body)["detail"] == "Two an hour."
+    assert dict(refused.dynamic_metadata.items()) == {"status": "429", "rule": refused.statuses[0].current_limit.name}
     assert [event[2] for event in envoy.recorder.events] == ["over_limit"]
 
 
