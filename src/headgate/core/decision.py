@@ -465,6 +465,15 @@ def decide(
     return Decision.of(allowed, now_us, plan, outcomes, costs=costs, subjects=subjects, reason=reason, states=states)
 
 
+def decision_with(reading: Reading, verdict: tuple[Any, ...], allowed: bool) -> Decision:
+    """Make the decision of a program: see `Decision.verdict`."""
+    decision = Decision()
+    decision.allowed = allowed
+    decision.reading = reading
+    decision.verdict = verdict
+    return decision
+
+
 def single(reading: Reading, outcome: Outcome, now_us: int, cost: int, subject: str) -> Decision:
     """Make the decision on a request with one limit, which is enforced."""
     decision = Decision()

@@ -10,26 +10,26 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar, cast
 
 from headgate.core.alike import AsyncAlike, Pattern
-from headgate.core.check import Answer, Charge, Check, Client, Extras, Group, Outcome, Result, answered
+from headgate.core.check import Answer, Charge, Check, Client, Extras, Group, Result, answered
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision, Reading, States, single
-from headgate.core.key import key
+from headgate.core.decision import Decision, Reading, States, decision_with
 from headgate.core.ledger import Counted, Page, Swap
 from headgate.core.plan import Plan as LimitPlan
 from headgate.core.reservation import Claim, Expired
 from headgate.core.share import Standing
 from headgate.errors import StoreError, StoreUnavailable
 from headgate.stores.observer import StoreObserver
-from headgate.stores.program import Program, async_group_program
-from headgate.stores.redis.aio_node import AsyncNode
+from headgate.stores.program import Program, async_group_program, group_of
+from headgate.stores.redis.aio_node import AsyncNode, Figures
 from headgate.stores.redis.alike import AlikeCalls
 from headgate.stores.redis.departures import Departures
 from headgate.stores.redis.discovery import Discovery, Found
 from headgate.stores.redis.exhausted import Exhausted
 from headgate.stores.redis.faults import Address, turn
-from headgate.stores.redis.loads import anywhere, places_of
 from headgate.stores.redis.options import read_url
 from headgate.stores.redis.plans import Plan, Plans, Step
+from headgate.stores.redis.slots import slot_of_key
+from headgate.stores.redis.template import FIGURES, CommandTemplate, Templates, keys_of, outcomes_of
 from headgate.stores.redis.topology import MAX_TURNS, Topology
 
 T = TypeVar("T")
@@ -53,6 +53,7 @@ class AsyncRedisStore:
         self._plans = Plans(self._options, self._now_us, slotted=self._slotted)
         remember_us = self._options.remember_us(own_time=clock is not None)
         self.exhausted = Exhausted(remember_us, clock, slotted=self._slotted)
+        self._templates = Templates()
         self._departures = Departures(self._options.timeout, gathers=self._slotted)
         self._topology = Topology(self._make, self._drop)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -98,82 +99,89 @@ class AsyncRedisStore:
         return answers
 
     def compile(self, plan: LimitPlan, states: States | None = None, told: LimitPlan | None = None) -> Program:
-        """Return the program of a plan. Of one limit, there is nothing to plan, and a decision with the answer."""
-        grouped = async_group_program(self.check, plan, states, told)
-        if len(plan.limits) != 1 or plan.shadows:
-            return grouped
-        (template,) = plan.limits
-        check = self._compile_one(template, Reading(told or plan, states))
+        """Return the program of a plan: a command template, filled with keys and costs.
 
-        def check_one(
-            subjects: tuple[str, ...],
-            costs: tuple[int, ...],
-            peek: bool = False,
-            extras: Extras | None = None,
+        What is more than limits that are charged, or spans slots of a cluster, is decided as a group.
+        """
+        grouped = async_group_program(self.check, plan, states, told)
+        if not plan.limits or (self._slotted and len(plan.limits) > 1):
+            return grouped
+        decide = self._compile(plan, Reading(told or plan, states), Reading(told or plan, states, outcomes_of))
+
+        def check(
+            subjects: tuple[str, ...], costs: tuple[int, ...], peek: bool = False, extras: Extras | None = None
         ) -> Awaitable[Decision]:
             if peek or extras is not None:
                 decision: Awaitable[Decision] = grouped(subjects, costs, peek, extras)
                 return decision
-            return check(subjects[0], costs[0])
+            return decide(subjects, costs)
 
-        return check_one
+        return check
 
-    def _compile_one(self, template: Check, reading: Reading) -> Callable[[str, int], Awaitable[Decision]]:
-        space, quota = template.space, template.quota
-        exhausted, remembers = self.exhausted, not template.leased
-        timeout, place = self._options.timeout, (places_of if self._slotted else anywhere)(space)
-        running = asyncio.get_running_loop
+    def _compile(
+        self, plan: LimitPlan, told: Reading, unread: Reading
+    ) -> Callable[[tuple[str, ...], tuple[int, ...]], Awaitable[Decision]]:
+        """Return what decides requests that are charged, and no more. `unread` reads figures as they are replied."""
+        template, keys_for, exhausted = self._templates.of(plan), keys_of(plan), self.exhausted
+        remembers = not any(limit.leased for limit in plan.limits)
+        enforced = [FIGURES * at for at, limit in enumerate(plan.limits) if limit.enforced]
+        only = self._only
 
-        async def check_elsewhere(subject: str, cost: int) -> Decision:
-            slot, name = place(subject)
-            if exhausted.known:
-                known = exhausted.answer(name, ((quota, cost, True),))
+        async def decide(subjects: tuple[str, ...], costs: tuple[int, ...]) -> Decision:
+            keys = keys_for(subjects)
+            name = keys[0] if len(keys) == 1 else keys
+            if name in exhausted.known:
+                known = exhausted.answer(name, template.terms_at(costs))
                 if known is not None:
-                    return single(reading, known.outcomes[0], known.now_us, cost, subject)
-            asked_us, epoch = exhausted.now_us(), exhausted.epoch
-            if running() is not self._loop:
-                self._enter()
-            owners = self._topology.owners
-            node = owners[slot] if owners else None
-            deadline = 0.0
-            try:
-                if node is None:
-                    raise self._topology.unknown()
-                answer = node.check(quota, name, cost, slot)
-                deadline = self._departures.deadline  # that of this tick
-                now_us, wait_us, remaining, reset_us = await answer
-                outcome = Outcome(wait_us, remaining, reset_us)
-            except StoreError as error:
-                exhausted.clear()
-                step = Step(slot, (Group((template._replace(subject=subject, cost=cost),)),))
-                result = await self._decide_elsewhere(node, step, error, deadline or self._departures.now() + timeout)
-                now_us, (outcome,), _ = result
-            if outcome.wait_us > 0 and remembers:
-                exhausted.put(name, ((quota, cost, True),), Result(now_us, (outcome,)), asked_us, epoch)
-            return single(reading, outcome, now_us, cost, subject)
-
-        if self._only is None:
-            return check_elsewhere
-        ask = self._only.check
-
-        async def check(subject: str, cost: int) -> Decision:
-            name = key(space, subject)
-            if exhausted.known:
-                known = exhausted.answer(name, ((quota, cost, True),))
-                if known is not None:
-                    return single(reading, known.outcomes[0], known.now_us, cost, subject)
+                    return decision_with(told, (known.now_us, subjects, costs, known.outcomes), False)
             asked_us, epoch = exhausted.now_us(), exhausted.epoch
             try:
-                now_us, wait_us, remaining, reset_us = await ask(quota, name, cost)
+                if only is not None:
+                    now_us, figures = await only.check(template, keys, costs)
+                else:
+                    now_us, figures = await self._ask(plan, template, keys, subjects, costs)
             except StoreError:
                 exhausted.clear()
                 raise
-            outcome = Outcome(wait_us, remaining, reset_us)
-            if wait_us > 0 and remembers:
-                exhausted.put(name, ((quota, cost, True),), Result(now_us, (outcome,)), asked_us, epoch)
-            return single(reading, outcome, now_us, cost, subject)
+            allowed = True
+            for at in enforced:
+                if figures[at]:
+                    allowed = False
+            decision = decision_with(unread, (now_us, subjects, costs, figures), allowed)
+            if not allowed and remembers:
+                result = Result(now_us, outcomes_of(decision.verdict))
+                exhausted.put(name, template.terms_at(costs), result, asked_us, epoch)
+            return decision
 
-        return check
+        return decide
+
+    async def _ask(
+        self,
+        plan: LimitPlan,
+        template: CommandTemplate,
+        keys: tuple[str, ...],
+        subjects: tuple[str, ...],
+        costs: tuple[int, ...],
+    ) -> Figures:
+        """Ask whoever serves the keys of a request; somebody else, if they are turned away."""
+        if asyncio.get_running_loop() is not self._loop:
+            self._enter()
+        slot = slot_of_key(keys[0]) if self._slotted else 0
+        owners = self._topology.owners
+        node = owners[slot] if owners else None
+        deadline = 0.0
+        try:
+            if node is None:
+                raise self._topology.unknown()
+            answer = node.check(template, keys, costs, slot)
+            deadline = self._departures.deadline  # that of this tick
+            return await answer
+        except StoreError as error:
+            self.exhausted.clear()
+            step = Step(slot, (group_of(plan, subjects, costs),))
+            until = deadline or self._departures.now() + self._options.timeout
+            result = await self._decide_elsewhere(node, step, error, until)
+            return result.now_us, [figure for outcome in result.outcomes for figure in outcome]
 
     @property
     def most_alike(self) -> int:

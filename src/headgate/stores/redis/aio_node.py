@@ -20,7 +20,6 @@ from redis.exceptions import NoScriptError
 from redis.exceptions import TimeoutError as RedisTimeout
 
 from headgate.core.check import Group, Result
-from headgate.core.quota import Quota
 from headgate.errors import IdempotencyConflict, StoreError, StoreTimeout, StoreUnavailable
 from headgate.stores.breaker import GRACE_SECONDS, SILENCE
 from headgate.stores.observer import StoreObserver
@@ -33,9 +32,10 @@ from headgate.stores.redis.health import breaker_of, left_alone, replaced, tell
 from headgate.stores.redis.loads import NO_SLOT, Batch, Load, Waiting, loads_of
 from headgate.stores.redis.options import Options, Way
 from headgate.stores.redis.parcel import Parcel
+from headgate.stores.redis.template import FIGURES, CommandTemplate
 
 Results = list[Result | IdempotencyConflict]
-Figures = tuple[int, int, int, int]  # of one check: when it was decided, and what `Outcome` has
+Figures = tuple[int, Sequence[int]]  # of one request: when it was decided, and of each limit what `Outcome` has
 
 OWED: Final = 16_384  # checks that are to be charged though nobody waits for them
 
@@ -119,11 +119,14 @@ class AsyncNode:
         self.waiting.append(Waiting(groups, command, answer, until, since, slot, size, asking=asking, alone=alone))
         return answer
 
-    def check(self, quota: Quota, key: str, cost: int, slot: int = NO_SLOT) -> asyncio.Future[Figures]:
-        """`join` with a single plain check, enforced: there is nothing to be found out about it, and it comes often."""
+    def check(
+        self, template: CommandTemplate, keys: tuple[str, ...], costs: tuple[int, ...], slot: int = NO_SLOT
+    ) -> asyncio.Future[Figures]:
+        """Have a request decided by the next call, with all others that have its template. Raises `StoreError`."""
         answer = self._queue()
         departures = self._departures
-        self.waiting.append(Waiting((), None, answer, departures.deadline, departures.since, slot, 1, quota, key, cost))
+        until, since = departures.deadline, departures.since
+        self.waiting.append(Waiting((), None, answer, until, since, slot, 1, template, keys, costs))
         return answer
 
     def _queue(self) -> asyncio.Future[Any]:
@@ -217,10 +220,10 @@ class AsyncNode:
         batch: list[Waiting] = []
         count = size = 0
         first = (self.waiting or self.owed)[0]
-        shared = first.quota if first.slot == NO_SLOT else None  # of all, if they go as one command
+        shared = first.template if first.slot == NO_SLOT else None  # of all, if they go as one command
         while self.waiting:
             waiting = self.waiting[0]
-            groups, _, answer, deadline, _, _, decided, quota, _, _, _, _ = waiting
+            groups, _, answer, deadline, _, _, decided, template, _, _, _, _ = waiting
             count += len(groups) or decided or 1
             if count > self._options.max_batch and batch:
                 break
@@ -230,7 +233,7 @@ class AsyncNode:
             elif not answer.done():
                 batch.append(waiting)
                 size += len(groups) or decided
-                if quota is not shared:
+                if template is not shared:
                     shared = None
         while self.owed and count < self._options.max_batch:
             owed = self.owed.popleft()
@@ -238,7 +241,7 @@ class AsyncNode:
                 batch.append(owed)
                 count += len(owed.groups) or owed.size
                 size += len(owed.groups) or owed.size
-                if owed.quota is not shared:
+                if owed.template is not shared:
                     shared = None
         return Batch(batch, size, shared)
 
@@ -481,23 +484,26 @@ class AsyncNode:
             if not waiting[0].answer.done():
                 waiting[0].answer.set_result(reply)  # whatever it is
             return
-        if load.quota is not None:
-            self._hand_out_figures(load, reply)
+        if load.template is not None:
+            self._hand_out_figures(load, load.template, reply)
             return
         results = script.decode(load.groups, reply)
         at = 0
         for one in waiting:
-            count = len(one.groups) or 1
-            some, at = results[at : at + count], at + count
+            some, at = results[at : at + len(one.groups)], at + len(one.groups)
             if not one.answer.done():
-                one.answer.set_result(some if one.quota is None else _figures(some[0]))
+                one.answer.set_result(some)
 
-    def _hand_out_figures(self, load: Load, reply: list[int]) -> None:
-        """The same where all wait for a single check."""
-        now_us = reply[0]
-        for one, wait, remaining, reset in zip(load.waiting, reply[1::3], reply[2::3], reply[3::3], strict=True):
+    def _hand_out_figures(self, load: Load, template: CommandTemplate, reply: list[int]) -> None:
+        """The reply to requests that have a template."""
+        now_us, step = reply[0], FIGURES * template.size
+        if len(reply) != 1 + step * len(load.waiting):
+            raise ValueError(f"expected {step} figures for each of {len(load.waiting)} requests, got {len(reply) - 1}")
+        at = 1
+        for one in load.waiting:
             if not one.answer.done():
-                one.answer.set_result((now_us, wait, remaining, reset))
+                one.answer.set_result((now_us, reply[at : at + step]))
+            at += step
 
     def _refuse(self, load: Load, error: Exception) -> None:
         """Give those who wait an error instead of a reply."""
@@ -523,9 +529,3 @@ def _without_asking(parcels: list[Parcel], replies: list[Any]) -> list[Any]:
 
 def _is_unknown(reply: Any) -> bool:
     return isinstance(reply, NoScriptError)
-
-
-def _figures(result: Result | IdempotencyConflict) -> Figures:
-    assert isinstance(result, Result)
-    wait_us, remaining, reset_us = result.outcomes[0]
-    return result.now_us, wait_us, remaining, reset_us

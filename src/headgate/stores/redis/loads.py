@@ -3,40 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from headgate.core.check import Check, Group
-from headgate.core.key import escape, key
-from headgate.core.quota import Quota
+from headgate.core.check import Group
 from headgate.stores.redis import script
 from headgate.stores.redis.parcel import Parcel
-from headgate.stores.redis.slots import slot_of_tag
+from headgate.stores.redis.template import CommandTemplate
 
 NO_SLOT: Final = -1  # where slots do not matter
 
-Place = Callable[[str], tuple[int, str]]
-
-
-def places_of(space: str) -> Place:
-    """What tells the slot of a subject in a space, and its key. Told anew each time: most subjects come seldom."""
-    head, tail = space.split("*", 1)
-    rest = tail[: tail.index("}")]  # of the hash tag: that of a shard
-
-    def place(subject: str) -> tuple[int, str]:
-        tag = escape(subject)
-        return slot_of_tag(tag + rest), head + tag + tail
-
-    return place
-
-
-def anywhere(space: str) -> Place:
-    """`places_of` where slots do not matter."""
-    return lambda subject: (0, key(space, subject))
-
 
 class Waiting(NamedTuple):
-    """Somebody who waits for a call: with groups, with a command, or with a single plain check, enforced."""
+    """Somebody who waits for a call: with groups, with a command, or with a request that has a template."""
 
     groups: Sequence[Group]
     command: script.Command | None
@@ -44,16 +23,12 @@ class Waiting(NamedTuple):
     deadline: float  # by the process clock
     since: float  # it waits, by the same
     slot: int = NO_SLOT  # on a cluster
-    size: int = 0  # groups that the command decides; 1: the check
-    quota: Quota | None = None  # the check's; None: it is no check
-    key: str = ""  # the check's, without the store's prefix
-    cost: int = 0
+    size: int = 0  # groups that the command decides; 1: the request
+    template: CommandTemplate | None = None  # the request's; None: it is no such request
+    keys: tuple[str, ...] = ()  # the request's, without the store's prefix
+    costs: tuple[int, ...] = ()
     asking: bool = False  # the server is about to take the slot over
     alone: bool = False  # not to be in one command with others
-
-    def as_groups(self) -> Sequence[Group]:
-        """The groups; the check as one of them. All that is known of where it is is its key."""
-        return self.groups if self.quota is None else (Group((Check("", self.key, "", self.quota, self.cost),)),)
 
 
 class Batch(NamedTuple):
@@ -61,53 +36,49 @@ class Batch(NamedTuple):
 
     waiting: list[Waiting]
     size: int  # groups
-    quota: Quota | None  # all are checks under this one, and go together; None: they are, or do, not
+    template: CommandTemplate | None  # all are requests of this one, and go together; None: they are, or do, not
 
 
 class Load(NamedTuple):
     """Those who go together, as one command. On a cluster, all are of one slot: a script touches declared keys only."""
 
     waiting: list[Waiting]
-    quota: Quota | None  # all are checks under it
-    groups: list[Group]  # if not
+    template: CommandTemplate | None  # of all requests
+    groups: list[Group]  # if there is none
 
     def parcel(self, now_us: int | None, prefix: str) -> Parcel:
         first = self.waiting[0]
         asking = first.asking
         if first.command is not None:
             return Parcel(first.command, asking)
-        if self.quota is not None:
-            keys, costs = [one.key for one in self.waiting], [one.cost for one in self.waiting]
-            return Parcel(script.encode_checks(self.quota, keys, costs, now_us, prefix), asking)
+        if self.template is not None:
+            requests = [(one.keys, one.costs) for one in self.waiting]
+            return Parcel(self.template.command(requests, now_us, prefix), asking)
         return Parcel(script.encode(self.groups, now_us, prefix), asking)
 
 
 def loads_of(batch: Batch) -> list[Load]:
-    """Return who goes together: those of one slot."""
-    if batch.quota is not None:
-        return [_load(batch.waiting, batch.quota)]
-    return [_load(waiting, _shared(waiting)) for waiting in _together(batch.waiting)]
+    """Return who goes together: those of one slot who have the same template, or none."""
+    if batch.template is not None:
+        return [_load(batch.waiting)]
+    return [_load(waiting) for waiting in _together(batch.waiting)]
 
 
 def _together(batch: list[Waiting]) -> Iterator[list[Waiting]]:
     """Never merge checks across an intervening command."""
-    loads: dict[tuple[int, bool], list[Waiting]] = {}  # by slot
+    loads: dict[tuple[int, bool, int], list[Waiting]] = {}  # by slot and template
     for waiting in batch:
         if waiting.command is not None or waiting.alone:
             yield from loads.values()
             loads = {}
             yield [waiting]
             continue
-        loads.setdefault((waiting.slot, waiting.asking), []).append(waiting)
+        template = 0 if waiting.template is None else id(waiting.template)
+        loads.setdefault((waiting.slot, waiting.asking, template), []).append(waiting)
     yield from loads.values()
 
 
-def _shared(waiting: list[Waiting]) -> Quota | None:
-    """The quota of those who all wait for a single check under it; else None."""
-    quota = waiting[0].quota
-    return quota if all(one.quota is quota for one in waiting) else None
-
-
-def _load(waiting: list[Waiting], quota: Quota | None) -> Load:
-    groups = [] if quota is not None else [group for one in waiting for group in one.as_groups()]
-    return Load(waiting, quota, groups)
+def _load(waiting: list[Waiting]) -> Load:
+    template = waiting[0].template
+    groups = [] if template is not None else [group for one in waiting for group in one.groups]
+    return Load(waiting, template, groups)

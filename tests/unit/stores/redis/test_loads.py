@@ -10,8 +10,10 @@ import pytest
 from headgate import Quota
 from headgate.core.check import Check, Group
 from headgate.stores.redis.loads import NO_SLOT, Batch, Waiting, loads_of
+from headgate.stores.redis.template import CommandTemplate
 
 QUOTA = Quota(9, 60, algorithm="gcra")
+TEMPLATE = CommandTemplate(((QUOTA, True),))
 
 
 @pytest.fixture
@@ -22,7 +24,8 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 def check(loop: asyncio.AbstractEventLoop, slot: int, name: str) -> Waiting:
-    return Waiting((), None, loop.create_future(), 1.0, 0.0, slot, 1, QUOTA, f"user:{{{name}}}:r:gcra", 1)
+    keys = (f"user:{{{name}}}:r:gcra",)
+    return Waiting((), None, loop.create_future(), 1.0, 0.0, slot, 1, TEMPLATE, keys, (1,))
 
 
 def group(loop: asyncio.AbstractEventLoop, slot: int, name: str) -> Waiting:
@@ -34,18 +37,18 @@ def test_on_a_cluster_a_command_has_keys_of_one_slot_only(loop: asyncio.Abstract
     waiting = [check(loop, slot, f"{slot}-{number}") for number in range(3) for slot in (1, 2, 3)]
     waiting += [group(loop, slot, f"group-{slot}") for slot in (1, 2, 3)]
     loads = loads_of(Batch(waiting, len(waiting), None))
-    assert [{one.slot for one in load.waiting} for load in loads] == [{1}, {2}, {3}]
+    assert [{one.slot for one in load.waiting} for load in loads] == [{1}, {2}, {3}] * 2
     for load in loads:
         command = load.parcel(None, "rl").command
         count = int(command[2])
-        assert count == 4
+        assert count == len(load.waiting)
         assert all(str(name).startswith("rl:user:{") for name in command[3 : 3 + count])
         assert not any("user:{" in str(argument) for argument in command[3 + count :])  # keys are declared, all of them
 
 
-def test_where_slots_do_not_matter_all_checks_under_one_quota_are_one_command(loop: asyncio.AbstractEventLoop) -> None:
+def test_where_slots_do_not_matter_requests_with_one_template_are_one_command(loop: asyncio.AbstractEventLoop) -> None:
     waiting = [check(loop, NO_SLOT, str(number)) for number in range(5)]
-    (load,) = loads_of(Batch(waiting, 5, QUOTA))
+    (load,) = loads_of(Batch(waiting, 5, TEMPLATE))
     assert load.parcel(None, "rl").command[2] == 5
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 from redis.crc import key_slot
 
+from headgate.core.check import Check
 from headgate.core.key import key, penalty_keys, shard_space, space
-from headgate.stores.redis.loads import places_of
+from headgate.core.plan import Plan
+from headgate.core.quota import Quota
 from headgate.stores.redis.reservations import KEYS
 from headgate.stores.redis.script import idempotency_key
 from headgate.stores.redis.slots import RESERVATIONS, slot_of, slot_of_key
+from headgate.stores.redis.template import keys_of
 from headgate.testing.contract import HOSTILE
 
 
@@ -23,13 +26,13 @@ def test_slots_are_redis_own() -> None:
 
 
 @pytest.mark.parametrize("shard", [0, 3])
-def test_the_short_way_finds_the_same_key_and_slot(shard: int) -> None:
+def test_programs_find_the_same_key_and_slot(shard: int) -> None:
     own = shard_space(space("user", "rule", "gcra"), shard)
-    place = places_of(own)
+    find = keys_of(Plan((Check("rule", own, "", Quota(1, 1, algorithm="gcra")),)))
     for subject in HOSTILE:
-        slot, name = place(subject)
+        (name,) = find((subject,))
         assert name == key(own, subject)
-        assert slot == key_slot(name.encode())
+        assert slot_of_key(name) == key_slot(name.encode())
 
 
 def test_a_penalty_is_in_the_slot_of_its_clients_limits() -> None:
