@@ -252,8 +252,21 @@ class UnaryCall(Call):
             self._answer(sent, checks)
 
     def _quickly(self, message: bytes) -> Quick:
-        quickly = self._method.quickly
-        return None if quickly is None or self._desk.around is not None else quickly(message)
+        """Answer a message as it is on the wire, if there is a way to."""
+        if self._desk.around is not None and self._route.protocol is not None:
+            return partial(self._answered_within, message)
+        return None if self._method.quickly is None else self._method.quickly(message)
+
+    async def _answered_within(self, message: bytes) -> Answered:
+        """The answer to a call that is traced: the same, within its span."""
+        desk, route, method = self._desk, self._route, self._method
+        assert desk.around is not None
+        assert route.protocol is not None
+        with desk.around(route.protocol, self._head.carried):
+            quick = None if method.quickly is None else method.quickly(message)
+            if isinstance(quick, tuple):
+                return quick
+            return await (self._answered_in_full(message) if quick is None else quick())
 
     async def _answered_with_leave(self, message: bytes) -> Answered:
         """The answer to a caller who has to be looked up."""
@@ -264,13 +277,9 @@ class UnaryCall(Call):
         return await (self._answered_in_full(message) if quick is None else quick())
 
     async def _answered_in_full(self, message: bytes) -> Answered:
-        desk, route, method = self._desk, self._route, self._method
+        method = self._method
         request = method.request.FromString(message)
-        if desk.around is None or route.protocol is None:
-            answered = await method.answer(request)
-        else:
-            with desk.around(route.protocol, self._head.carried):
-                answered = await method.answer(request)
+        answered = await method.answer(request)
         sent = answered if isinstance(answered, bytes) else answered.SerializeToString()
         return sent, 1 if method.size is None else method.size(request)
 

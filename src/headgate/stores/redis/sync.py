@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from threading import Condition
 from time import monotonic, sleep
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar
 
-from headgate.core.check import Answer, Charge, Check, Client, Extras, Group, Outcome, Result, answered
+from headgate.core.check import Answer, Charge, Check, Client, Extras, Group, Result, answered
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision, Reading, States, single
+from headgate.core.decision import Decision, Reading, States, decision_with
 from headgate.core.fork import renew_in_children
-from headgate.core.key import key
 from headgate.core.ledger import Counted, Page, Swap
 from headgate.core.plan import Plan as LimitPlan
 from headgate.core.reservation import Claim, Expired
@@ -19,7 +18,7 @@ from headgate.core.share import Standing
 from headgate.errors import StoreError
 from headgate.stores.observer import StoreObserver
 from headgate.stores.process_clock import PROCESS
-from headgate.stores.program import Program, group_program
+from headgate.stores.program import Program, decision_of, group_of, group_program
 from headgate.stores.redis import script
 from headgate.stores.redis.discovery import Discovery, Found
 from headgate.stores.redis.exhausted import Exhausted
@@ -29,6 +28,7 @@ from headgate.stores.redis.options import read_url
 from headgate.stores.redis.parcel import Parcel
 from headgate.stores.redis.plans import Plan, Plans, Step
 from headgate.stores.redis.slots import slot_of_key
+from headgate.stores.redis.template import FIGURES, CommandTemplate, keys_of, outcomes_of
 from headgate.stores.redis.topology import MAX_TURNS, Topology
 from headgate.stores.redis.trip import ThreadCall
 
@@ -99,61 +99,70 @@ class RedisStore:
         return answers
 
     def compile(self, plan: LimitPlan, states: States | None = None, told: LimitPlan | None = None) -> Program:
-        """Return the program of a plan. Of one limit, all of the command but subject and cost is known beforehand."""
+        """Return the program of a plan: a command template, filled with keys and costs.
+
+        What is more than limits that are charged, or spans slots of a cluster, is decided as a group.
+        """
         grouped = group_program(self.check, plan, states, told)
-        if len(plan.limits) != 1 or plan.shadows:
+        if not plan.limits or (self._slotted and len(plan.limits) > 1):
             return grouped
-        (template,) = plan.limits
-        head, tail = script.frame(template.quota)
-        pack, space = script.packer(template.quota), template.space
-        reading = Reading(told or plan, states)
-        quota, timeout, exhausted = template.quota, self._options.timeout, self.exhausted
-        ask = self._ask if self._only is None else self._only.ask
-        remembers, prefix = not template.leased, self._options.prefix
+        decide = self._compile(plan, Reading(told or plan, states), Reading(told or plan, states, outcomes_of))
 
         def check(
-            subjects: tuple[str, ...],
-            costs: tuple[int, ...],
-            peek: bool = False,
-            extras: Extras | None = None,
+            subjects: tuple[str, ...], costs: tuple[int, ...], peek: bool = False, extras: Extras | None = None
         ) -> Decision:
             if peek or extras is not None:
                 decision: Decision = grouped(subjects, costs, peek, extras)
                 return decision
-            (subject,), (cost,) = subjects, costs
-            name = key(space, subject)
+            return decide(subjects, costs)
+
+        return check
+
+    def _compile(
+        self, plan: LimitPlan, told: Reading, unread: Reading
+    ) -> Callable[[tuple[str, ...], tuple[int, ...]], Decision]:
+        """Return what decides requests that are charged, and no more. `unread` reads figures as they are replied."""
+        template, keys_for, exhausted = CommandTemplate.of(plan), keys_of(plan), self.exhausted
+        timeout, prefix = self._options.timeout, self._options.prefix
+        ask = self._ask if self._only is None else self._only.ask
+        remembers = not any(limit.leased for limit in plan.limits)
+        enforced = [FIGURES * at + 1 for at, limit in enumerate(plan.limits) if limit.enforced]
+        size = 1 + FIGURES * len(plan.limits)
+
+        def decide(subjects: tuple[str, ...], costs: tuple[int, ...]) -> Decision:
+            keys = keys_for(subjects)
+            name = keys[0] if len(keys) == 1 else keys
             if name in exhausted.known:  # which none is that is leased
-                known = exhausted.answer(name, ((quota, cost, True),))
+                known = exhausted.answer(name, template.terms_at(costs))
                 if known is not None:
-                    return single(reading, known.outcomes[0], known.now_us, cost, subject)
+                    return decision_with(told, (known.now_us, subjects, costs, known.outcomes), False)
             epoch = exhausted.epoch
-            sent_us: script.Argument = "" if self._clock is None else self._clock.now_us()
+            sent_us = None if self._clock is None else self._clock.now_us()
             asked = monotonic()
             deadline = PROCESS.now(asked) + timeout
             try:
-                sent = f"{prefix}:{name}"
-                reply = ask(Parcel((*head, sent, sent_us, *tail, cost), False, pack(sent, sent_us, cost)), deadline)
-                if reply.__class__ is not list:
-                    if reply is not None:
-                        raise _fault_of(reply, timeout)
-                    # Not as easy as that: somebody else is to be asked.
-                    run = (Group((template._replace(subject=subject, cost=cost),)),)
-                    (result,) = answered(self._follow(self._plans.decide(run), deadline))
-                    now_us, (outcome,), _ = cast("Result", result)
-                    return single(reading, outcome, now_us, cost, subject)
-                if len(reply) != 4:
+                reply = ask(template.parcel(keys, costs, sent_us, prefix), deadline)
+                if reply is None:  # not as easy as that: somebody else is to be asked
+                    run = (group_of(plan, subjects, costs),)
+                    (answer,) = answered(self._follow(self._plans.decide(run), deadline))
+                    return decision_of(answer, told.plan, told.states, subjects, costs)
+                if reply.__class__ is not list or len(reply) != size:
                     raise _fault_of(reply, timeout)
             except StoreError:
                 exhausted.clear()
                 raise
-            now_us, wait_us, remaining, reset_us = reply
-            outcome = Outcome(wait_us, remaining, reset_us)
-            if wait_us > 0 and remembers:
-                asked_us = round(asked * 1_000_000) if sent_us == "" else int(sent_us)
-                exhausted.put(name, ((quota, cost, True),), Result(now_us, (outcome,)), asked_us, epoch)
-            return single(reading, outcome, now_us, cost, subject)
+            allowed = True
+            for at in enforced:
+                if reply[at]:
+                    allowed = False
+            decision = decision_with(unread, (reply[0], subjects, costs, reply[1:]), allowed)
+            if not allowed and remembers:
+                asked_us = round(asked * 1_000_000) if sent_us is None else sent_us
+                result = Result(reply[0], outcomes_of(decision.verdict))
+                exhausted.put(name, template.terms_at(costs), result, asked_us, epoch)
+            return decision
 
-        return check
+        return decide
 
     def refund(self, charges: Sequence[Charge]) -> None:
         try:

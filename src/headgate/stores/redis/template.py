@@ -13,8 +13,10 @@ from headgate.core.key import escape
 from headgate.core.plan import Plan
 from headgate.core.quota import Quota
 from headgate.stores.redis import script
+from headgate.stores.redis.parcel import Parcel
 
 MAX_TEMPLATES: Final = 4_096  # that are remembered
+MAX_COSTS: Final = 256  # whose arguments one template remembers
 FIGURES: Final = 3  # of a limit in a reply: wait, remaining and reset
 
 Request = tuple[tuple[str, ...], tuple[int, ...]]  # keys without the store's prefix, and costs
@@ -24,7 +26,7 @@ Terms = tuple[tuple[Quota, bool], ...]  # of each limit: its quota, and whether 
 class CommandTemplate:
     """Decides requests with limits under these quotas, each request by itself, all or nothing."""
 
-    __slots__ = ("_digest", "_header", "_indexes", "_plain", "_quotas", "size", "terms")
+    __slots__ = ("_arguments", "_digest", "_indexes", "_pack", "_plain", "_quotas", "size", "terms")
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
@@ -35,10 +37,16 @@ class CommandTemplate:
             quotas.index(quota) + 1 if enforced else -(quotas.index(quota) + 1) for quota, enforced in terms
         ]
         self._digest = script.sha(tuple(sorted({quota.algorithm for quota in quotas})))
-        self._header = 8 * self.size + script.CHARGE
+        self._pack = None if self._plain is None else script.packer(self._plain)
+        self._arguments: dict[tuple[int, ...], list[script.Argument]] = {}  # of a request, by its costs
         self._quotas: list[script.Argument] = [len(quotas)]
         for quota in quotas:
             self._quotas += (quota.algorithm, *script.terms(quota))
+
+    @classmethod
+    def of(cls, plan: Plan) -> CommandTemplate:
+        """Return the template of a plan."""
+        return cls(tuple([(limit.quota, limit.enforced) for limit in plan.limits]))
 
     def terms_at(self, costs: tuple[int, ...]) -> tuple[tuple[Quota, int, bool], ...]:
         """Return the terms of a request, as `exhausted` compares them: quota, cost, and whether it is enforced."""
@@ -54,10 +62,25 @@ class CommandTemplate:
         arguments: list[script.Argument] = []
         for keys, costs in requests:
             names += [f"{prefix}:{key}" for key in keys]
-            arguments.append(self._header)
-            for index, cost in zip(self._indexes, costs, strict=True):
-                arguments += (index, cost)
+            arguments += self._arguments.get(costs) or self._arguments_at(costs)
         return ("EVALSHA", self._digest, len(names), *names, now, *self._quotas, *arguments)
+
+    def parcel(self, keys: tuple[str, ...], costs: tuple[int, ...], now_us: int | None, prefix: str) -> Parcel:
+        """Return the command that decides one request; packed, if all but its key is known."""
+        command = self.command(((keys, costs),), now_us, prefix)
+        if self._pack is None:
+            return Parcel(command)
+        return Parcel(command, False, self._pack(f"{prefix}:{keys[0]}", "" if now_us is None else now_us, costs[0]))
+
+    def _arguments_at(self, costs: tuple[int, ...]) -> list[script.Argument]:
+        """Return what the script is told of a request with these costs."""
+        arguments: list[script.Argument] = [8 * self.size + script.CHARGE]
+        for index, cost in zip(self._indexes, costs, strict=True):
+            arguments += (index, cost)
+        if len(self._arguments) >= MAX_COSTS:
+            self._arguments.clear()
+        self._arguments[costs] = arguments
+        return arguments
 
 
 class Templates:
