@@ -474,15 +474,6 @@ def decision_with(reading: Reading, verdict: tuple[Any, ...], allowed: bool) -> 
     return decision
 
 
-def single(reading: Reading, outcome: Outcome, now_us: int, cost: int, subject: str) -> Decision:
-    """Make the decision on a request with one limit, which is enforced."""
-    decision = Decision()
-    decision.allowed = outcome[0] == 0
-    decision.reading = reading
-    decision.verdict = (now_us, (subject,), (cost,), (outcome,))
-    return decision
-
-
 def combine(
     checks: tuple[Check, ...],
     outcomes: tuple[Outcome, ...],

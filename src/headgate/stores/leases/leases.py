@@ -17,7 +17,7 @@ from time import monotonic_ns
 from typing import Any, Final
 
 from headgate.core.check import Answer, Charge, Check, Extras, Group, Outcome, Result
-from headgate.core.decision import Decision, Reading, States, single
+from headgate.core.decision import Decision, Reading, States, decision_with
 from headgate.core.plan import Plan
 from headgate.core.quota import Quota
 from headgate.errors import StoreError
@@ -118,7 +118,8 @@ class Leases:
                 release(None)
             if not held:
                 if refusal is not None:
-                    return single(reading, refusal.at(at_us), at_us + refusal.offset_us, cost, subject)
+                    verdict = (at_us + refusal.offset_us, subjects, costs, (refusal.at(at_us),))
+                    return decision_with(reading, verdict, False)
                 return ask(lease, subjects, costs, at_us) if alone else grouped(subjects, costs)
             if left < piece.mark:
                 low(lease, piece, at_us)
@@ -151,7 +152,8 @@ class Leases:
                 told, now_us = lease.outcome(at_us), lease.now_us(at_us)
             else:
                 self._put_back(part)
-        return single(Reading(decision.plan, decision.reading.states), told, now_us, cost, decision.subjects[0])
+        verdict = (now_us, decision.subjects, decision.costs, (told,))
+        return decision_with(decision.reading.told, verdict, told.wait_us == 0)
 
     def decide(self, groups: Sequence[Group], leased: frozenset[str], *, inline: bool) -> Steps:
         """Decide groups; `leased` are the ids of rules that are. Returns `Decided`.
