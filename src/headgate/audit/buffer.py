@@ -14,8 +14,9 @@ from typing import Final, NamedTuple
 
 from headgate.audit.options import AuditOptions
 from headgate.core.check import NEVER, Check, Outcome
-from headgate.core.decision import Decision, restrictiveness
+from headgate.core.decision import Decision
 from headgate.core.key import dimension_of, split
+from headgate.core.verdict import restrictiveness
 from headgate.db.events import MAX_TEXT, MINUTE_US, Event, kept_text
 from headgate.rules.rule import GLOBAL
 

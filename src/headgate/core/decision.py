@@ -8,8 +8,9 @@ from typing import Any, Literal, NamedTuple, Protocol, Self
 from headgate.core.check import NEVER, REFUSAL, Block, Check, Outcome, Refusal
 from headgate.core.plan import Plan, Reason
 from headgate.core.quota import MICROSECONDS, Quota
+from headgate.core.verdict import delay_us, hold_us
 
-__all__ = ["Decision", "LimitStatus", "Reading", "Reason", "State", "States", "combine"]
+__all__ = ["Decision", "LimitStatus", "Reading", "Reason", "State", "States"]
 
 State = Literal["normal", "warning", "throttled"]
 
@@ -233,7 +234,7 @@ class Decision:
         plan = self.reading.plan
         if not plan.holds or not self.allowed:
             return 0.0
-        return max(map(_hold_us, plan.limits, self.outcomes, self.costs)) / MICROSECONDS
+        return max(map(hold_us, plan.limits, self.outcomes, self.costs)) / MICROSECONDS
 
     @property
     def rule(self) -> str | None:
@@ -410,61 +411,6 @@ def _status(limit: Check, outcome: Outcome, cost: int) -> LimitStatus:
     )
 
 
-def delay_us(limit: Check, outcome: Outcome, cost: int) -> int:
-    """The time until a request's turn in a leaky bucket."""
-    quota = limit.quota
-    if quota.algorithm != "leaky_bucket" or outcome.wait_us != 0:
-        return 0
-    # It is empty reset_us from now; this request's own share of that is the last to leave.
-    return max(0, outcome.reset_us - cost * quota.window_us // quota.limit)
-
-
-def _hold_us(limit: Check, outcome: Outcome, cost: int) -> int:
-    """The same, as far as the rule wants requests to be held back for it."""
-    return delay_us(limit, outcome, cost) if limit.refusal.max_delay_us and limit.enforced else 0
-
-
-def turn_us(decision: Decision) -> int:
-    """The time until a request is forwarded at the soonest, where rules of action `throttle` hold it back.
-
-    Not for refusals that no waiting helps.
-    """
-    limits = zip(decision.plan.limits, decision.outcomes, decision.costs, strict=True)
-    return max((_turn_us(*one) for one in limits if one[0].enforced), default=0)
-
-
-def _turn_us(limit: Check, outcome: Outcome, cost: int) -> int:
-    if outcome.wait_us == 0:
-        return _hold_us(limit, outcome, cost)
-    # Once a leaky bucket has room for it, its turn comes when all that is in the bucket now has left.
-    leaks = limit.quota.algorithm == "leaky_bucket" and limit.refusal.max_delay_us > 0
-    return max(outcome.wait_us, outcome.reset_us) if leaks else outcome.wait_us
-
-
-def restrictiveness(pair: tuple[Check, Outcome]) -> tuple[bool, float, int, int]:
-    """Sorts the enforced before the shadows, the longest wait first, then the least remaining."""
-    limit, (wait_us, remaining, reset_us) = pair
-    return (not limit.enforced, float("-inf") if wait_us == NEVER else -wait_us, remaining, -reset_us)
-
-
-def decide(
-    plan: Plan,
-    outcomes: tuple[Outcome, ...],
-    now_us: int,
-    *,
-    costs: tuple[int, ...] | None = None,
-    subjects: tuple[str, ...] = (),
-    reason: Reason | None = None,
-    states: States | None = None,
-) -> Decision:
-    """Make the decision on a request whose limits had these outcomes: allowed unless an enforced one must wait."""
-    allowed = True
-    for limit, outcome in zip(plan.limits, outcomes, strict=True):
-        if outcome[0] and limit.enforced:
-            allowed = False
-    return Decision.of(allowed, now_us, plan, outcomes, costs=costs, subjects=subjects, reason=reason, states=states)
-
-
 def decision_with(reading: Reading, verdict: tuple[Any, ...], allowed: bool) -> Decision:
     """Make the decision of a program: see `Decision.verdict`."""
     decision = Decision()
@@ -472,69 +418,3 @@ def decision_with(reading: Reading, verdict: tuple[Any, ...], allowed: bool) -> 
     decision.reading = reading
     decision.verdict = verdict
     return decision
-
-
-def combine(
-    checks: tuple[Check, ...],
-    outcomes: tuple[Outcome, ...],
-    now_us: int,
-    *,
-    cost: int = 1,
-    reason: Reason | None = None,
-) -> Decision:
-    """Make the same decision where there is no plan yet: of checks at the cost of a request of cost 1."""
-    plan = Plan(checks)
-    return decide(plan, outcomes, now_us, costs=plan.costs(cost), reason=reason)
-
-
-def blocked(limit: Check, block: Block, now_us: int) -> Decision:
-    """Make the decision on a request of a client that is blocked: `limit` is that of the rule which it ran into."""
-    outcome = Outcome(block.left_us, 0, block.left_us)
-    return Decision.of(False, now_us, Plan((limit,)), (outcome,), reason="penalty", subjects=("",))
-
-
-def turned_away(decision: Decision) -> Decision:
-    """Make the refusal of a request that was to be held back, when there is no place for it to wait."""
-    plan, costs = decision.plan, decision.costs
-    waiting = tuple(
-        outcome._replace(wait_us=_hold_us(limit, outcome, cost) or outcome.wait_us)
-        for limit, outcome, cost in zip(plan.limits, decision.outcomes, costs, strict=True)
-    )
-    return decide(plan, waiting, decision.at_us, costs=costs)
-
-
-def uncharged(decision: Decision) -> Decision:
-    """Make the decision that is told once the charge of an allowed one was given back.
-
-    What remains is exact; the reset may be that of the charge, which is late rather than early.
-    """
-    if decision.reason not in ("within_limit", "shadow"):
-        return decision  # it charged nothing
-    before = tuple(map(_before, decision.plan.limits, decision.outcomes, decision.costs))
-    return Decision.of(
-        True,
-        decision.at_us,
-        decision.plan,
-        before,
-        costs=decision.costs,
-        subjects=decision.subjects,
-        states=decision.reading.states,
-    )
-
-
-def _before(limit: Check, outcome: Outcome, cost: int) -> Outcome:
-    if outcome.wait_us != 0:  # a shadow that did not fit was not charged
-        return outcome
-    capacity = limit.quota.capacity
-    remaining = min(capacity, outcome.remaining + cost)
-    return Outcome(0, remaining, 0 if remaining == capacity else outcome.reset_us)
-
-
-def delayed(limits: tuple[Check, ...], outcomes: tuple[Outcome, ...], block: Block) -> tuple[Outcome, ...]:
-    """The outcomes of a refusal that began a block: the rule that began it has the client wait until its end."""
-    return tuple(
-        outcome._replace(wait_us=max(outcome.wait_us, block.left_us))
-        if limit.rule == block.rule and outcome.wait_us > 0
-        else outcome
-        for limit, outcome in zip(limits, outcomes, strict=True)
-    )

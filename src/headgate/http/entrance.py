@@ -9,7 +9,8 @@ from collections.abc import Awaitable
 from typing import Any, Protocol, TypeVar, Unpack
 
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision, turned_away
+from headgate.core.deciding import turned_away
+from headgate.core.decision import Decision
 from headgate.errors import InvalidRule
 from headgate.http.gate import Facts, Gate, Options, Patience
 from headgate.http.limits import Limits

@@ -11,7 +11,8 @@ from threading import Lock
 from typing import Any, Final, TypedDict
 
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision, turn_us
+from headgate.core.deciding import turn_us
+from headgate.core.decision import Decision
 from headgate.core.fork import renew_in_children
 from headgate.core.quota import MAX_INT, MICROSECONDS
 from headgate.errors import InvalidCheck, InvalidRule

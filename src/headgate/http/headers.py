@@ -15,8 +15,9 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from headgate.core.check import Check, Outcome
-from headgate.core.decision import Decision, restrictiveness
+from headgate.core.decision import Decision
 from headgate.core.quota import MICROSECONDS
+from headgate.core.verdict import restrictiveness
 
 Fields = list[tuple[str, str]]
 RawFields = list[tuple[bytes, bytes]]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Generic, TypeVar
 
-from headgate.core.decision import Decision, uncharged
+from headgate.core.deciding import uncharged
+from headgate.core.decision import Decision
 from headgate.http.headers import Charged, Fields, RawFields, binding, fields_of, raw_fields_of, render
 from headgate.limiter.aio import AsyncLimiter
 from headgate.limiter.sync import Limiter

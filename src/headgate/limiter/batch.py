@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from headgate.core.check import Extras
-from headgate.core.decision import Decision, decide
+from headgate.core.deciding import decide
+from headgate.core.decision import Decision
 from headgate.errors import IdempotencyConflict
 from headgate.limiter.engine import Engine
 from headgate.limiter.prepared import Known, PreparedCheck

@@ -9,9 +9,11 @@ from typing import Any, Final, Protocol, get_args
 from headgate.core.alike import Pattern
 from headgate.core.check import Answer, Block, Check, Client, Extras, Idempotency, Penalty
 from headgate.core.clock import Clock, SystemClock
-from headgate.core.decision import Decision, blocked, decide, delayed
+from headgate.core.deciding import blocked, decide
+from headgate.core.decision import Decision
 from headgate.core.plan import Plan
 from headgate.core.quota import MAX_INT
+from headgate.core.verdict import delayed
 from headgate.errors import IdempotencyConflict, InvalidCheck, InvalidRule, StoreError
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.fallback import Fallback

@@ -6,7 +6,8 @@ from typing import Final
 
 from headgate.core.check import Check, Group, Outcome, Result
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision, Reason, decide
+from headgate.core.deciding import decide
+from headgate.core.decision import Decision, Reason
 from headgate.core.plan import Plan
 from headgate.errors import StoreError, StoreFull, StoreTimeout
 from headgate.limiter.outage import Outage

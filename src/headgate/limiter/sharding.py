@@ -8,8 +8,8 @@ from secrets import randbits
 from typing import Any, Final
 
 from headgate.core.check import Answer, Charge, Check, Client, Extras, Group
+from headgate.core.deciding import decide as decide_all
 from headgate.core.decision import Decision, States
-from headgate.core.decision import decide as decide_all
 from headgate.core.fork import renew_in_children
 from headgate.core.plan import Plan
 from headgate.core.shards import Search, checks_of

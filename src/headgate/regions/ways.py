@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from headgate.core.check import Check
-from headgate.core.decision import Decision, States, decide
+from headgate.core.deciding import decide
+from headgate.core.decision import Decision, States
 from headgate.core.plan import Plan
 from headgate.regions.router import Router
 from headgate.rules.rule import Spread

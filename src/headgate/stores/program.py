@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from headgate.core.check import Answer, Check, Extras, Group, Result, SharedResult
-from headgate.core.decision import Decision, States, decide
+from headgate.core.deciding import decide
+from headgate.core.decision import Decision, States
 from headgate.core.plan import Plan
 from headgate.errors import IdempotencyConflict, StoreError
 

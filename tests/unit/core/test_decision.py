@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headgate.core.check import NEVER, Check, Outcome
-from headgate.core.decision import Decision, combine
+from headgate.core.deciding import combine
+from headgate.core.decision import Decision
 from headgate.core.key import space
 from headgate.core.quota import Quota
 

@@ -9,8 +9,9 @@ import json
 from typing import Final, NamedTuple
 
 from headgate.core.check import NEVER, Check, Outcome
-from headgate.core.decision import Decision, delay_us
+from headgate.core.decision import Decision
 from headgate.core.quota import MICROSECONDS
+from headgate.core.verdict import delay_us
 
 _DECISION: Final = (
     '{"allowed":%s,"limit":%d,"remaining":%d,"reset_at":%r,"reset_after":%r,"retry_after":%s,"delay":%r,'

@@ -10,7 +10,7 @@ import pytest
 from headgate import Decision, Limiter, Quota, Rule
 from headgate.algorithms import ALGORITHMS
 from headgate.core.check import Check, Outcome
-from headgate.core.decision import combine
+from headgate.core.deciding import combine
 from headgate.rules import Exemption, Penalties, Snapshot
 from headgate.service.rest.decisions import encoded
 from headgate.testing import FakeClock

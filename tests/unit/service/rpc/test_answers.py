@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headgate import AsyncLimiter, Decision, Rule
 from headgate.core.check import NEVER, Check, Outcome
-from headgate.core.decision import combine
+from headgate.core.deciding import combine
 from headgate.core.quota import Quota
 from headgate.http.entrance import awaited
 from headgate.service.protos.rate_limiter_pb2 import CheckBatchResponse, CheckResponse, LimitStatus
