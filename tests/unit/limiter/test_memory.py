@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from headgate import AsyncLimiter, Decision, Limiter, Quota, Rule
+from headgate.core.check import Check, Group, Outcome, Result
+from headgate.core.key import space
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.sources.users import CachedDirectory
@@ -291,3 +293,22 @@ def test_a_user_who_is_at_hand_is_checked_at_once(clock: FakeClock) -> None:
             assert [limit.remaining for limit in decision.limits] == [0, 8]
 
     asyncio.run(main())
+
+
+def test_a_key_is_not_forgotten_because_its_rule_was_once_asked_with_a_shorter_window(clock: FakeClock) -> None:
+    store = MemoryStore(clock=clock)
+    year, second = (Quota(1, window, algorithm="fixed_window") for window in (31_536_000, 1))
+
+    def ask(quota: Quota, subject: str, where: str = "a", *, peek: bool = False) -> Outcome:
+        check = Check(where, space("user", where, "fixed_window"), subject, quota)
+        (result,) = store.check([Group((check,), peek)])
+        assert isinstance(result, Result)
+        return result.outcomes[0]
+
+    ask(year, "alice")
+    ask(second, "alice", peek=True)
+    ask(year, "alice", peek=True)
+    clock.advance(2)
+    for number in range(5):  # each looks for keys that no longer matter
+        ask(year, f"user-{number}", "b")
+    assert ask(year, "alice", peek=True).remaining == 0

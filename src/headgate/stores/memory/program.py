@@ -39,6 +39,8 @@ def make(store, limits, reading, now_us):
                 known = recall(reading, subjects, costs, now, peek, *extras)
                 if known is not None:
                     return known
+            # The sweep tells by the quota last asked with what still matters.
+            @table#.quota = quota#
             @before# = get#(subject#)
             @wait#, after# = admit#(before#, now, quota#, cost#)
             allowed = not (REFUSED)
