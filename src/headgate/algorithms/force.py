@@ -11,9 +11,11 @@ from array import array
 from collections.abc import Callable
 from typing import Any, Final
 
-from headgate.algorithms import gcra, leaky_bucket, sliding_window_log, token_bucket
+from headgate.algorithms import gcra, held, leaky_bucket, sliding_window_log, token_bucket
 from headgate.algorithms.debt import Debt
 from headgate.core.quota import MAX_INT, MAX_REFILL_US, Quota
+
+Force = Callable[[Any, int, Quota, int], Any]
 
 MOST: Final = 2**52  # counted in a window: with a limit, still below 2^53
 
@@ -92,11 +94,22 @@ def _gcra(state: Any, now: int, quota: Quota, cost: int) -> Any:
     return (tat, part) if part else tat
 
 
-FORCES: dict[str, Callable[[Any, int, Quota, int], Any]] = {
+def _of_held(bucket: held.Bucket, force: Force) -> Force:
+    """Return the same `force`, also for buckets with open reservations."""
+
+    def forced(state: Any, now: int, quota: Quota, cost: int) -> Any:
+        if not isinstance(state, held.Held):
+            return force(state, now, quota, cost)
+        return held.changed(state, force(state.state, now, quota, cost), bucket.level(state.state, now, quota))
+
+    return forced
+
+
+FORCES: dict[str, Force] = {
     "fixed_window": _fixed_window,
     "sliding_window_log": _sliding_window_log,
     "sliding_window_counter": _sliding_window_counter,
-    "token_bucket": _token_bucket,
-    "leaky_bucket": _leaky_bucket,
-    "gcra": _gcra,
+    "token_bucket": _of_held(token_bucket, _token_bucket),
+    "leaky_bucket": _of_held(leaky_bucket, _leaky_bucket),
+    "gcra": _of_held(gcra, _gcra),
 }

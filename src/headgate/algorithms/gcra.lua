@@ -64,6 +64,21 @@ do
     return tat - step, part - step_part, since
   end
 
-  algorithms.gcra =
-    { load = load2, admit = admit, figures = figures, refund = refund, save = save2 }
+  local lowered = REFUNDS and function(now, quota, by, by_part, tat, part, since)
+    local ahead
+    ahead, part = current(now, quota, tat, part, since)
+    if since and since > now then since = now end
+    if part < by_part then return now + ahead - by - 1, part + (quota.limit - by_part), since end
+    return now + ahead - by, part - by_part, since
+  end
+
+  algorithms.gcra = {
+    load = load2,
+    admit = admit,
+    figures = figures,
+    refund = refund,
+    level = current,
+    lowered = lowered,
+    save = save2,
+  }
 end

@@ -9,12 +9,19 @@ makes.
 
 from __future__ import annotations
 
+import sys
+from typing import Any, Final
+
+from headgate.algorithms import held
 from headgate.algorithms.debt import Debt
+from headgate.algorithms.held import Held, Level
 from headgate.algorithms.idle import idle
 from headgate.core.check import NEVER
 from headgate.core.quota import Quota
 
 State = tuple[int, int] | Debt | int
+
+_SELF: Final = sys.modules[__name__]
 
 
 def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, State | None]:
@@ -25,7 +32,10 @@ def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, 
     if isinstance(state, int):
         tat = state
     elif state is not None:
-        tat, part = state
+        try:
+            tat, part = state
+        except TypeError:  # it has open reservations
+            return held.admit(_SELF, state, now, quota, cost)
     if tat < now:
         tat, part = now, 0
     elif tat > horizon or (tat == horizon and part > horizon_part):
@@ -49,7 +59,10 @@ def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
     if isinstance(state, int):
         tat = state
     elif state is not None:
-        tat, part = state
+        try:
+            tat, part = state
+        except TypeError:  # it has open reservations
+            return held.figures(_SELF, state, now, quota)
     if tat < now:
         tat, part = now, 0
     elif tat > horizon or (tat == horizon and part > horizon_part):
@@ -73,9 +86,11 @@ def _beyond(state: State | None, now: int, quota: Quota) -> tuple[int, int] | De
     return state if part < quota.limit else Debt((tat, quota.limit - 1), state.since)
 
 
-def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> State | None:
+def refund(state: State | Held | None, now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> Any:
     if state is None:
         return None
+    if isinstance(state, Held):
+        return held.refund(_SELF, state, now, quota, cost, charged_at, reset)
     step, step_part = divmod(cost * quota.window_us, quota.limit)
     step -= idle(now, quota, cost, charged_at, reset)
     if step < 0:
@@ -87,3 +102,34 @@ def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: i
     if isinstance(state, Debt):
         return Debt((tat, part), state.since)
     return (tat, part) if part else tat
+
+
+def base(quota: Quota) -> int:
+    return quota.limit
+
+
+def level(state: State | None, now: int, quota: Quota) -> Level:
+    if state is None:
+        return 0, 0
+    tat, part = _current(state, now, quota)
+    return tat - now, part
+
+
+def lowered(state: State, now: int, quota: Quota, by: Level) -> State:
+    tat, part = _current(state, now, quota)
+    lost, part = divmod(part - by[1], quota.limit)
+    tat += lost - by[0]
+    if isinstance(state, Debt):
+        return Debt((tat, part), min(now, state.since))
+    return (tat, part) if part else tat
+
+
+def _current(state: State, now: int, quota: Quota) -> tuple[int, int] | Debt:
+    """Return tat and part: no earlier than now, and no later than a bucket that is full, or owes so much, has them."""
+    tat, part = (state, 0) if isinstance(state, int) else state
+    horizon, horizon_part = quota.refill
+    if tat < now:
+        return now, 0
+    if tat > now + horizon or (tat == now + horizon and part > horizon_part):
+        return _beyond(state, now, quota)
+    return tat, min(part, quota.limit - 1)

@@ -1,4 +1,5 @@
--- Twin of idle.py. Assembled behind the prelude where there may be refunds, which nothing else needs.
+-- Refunds: twin of idle.py, and of `settled` and `refund` in held.py. Assembled behind the prelude where there may be
+-- refunds, which nothing else needs.
 REFUNDS = true
 
 -- How long a bucket would have stood idle since charged_at, had cost not been charged: an upper bound.
@@ -6,4 +7,103 @@ idle = function(now, quota, cost, charged_at, reset)
   local share, rest = muldiv(cost, quota.window, quota.limit)
   local busy = max(0, reset - 1 - share - (rest > 0 and 1 or 0))
   return max(0, now - charged_at - busy)
+end
+
+-- Undoes a charge, of a reservation if mark is not 0. Returns how much of it was given back.
+undo = function(twin, key, quota, cost, charged_at, reset, mark)
+  local expires, a, b, c, d = twin.load(key)
+  if not expires then return 0 end
+  if not twin.level then -- a window
+    local before = twin.figures(now, quota, a, b, c, d)
+    local new_a, new_b, new_c, new_d = twin.refund(now, quota, cost, charged_at, reset, a, b, c, d)
+    if new_a ~= a or new_b ~= b or new_c ~= c or new_d ~= d then
+      twin.save(key, expires, false, new_a, new_b, new_c, new_d)
+    end
+    return (twin.figures(now, quota, new_a, new_b, new_c, new_d)) - before
+  end
+
+  local one = held and held[key]
+  if mark ~= 0 and not one then return 0 end
+  local is_gcra = twin.load == load2
+  local base = is_gcra and quota.limit or quota.window
+  local level, part = twin.level(now, quota, a, b, c, d)
+
+  local function less(low, low_part, other, other_part)
+    return low < other or (low == other and low_part < other_part)
+  end
+  local function minus(low, low_part, other, other_part)
+    if low_part < other_part then return low - other - 1, low_part + (base - other_part) end
+    return low - other, low_part - other_part
+  end
+
+  -- What each can give back now, the newest first.
+  local known, found = {}, nil
+  if one then
+    touch_held(key, quota, twin, a, b, c, d)
+    local low, low_part = one.low, min(one.part, base - 1)
+    known[1] = { one.mark, low, low_part }
+    for at = #one.older - 23, 1, -24 do
+      local older_mark, older, older_part = unpack('<ddd', one.older, at)
+      if less(older, older_part, low, low_part) then low, low_part = older, min(older_part, base - 1) end
+      known[#known + 1] = { older_mark, low, low_part }
+    end
+    for i = 1, #known do
+      if known[i][1] == mark then found = i end
+    end
+    if mark ~= 0 and not found then return 0 end
+  end
+
+  local back, back_part = 0, 0
+  if found then
+    local low, low_part = known[found][2], known[found][3]
+    back, back_part = cost, 0
+    if is_gcra then back, back_part = muldiv(cost, quota.window, quota.limit) end
+    if less(low, low_part, back, back_part) then back, back_part = low, low_part end
+    local rest, rest_part = minus(low, low_part, back, back_part)
+    for i = 1, #known do
+      local it = known[i]
+      if i < found then
+        it[2], it[3] = minus(it[2], it[3], back, back_part)
+      elseif less(rest, rest_part, it[2], it[3]) then
+        it[2], it[3] = rest, rest_part
+      end
+    end
+    table.remove(known, found)
+    if back > 0 or back_part > 0 then
+      a, b, c, d = twin.lowered(now, quota, back, back_part, a, b, c, d)
+    end
+  else
+    local new_a, new_b, new_c, new_d = twin.refund(now, quota, cost, charged_at, reset, a, b, c, d)
+    if new_a == a and new_b == b and new_c == c and new_d == d then return 0 end
+    a, b, c, d = new_a, new_b, new_c, new_d
+    back, back_part = minus(level, part, twin.level(now, quota, a, b, c, d))
+    for i = 1, #known do
+      local it = known[i]
+      if less(it[2], it[3], back, back_part) then
+        it[2], it[3] = 0, 0
+      else
+        it[2], it[3] = minus(it[2], it[3], back, back_part)
+      end
+    end
+  end
+
+  if one then
+    local older, newest = {}, nil
+    for i = #known, 1, -1 do
+      local it = known[i]
+      if it[2] > 0 or it[3] > 0 then
+        if newest then older[#older + 1] = pack('<ddd', newest[1], newest[2], newest[3]) end
+        newest = it
+      end
+    end
+    held[key] = newest and { mark = newest[1], low = newest[2], part = newest[3], older = table.concat(older) } or nil
+    twin.save(key, max(expires, now + 1000000), true, a, b, c, d)
+  else
+    twin.save(key, expires, false, a, b, c, d)
+  end
+
+  if not is_gcra then return back end
+  local units, rest = muldiv(back, quota.limit, quota.window)
+  rest = rest + back_part % quota.window
+  return units + (back_part - back_part % quota.window) / quota.window + (rest >= quota.window and 1 or 0)
 end

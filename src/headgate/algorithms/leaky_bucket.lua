@@ -60,6 +60,19 @@ do
     return level, part, now, owes -- for an empty bucket, that means nothing
   end
 
-  algorithms.leaky_bucket =
-    { load = load3, admit = admit, figures = figures, refund = refund, save = save3 }
+  local lowered = REFUNDS and function(now, quota, by, by_part, level, part, last, owes)
+    level, part = drained(now, quota, level, part, last, owes)
+    if part < by_part then return level - by - 1, part + (quota.window - by_part), now, owes end
+    return level - by, part - by_part, now, owes
+  end
+
+  algorithms.leaky_bucket = {
+    load = load3,
+    admit = admit,
+    figures = figures,
+    refund = refund,
+    level = drained,
+    lowered = lowered,
+    save = save3,
+  }
 end

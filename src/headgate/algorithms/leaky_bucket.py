@@ -8,16 +8,26 @@ its turn (`Decision.delay`). A level above `burst` comes from a larger one, and 
 
 from __future__ import annotations
 
+import sys
+from typing import Any, Final
+
+from headgate.algorithms import held
 from headgate.algorithms.debt import LONGEST, Debt
+from headgate.algorithms.held import Held, Level
 from headgate.algorithms.idle import idle
 from headgate.core.check import NEVER
 from headgate.core.quota import Quota
 
 State = tuple[int, int, int] | Debt
 
+_SELF: Final = sys.modules[__name__]
+
 
 def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, State | None]:
-    level, part = _drained(state, now, quota)
+    try:
+        level, part = _drained(state, now, quota)
+    except TypeError:  # it has open reservations
+        return held.admit(_SELF, state, now, quota, cost)
     burst = quota.burst
     charged = level + cost
     if charged < burst or (charged == burst and part == 0):
@@ -28,7 +38,10 @@ def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, 
 
 
 def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
-    level, part = _drained(state, now, quota)
+    try:
+        level, part = _drained(state, now, quota)
+    except TypeError:  # it has open reservations
+        return held.figures(_SELF, state, now, quota)
     remaining = quota.burst - level - (part > 0)
     return remaining if remaining > 0 else 0, _until(level, part, quota)
 
@@ -60,14 +73,30 @@ def _until(level: int, part: int, quota: Quota) -> int:
     return -((level * quota.window_us + part) // -quota.limit)
 
 
-def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> State | None:
+def refund(state: State | Held | None, now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> Any:
     if state is None:
         return None
+    if isinstance(state, Held):
+        return held.refund(_SELF, state, now, quota, cost, charged_at, reset)
     level, part = _drained(state, now, quota)
     window = quota.window_us
     back = cost * window - idle(now, quota, cost, charged_at, reset) * quota.limit
     level, part = divmod(level * window + part - max(0, back), window)
     return _like(state, (level, part, now)) if level >= 0 else (0, 0, now)
+
+
+def base(quota: Quota) -> int:
+    return quota.window_us
+
+
+def level(state: State | None, now: int, quota: Quota) -> Level:
+    return _drained(state, now, quota)
+
+
+def lowered(state: State, now: int, quota: Quota, by: Level) -> State:
+    whole, part = _drained(state, now, quota)
+    lost, part = divmod(part - by[1], quota.window_us)
+    return _like(state, (whole - by[0] + lost, part, now))
 
 
 def _like(state: State, changed: State) -> State:

@@ -22,7 +22,8 @@
 -- the same reason, `x + 0` makes a number of a text: it takes half as long as tonumber.
 
 local algorithms = {}
-local REFUNDS, idle = false, nil -- see idle.lua
+local REFUNDS, idle, undo = false, nil, nil -- see idle.lua
+local held, load_held, save_held, touch_held, open_held -- held: by key, what is known of open reservations; see held.lua
 local NEVER = -1
 local EXACT = 9007199254740992
 local LONGEST = 6307200000000000 -- to wait for a debt; see debt.py
@@ -100,10 +101,12 @@ local function load2(key)
     local _, a, b, c = unpack('<dddd', value)
     return 0, a, b, c
   end
+  if value and #value % 24 == 16 and #value >= 64 and load_held then return load_held(key, value) end
   return nil, nil, nil, nil, nil, value
 end
 
 local function save2(key, expires, is_new, a, b, c)
+  if held and held[key] then return save_held(key, expires, is_new, save2, a, b, c) end
   if is_new then
     call('SET', key, pack(c and '<dddd' or '<ddd', expires, a, b, c), 'PX', ttl(expires))
   else
@@ -121,10 +124,12 @@ local function load3(key)
     local _, a, b, c, d = unpack('<ddddd', value)
     return 0, a, b, c, d
   end
+  if value and #value % 24 == 16 and #value >= 64 and load_held then return load_held(key, value) end
   return nil, nil, nil, nil, nil, value
 end
 
 local function save3(key, expires, is_new, a, b, c, d)
+  if held and held[key] then return save_held(key, expires, is_new, save3, a, b, c, d) end
   if is_new then
     call('SET', key, pack(d and '<ddddd' or '<dddd', expires, a, b, c, d), 'PX', ttl(expires))
   else

@@ -51,6 +51,25 @@ do
     return burst, 0, now
   end
 
-  algorithms.token_bucket =
-    { load = load3, admit = admit, figures = figures, refund = refund, save = save3 }
+  local function level(now, quota, tokens, part, last)
+    tokens, part = filled(now, quota, tokens, part, last)
+    if part == 0 then return quota.burst - tokens, 0 end
+    return quota.burst - tokens - 1, quota.window - part
+  end
+
+  local lowered = REFUNDS and function(now, quota, by, by_part, tokens, part, last)
+    tokens, part = filled(now, quota, tokens, part, last)
+    if part >= quota.window - by_part then return tokens + by + 1, part - (quota.window - by_part), now end
+    return tokens + by, part + by_part, now
+  end
+
+  algorithms.token_bucket = {
+    load = load3,
+    admit = admit,
+    figures = figures,
+    refund = refund,
+    level = level,
+    lowered = lowered,
+    save = save3,
+  }
 end

@@ -6,16 +6,26 @@ Nothing of a token in the making is ever thrown away. Tokens below 0 are a debt,
 
 from __future__ import annotations
 
+import sys
+from typing import Any, Final
+
+from headgate.algorithms import held
 from headgate.algorithms.debt import LONGEST
+from headgate.algorithms.held import Held, Level
 from headgate.algorithms.idle import idle
 from headgate.core.check import NEVER
 from headgate.core.quota import Quota
 
 State = tuple[int, int, int]
 
+_SELF: Final = sys.modules[__name__]
+
 
 def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, State | None]:
-    tokens, part = _filled(state, now, quota)
+    try:
+        tokens, part = _filled(state, now, quota)
+    except TypeError:  # it has open reservations
+        return held.admit(_SELF, state, now, quota, cost)
     if cost <= tokens:
         return 0, (tokens - cost, part, now) if cost else state
     if state is not None and state[2] > now:
@@ -24,7 +34,10 @@ def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, 
 
 
 def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
-    tokens, part = _filled(state, now, quota)
+    try:
+        tokens, part = _filled(state, now, quota)
+    except TypeError:  # it has open reservations
+        return held.figures(_SELF, state, now, quota)
     return tokens if tokens > 0 else 0, _until(quota.burst - tokens, part, quota)
 
 
@@ -51,11 +64,28 @@ def _until(missing: int, part: int, quota: Quota) -> int:
     return -((missing * quota.window_us - part) // -quota.limit) if missing else 0
 
 
-def refund(state: State | None, now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> State | None:
+def refund(state: State | Held | None, now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> Any:
     if state is None:
         return None
+    if isinstance(state, Held):
+        return held.refund(_SELF, state, now, quota, cost, charged_at, reset)
     tokens, part = _filled(state, now, quota)
     window = quota.window_us
     back = cost * window - idle(now, quota, cost, charged_at, reset) * quota.limit
     gained, part = divmod(part + max(0, back), window)
     return (tokens + gained, part, now) if tokens + gained < quota.burst else (quota.burst, 0, now)
+
+
+def base(quota: Quota) -> int:
+    return quota.window_us
+
+
+def level(state: State | None, now: int, quota: Quota) -> Level:
+    tokens, part = _filled(state, now, quota)
+    return (quota.burst - tokens - 1, quota.window_us - part) if part else (quota.burst - tokens, 0)
+
+
+def lowered(state: State, now: int, quota: Quota, by: Level) -> State:
+    tokens, part = _filled(state, now, quota)
+    gained, part = divmod(part + by[1], quota.window_us)
+    return (tokens + by[0] + gained, part, now)

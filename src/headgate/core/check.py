@@ -34,6 +34,7 @@ class Check(NamedTuple):
     enforced: bool = True  # False: a shadow; evaluated and counted, but never refuses
     refusal: Refusal = REFUSAL
     leased: bool = False  # nodes hold slices of it, and give them back all the time: what is refused soon may not be
+    reservation: int = 0  # the mark of the reservation that it is part of, by which its bucket knows it; 0: none
 
     @property
     def key(self) -> str:
@@ -103,6 +104,7 @@ class Extras(NamedTuple):
 
     idempotency: Idempotency | None = None
     penalty: Penalty | None = None
+    reservation: int = 0  # the mark of a reservation: see `Check`
 
 
 class Group(NamedTuple):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 from headgate.core.check import Charge, Check
-from headgate.core.quota import MAX_INT, MICROSECONDS, Quota
+from headgate.core.quota import BUCKETS, MAX_INT, MICROSECONDS, Quota
 from headgate.errors import InvalidCheck
 
 MIN_TTL_US: Final = 1_000
@@ -70,18 +71,14 @@ class Settlement:
     reason: SettlementReason
     cost: int  # what it really cost
     reserved: int = 0  # what had been charged; 0 when that is not known
+    refunded: int = field(default=0, compare=False)  # what was given back; of several limits, where it was least
 
     def __bool__(self) -> bool:
         return self.reason in ("settled", "late")
 
     @property
-    def refunded(self) -> int:
-        """How much less it cost than was reserved."""
-        return max(0, self.reserved - self.cost) if self else 0
-
-    @property
     def surcharged(self) -> int:
-        """How much more."""
+        """How much more it cost than was reserved."""
         return max(0, self.cost - self.reserved) if self else 0
 
 
@@ -96,18 +93,19 @@ class Record(NamedTuple):
         for (check, at_us, reset_us), unit, parts in self.reserved:
             row = (check.rule, check.space, check.subject, _figures(check), check.enforced, unit, at_us, reset_us)
             shards = [(part.space, _figures(part), part.cost, part_at, reset) for part, part_at, reset in parts]
-            rows.append((*row, shards) if shards else row)
+            rows.append((*row, shards, check.reservation) if shards or check.reservation else row)
         return json.dumps((self.cost, rows), separators=(",", ":"))
 
     @classmethod
     def decode(cls, text: str) -> Record:
         cost, rows = json.loads(text)
         reserved = []
-        for rule, space, subject, figures, enforced, unit, at_us, reset_us, *shards in rows:
-            check = Check(rule, space, subject, _quota(figures), unit * cost, enforced)
+        for rule, space, subject, figures, enforced, unit, at_us, reset_us, *more in rows:
+            shards, mark = (*more, 0)[:2] if more else ((), 0)
+            check = Check(rule, space, subject, _quota(figures), unit * cost, enforced, reservation=mark)
             parts = tuple(
                 Charge(check._replace(space=own, quota=_quota(part), cost=charged), part_at, reset)
-                for own, part, charged, part_at, reset in (shards[0] if shards else ())
+                for own, part, charged, part_at, reset in shards
             )
             reserved.append(Reserved(Charge(check, at_us, reset_us), unit, parts))
         return cls(cost, tuple(reserved))
@@ -125,14 +123,35 @@ class Record(NamedTuple):
             back, more = max(0, check.cost - actual), max(0, actual - check.cost)
             if status is not Status.OPEN:
                 back, more = check.cost if status is Status.OVERDUE else 0, actual
-            for part in parts or (charge,) if back else ():
+            closes = status is not Status.LATE and check.reservation and check.quota.algorithm in BUCKETS
+            for part in parts or (charge,):
                 given = min(back, part.check.cost)
-                if given:
+                if given or closes:  # its bucket need not keep track of it any longer
                     refunds.append(part._replace(check=part.check._replace(cost=given)))
                     back -= given
             if more:
                 surcharges.append(check._replace(cost=more))
         return Adjustments(tuple(refunds), tuple(surcharges))
+
+
+class Settling(NamedTuple):
+    """A settlement before the store has done its part."""
+
+    settlement: Settlement
+    adjustments: Adjustments
+    units: Mapping[str, int] = MappingProxyType({})  # what a request of cost 1 costs by each rule
+
+    def settled(self, given: Sequence[int] | None) -> Settlement:
+        """Return the settlement, now that so much of each refund was given back. None: all, as far as is known."""
+        settlement, (refunds, _), units = self
+        if given is None:
+            given = [charge.check.cost for charge in refunds]
+        by_rule: dict[str, int] = {}
+        for charge, back in zip(refunds, given, strict=True):
+            by_rule[charge.check.rule] = by_rule.get(charge.check.rule, 0) + back
+        least = min((back // units[rule] for rule, back in by_rule.items()), default=0)
+        charged = settlement.cost if settlement.reason == "late" else 0
+        return replace(settlement, refunded=max(0, least - charged))
 
 
 def _figures(check: Check) -> tuple[int, int, int, str]:

@@ -31,6 +31,7 @@ from headgate.limiter.reservation import (
     AsyncReservation,
     Due,
     correction,
+    marked,
     no_reservations,
     record_of,
     settling,
@@ -275,11 +276,12 @@ class AsyncLimiter:
         engine = self._engine
         texts = engine.texts_of(subject, facts)
         prepared = engine.prepare(texts, engine.planned(texts, await look_up(engine, None, texts)), cost)
+        prepared, mark = marked(prepared)
         due = await self._look()
         await self._attend(due)
         answer = self._decide(prepared, exact=True)
         decision = answer if isinstance(answer, Decision) else await answer
-        record = record_of(decision)
+        record = record_of(decision, mark)
         reservation = AsyncReservation(self, decision, cost, recorded=record is not None)
         if record is not None:
             try:
@@ -300,11 +302,10 @@ class AsyncLimiter:
     async def _settle(self, store: AsyncReservingStore, name: str, cost: int) -> Settlement:
         await self._look()
         try:
-            settlement, adjustments = settling(await store.claim(name), cost)
-            await store.adjust(*adjustments)
+            pending = settling(await store.claim(name), cost)
+            return pending.settled(await store.adjust(*pending.adjustments))
         except StoreError as error:
             return unsettled(error, name, cost)
-        return settlement
 
     async def refund(self, reservation_id: str) -> Settlement:
         """See `Limiter.refund`."""

@@ -303,7 +303,7 @@ class Engine:
     def concluded(self, prepared: PreparedCheck, decision: Decision) -> Decision:
         """Return the decision of a program as the caller gets it: where clients are penalised, there is more to it."""
         block: Block | None = getattr(decision, "block", None)
-        idempotency, penalty = prepared.extras or (None, None)
+        idempotency, penalty, _ = prepared.extras or Extras()
         if penalty is None or block is None:
             return decision
         remembered = idempotency is None and not prepared.peek  # no old answer, and one that leaves a trace

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from secrets import token_urlsafe
+from secrets import randbits, token_urlsafe
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from headgate.core.check import Charge, OutcomeAt, OutcomeOf
+from headgate.core.check import Charge, Extras, OutcomeAt, OutcomeOf
 from headgate.core.decision import Decision
 from headgate.core.quota import MICROSECONDS
-from headgate.core.reservation import Adjustments, Claim, Record, Reserved, Settlement, Status
+from headgate.core.reservation import Adjustments, Claim, Record, Reserved, Settlement, Settling, Status
 from headgate.errors import InvalidCheck, StoreError
+from headgate.limiter.prepared import PreparedCheck
 
 if TYPE_CHECKING:
     from headgate.limiter.aio import AsyncLimiter
@@ -163,7 +164,13 @@ class Due:
         self.expires(now_us, EVERY_US)
 
 
-def record_of(decision: Decision) -> Record | None:
+def marked(prepared: PreparedCheck) -> tuple[PreparedCheck, int]:
+    """Return a check as that of a reservation, and the mark by which its buckets know it."""
+    mark = randbits(52) or 1
+    return prepared._replace(extras=(prepared.extras or Extras())._replace(reservation=mark)), mark
+
+
+def record_of(decision: Decision, mark: int = 0) -> Record | None:
     """What a decision has charged; None when it is nothing."""
     limits = decision.plan.limits
     if not decision.allowed or not limits or decision.reason not in ("within_limit", "shadow"):
@@ -171,7 +178,7 @@ def record_of(decision: Decision) -> Record | None:
     reserved = []
     for limit, subject, cost, outcome in zip(limits, decision.subjects, decision.costs, decision.outcomes, strict=True):
         if outcome.wait_us == 0:  # a shadow that did not fit was not charged
-            check = limit._replace(subject=subject, cost=cost)
+            check = limit._replace(subject=subject, cost=cost, reservation=mark)
             at_us = outcome.at_us if isinstance(outcome, OutcomeAt) else decision.at_us
             parts = outcome.charges if isinstance(outcome, OutcomeOf) else ()
             reserved.append(Reserved(Charge(check, at_us, outcome.reset_us), limit.cost, parts))
@@ -184,13 +191,14 @@ def correction(decision: Decision, cost: int) -> Adjustments:
     return Adjustments() if record is None else record.settled(cost)
 
 
-def settling(claim: Claim | None, cost: int) -> tuple[Settlement, Adjustments]:
+def settling(claim: Claim | None, cost: int) -> Settling:
     """What a claim means, and what the store has to do."""
     if claim is None:
-        return Settlement("gone", cost), Adjustments()
+        return Settling(Settlement("gone", cost), Adjustments())
     record = Record.decode(claim.record)
     reason: Any = "settled" if claim.status is Status.OPEN else "late"
-    return Settlement(reason, cost, record.cost), record.settled(cost, claim.status)
+    units = {reserved.charge.check.rule: reserved.unit for reserved in record.reserved}
+    return Settling(Settlement(reason, cost, record.cost), record.settled(cost, claim.status), units)
 
 
 def unsettled(error: StoreError, reservation_id: str, cost: int) -> Settlement:

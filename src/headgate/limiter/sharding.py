@@ -92,8 +92,10 @@ def _check(store: Store, home: Home, groups: Sequence[Group]) -> Answers:
     return answers
 
 
-def _adjust(store: ReservingStore, home: Home, refunds: Sequence[Charge], more: Sequence[Check] = ()) -> None:
-    store.adjust(refunds, run(surcharges(more, home.shards), store.check))
+def _adjust(
+    store: ReservingStore, home: Home, refunds: Sequence[Charge], more: Sequence[Check] = ()
+) -> Sequence[int] | None:
+    return store.adjust(refunds, run(surcharges(more, home.shards), store.check))
 
 
 def _compile(store: Store, home: Home, plan: Plan, states: States | None = None) -> Program:
@@ -172,8 +174,8 @@ def _check_async(store: AsyncStore, home: Home, groups: Sequence[Group]) -> Coro
 
 async def _adjust_async(
     store: AsyncReservingStore, home: Home, refunds: Sequence[Charge], more: Sequence[Check] = ()
-) -> None:
-    await store.adjust(refunds, await run_async(surcharges(more, home.shards), store.check))
+) -> Sequence[int] | None:
+    return await store.adjust(refunds, await run_async(surcharges(more, home.shards), store.check))
 
 
 def _compile_async(store: AsyncStore, home: Home, plan: Plan, states: States | None = None) -> Program:

@@ -28,6 +28,7 @@ from headgate.limiter.reservation import (
     Due,
     Reservation,
     correction,
+    marked,
     no_reservations,
     record_of,
     settling,
@@ -226,10 +227,11 @@ class Limiter:
         store, lives_us = self._reserving(), ttl_us(ttl)
         texts = self._engine.texts_of(subject, facts)
         prepared = self._engine.prepare(texts, self._engine.planned(texts), cost)
+        prepared, mark = marked(prepared)
         due = self._look()
         self._attend(due)
         decision = self._decide(prepared, exact=True)
-        record = record_of(decision)
+        record = record_of(decision, mark)
         reservation = Reservation(self, decision, cost, recorded=record is not None)
         if record is not None:
             try:
@@ -250,11 +252,10 @@ class Limiter:
         store = self._reserving()
         self._look()
         try:
-            settlement, adjustments = settling(store.claim(name), cost)
-            store.adjust(*adjustments)
+            pending = settling(store.claim(name), cost)
+            return pending.settled(store.adjust(*pending.adjustments))
         except StoreError as error:
             return unsettled(error, name, cost)
-        return settlement
 
     def refund(self, reservation_id: str) -> Settlement:
         """Give back all of a reservation: `settle(reservation_id, 0)`."""

@@ -127,8 +127,8 @@ class AsyncRegionalStore:
     async def refund(self, charges: Sequence[Charge]) -> None:
         await self._run(self._router.refund(charges, "refund"))
 
-    async def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
-        await self._run(self._router.refund(refunds, "adjust", surcharges))
+    async def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> Sequence[int] | None:
+        return await self._run(self._router.refund(refunds, "adjust", surcharges))
 
     async def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
         await self._run(self._router.reset(checks, clients))

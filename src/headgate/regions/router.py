@@ -169,8 +169,13 @@ class Router:
                 trip.answer = self._whole(trip, {})
         return [trip.answer for trip in trips if trip.answer is not None]
 
-    def refund(self, charges: Sequence[Charge], method: str, surcharges: Sequence[Check] = ()) -> Steps[None]:
-        """Undo charges, and make others, where they were made. Raises the first `StoreError`."""
+    def refund(
+        self, charges: Sequence[Charge], method: str, surcharges: Sequence[Check] = ()
+    ) -> Steps[list[int] | None]:
+        """Undo charges, and make others, where they were made. Raises the first `StoreError`.
+
+        Returns how much of each charge `adjust` gave back; None: that is not known.
+        """
         by_region: dict[str, tuple[list[Charge], list[Check]]] = {}
         for charge in charges:
             by_region.setdefault(self._home(charge.check), ([], []))[0].append(charge)
@@ -180,7 +185,12 @@ class Router:
             Ask(region, method, (some, more) if method == "adjust" else (some,))
             for region, (some, more) in by_region.items()
         ]
-        yield from _all(asks)
+        answers = yield from _all(asks)
+        given: dict[int, int] = {}
+        for (some, _), units in zip(by_region.values(), answers, strict=True):
+            if units is not None:
+                given.update(zip(map(id, some), units, strict=True))
+        return [given[id(charge)] for charge in charges] if len(given) == len(charges) else None
 
     def reset(self, checks: Sequence[Check], clients: Sequence[Any]) -> Steps[None]:
         """Have keys forgotten, in every region that has them. Raises the first `StoreError`."""
@@ -381,11 +391,12 @@ def _each(answer: Any, trips: Sequence[_Trip]) -> Sequence[Any]:
     return [answer] * len(trips) if isinstance(answer, StoreError) else answer
 
 
-def _all(asks: list[Ask]) -> Steps[None]:
-    answers = (yield asks) if asks else []
+def _all(asks: list[Ask]) -> Steps[list[Any]]:
+    answers: list[Any] = (yield asks) if asks else []
     for ask, answer in zip(asks, answers, strict=True):
         if isinstance(answer, StoreError):
             raise _named(answer, ask.region)
+    return answers
 
 
 def _named(error: Any, region: str) -> Any:

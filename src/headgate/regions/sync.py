@@ -120,8 +120,8 @@ class RegionalStore:
     def refund(self, charges: Sequence[Charge]) -> None:
         self._run(self._router.refund(charges, "refund"))
 
-    def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
-        self._run(self._router.refund(refunds, "adjust", surcharges))
+    def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> Sequence[int] | None:
+        return self._run(self._router.refund(refunds, "adjust", surcharges))
 
     def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
         self._run(self._router.reset(checks, clients))

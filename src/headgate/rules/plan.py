@@ -79,7 +79,7 @@ def checks_of(plan: Plan, subjects: tuple[str, ...], costs: tuple[int, ...]) -> 
     return tuple(
         [
             Check(rule, space, subject, quota, cost, enforced, refusal, leased)
-            for (rule, space, _, quota, _, enforced, refusal, leased), subject, cost in zip(
+            for (rule, space, _, quota, _, enforced, refusal, leased, _), subject, cost in zip(
                 plan.limits, subjects, costs, strict=True
             )
         ]

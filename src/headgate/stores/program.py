@@ -24,7 +24,8 @@ Program = Callable[..., Any]
 `subjects` and `costs` are those of the plan's limits, in order. A `peek` charges nothing. With an `Idempotency` among
 the `Extras`, a repetition is given the first decision; with a `Penalty`, a refusal counts against its client, and a
 decision has the attribute `block` while that client is blocked. Returns a `Decision`, or something to await for one
-where the store has to be waited for. Raises `StoreError` and `IdempotencyConflict`.
+where the store has to be waited for. With a reservation, buckets keep track of what it can still give back. Raises
+`StoreError` and `IdempotencyConflict`.
 """
 
 
@@ -36,13 +37,16 @@ def group_of(
     extras: Extras | None = None,
 ) -> Group:
     """Return a request as the group of checks that a store's `check` takes."""
+    mark = 0 if extras is None else extras.reservation
     checks = [
-        Check(rule, space, subject, quota, cost, enforced, refusal, leased)
-        for (rule, space, _, quota, _, enforced, refusal, leased), subject, cost in zip(
+        Check(rule, space, subject, quota, cost, enforced, refusal, leased, mark)
+        for (rule, space, _, quota, _, enforced, refusal, leased, _), subject, cost in zip(
             plan.limits, subjects, costs, strict=True
         )
     ]
-    return Group(tuple(checks), peek) if extras is None else Group(tuple(checks), peek, *extras)
+    return (
+        Group(tuple(checks), peek) if extras is None else Group(tuple(checks), peek, extras.idempotency, extras.penalty)
+    )
 
 
 def decision_of(

@@ -75,11 +75,13 @@ class ReservingStore(Store, Protocol):
         """
         ...
 
-    def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
+    def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> Sequence[int] | None:
         """Undo charges, as `refund` does, and charge checks whether they fit or not.
 
-        Charges that overlapped in time give back no more together than was lost. A window counts a surcharge above
-        its limit if need be; a bucket goes into debt.
+        A charge with a reservation's mark (`Check.reservation`) leaves a bucket as if it had not been made, however
+        many overlap it; a refund of 0 says that there is nothing left to give back. Other charges that overlapped in
+        time give back no more together than was lost. A window counts a surcharge above its limit if need be; a
+        bucket goes into debt. Returns how much of each refund was given back; None: that is not known.
         """
         ...
 
@@ -163,7 +165,7 @@ class AsyncReservingStore(AsyncStore, Protocol):
 
     async def expire(self) -> Expired: ...
 
-    async def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None: ...
+    async def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> Sequence[int] | None: ...
 
 
 @runtime_checkable

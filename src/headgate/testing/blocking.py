@@ -45,8 +45,8 @@ class Blocking:
     def expire(self) -> Expired:
         return self._run(self._reserving().expire())
 
-    def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
-        self._run(self._reserving().adjust(refunds, surcharges))
+    def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> Sequence[int] | None:
+        return self._run(self._reserving().adjust(refunds, surcharges))
 
     def close(self) -> None:
         """Close the store and end the loop; the loop ends even if the store fails to close."""

@@ -374,9 +374,9 @@ class Faulty(MemoryStore):
         self._fail("expire")
         return super().expire()
 
-    def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
+    def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> list[int]:
         self._fail("adjust")
-        super().adjust(refunds, surcharges)
+        return super().adjust(refunds, surcharges)
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ _new: Any = tuple.__new__  # makes an Outcome in half the time that calling the 
 TEMPLATE: Final = """\
 def make(store, limits, reading, now_us):
     recall, keep, make_room = store.recall, store.keep, store.make_room
+    open_reservation = store.open_reservation
     acquire, release = store.lock.acquire, store.lock.release
     (@(table#, admit#, quota#),) = limits
     tables = (@table#,)
@@ -36,7 +37,7 @@ def make(store, limits, reading, now_us):
         acquire()  # with try and finally: a with statement would take longer
         try:
             if extras is not None:
-                known = recall(reading, subjects, costs, now, peek, *extras)
+                known = recall(reading, subjects, costs, now, peek, extras.idempotency, extras.penalty)
                 if known is not None:
                     return known
             # The sweep tells by the quota last asked with what still matters.
@@ -57,7 +58,10 @@ def make(store, limits, reading, now_us):
             decision.reading = reading
             decision.verdict = (now, subjects, costs, @wait#, after#,)
             if extras is not None:
-                keep(decision, peek, *extras)
+                keep(decision, peek, extras.idempotency, extras.penalty)
+                if extras.reservation and allowed and not peek:
+                    pass
+                    @if cost# and not wait#: open_reservation(table#, subject#, now, quota#, extras.reservation)
             return decision
         finally:
             release(None)
@@ -69,7 +73,8 @@ def make(store, limits, reading, now_us):
 def compile_program(store: Any, limits: Sequence[tuple[Any, Any, Any]], reading: Reading, now_us: Any) -> MemoryProgram:
     """Return the function that decides limits: tables, `admit` functions and quotas.
 
-    `store` gives the lock, and what is done where a request is more than usual: `recall`, `keep` and `make_room`.
+    `store` gives the lock, and what is done where a request is more than usual: `recall`, `keep`,
+    `make_room` and `open_reservation`.
     """
     enforced = tuple(limit.enforced for limit in reading.plan.limits)
     program: MemoryProgram = _maker(enforced, now_us is None)(store, limits, reading, now_us)

@@ -6,8 +6,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 from time import time_ns
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
+from headgate.algorithms import held
 from headgate.algorithms.force import FORCES
 from headgate.core.check import (
     IDEMPOTENCY_US,
@@ -31,6 +32,7 @@ from headgate.core.decision import Decision, Reading, States
 from headgate.core.fork import halt_for_forks
 from headgate.core.ledger import Counted, Page, Swap
 from headgate.core.plan import Plan
+from headgate.core.quota import BUCKETS, Quota
 from headgate.core.reservation import Claim, Expired
 from headgate.errors import IdempotencyConflict, StoreFull
 from headgate.stores.memory import penalty
@@ -102,7 +104,8 @@ class MemoryStore:
     def check(self, groups: Sequence[Group]) -> list[Answer]:
         answers: list[Answer] = []
         for checks, peek, idempotency, of_client in groups:
-            extras = None if idempotency is None and of_client is None else Extras(idempotency, of_client)
+            mark = checks[0].reservation if checks else 0
+            extras = Extras(idempotency, of_client, mark) if idempotency or of_client or mark else None
             program = self._program(checks)
             subjects, costs = tuple([check.subject for check in checks]), tuple([check.cost for check in checks])
             try:
@@ -163,6 +166,12 @@ class MemoryStore:
         if idempotency is not None:
             block = getattr(decision, "block", None)
             self._remember(idempotency, _Answer("", decision.at_us, decision.allowed, decision.outcomes, block))
+
+    def open_reservation(self, table: Table, subject: str, now: int, quota: Quota, mark: int) -> None:
+        """Keep track of what a reservation that was just charged can give back. Windows need not."""
+        state, bucket = table.states.get(subject), cast(held.Bucket, table.algorithm)
+        if state is not None and quota.algorithm in BUCKETS:
+            table.states[subject] = held.opened(bucket, state, now, quota, mark)
 
     def make_room(
         self,
@@ -229,11 +238,11 @@ class MemoryStore:
         with self.lock:
             return self._reservations.expire(now)
 
-    def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
-        now = self._now()
+    def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> list[int]:
+        now, given = self._now(), []
         with self.lock:
             for charge in refunds:
-                self._undo(charge._replace(reset_us=self._refunds.add(charge, now)), now)
+                given.append(self._undo(charge._replace(reset_us=self._refunds.add(charge, now)), now))
             for check in surcharges:
                 table = self._tables.of(check.space, check.quota)
                 if check.subject not in table.states:
@@ -241,6 +250,7 @@ class MemoryStore:
                     self._tables.place(table, check.subject, None, check.cost)
                 state = table.states[check.subject]
                 table.states[check.subject] = FORCES[check.quota.algorithm](state, now, check.quota, check.cost)
+        return given
 
     def counts(self, checks: Sequence[Check]) -> list[Counted | None]:
         with self.lock:
@@ -307,12 +317,26 @@ class MemoryStore:
         state = None if table is None else table.states.get(check.subject)
         return None if state is None else Counted(*state)
 
-    def _undo(self, charge: Charge, now: int) -> None:
+    def _undo(self, charge: Charge, now: int) -> int:
+        """Undo a charge, and return how much of it was given back."""
         check, charged_at, reset = charge
+        quota, cost = check.quota, check.cost
         table = self._tables.get(check.space)
-        if table is not None and check.subject in table.states:
-            state = table.states[check.subject]
-            table.states[check.subject] = table.algorithm.refund(state, now, check.quota, check.cost, charged_at, reset)
+        state = None if table is None else table.states.get(check.subject)
+        if table is None or state is None:
+            return 0
+        algorithm: Any = table.algorithm
+        if quota.algorithm not in BUCKETS:
+            before = algorithm.figures(state, now, quota)[0]
+            changed = algorithm.refund(state, now, quota, cost, charged_at, reset)
+            back: int = algorithm.figures(changed, now, quota)[0] - before
+        elif check.reservation:
+            changed, back = held.settled(algorithm, state, now, quota, cost, check.reservation)
+        else:
+            changed = algorithm.refund(state, now, quota, cost, charged_at, reset)
+            back = held.given(algorithm, state, changed, now, quota)
+        table.states[check.subject] = changed
+        return back
 
     def _new_record(self, client: Client, terms: Terms, now: int) -> penalty.Record:
         """The record of a client that has none. If there is no room for it, the refusal stands and is forgotten."""
@@ -369,8 +393,8 @@ class AsyncMemoryStore:
     async def expire(self) -> Expired:
         return self.store.expire()
 
-    async def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
-        self.store.adjust(refunds, surcharges)
+    async def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> list[int]:
+        return self.store.adjust(refunds, surcharges)
 
     async def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
         self.store.reset(checks, clients)

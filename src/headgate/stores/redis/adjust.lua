@@ -7,8 +7,9 @@
 -- ARGV
 --   now      microseconds, or empty: the server's own time
 --   per change: algorithm (text), limit, window in microseconds, burst, cost, and
---     of a refund: when it was charged, and the reset that was answered then; of a charge: -1 and 0
--- Reply: nothing.
+--     of a refund: when it was charged, and the reset that was answered then; of a charge: -1 and 0;
+--     the mark of the reservation that it is part of, or 0
+-- Reply: of each refund, how much was given back.
 --
 -- Times are in microseconds. Every key that is written gets a time to live.
 local MAX_REFUNDS = 128
@@ -44,28 +45,27 @@ local function noted(key, quota, cost, charged_at, reset)
   return max(0, reset - time_of(given, quota))
 end
 
+local reply = {}
 local at = 1
 for i = 1, #KEYS, 2 do
   local key = KEYS[i]
   local name, cost = ARGV[at + 1], ARGV[at + 5] + 0
   local charged_at, reset = ARGV[at + 6] + 0, ARGV[at + 7] + 0
   local quota = { limit = ARGV[at + 2] + 0, window = ARGV[at + 3] + 0, burst = ARGV[at + 4] + 0 }
-  at = at + 7
+  local mark = ARGV[at + 8] + 0
+  at = at + 8
   local twin = algorithms[name]
-  local expires, a, b, c, d = twin.load(key)
   if charged_at < 0 then
+    local _, a, b, c, d = twin.load(key)
+    if held then touch_held(key, quota, twin, a, b, c, d) end
     a, b, c, d = forces[name](now, quota, cost, a, b, c, d)
-    local _, left = twin.figures(now, quota, a, b, c, d)
+    local left
+    _, left = twin.figures(now, quota, a, b, c, d)
     twin.save(key, now + left + slack, true, a, b, c, d) -- as a whole: it may owe now, or no more
   else
     if BUCKETS[name] then reset = noted(KEYS[i + 1], quota, cost, charged_at, reset) end
-    if expires then
-      local new_a, new_b, new_c, new_d = twin.refund(now, quota, cost, charged_at, reset, a, b, c, d)
-      if new_a ~= a or new_b ~= b or new_c ~= c or new_d ~= d then
-        twin.save(key, expires, false, new_a, new_b, new_c, new_d)
-      end
-    end
+    reply[#reply + 1] = undo(twin, key, quota, cost, charged_at, reset, mark)
   end
 end
 
-return {}
+return reply

@@ -214,9 +214,9 @@ class AsyncRedisStore:
     async def expire(self) -> Expired:
         return await self._follow(self._plans.expire())
 
-    async def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
+    async def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> list[int]:
         try:
-            await self._follow(self._plans.adjust(refunds, surcharges))
+            return await self._follow(self._plans.adjust(refunds, surcharges))
         finally:
             self.exhausted.drop([*(charge.check for charge in refunds), *surcharges])
 

@@ -8,7 +8,8 @@
 --   quotas                   how many follow
 --   per quota:               algorithm (text), limit, window in microseconds, burst
 --   per group:               8 * checks + mode; mode 0 charges, 1 peeks, 2 charges once, 3 refunds; with a
---                            penalty (penalty.lua) 4 more; 7 is a violation, and has no checks: see there
+--                            penalty (penalty.lua) 4 more; 7 is a violation, and has no checks: see there; of a reservation 524288 more
+--     of a reservation:      its mark
 --     of mode 2 and 6:       fingerprint (text)
 --     of mode 4, 5 and 6:    terms, and a rule per check: see penalty.lua
 --     per check:             quota (its place in the list above; of a shadow negative), cost
@@ -36,6 +37,7 @@ for i = 1, ARGV[2] + 0 do
 end
 
 local reply, size = { now }, 1
+local mark = 0 -- of the group's reservation
 local decide_penalised, violate -- penalty.lua's; without it, no group has a penalty
 
 -- Decides a group: asks each check whether it fits, keeps the states if all do, and answers.
@@ -46,6 +48,7 @@ local function decide(count, peek)
     at, key_at = at + 2, key_at + 1
     local quota = quotas[place > 0 and place or -place]
     local expires, a, b, c, d = quota.twin.load(key)
+    if held then touch_held(key, quota, quota.twin, a, b, c, d) end
     local wait, new_a, new_b, new_c, new_d = quota.twin.admit(now, quota, cost, a, b, c, d)
     if wait ~= 0 and place > 0 then refused = true end
     checks[i] = { key, quota, wait, expires, a, b, c, d, new_a, new_b, new_c, new_d }
@@ -63,6 +66,10 @@ local function decide(count, peek)
       if new_a and (new_a ~= a or new_b ~= b or new_c ~= c or new_d ~= d) then
         local is_new
         expires, is_new = lasting(expires, reset)
+        if mark > 0 and wait == 0 and not refused and quota.twin.level then
+          open_held(key, quota, quota.twin, mark, new_a, new_b, new_c, new_d)
+          is_new = true
+        end
         quota.twin.save(key, expires, is_new, new_a, new_b, new_c, new_d)
       end
     end
@@ -78,6 +85,7 @@ local function decide_one()
   local quota = quotas[place > 0 and place or -place]
   local twin = quota.twin
   local expires, a, b, c, d = twin.load(key)
+  if held then touch_held(key, quota, twin, a, b, c, d) end
   local wait, new_a, new_b, new_c, new_d = twin.admit(now, quota, cost, a, b, c, d)
   local remaining, reset = twin.figures(now, quota, new_a, new_b, new_c, new_d)
   if new_a and (new_a ~= a or new_b ~= b or new_c ~= c or new_d ~= d) then
@@ -116,14 +124,7 @@ end
 local function refund(count)
   for _ = 1, count do
     local quota, key = quotas[math.abs(ARGV[at + 1])], KEYS[key_at + 1]
-    local expires, a, b, c, d = quota.twin.load(key)
-    if expires then
-      local cost, charged_at, reset = ARGV[at + 2] + 0, ARGV[at + 3] + 0, ARGV[at + 4] + 0
-      local new_a, new_b, new_c, new_d = quota.twin.refund(now, quota, cost, charged_at, reset, a, b, c, d)
-      if new_a ~= a or new_b ~= b or new_c ~= c or new_d ~= d then
-        quota.twin.save(key, expires, false, new_a, new_b, new_c, new_d)
-      end
-    end
+    undo(quota.twin, key, quota, ARGV[at + 2] + 0, ARGV[at + 3] + 0, ARGV[at + 4] + 0, mark)
     at, key_at = at + 4, key_at + 1
   end
 end

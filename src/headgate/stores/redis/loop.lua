@@ -2,14 +2,18 @@
 local arguments = #ARGV
 while at < arguments do
   local header = ARGV[at + 1] + 0
+  at = at + 1
+  mark = 0
+  if header >= 524288 then
+    header, mark, at = header - 524288, ARGV[at + 1] + 0, at + 1
+  end
   local mode = header % 8
   local count = (header - mode) / 8
   local decided = decide
-  at = at + 1
   if mode >= 4 then
     mode, decided = mode - 4, decide_penalised
   end
-  if header == 8 then -- one check, nothing special
+  if header == 8 and mark == 0 then -- one check, nothing special
     decide_one()
   elseif mode == 2 then
     decide_once(count, decided)

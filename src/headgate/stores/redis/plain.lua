@@ -21,6 +21,7 @@ for i = 1, #KEYS do
   local key = KEYS[i]
   if differ then cost = ARGV[4 + i] + 0 end
   local expires, a, b, c, d = load(key)
+  if held then touch_held(key, quota, twin, a, b, c, d) end
   local wait, new_a, new_b, new_c, new_d = admit(now, quota, cost, a, b, c, d)
   local remaining, reset = figures(now, quota, new_a, new_b, new_c, new_d)
   if new_a and (new_a ~= a or new_b ~= b or new_c ~= c or new_d ~= d) then

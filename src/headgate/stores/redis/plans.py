@@ -132,15 +132,20 @@ class Plans:
         reply = yield from self._one(reservations.encode_expire(self._now_us(), self._prefix))
         return reservations.decode_expire(reply)
 
-    def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check]) -> Plan[None]:
+    def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check]) -> Plan[list[int]]:
         now_us = self._now_us()
-        changes: list[Charge | Check] = [*refunds, *surcharges]
-        steps = []
-        for slot, some in self._by_slot(changes, lambda one: slot_of_check(_check_of(one))):
-            back = [one for one in some if isinstance(one, Charge)]
-            more = [one for one in some if isinstance(one, Check)]
+        changes: list[tuple[int, Charge | Check]] = list(enumerate((*refunds, *surcharges)))
+        steps, places = [], []
+        for slot, some in self._by_slot(changes, lambda change: slot_of_check(_check_of(change[1]))):
+            back = [one for _, one in some if isinstance(one, Charge)]
+            more = [one for _, one in some if isinstance(one, Check)]
             steps.append(Step(slot, command=reservations.encode_adjust(back, more, now_us, self._prefix)))
-        yield from _all(steps)
+            places.append([place for place, one in some if isinstance(one, Charge)])
+        given = [0] * len(refunds)
+        for replied, places_of_one in zip((yield steps) if steps else (), places, strict=True):
+            for place, units in zip(places_of_one, _raised(replied), strict=True):
+                given[place] = units
+        return given
 
     def beat(self, name: str, node: str, ttl_us: int) -> Plan[Standing]:
         command = nodes.encode_beat(name, node, ttl_us, self._now_us(), self._prefix)

@@ -50,7 +50,8 @@ def encode_adjust(
         quota = check.quota
         key = f"{prefix}:{check.key}"
         keys += (key, f"{key}:refunds")
-        arguments += (quota.algorithm, quota.limit, quota.window_us, quota.burst, check.cost, at_us, reset_us)
+        arguments += (quota.algorithm, quota.limit, quota.window_us, quota.burst, check.cost)
+        arguments += (at_us, reset_us, check.reservation)
     names = {charge.check.quota.algorithm for charge in refunds} | {check.quota.algorithm for check in surcharges}
     return ("EVALSHA", _adjust_sha(tuple(sorted(names))), len(keys), *keys, *arguments)
 
@@ -68,7 +69,7 @@ def _sha() -> str:
 @cache
 def _adjust_sha(algorithms: tuple[str, ...]) -> str:
     return script.known(
-        "\n".join((lua("prelude"), lua("idle"), *map(lua, algorithms), lua("force"), _source("adjust")))
+        "\n".join((lua("prelude"), lua("held"), lua("idle"), *map(lua, algorithms), lua("force"), _source("adjust")))
     )
 
 

@@ -17,11 +17,12 @@ from hiredis import pack_command
 from headgate.algorithms import lua
 from headgate.core.check import Block, Charge, Check, Client, Group, Outcome, Penalty, Result, Terms
 from headgate.core.key import escape, key, penalty_keys
-from headgate.core.quota import Quota
+from headgate.core.quota import BUCKETS, Quota
 from headgate.errors import IdempotencyConflict
 
 CHARGE, PEEK, CHARGE_ONCE, REFUND, WITH_PENALTY = range(5)
 VIOLATION = 7
+RESERVES = 8 * 65_536
 
 
 Argument = str | bytes | int
@@ -37,7 +38,11 @@ def sha(algorithms: tuple[str, ...], kind: Kind = "groups") -> str:
     under one quota, each by itself; `groups` anything but penalties; `penalised` all.
     """
     own = {"groups": ("check", "loop"), "penalised": ("check", "penalty", "loop")}.get(kind, (kind,))
-    shared = ("prelude",) if kind == "plain" else ("prelude", "idle")
+    shared = ["prelude"]
+    if any(name in BUCKETS for name in algorithms):
+        shared.append("held")
+    if kind != "plain":
+        shared.append("idle")
     parts = [lua(name) for name in (*shared, *algorithms)]
     parts += (files(__package__).joinpath(f"{name}.lua").read_text(encoding="utf-8") for name in own)
     return known("\n".join(parts))
@@ -82,12 +87,19 @@ class Request:
         checks, peek, idempotency, penalty = group
         arguments = self.arguments
         header = 8 * len(checks) if penalty is None else 8 * len(checks) + WITH_PENALTY
+        mark = checks[0].reservation if checks else 0
+        if mark:
+            header += RESERVES
         if idempotency is not None and not peek:
             arguments.append(header + CHARGE_ONCE)
+            if mark:
+                arguments.append(mark)
             arguments.append(idempotency.fingerprint)
             self.keys.append(idempotency_key(idempotency.name, self._prefix))
         else:
             arguments.append(header + (PEEK if peek else CHARGE))
+            if mark:
+                arguments.append(mark)
         if penalty is not None:
             self._penalty = True
             self._add_client(penalty.client)
@@ -97,7 +109,8 @@ class Request:
             self._add_check(check)
 
     def add_refund(self, charge: Charge) -> None:
-        self.arguments.append(8 + REFUND)
+        mark = charge.check.reservation
+        self.arguments += (8 + REFUND + RESERVES, mark) if mark else (8 + REFUND,)
         self._add_check(charge.check)
         self.arguments += (charge.at_us, charge.reset_us)
 
@@ -110,7 +123,7 @@ class Request:
         self.keys += (f"{self._prefix}:{key}" for key in penalty_keys(*client))
 
     def _add_check(self, check: Check) -> None:
-        _, space, subject, quota, cost, enforced, _, _ = check
+        _, space, subject, quota, cost, enforced, *_ = check
         known = self._quotas.get(id(quota))
         if known is None:
             known = self._quotas[id(quota)] = (len(self._quotas) + 1, quota)
@@ -154,8 +167,8 @@ def _encode_plain(groups: Sequence[Group], now_us: int | None, prefix: str) -> C
     for checks, peek, idempotency, penalty in groups:
         if len(checks) != 1 or peek or idempotency is not None or penalty is not None:
             return None
-        _, space, subject, quota, cost, enforced, _, _ = checks[0]
-        if quota is not shared or not enforced:
+        _, space, subject, quota, cost, enforced, _, _, mark = checks[0]
+        if quota is not shared or not enforced or mark:
             return None
         keys.append(key(space, subject))
         costs.append(cost)

@@ -185,9 +185,9 @@ class RedisStore:
     def expire(self) -> Expired:
         return self._follow(self._plans.expire())
 
-    def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
+    def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> list[int]:
         try:
-            self._follow(self._plans.adjust(refunds, surcharges))
+            return self._follow(self._plans.adjust(refunds, surcharges))
         finally:
             self.exhausted.drop([*(charge.check for charge in refunds), *surcharges])
 
