@@ -8,12 +8,13 @@
 -- A bucket has two functions more:
 --   level(now, quota, ...)               -> level, part
 --   lowered(now, quota, by, part, ...)   -> ...           where REFUNDS is true
-do
+-- Most calls meet no such bucket, and need none of this: it is made when the first one is met.
+begin_held = function()
   local HEAD, ENTRY, MAX_OPEN = 64, 24, 1024
+  held = {}
 
   load_held = function(key, value)
     local expires, a, b, c, d, low, part, mark = unpack('<dddddddd', value)
-    if not held then held = {} end
     held[key] = { low = low, part = part, mark = mark, older = string.sub(value, HEAD + 1) }
     return expires, a, b, c >= 0 and c or nil, d >= 0 and d or nil
   end
@@ -42,13 +43,12 @@ do
 
   -- After a reservation was charged.
   open_held = function(key, quota, twin, mark, a, b, c, d)
-    local one = held and held[key]
+    local one = held[key]
     local older = ''
     if one and (one.low > 0 or one.part > 0) then
       older = one.older .. pack('<ddd', one.mark, one.low, one.part)
       if #older > (MAX_OPEN - 1) * ENTRY then older = string.sub(older, ENTRY + 1) end
     end
-    if not held then held = {} end
     local level, part = twin.level(now, quota, a, b, c, d)
     held[key] = { low = level, part = part, mark = mark, older = older }
   end

@@ -12,7 +12,7 @@ settlement applies it to the older ones.
 
 A level is a whole number and a part of the next one, as in the states: in units and 1/window, or, of gcra, in
 microseconds and 1/limit.
-`docs/adr/0021-what-settling-gives-back.md` has the proof.
+`docs/adr/0022-what-settling-gives-back.md` has the proof.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@
 
 local algorithms = {}
 local REFUNDS, idle, undo = false, nil, nil -- see idle.lua
-local held, load_held, save_held, touch_held, open_held -- held: by key, what is known of open reservations; see held.lua
+local held -- by key: what is known of its open reservations; nil: none was met
+local begin_held, load_held, save_held, touch_held, open_held -- see held.lua
 local NEVER = -1
 local EXACT = 9007199254740992
 local LONGEST = 6307200000000000 -- to wait for a debt; see debt.py
@@ -101,7 +102,10 @@ local function load2(key)
     local _, a, b, c = unpack('<dddd', value)
     return 0, a, b, c
   end
-  if value and #value % 24 == 16 and #value >= 64 and load_held then return load_held(key, value) end
+  if value and #value % 24 == 16 and #value >= 64 and begin_held then
+    if not held then begin_held() end
+    return load_held(key, value)
+  end
   return nil, nil, nil, nil, nil, value
 end
 
@@ -124,7 +128,10 @@ local function load3(key)
     local _, a, b, c, d = unpack('<ddddd', value)
     return 0, a, b, c, d
   end
-  if value and #value % 24 == 16 and #value >= 64 and load_held then return load_held(key, value) end
+  if value and #value % 24 == 16 and #value >= 64 and begin_held then
+    if not held then begin_held() end
+    return load_held(key, value)
+  end
   return nil, nil, nil, nil, nil, value
 end
 

@@ -67,6 +67,7 @@ local function decide(count, peek)
         local is_new
         expires, is_new = lasting(expires, reset)
         if mark > 0 and wait == 0 and not refused and quota.twin.level then
+          if not held then begin_held() end
           open_held(key, quota, quota.twin, mark, new_a, new_b, new_c, new_d)
           is_new = true
         end
