@@ -68,7 +68,7 @@ class Reading:
         self.low = tuple([capacity + (capacity * percent // -100) if capacity else -1 for capacity in plan.capacities])
         self.read = read
         self.reason = reason
-        self.told: Reading = self if read is None else Reading(plan, states, reason=reason)  # once outcomes were read
+        self.told: Reading = self if read is None else Reading(plan, states, reason=reason)  # of known outcomes
 
 
 class Decision:
@@ -85,6 +85,7 @@ class Decision:
 
     __slots__ = (
         "_order",
+        "_outcomes",
         "_state",
         "allowed",
         "block",
@@ -97,6 +98,7 @@ class Decision:
     verdict: Any  # what the program answered: time, subjects, costs, and the outcomes or what they are read from
     block: Block  # of a client: there only on its way from the store to the limiter
     _order: tuple[int, ...]
+    _outcomes: tuple[Outcome, ...]
     _state: State
 
     @classmethod
@@ -145,12 +147,11 @@ class Decision:
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
         """What the store answered to each limit of the plan, in order."""
-        read, verdict = self.reading.read, self.verdict
-        if read is not None:
-            verdict = self.verdict = (verdict[0], verdict[1], verdict[2], read(verdict))
-            self.reading = self.reading.told
-        outcomes: tuple[Outcome, ...] = verdict[3]
-        return outcomes
+        known: tuple[Outcome, ...] | None = getattr(self, "_outcomes", None)
+        if known is None:  # two threads may both get here: they read the same
+            read, verdict = self.reading.read, self.verdict
+            self._outcomes = known = verdict[3] if read is None else read(verdict)
+        return known
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -282,9 +283,9 @@ class Decision:
 
     def _remembered(self, states: States) -> bool:
         """Whether any limit is in warning, by a memory which is told of all that are."""
-        at_us, subjects, _, outcomes = self.verdict
+        at_us = self.at_us
         warning = False
-        for limit, subject, outcome in zip(self.plan.limits, subjects, outcomes, strict=False):
+        for limit, subject, outcome in zip(self.plan.limits, self.subjects, self.outcomes, strict=False):
             capacity = limit.quota.capacity
             used = capacity - outcome.remaining
             if limit.enforced and states.warns(limit.space, subject, used, capacity, at_us, outcome.reset_us):

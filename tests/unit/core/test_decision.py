@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
+from headgate import Limiter
 from headgate.core.check import NEVER, Check, Outcome
 from headgate.core.deciding import combine
 from headgate.core.decision import Decision
 from headgate.core.key import space
 from headgate.core.quota import Quota
+from headgate.testing import FakeClock
 
 NOW_US = 1_700_000_000_000_000
 SECOND = 1_000_000
@@ -117,3 +122,19 @@ def test_the_cause_of_a_shadow_is_the_shadow_that_would_have_refused() -> None:
     outcomes = (Outcome(0, 0, 1), Outcome(0, 9, 1), Outcome(SECOND, 0, SECOND))
     assert combine(rules, outcomes, NOW_US).cause() == ("shadow", "shadow")
     assert combine(rules[2:], outcomes[2:], NOW_US).cause() == ("shadow", "shadow")
+
+
+def test_threads_that_read_one_decision_for_the_first_time_read_the_same() -> None:
+    together = threading.Barrier(4)
+
+    def read(decision: Decision) -> tuple[int, float, str]:
+        together.wait()
+        return decision.remaining, decision.reset_after, decision.state
+
+    limiter = Limiter("100/minute fixed_window; 1000/hour fixed_window", clock=FakeClock(start=0.0))
+    with ThreadPoolExecutor(4) as threads:
+        for number in range(99):
+            decision = limiter.check("alice")
+            read_by = {future.result() for future in [threads.submit(read, decision) for _ in range(4)]}
+            assert len(read_by) == 1
+            assert read_by.pop()[0] == 99 - number
