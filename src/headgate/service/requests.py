@@ -31,7 +31,7 @@ class RequestSplitter:
     Whoever parses says what a piece turned out to be: the end of a head (`begin_body`), or of a request (`end`).
     """
 
-    __slots__ = ("_at", "_last", "_left", "_rest", "_searched")
+    __slots__ = ("_at", "_last", "_left", "_rest", "_searched", "ends_with_empty_lines")
 
     def __init__(self) -> None:
         self._rest = b""
@@ -39,6 +39,7 @@ class RequestSplitter:
         self._searched = 0  # up to where in `_rest` there is no end of a head
         self._left: int | None = 0  # bytes of a body that are to come; None: it comes in chunks; 0: there is none
         self._last = b""  # of a body in chunks: the last bytes that were given away
+        self.ends_with_empty_lines = False  # before a request: it has begun, though there is nothing of it
 
     def __len__(self) -> int:
         """How many bytes wait."""
@@ -49,6 +50,7 @@ class RequestSplitter:
         return self._left == 0
 
     def feed(self, data: bytes) -> None:
+        self.ends_with_empty_lines = False
         self._searched = max(0, self._searched - self._at)
         self._rest = self._rest[self._at :] + data if len(self) else data
         self._at = 0
@@ -90,6 +92,7 @@ class RequestSplitter:
         rest = self._rest
         while rest[self._at : self._at + 1] in (b"\r", b"\n"):  # empty lines before a request mean nothing
             self._at += 1
+            self.ends_with_empty_lines = self._at == len(rest)
         end = rest.find(_END, max(self._at, self._searched))
         if end < 0:
             if len(self) > MAX_HEAD:

@@ -254,7 +254,7 @@ class _Connection(HttpToolsProtocol):
         except HeadTooLarge:
             self._refuse(431)
             return
-        if len(requests) and requests.in_head and not self._begun:
+        if (len(requests) or requests.ends_with_empty_lines) and requests.in_head and not self._begun:
             self._begun = True
             self.due = self.loop.time() + HEAD_SECONDS
 
