@@ -1,7 +1,8 @@
 """Connections of asyncio to one server: those that are idle, and the one that is being opened.
 
 They are opened one at a time, in the background, and within a budget of their own: a caller whose time is up does not
-end that, and the next one finds the connection there.
+end that, and the next one finds the connection there. The event loop refers to each connection: so those of a store
+that is garbage are closed here.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextvars import Context
+from weakref import finalize
 
 from headgate.stores.redis.aio_wire import AsyncWire
 from headgate.stores.redis.faults import FAULTS
@@ -26,7 +28,8 @@ class AsyncConnections:
         self._way = way
         self._budget = budget
         self._opened = opened
-        self._idle: list[AsyncWire] = []
+        self._idle: list[AsyncWire] = []  # always the same list
+        finalize(self, _let_go, self._idle).atexit = False
         self._task: asyncio.Task[None] | None = None
         self._overdue = False
 
@@ -59,7 +62,7 @@ class AsyncConnections:
         for wire in self._idle:
             if wire.used < since:
                 wire.close()
-        self._idle = [wire for wire in self._idle if wire.is_open]
+        self._idle[:] = [wire for wire in self._idle if wire.is_open]
 
     async def close(self) -> None:
         """Close idle connections, and open no more."""
@@ -92,3 +95,9 @@ class AsyncConnections:
             self._idle.append(wire)
         self._task = self.opening_since = None
         self._opened(error)
+
+
+def _let_go(wires: list[AsyncWire]) -> None:
+    """Have connections closed that nobody will use again."""
+    for wire in wires:
+        wire.let_go()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -77,6 +78,11 @@ class AsyncWire(asyncio.Protocol):
         if writer is not None:
             self._connection._reader = self._connection._writer = None
             writer.transport.abort()
+
+    def let_go(self) -> None:
+        """Have it closed by its event loop: from any thread, at any time."""
+        with suppress(RuntimeError):  # the event loop is closed, and its connections with it
+            self._loop.call_soon_threadsafe(self.close)
 
     def data_received(self, data: bytes) -> None:
         try:
