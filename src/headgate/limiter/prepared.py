@@ -7,7 +7,6 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from headgate.core.check import Block, Extras, Group, Penalty
-from headgate.core.plan import Plan
 from headgate.errors import InvalidCheck
 from headgate.rules.directory import Unknown
 from headgate.rules.plan import RulePlan
@@ -76,7 +75,10 @@ def _text_of(name: str, value: Any) -> str:
     raise InvalidCheck(f"{name}: must be a text or a whole number, got {value!r}")
 
 
-def fingerprint(facts: Mapping[str, str], cost: int, plan: Plan, penalties: bool) -> str:
-    """Stands for a request's facts and cost, and for the rules that apply: an answer of others cannot be read."""
-    text = repr((cost, sorted(facts.items()), [template.space for template in plan.limits], penalties))
+def fingerprint(facts: Mapping[str, str], cost: int, plan: RulePlan, penalties: bool) -> str:
+    """Stands for a request's facts and cost, and for the rules that apply: an answer of others cannot be read.
+
+    What overrides make of a rule is left out: one may begin or expire before a request is repeated.
+    """
+    text = repr((cost, sorted(facts.items()), [one.rule.space for one in plan.applied], penalties))
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import UTC, datetime
 
 import pytest
 
 from headgate import IdempotencyConflict, InvalidCheck, Quota, Rule
+from headgate.rules.snapshot import Snapshot
+from headgate.rules.users import Override, User
 from headgate.stores.memory import MemoryStore
 from headgate.testing import FakeClock
 from tests.integration.limiters import Open
@@ -77,6 +80,25 @@ def test_a_key_outlives_a_change_of_rules(open_limiter: Open, clock: FakeClock, 
     with suppress(IdempotencyConflict):
         assert limiter.check(user="alice", idempotency_key="k").allowed
     assert all(status.remaining >= 9 for status in limiter.peek(user="alice").limits)
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_an_override_with_a_window_of_its_own_that_expired_in_between_is_no_conflict(
+    open_limiter: Open, clock: FakeClock, begins: bool
+) -> None:
+    store = MemoryStore(clock=clock)
+    rules = [Rule(id="a", quota="10/minute")]
+    expires = datetime.fromtimestamp(clock.now_us() / 1e6 + 5, UTC)
+    users = [User(id="alice", overrides=[Override(rule="a", limit=500, window=3_600, expires=expires)])]
+    limiter = open_limiter(Snapshot(rules, users=users), store=store, clock=clock)
+    other = open_limiter(Snapshot(rules), store=store, clock=clock) if begins else limiter
+    first = other.check(user="alice", cost=3, idempotency_key="k")
+    assert first.remaining == (7 if begins else 497)
+    if not begins:
+        clock.advance(6)
+    again = limiter.check(user="alice", cost=3, idempotency_key="k")
+    assert (again.allowed, again.remaining, again.at_us) == (True, first.remaining, first.at_us)
+    assert limiter.peek(user="alice").remaining == (500 if begins else 10)
 
 
 def test_a_conflict_says_that_it_may_be_because_of_other_rules(open_limiter: Open, clock: FakeClock) -> None:
