@@ -38,6 +38,9 @@ class Remote:
     def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
         self.memory.hold(reservation_id, record, ttl_us)
 
+    def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
+        return self.memory.renew(reservation_id, record, ttl_us)
+
     def claim(self, reservation_id: str) -> Claim | None:
         return self.memory.claim(reservation_id)
 
@@ -75,6 +78,9 @@ class AsyncRemote:
 
     async def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
         self.remote.hold(reservation_id, record, ttl_us)
+
+    async def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
+        return self.remote.renew(reservation_id, record, ttl_us)
 
     async def claim(self, reservation_id: str) -> Claim | None:
         return self.remote.claim(reservation_id)

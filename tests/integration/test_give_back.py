@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
-from headgate import AsyncLimiter, Rule
+from headgate import AsyncLimiter, Decision, Limiter, Rule
+from headgate.core.deciding import uncharged
 from headgate.http.entrance import awaited
+from headgate.limiter.batch import Part
+from tests.topologies import Cluster
 
 QUOTA = "5/hour"
 RULES = [
@@ -75,3 +82,115 @@ def test_a_store_that_is_away_raises_nothing(failure_mode: str, caplog: pytest.L
         await gone.close()
 
     asyncio.run(scenario())
+
+
+async def the_same_twice(limiter: AsyncLimiter) -> list[Decision]:
+    return [await limiter.check("bob")] * 2
+
+
+async def a_repetition(limiter: AsyncLimiter) -> list[Decision]:
+    return [await limiter.check("bob", idempotency_key="k"), await limiter.check("bob", idempotency_key="k")]
+
+
+async def a_repetition_in_a_batch(limiter: AsyncLimiter) -> list[Decision]:
+    return await limiter.check_many([{"user": "bob", "idempotency_key": "k"}] * 2)
+
+
+async def a_peek(limiter: AsyncLimiter) -> list[Decision]:
+    return [await limiter.check("bob"), await limiter.peek("bob")]
+
+
+async def a_copy(limiter: AsyncLimiter) -> list[Decision]:
+    decision = await limiter.check("bob")
+    return [decision, copy.copy(decision), pickle.loads(pickle.dumps(decision))]
+
+
+async def what_is_told_after_it_was_given_back(limiter: AsyncLimiter) -> list[Decision]:
+    decision = await limiter.check("bob")
+    return [decision, uncharged(decision)]
+
+
+async def parts_that_share_a_limit(limiter: AsyncLimiter) -> list[Decision]:
+    await limiter.check("bob")
+    refused = await limiter.check_together([Part({"user": "bob"}), Part({"user": "carol"}, cost=6)])
+    return [refused[0], *await limiter.check_together([Part({"user": "bob"}), Part({"user": "bob"}, cost=2)])]
+
+
+CHARGED_ONCE = [
+    the_same_twice,
+    a_repetition,
+    a_repetition_in_a_batch,
+    a_peek,
+    a_copy,
+    what_is_told_after_it_was_given_back,
+]
+
+
+@pytest.fixture(params=["memory", "redis", "cluster"])
+def any_store(request: pytest.FixtureRequest, redis_url: str) -> str:
+    if request.param != "cluster":
+        return "memory://" if request.param == "memory" else redis_url
+    cluster: Cluster = request.getfixturevalue("cluster")
+    cluster.empty()
+    return cluster.url
+
+
+@pytest.mark.parametrize("method", ["give_back", "correct"])
+@pytest.mark.parametrize("decide", CHARGED_ONCE)
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_decision_gives_back_once_and_only_what_it_charged(
+    any_store: str, decide: Any, method: str, shards: int
+) -> None:
+    async def scenario() -> None:
+        rules = [Rule(id="a", quota="10/hour fixed_window", dimension="user", shards=shards)]
+        async with AsyncLimiter(rules, store=any_store) as limiter:
+            await awaited(limiter.decide({"user": "bob"}, cost=4))
+            for decision in await decide(_ByUser(limiter)):
+                await (limiter.give_back(decision) if method == "give_back" else limiter.correct(decision, 0))
+            assert (await limiter.peek(user="bob")).remaining == 6
+
+    asyncio.run(scenario())
+
+
+def test_the_parts_of_one_request_are_not_given_back(any_store: str) -> None:
+    async def scenario() -> None:
+        async with AsyncLimiter([Rule(id="a", quota="5/hour", dimension="user")], store=any_store) as limiter:
+            for decision in await parts_that_share_a_limit(_ByUser(limiter)):  # type: ignore[arg-type]
+                await limiter.give_back(decision)
+            assert (await limiter.peek(user="bob")).remaining == 2
+
+    asyncio.run(scenario())
+
+
+def test_no_quota_comes_of_giving_back_what_was_not_charged(store: str) -> None:
+    with Limiter("10/hour fixed_window", store=store) as limiter:
+        admitted = 0
+        for _ in range(100):
+            admitted += limiter.check("alice").allowed
+            limiter.give_back(limiter.peek("alice", cost=0))
+            limiter.correct(limiter.peek("alice"), 0)
+            limiter.give_back(limiter.check("alice", cost=10, idempotency_key="k"))
+        assert admitted == 10
+
+
+def test_of_many_threads_that_give_a_decision_back_one_does() -> None:
+    with Limiter("1000/hour fixed_window") as limiter, ThreadPoolExecutor(8) as threads:
+        limiter.check("alice", cost=500)
+        for _ in range(50):
+            decision = limiter.check("alice")
+            list(threads.map(lambda _, decision=decision: limiter.give_back(decision), range(8)))
+        assert limiter.peek("alice").remaining == 500
+
+
+class _ByUser:
+    """An AsyncLimiter of rules, asked by subject."""
+
+    def __init__(self, limiter: AsyncLimiter) -> None:
+        self._limiter = limiter
+        self.check_many, self.check_together = limiter.check_many, limiter.check_together
+
+    async def check(self, user: str, **options: Any) -> Decision:
+        return await self._limiter.check(user=user, **options)
+
+    async def peek(self, user: str) -> Decision:
+        return await self._limiter.peek(user=user)

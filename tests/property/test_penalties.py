@@ -54,7 +54,7 @@ class Model:
     def check(self, group: Group) -> Result | IdempotencyConflict:
         if group.idempotency is None or group.peek:
             return self.decide(group)
-        key, fingerprint, _ = group.idempotency
+        key, fingerprint, *_ = group.idempotency
         known = self.answers.get(key)
         if known is None or self.clock.now_us() - known[1].now_us >= IDEMPOTENCY_US:
             known = self.answers[key] = (fingerprint, self.decide(group))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple, TypeGuard
+from typing import Final, NamedTuple, Self, TypeGuard
 
 from headgate.core.key import joined, key
 from headgate.core.quota import MAX_REFILL_US, Quota
@@ -52,6 +52,8 @@ class Idempotency(NamedTuple):
     key: str
     fingerprint: str
     scope: str = ""
+    is_receipt: bool = False  # of a reservation: on a cluster, each slot keeps its own part of the answer
+    tag: str = ""  # the hash tag of the slot that keeps it; empty: the name's own
 
     @property
     def name(self) -> str:
@@ -165,7 +167,7 @@ class SharedResult(Result):
     quotas: tuple[Quota | None, ...] = ()  # by check; None: its own
 
     @classmethod
-    def of(cls, result: Result, quotas: tuple[Quota | None, ...]) -> SharedResult:
+    def of(cls, result: Result, quotas: tuple[Quota | None, ...]) -> Self:
         shared = cls(*result)
         shared.quotas = quotas
         return shared
@@ -176,6 +178,10 @@ class SharedResult(Result):
         return tuple(
             check if quota is None else check._replace(quota=quota) for check, quota in zip(checks, quotas, strict=True)
         )
+
+
+class RepeatedResult(SharedResult):
+    """The first answer to an idempotency key, given again: the repetition itself charged nothing."""
 
 
 Answer = Result | IdempotencyConflict | StoreError  # to a group

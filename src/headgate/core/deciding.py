@@ -80,7 +80,7 @@ def uncharged(decision: Decision) -> Decision:
     if decision.reason not in ("within_limit", "shadow"):
         return decision  # it charged nothing
     before = tuple(map(_before, decision.plan.limits, decision.outcomes, decision.costs))
-    return Decision.of(
+    told = Decision.of(
         True,
         decision.at_us,
         decision.plan,
@@ -89,6 +89,8 @@ def uncharged(decision: Decision) -> Decision:
         subjects=decision.subjects,
         states=decision.reading.states,
     )
+    told.settled = True
+    return told
 
 
 def _before(limit: Check, outcome: Outcome, cost: int) -> Outcome:

@@ -90,12 +90,14 @@ class Decision:
         "allowed",
         "block",
         "reading",
+        "settled",
         "verdict",
     )
 
     allowed: bool
     reading: Reading
     verdict: Any  # what the program answered: time, subjects, costs, and the outcomes or what they are read from
+    settled: bool  # True: it charged nothing, or what it charged was given back or corrected; else not there
     block: Block  # of a client: there only on its way from the store to the limiter
     _order: tuple[int, ...]
     _outcomes: tuple[Outcome, ...]
@@ -343,7 +345,7 @@ class Decision:
         return self.allowed
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what was decided, without the limiter that decided it."""
+        """Pickle what was decided, without the limiter that decided it. Only the original can be given back."""
         plan = self.plan
         told = (self.allowed, self.at_us, plan.limits, plan.reason, self.outcomes, self.costs, self.subjects)
         return _restore, (*told, self.reading.reason, self.state)
@@ -390,6 +392,7 @@ def _restore(
     plan = Plan(limits, unlimited)
     decision = Decision.of(allowed, at_us, plan, outcomes, costs=costs, subjects=subjects, reason=reason)
     decision._state = state
+    decision.settled = True
     return decision
 
 

@@ -10,13 +10,28 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
-from headgate.core.check import Charge, Check
+from headgate.core.check import (
+    Answer,
+    Charge,
+    Check,
+    Client,
+    Group,
+    Idempotency,
+    Outcome,
+    OutcomeAt,
+    OutcomeOf,
+    Penalty,
+    Result,
+    SharedResult,
+    Terms,
+)
 from headgate.core.quota import BUCKETS, MAX_INT, MICROSECONDS, Quota
-from headgate.errors import InvalidCheck
+from headgate.errors import InvalidCheck, StoreError
 
 MIN_TTL_US: Final = 1_000
 MAX_TTL_US: Final = 7 * 86_400 * MICROSECONDS
 LATE_US: Final = 3_600 * MICROSECONDS  # for how long after its expiry a reservation can still be settled
+PENDING_US: Final = 10 * MICROSECONDS  # for how long a charge may be under way; less than idempotency keys are kept
 MAX_ID: Final = 128  # characters
 
 SettlementReason = Literal["settled", "late", "gone", "unrecorded", "store_error"]
@@ -83,10 +98,44 @@ class Settlement:
 
 
 class Record(NamedTuple):
-    """What a store keeps of a reservation, as text."""
+    """What a store keeps of a reservation, as text.
+
+    One that is `pending` was written before the charge: nobody knows yet whether that was made, and when. It has the
+    id of the reservation, which is the charge's idempotency key, and the penalty that the charge had, if it had one.
+    """
 
     cost: int
     reserved: tuple[Reserved, ...]
+    pending: str = ""
+    penalty: Penalty | None = None
+
+    @classmethod
+    def before(cls, group: Group, units: Sequence[int], cost: int, reservation_id: str) -> Record:
+        """Return the record of a group that is about to be charged. `units` are what a cost of 1 costs each check."""
+        reserved = [Reserved(Charge(check, 0), unit) for check, unit in zip(group.checks, units, strict=True)]
+        return cls(cost, tuple(reserved), reservation_id, group.penalty)
+
+    @property
+    def group(self) -> Group:
+        """The group that a pending record is about. Asked again, it gets the first answer, or is decided now."""
+        checks = tuple(one.charge.check for one in self.reserved)
+        return Group(checks, idempotency=receipt_of(self.pending), penalty=self.penalty)
+
+    def found(self, answer: Answer) -> Record:
+        """Return what a pending record stands for, by the answer to its group. Raises it, if it is a fault."""
+        if isinstance(answer, StoreError):
+            raise answer
+        if not isinstance(answer, Result) or not answer.outcomes:
+            return Record(self.cost, ())
+        if isinstance(answer, SharedResult):
+            checks = answer.applied_to(tuple(one.charge.check for one in self.reserved))
+        else:
+            checks = tuple(one.charge.check for one in self.reserved)
+        pairs = list(zip(checks, answer.outcomes, strict=True))
+        if any(check.enforced and outcome.wait_us for check, outcome in pairs):
+            return Record(self.cost, ())
+        units = [one.unit for one in self.reserved]
+        return Record(self.cost, charged(checks, answer.outcomes, units, answer.now_us))
 
     def encode(self) -> str:
         rows = []
@@ -94,11 +143,18 @@ class Record(NamedTuple):
             row = (check.rule, check.space, check.subject, _figures(check), check.enforced, unit, at_us, reset_us)
             shards = [(part.space, _figures(part), part.cost, part_at, reset) for part, part_at, reset in parts]
             rows.append((*row, shards, check.reservation) if shards or check.reservation else row)
-        return json.dumps((self.cost, rows), separators=(",", ":"))
+        told: tuple[Any, ...] = (self.cost, rows)
+        if self.pending:
+            told += (self.pending, self.penalty)
+        return json.dumps(told, separators=(",", ":"))
 
     @classmethod
     def decode(cls, text: str) -> Record:
-        cost, rows = json.loads(text)
+        cost, rows, *others = json.loads(text)
+        pending, penalty = others or ("", None)
+        if penalty is not None:
+            client, (detection_us, threshold, multipliers) = penalty
+            penalty = Penalty(Client(*client), Terms(detection_us, threshold, tuple(multipliers)))
         reserved = []
         for rule, space, subject, figures, enforced, unit, at_us, reset_us, *more in rows:
             shards, mark = (*more, 0)[:2] if more else ((), 0)
@@ -108,7 +164,7 @@ class Record(NamedTuple):
                 for own, part, charged, part_at, reset in shards
             )
             reserved.append(Reserved(Charge(check, at_us, reset_us), unit, parts))
-        return cls(cost, tuple(reserved))
+        return cls(cost, tuple(reserved), pending, penalty)
 
     def settled(self, cost: int, status: Status = Status.OPEN) -> Adjustments:
         """What is to be done when it really cost so much.
@@ -164,9 +220,27 @@ def _quota(figures: Sequence[Any]) -> Quota:
     return Quota(limit, timedelta(microseconds=window_us), burst=burst, algorithm=algorithm)
 
 
-def given_back(records: Iterable[str]) -> tuple[Charge, ...]:
-    """What to undo of reservations that expired."""
-    return tuple(charge for text in records for charge in Record.decode(text).settled(0).refunds)
+def receipt_of(reservation_id: str) -> Idempotency:
+    """Return the idempotency key of a reservation's charge."""
+    return Idempotency(reservation_id, "reserve", "reservation", is_receipt=True)
+
+
+def charged(
+    checks: Sequence[Check], outcomes: Sequence[Outcome], units: Sequence[int], now_us: int
+) -> tuple[Reserved, ...]:
+    """Return what an allowed group has charged. A shadow that did not fit was not charged."""
+    reserved = []
+    for check, outcome, unit in zip(checks, outcomes, units, strict=True):
+        if outcome.wait_us == 0:
+            at_us = outcome.at_us if isinstance(outcome, OutcomeAt) else now_us
+            parts = outcome.charges if isinstance(outcome, OutcomeOf) else ()
+            reserved.append(Reserved(Charge(check, at_us, outcome.reset_us), unit, parts))
+    return tuple(reserved)
+
+
+def given_back(records: Iterable[Record]) -> tuple[Charge, ...]:
+    """Return what to undo of reservations that expired."""
+    return tuple(charge for record in records for charge in record.settled(0).refunds)
 
 
 def ttl_us(seconds: float) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -14,7 +14,7 @@ from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.core.key import qualified
 from headgate.core.quota import Quota
-from headgate.core.reservation import Settlement, checked_id, given_back, ttl_us, whole_cost
+from headgate.core.reservation import PENDING_US, Settlement, Settling, checked_id, ttl_us, whole_cost
 from headgate.errors import InvalidCheck, RateLimited, StoreError
 from headgate.limiter.alike import AlikeChecks
 from headgate.limiter.batch import Ask, Part, decide_each, prepare_together
@@ -31,16 +31,19 @@ from headgate.limiter.reservation import (
     AsyncReservation,
     Due,
     correction,
-    marked,
+    expiring,
+    new_id,
     no_reservations,
     record_of,
+    reserving,
     settling,
     uncorrected,
-    unheld,
+    unrenewed,
     unsettled,
 )
 from headgate.limiter.sharding import AsyncSharding, Sharding
 from headgate.limiter.spreading import AsyncSpreadStore, RegionStatus, Spreading
+from headgate.limiter.steps import run_async
 from headgate.limiter.wait import Wait
 from headgate.rules.directory import UNKNOWN, Unknown
 from headgate.rules.rule import FailureMode
@@ -53,6 +56,7 @@ from headgate.stores.urls import no_store, open_async_store
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 log = logging.getLogger("headgate")
 
@@ -119,7 +123,7 @@ class AsyncLimiter:
             self._engine.compile, self._engine.leases = self._leasing.compile, True
         self._due: Due | None = None  # there once it has had to do with reservations
         self.alike = AlikeChecks(self._engine, behind, lambda: self._due is None)  # many requests at a time
-        self._settling: set[asyncio.Task[Settlement]] = set()
+        self._under_way: set[asyncio.Task[Any]] = set()  # reservations and settlements
 
     async def check(
         self,
@@ -172,6 +176,8 @@ class AsyncLimiter:
             return self._await(decision, PreparedCheck(plan, subjects, costs, peek))
         if engine.outage.lasts:
             engine.answered(plan)
+        if peek:
+            decision.settled = True
         return decision
 
     async def _decide_later(
@@ -271,39 +277,62 @@ class AsyncLimiter:
     async def reserve(
         self, subject: Subject | None = None, /, *, cost: int = 1, ttl: float = 60.0, **facts: Any
     ) -> AsyncReservation:
-        """See `Limiter.reserve`."""
-        store, lives_us = self._reserving(), ttl_us(ttl)
+        """See `Limiter.reserve`. A caller that is cancelled is charged nothing: what was charged is given back."""
+        lives_us = ttl_us(ttl)
         engine = self._engine
         texts = engine.texts_of(subject, facts)
         prepared = engine.prepare(texts, engine.planned(texts, await look_up(engine, None, texts)), cost)
-        prepared, mark = marked(prepared)
         due = await self._look()
         await self._attend(due)
+        task = self._apart(self._reserve(self._reserving(), prepared, cost, lives_us, due))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self._apart(_refund(task))
+            raise
+
+    async def _reserve(
+        self, store: AsyncReservingStore, prepared: PreparedCheck, cost: int, lives_us: int, due: Due
+    ) -> AsyncReservation:
+        engine, name = self._engine, new_id()
+        if not prepared.sent:
+            return AsyncReservation(self, name, engine.unsent(prepared), cost, recorded=False)
+        prepared, mark, pending = reserving(prepared, cost, name)
+        try:
+            await store.hold(name, pending, PENDING_US)
+        except StoreError as error:
+            return AsyncReservation(self, name, engine.failed(prepared, error), cost, recorded=False)
+        due.expires(engine.clock.now_us(), PENDING_US)
         answer = self._decide(prepared, exact=True)
         decision = answer if isinstance(answer, Decision) else await answer
         record = record_of(decision, mark)
-        reservation = AsyncReservation(self, decision, cost, recorded=record is not None)
-        if record is not None:
-            try:
-                await store.hold(reservation.id, record.encode(), lives_us)
-            except StoreError as error:
-                unheld(error, reservation.id)
-            due.expires(self._engine.clock.now_us(), lives_us)
-        return reservation
+        try:
+            if record is not None:
+                await store.renew(name, record.encode(), lives_us)
+                due.expires(engine.clock.now_us(), lives_us)
+            elif decision.reason in ("over_limit", "penalty"):
+                await store.claim(name)  # nothing was charged
+        except StoreError as error:
+            unrenewed(error, name)
+        return AsyncReservation(self, name, decision, cost, recorded=record is not None)
 
     async def settle(self, reservation_id: str, cost: int) -> Settlement:
         """See `Limiter.settle`. Goes on to the end even if the caller is cancelled."""
         name, cost = checked_id(reservation_id), whole_cost(cost)
-        task = asyncio.create_task(self._settle(self._reserving(), name, cost))
-        self._settling.add(task)
-        task.add_done_callback(self._settling.discard)
-        return await asyncio.shield(task)
+        return await asyncio.shield(self._apart(self._settle(self._reserving(), name, cost)))
+
+    def _apart(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Have something done to its end, even if whoever wants it is cancelled. `close` waits for it."""
+        task = asyncio.create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return task
 
     async def _settle(self, store: AsyncReservingStore, name: str, cost: int) -> Settlement:
         await self._look()
         try:
-            pending = settling(await store.claim(name), cost)
-            return pending.settled(await store.adjust(*pending.adjustments))
+            found: Settling = await run_async(settling(await store.claim(name), cost), store.check)
+            return found.settled(await store.adjust(*found.adjustments))
         except StoreError as error:
             return unsettled(error, name, cost)
 
@@ -406,8 +435,8 @@ class AsyncLimiter:
         """See `Limiter.close`."""
         if self._engine.owns_source:
             await asyncio.to_thread(self._engine.close)  # it waits for the watcher's thread
-        if self._settling:
-            await asyncio.wait(self._settling)
+        while self._under_way:
+            await asyncio.wait(self._under_way)
         if self._leasing is not None:
             await self._leasing.close()
         if self._pulse is not None:
@@ -457,7 +486,7 @@ class AsyncLimiter:
             for _ in range(AT_MOST):
                 records, next_us = await store.expire()
                 if records:
-                    await store.adjust(given_back(records))
+                    await store.adjust(await run_async(expiring(records), store.check))
                 if next_us != 0:
                     break
         except StoreError as error:
@@ -496,7 +525,7 @@ class AsyncLimiter:
             return engine.failed(prepared, error)
         if engine.outage.lasts:
             engine.answered(prepared.plan)
-        return decision if prepared.extras is None else engine.concluded(prepared, decision)
+        return decision if prepared.extras is None and not prepared.peek else engine.concluded(prepared, decision)
 
     async def _decide_many(self, prepared: list[PreparedCheck]) -> list[Decision]:
         if self._due is not None:
@@ -508,3 +537,10 @@ class AsyncLimiter:
         except StoreError as error:
             return self._engine.conclude(prepared, error)
         return self._engine.conclude(prepared, results, answered=answered)
+
+
+async def _refund(task: asyncio.Task[AsyncReservation]) -> None:
+    """Give back what was reserved for a caller that was cancelled."""
+    await asyncio.wait([task])
+    if not task.cancelled() and task.exception() is None:
+        await task.result().refund()

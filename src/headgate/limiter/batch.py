@@ -44,7 +44,10 @@ class Together(NamedTuple):
     places: list[tuple[int, ...]]  # by part: where its limits are among those of the whole
 
     def decisions(self, engine: Engine, decision: Decision | None) -> list[Decision]:
-        """Return what the decision on the whole means for each part. None: no store was asked."""
+        """Return what the decision on the whole means for each part. None: no store was asked.
+
+        They cannot be given back: parts may share a limit, and one that is allowed may belong to a refused request.
+        """
         decisions = []
         for part, places in zip(self.parts, self.places, strict=True):
             if decision is None or not part.sent:
@@ -65,6 +68,7 @@ class Together(NamedTuple):
                 )
             if block is not None and not own.allowed:
                 own.block = block
+            own.settled = True
             decisions.append(engine.concluded(part, own))
         return decisions
 

@@ -302,6 +302,8 @@ class Engine:
 
     def concluded(self, prepared: PreparedCheck, decision: Decision) -> Decision:
         """Return the decision of a program as the caller gets it: where clients are penalised, there is more to it."""
+        if prepared.peek:
+            decision.settled = True
         block: Block | None = getattr(decision, "block", None)
         idempotency, penalty, _ = prepared.extras or Extras()
         if penalty is None or block is None:

@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator, Sequence
 from secrets import randbits, token_urlsafe
+from threading import Lock
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from headgate.core.check import Charge, Extras, OutcomeAt, OutcomeOf
+from headgate.core.check import Answer, Charge, Extras, Group
 from headgate.core.decision import Decision
+from headgate.core.fork import renew_in_children
 from headgate.core.quota import MICROSECONDS
-from headgate.core.reservation import Adjustments, Claim, Record, Reserved, Settlement, Settling, Status
+from headgate.core.reservation import (
+    PENDING_US,
+    Adjustments,
+    Claim,
+    Record,
+    Settlement,
+    Settling,
+    Status,
+    charged,
+    given_back,
+    receipt_of,
+)
 from headgate.errors import InvalidCheck, StoreError
 from headgate.limiter.prepared import PreparedCheck
 
 if TYPE_CHECKING:
     from headgate.limiter.aio import AsyncLimiter
     from headgate.limiter.sync import Limiter
+
+T = TypeVar("T")
+Finding = Generator[list[Group], Sequence[Answer], T]
 
 EVERY_US: Final = MICROSECONDS  # how often, at most, a limiter looks for what others have left behind
 LEAST_US: Final = 1_000  # … and for what it knows to be there
@@ -30,10 +47,11 @@ class _Reservation:
 
     __slots__ = ("_settled", "_wanted", "cost", "decision", "id", "recorded")
 
-    def __init__(self, decision: Decision, cost: int, *, recorded: bool) -> None:
+    def __init__(self, reservation_id: str, decision: Decision, cost: int, *, recorded: bool) -> None:
+        self.id = reservation_id  # whoever knows it can settle
         self.decision = decision
+        decision.settled = True  # `settle` is how to give it back
         self.cost = cost  # the estimate
-        self.id = token_urlsafe(18)  # whoever knows it can settle: it cannot be guessed
         self.recorded = recorded  # whether there is anything to settle
         self._settled = False
         self._wanted: int | None = None  # what it was to be settled with
@@ -72,8 +90,8 @@ class Reservation(_Reservation):
 
     __slots__ = ("_limiter",)
 
-    def __init__(self, limiter: Limiter, decision: Decision, cost: int, *, recorded: bool) -> None:
-        super().__init__(decision, cost, recorded=recorded)
+    def __init__(self, limiter: Limiter, reservation_id: str, decision: Decision, cost: int, *, recorded: bool) -> None:
+        super().__init__(reservation_id, decision, cost, recorded=recorded)
         self._limiter = limiter
 
     def settle(self, cost: int) -> Settlement:
@@ -103,8 +121,10 @@ class AsyncReservation(_Reservation):
 
     __slots__ = ("_limiter",)
 
-    def __init__(self, limiter: AsyncLimiter, decision: Decision, cost: int, *, recorded: bool) -> None:
-        super().__init__(decision, cost, recorded=recorded)
+    def __init__(
+        self, limiter: AsyncLimiter, reservation_id: str, decision: Decision, cost: int, *, recorded: bool
+    ) -> None:
+        super().__init__(reservation_id, decision, cost, recorded=recorded)
         self._limiter = limiter
 
     async def settle(self, cost: int) -> Settlement:
@@ -164,41 +184,89 @@ class Due:
         self.expires(now_us, EVERY_US)
 
 
-def marked(prepared: PreparedCheck) -> tuple[PreparedCheck, int]:
-    """Return a check as that of a reservation, and the mark by which its buckets know it."""
-    mark = randbits(52) or 1
-    return prepared._replace(extras=(prepared.extras or Extras())._replace(reservation=mark)), mark
-
-
 def record_of(decision: Decision, mark: int = 0) -> Record | None:
-    """What a decision has charged; None when it is nothing."""
+    """Return what a decision has charged; None when it is nothing."""
     limits = decision.plan.limits
     if not decision.allowed or not limits or decision.reason not in ("within_limit", "shadow"):
         return None
-    reserved = []
-    for limit, subject, cost, outcome in zip(limits, decision.subjects, decision.costs, decision.outcomes, strict=True):
-        if outcome.wait_us == 0:  # a shadow that did not fit was not charged
-            check = limit._replace(subject=subject, cost=cost, reservation=mark)
-            at_us = outcome.at_us if isinstance(outcome, OutcomeAt) else decision.at_us
-            parts = outcome.charges if isinstance(outcome, OutcomeOf) else ()
-            reserved.append(Reserved(Charge(check, at_us, outcome.reset_us), limit.cost, parts))
-    return Record(decision.costs[0] // limits[0].cost, tuple(reserved))
+    checks = [
+        limit._replace(subject=subject, cost=cost, reservation=mark)
+        for limit, subject, cost in zip(limits, decision.subjects, decision.costs, strict=True)
+    ]
+    units = [limit.cost for limit in limits]
+    reserved = charged(checks, decision.outcomes, units, decision.at_us)
+    return Record(decision.costs[0] // limits[0].cost, reserved)
+
+
+def reserving(prepared: PreparedCheck, cost: int, reservation_id: str) -> tuple[PreparedCheck, int, str]:
+    """Return a request as it is reserved, its mark, and the record to write before it is charged.
+
+    It has an idempotency key, and the mark by which buckets keep track of what it can give back.
+    """
+    mark = randbits(52) or 1
+    prepared = prepared._replace(extras=Extras(receipt_of(reservation_id), prepared.penalty, mark))
+    units = [limit.cost for limit in prepared.plan.limits]
+    return prepared, mark, Record.before(prepared.group, units, cost, reservation_id).encode()
+
+
+class _Turnstile:
+    """Lets each decision through once, of all threads that come with it."""
+
+    def __init__(self) -> None:
+        self.forked()
+        renew_in_children(self)
+
+    def forked(self) -> None:
+        """Make a lock that no thread of the parent holds."""
+        self._lock = Lock()
+
+    def passes(self, decision: Decision) -> bool:
+        """Whether the decision comes for the first time, and charged something."""
+        with self._lock:
+            if getattr(decision, "settled", False):
+                return False
+            decision.settled = True
+            return True
+
+
+_turnstile: Final = _Turnstile()
 
 
 def correction(decision: Decision, cost: int) -> Adjustments:
-    """What the store has to do when a request cost something else in the end than what `decision` charged."""
+    """Return what the store has to do when a request cost something else in the end than what `decision` charged.
+
+    Nothing for a peek, a repetition, a copy, or a decision that was given back or corrected before.
+    """
     record = record_of(decision)
-    return Adjustments() if record is None else record.settled(cost)
+    if record is None or not _turnstile.passes(decision):
+        return Adjustments()
+    return record.settled(cost)
 
 
-def settling(claim: Claim | None, cost: int) -> Settling:
-    """What a claim means, and what the store has to do."""
+def settling(claim: Claim | None, cost: int) -> Finding[Settling]:
+    """Return what a claim means, and what the store has to do."""
     if claim is None:
         return Settling(Settlement("gone", cost), Adjustments())
     record = Record.decode(claim.record)
+    if claim.status is not Status.LATE:
+        (record,) = yield from _found([record])
     reason: Any = "settled" if claim.status is Status.OPEN else "late"
     units = {reserved.charge.check.rule: reserved.unit for reserved in record.reserved}
     return Settling(Settlement(reason, cost, record.cost), record.settled(cost, claim.status), units)
+
+
+def expiring(records: Sequence[str]) -> Finding[tuple[Charge, ...]]:
+    """Return what to undo of reservations that expired."""
+    return given_back((yield from _found([Record.decode(text) for text in records])))
+
+
+def _found(records: list[Record]) -> Finding[list[Record]]:
+    """Find out what pending records stand for. Yields groups for the store, and is sent its answers."""
+    pending = [record for record in records if record.pending]
+    if not pending:
+        return records
+    answers = iter((yield [record.group for record in pending]))
+    return [record.found(next(answers)) if record.pending else record for record in records]
 
 
 def unsettled(error: StoreError, reservation_id: str, cost: int) -> Settlement:
@@ -212,9 +280,14 @@ def uncorrected(error: StoreError) -> None:
     log.warning("what was charged for a request was not corrected (%s)", error)
 
 
-def unheld(error: StoreError, reservation_id: str) -> None:
-    """It was charged, but perhaps not recorded: then the estimate stands."""
-    log.warning("reservation %s… may not have been recorded: then its estimate stands (%s)", reservation_id[:6], error)
+def unrenewed(error: StoreError, reservation_id: str) -> None:
+    """Log that the record of a reservation may still be the one from before the charge, which expires soon."""
+    log.warning(
+        "reservation %s… may expire after %d s instead of its ttl (%s)",
+        reservation_id[:6],
+        PENDING_US // MICROSECONDS,
+        error,
+    )
 
 
 def unrecorded(cost: int) -> Settlement:
@@ -222,9 +295,14 @@ def unrecorded(cost: int) -> Settlement:
     return Settlement("unrecorded", cost)
 
 
+def new_id() -> str:
+    """Return the id of a new reservation. It cannot be guessed."""
+    return token_urlsafe(18)
+
+
 def no_reservations(store: object) -> InvalidCheck:
     """What a store that cannot keep them gives."""
     return InvalidCheck(
-        f"{type(store).__name__} keeps no reservations: it lacks hold, claim, expire or adjust "
+        f"{type(store).__name__} keeps no reservations: it lacks hold, renew, claim, expire or adjust "
         "(see headgate.stores.protocol.ReservingStore)"
     )

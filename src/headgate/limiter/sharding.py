@@ -56,6 +56,7 @@ class Sharding:
     # There if the store has them. None refers to this object, so that it is gone as soon as nobody uses it.
     compile: Any
     hold: Any
+    renew: Any
     claim: Any
     expire: Any
     adjust: Any
@@ -66,7 +67,7 @@ class Sharding:
         self.home = home = home or Home()
         self.compile = partial(_compile, store, home)
         if isinstance(store, ReservingStore):
-            self.hold, self.claim, self.expire = store.hold, store.claim, store.expire
+            self.hold, self.renew, self.claim, self.expire = store.hold, store.renew, store.claim, store.expire
             self.adjust = partial(_adjust, store, home)
         if isinstance(store, BeatingStore):
             self.beat = store.beat
@@ -137,6 +138,7 @@ class AsyncSharding:
 
     compile: Any
     hold: Any
+    renew: Any
     claim: Any
     expire: Any
     adjust: Any
@@ -147,7 +149,7 @@ class AsyncSharding:
         self.home = home = Home()
         self.compile = partial(_compile_async, store, home)
         if isinstance(store, AsyncReservingStore):
-            self.hold, self.claim, self.expire = store.hold, store.claim, store.expire
+            self.hold, self.renew, self.claim, self.expire = store.hold, store.renew, store.claim, store.expire
             self.adjust = partial(_adjust_async, store, home)
         if isinstance(store, AsyncBeatingStore):
             self.beat = store.beat

@@ -13,7 +13,7 @@ from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.core.key import qualified
 from headgate.core.quota import Quota
-from headgate.core.reservation import Settlement, checked_id, given_back, ttl_us, whole_cost
+from headgate.core.reservation import PENDING_US, Settlement, Settling, checked_id, ttl_us, whole_cost
 from headgate.errors import RateLimited, StoreError
 from headgate.limiter.batch import decide_each
 from headgate.limiter.blocks import Blocks
@@ -28,16 +28,19 @@ from headgate.limiter.reservation import (
     Due,
     Reservation,
     correction,
-    marked,
+    expiring,
+    new_id,
     no_reservations,
     record_of,
+    reserving,
     settling,
     uncorrected,
-    unheld,
+    unrenewed,
     unsettled,
 )
 from headgate.limiter.sharding import Sharding
 from headgate.limiter.spreading import RegionStatus, Spreading, SpreadStore
+from headgate.limiter.steps import run
 from headgate.limiter.wait import Wait
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
@@ -171,6 +174,8 @@ class Limiter:
             return engine.failed(PreparedCheck(plan, subjects, costs, peek), error)
         if engine.outage.lasts:
             engine.answered(plan)
+        if peek:
+            decision.settled = True
         return decision
 
     def peek(self, subject: Subject | None = None, /, *, cost: int = 1, **facts: Any) -> Decision:
@@ -224,22 +229,30 @@ class Limiter:
         another process with `limiter.settle(reservation.id, actual)`. One that is not settled within `ttl` seconds
         (from 0.001 to 7 days) expires, and its estimate is given back.
         """
-        store, lives_us = self._reserving(), ttl_us(ttl)
+        store, lives_us, name = self._reserving(), ttl_us(ttl), new_id()
         texts = self._engine.texts_of(subject, facts)
         prepared = self._engine.prepare(texts, self._engine.planned(texts), cost)
-        prepared, mark = marked(prepared)
         due = self._look()
         self._attend(due)
+        if not prepared.sent:
+            return Reservation(self, name, self._engine.unsent(prepared), cost, recorded=False)
+        prepared, mark, pending = reserving(prepared, cost, name)
+        try:
+            store.hold(name, pending, PENDING_US)
+        except StoreError as error:
+            return Reservation(self, name, self._engine.failed(prepared, error), cost, recorded=False)
+        due.expires(self._engine.clock.now_us(), PENDING_US)
         decision = self._decide(prepared, exact=True)
         record = record_of(decision, mark)
-        reservation = Reservation(self, decision, cost, recorded=record is not None)
-        if record is not None:
-            try:
-                store.hold(reservation.id, record.encode(), lives_us)
-            except StoreError as error:
-                unheld(error, reservation.id)
-            due.expires(self._engine.clock.now_us(), lives_us)
-        return reservation
+        try:
+            if record is not None:
+                store.renew(name, record.encode(), lives_us)
+                due.expires(self._engine.clock.now_us(), lives_us)
+            elif decision.reason in ("over_limit", "penalty"):
+                store.claim(name)  # nothing was charged
+        except StoreError as error:
+            unrenewed(error, name)
+        return Reservation(self, name, decision, cost, recorded=record is not None)
 
     def settle(self, reservation_id: str, cost: int) -> Settlement:
         """Say what a reservation really cost: what was too much is given back, and what is more is charged.
@@ -252,8 +265,8 @@ class Limiter:
         store = self._reserving()
         self._look()
         try:
-            pending = settling(store.claim(name), cost)
-            return pending.settled(store.adjust(*pending.adjustments))
+            found: Settling = run(settling(store.claim(name), cost), store.check)
+            return found.settled(store.adjust(*found.adjustments))
         except StoreError as error:
             return unsettled(error, name, cost)
 
@@ -331,7 +344,8 @@ class Limiter:
     def give_back(self, decision: Decision) -> None:
         """Undo what an allowed `decision` of this limiter, or of another on its store, has just charged.
 
-        For a request that something else refuses. If the store cannot be reached, the charge stands.
+        For a request that something else refuses. A decision gives back once, and only what it charged itself: nothing
+        for a peek, a repetition by idempotency key, or a copy. If the store cannot be reached, the charge stands.
         """
         refunds = correction(decision, 0).refunds
         if refunds:
@@ -344,7 +358,8 @@ class Limiter:
         """Charge `cost` in all for a request for which `decision` charged something else: what it cost in the end.
 
         What is more is charged whether it fits or not, as by `settle`; but there is no record of it: it is for whoever
-        has the decision, and once. If the store cannot be reached, the charge stands.
+        has the decision. Only the first call of this or of `give_back` for a decision has an effect, and none for a
+        decision that charged nothing itself. If the store cannot be reached, the charge stands.
         """
         adjustments = correction(decision, whole_cost(cost))
         if any(adjustments):
@@ -428,7 +443,7 @@ class Limiter:
             for _ in range(AT_MOST):
                 records, next_us = store.expire()
                 if records:
-                    store.adjust(given_back(records))
+                    store.adjust(run(expiring(records), store.check))
                 if next_us != 0:
                     break
         except StoreError as error:

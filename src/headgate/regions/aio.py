@@ -136,6 +136,9 @@ class AsyncRegionalStore:
     async def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
         await self._reserving().hold(reservation_id, record, ttl_us)
 
+    async def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
+        return await self._reserving().renew(reservation_id, record, ttl_us)
+
     async def claim(self, reservation_id: str) -> Claim | None:
         return await self._reserving().claim(reservation_id)
 

@@ -13,7 +13,18 @@ from datetime import timedelta
 from time import monotonic_ns, time_ns
 from typing import Any, Final
 
-from headgate.core.check import NEVER, Answer, Charge, Check, Group, Outcome, OutcomeAt, Result, SharedResult
+from headgate.core.check import (
+    NEVER,
+    Answer,
+    Charge,
+    Check,
+    Group,
+    Outcome,
+    OutcomeAt,
+    RepeatedResult,
+    Result,
+    SharedResult,
+)
 from headgate.core.clock import Clock
 from headgate.core.quota import BUCKETS, Quota
 from headgate.errors import IdempotencyConflict, StoreError
@@ -381,8 +392,10 @@ class Router:
             for place in trip.far_places:  # it was charged by another clock, and is undone by that
                 outcomes[place] = OutcomeAt.of(outcomes[place], elsewhere.now_us)
         result = Result(now_us, tuple(outcomes[place] for place in range(len(trip.group.checks))), block)
-        if trip.quotas:
-            return SharedResult.of(result, tuple(trip.quotas.get(place) for place in range(len(trip.group.checks))))
+        repeated = isinstance(decided, RepeatedResult) or isinstance(elsewhere, RepeatedResult)
+        if trip.quotas or repeated:
+            kind = RepeatedResult if repeated else SharedResult
+            return kind.of(result, tuple(trip.quotas.get(place) for place in range(len(trip.group.checks))))
         return result
 
 
@@ -437,7 +450,7 @@ def _given_back(check: Check, outcome: Outcome) -> Outcome:
 def _blocked(answer: Result, told: Result) -> Result:
     """An answer with the block that its refusal began, if it did."""
     result = answer._replace(block=told.block)
-    return SharedResult.of(result, answer.quotas) if isinstance(answer, SharedResult) else result
+    return type(answer).of(result, answer.quotas) if isinstance(answer, SharedResult) else result
 
 
 def _violation(trip: _Trip) -> Group:

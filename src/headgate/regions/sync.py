@@ -129,6 +129,9 @@ class RegionalStore:
     def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
         self._reserving().hold(reservation_id, record, ttl_us)
 
+    def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
+        return self._reserving().renew(reservation_id, record, ttl_us)
+
     def claim(self, reservation_id: str) -> Claim | None:
         return self._reserving().claim(reservation_id)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from headgate.core.check import Answer, Check, Extras, Group, Result, SharedResult
+from headgate.core.check import Answer, Check, Extras, Group, RepeatedResult, Result, SharedResult
 from headgate.core.deciding import decide
 from headgate.core.decision import Decision, States
 from headgate.core.plan import Plan
@@ -64,6 +64,8 @@ def decision_of(
         decision = decide(plan, outcomes, now_us, costs=costs, subjects=subjects, states=states)
     if block is not None:
         decision.block = block
+    if isinstance(answer, RepeatedResult):
+        decision.settled = True
     return decision
 
 
@@ -101,4 +103,5 @@ def async_group_program(
 
 def result_of(decision: Decision) -> Result:
     """Return what a program decided as the answer to a group."""
-    return Result(decision.at_us, decision.outcomes, getattr(decision, "block", None))
+    kind = RepeatedResult if getattr(decision, "settled", False) else Result
+    return kind(decision.at_us, decision.outcomes, getattr(decision, "block", None))

@@ -64,6 +64,11 @@ class ReservingStore(Store, Protocol):
         """Keep the record of a reservation. It expires after `ttl_us`, and is forgotten an hour after that."""
         ...
 
+    def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
+        """Replace the record of a reservation that nobody has claimed or given back, and let it live for `ttl_us` from
+        now. Returns whether there was one."""
+        ...
+
     def claim(self, reservation_id: str) -> Claim | None:
         """Take out a reservation, in one atomic step: of all who try, one gets it, and the others None."""
         ...
@@ -160,6 +165,8 @@ class AsyncReservingStore(AsyncStore, Protocol):
     """`ReservingStore`, awaited."""
 
     async def hold(self, reservation_id: str, record: str, ttl_us: int) -> None: ...
+
+    async def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool: ...
 
     async def claim(self, reservation_id: str) -> Claim | None: ...
 

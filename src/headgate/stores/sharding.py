@@ -13,7 +13,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
-from headgate.core.check import Answer, Check, Group, Idempotency, Outcome, Result, answered
+from headgate.core.check import Answer, Check, Group, Outcome, RepeatedResult, Result, answered
 from headgate.core.key import joined
 from headgate.core.shards import Search, forgotten
 from headgate.errors import StoreError, StoreUnavailable
@@ -74,7 +74,7 @@ def everywhere(checks: Sequence[Check], shards: Shards) -> list[Check]:
 class _Trip:
     """A group on its way to its answer."""
 
-    __slots__ = ("_error", "_group", "_outcomes", "_round", "_searches", "_shadow", "answer", "refused")
+    __slots__ = ("_error", "_group", "_kind", "_outcomes", "_round", "_searches", "_shadow", "answer", "refused")
 
     def __init__(self, group: Group, shards: Shards, start: int) -> None:
         self.answer: Answer | None = None
@@ -91,13 +91,14 @@ class _Trip:
         self._outcomes: dict[int, Outcome] = {}  # of the other checks
         self._round = 0
         self._shadow: Search | None = None  # that is asked by itself, when all else is decided
+        self._kind: type[Result] = Result  # RepeatedResult as soon as a part of the answer is a repetition
 
     def ask(self) -> Group:
         group, key = self._group, self._group.idempotency
         if not self._searches:
             return group
         if key is not None and self._round:
-            key = Idempotency(key.key, key.fingerprint, joined((key.scope, str(self._round))))
+            key = key._replace(scope=joined((key.scope, str(self._round))))
         if self._shadow is not None:
             # All of it or nothing: so it is enforced, in a group of its own.
             checks = tuple(check._replace(enforced=check.cost > 0) for check in self._shadow.asked)
@@ -125,6 +126,8 @@ class _Trip:
             self.answer = answer
             return
         self._round += 1
+        if isinstance(answer, RepeatedResult):
+            self._kind = RepeatedResult
         if self._shadow is not None:
             self._shadow.told(answer.outcomes, answer.now_us)
             self._go_on(answer)
@@ -155,4 +158,4 @@ class _Trip:
             return
         charged = not self.refused and not self._group.peek
         outcomes = self._outcomes | {place: search.outcome(charged=charged) for place, search in self._searches.items()}
-        self.answer = Result(answer.now_us, tuple(outcomes[place] for place in sorted(outcomes)), answer.block)
+        self.answer = self._kind(answer.now_us, tuple(outcomes[place] for place in sorted(outcomes)), answer.block)

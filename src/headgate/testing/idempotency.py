@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.core.check import IDEMPOTENCY_US, Check, Group, Idempotency, Outcome
+from headgate.core.check import IDEMPOTENCY_US, Check, Group, Idempotency, Outcome, RepeatedResult
 from headgate.errors import IdempotencyConflict
 from headgate.testing.contract import HOSTILE, LIMIT, SECOND, Contract, result_of, same
 
@@ -14,7 +14,10 @@ class IdempotencyContract(Contract):
         group = self._once("key", "asked", self._check(algorithm, cost=2))
         first = self._decide(group)
         self._advance(1_234_567)
-        same(self._decide(group), first, "the answer to a repeated key")
+        again = self._decide(group)
+        same(again, first, "the answer to a repeated key")
+        kinds = [isinstance(answer, RepeatedResult) for answer in (first, again)]
+        same(kinds, [False, True], "whether the first and the second answer are a RepeatedResult")
         same(self.store.check([group, group]), [first, first], "the answers to a key repeated in one call")
         whole = self._look(self._check(algorithm, cost=LIMIT - 2))
         same(whole.wait_us, 0, "wait for all that one charge left over")

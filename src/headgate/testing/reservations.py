@@ -27,7 +27,7 @@ class ReservingContract(Contract):
     @cached_property
     def store(self) -> ReservingStore:
         made = self.make_store(self.clock)
-        assert isinstance(made, ReservingStore | AsyncReservingStore), "it lacks hold, claim, expire or adjust"
+        assert isinstance(made, ReservingStore | AsyncReservingStore), "it lacks hold, renew, claim, expire or adjust"
         store = blocking(made)
         assert isinstance(store, ReservingStore)
         return store
@@ -65,6 +65,20 @@ class ReservingContract(Contract):
         self._advance(1)
         same(self.store.expire(), (("record",), None), "what expired at its time")
         same(self.store.expire(), ((), None), "what expired afterwards")
+
+    def test_a_reservation_that_is_open_can_be_renewed(self) -> None:
+        self._empty()
+        name = self._name()
+        same(self.store.renew(name, "record", SECOND), False, "whether what was never held was renewed")
+        same(self.store.claim(name), None, "a claim of what was never held")
+        self.store.hold(name, "first", SECOND)
+        self._advance(SECOND)  # it has expired, but nobody has been given it
+        same(self.store.renew(name, "second", 10 * SECOND), True, "whether what was held was renewed")
+        same(self.store.expire(), ((), 10 * SECOND), "what expired, and when the next does")
+        self._advance(10 * SECOND)
+        same(self.store.expire(), (("second",), None), "what expired at its new time")
+        same(self.store.renew(name, "third", SECOND), False, "whether what was handed out was renewed")
+        same(self.store.claim(name), Claim("second", Status.LATE), "the claim of what was handed out")
 
     def test_reservations_expire_in_order(self) -> None:
         self._empty()

@@ -6,6 +6,8 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +18,8 @@ from headgate.core.decision import States
 from headgate.core.plan import Plan
 from headgate.core.reservation import LATE_US, Claim
 from headgate.errors import StoreTimeout
+from headgate.rules.penalties import Penalties
+from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
 from headgate.stores.program import Program, group_program
 from headgate.testing import FakeClock
@@ -362,9 +366,15 @@ class Faulty(MemoryStore):
         return group_program(self.check, plan, states, told)
 
     def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
+        self._fail("hold")
         super().hold(reservation_id, record, ttl_us)
-        if "hold" in self.failing:
-            raise StoreTimeout("it was recorded, but nobody knows")
+
+    def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
+        self._fail("renew")
+        renewed = super().renew(reservation_id, record, ttl_us)
+        if "renew later" in self.failing:
+            raise StoreTimeout("it was renewed, but nobody knows")
+        return renewed
 
     def claim(self, reservation_id: str) -> Claim | None:
         self._fail("claim")
@@ -421,16 +431,125 @@ def test_a_block_whose_settlement_failed_tries_that_again_and_not_the_estimate(f
     assert limiter.peek("alice").remaining == 8
 
 
-def test_a_record_that_was_perhaps_not_made_can_be_settled_if_it_was(
-    do: Either, faulty: Faulty, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("method", ["renew", "renew later"])
+def test_a_record_that_was_perhaps_not_renewed_can_be_settled(
+    do: Either, faulty: Faulty, caplog: pytest.LogCaptureFixture, method: str
 ) -> None:
     limiter = do.open("10/minute", store=faulty)
-    faulty.failing = frozenset({"hold"})
+    faulty.failing = frozenset({method})
     reservation = do(limiter.reserve("alice", cost=5))
     assert reservation
-    assert "may not have been recorded" in caplog.text
-    assert do(reservation.settle(2))
+    assert "may expire after 10 s" in caplog.text
+    assert do(reservation.settle(2)) == Settlement("settled", cost=2, reserved=5)
     assert do(limiter.peek("alice")).remaining == 8
+
+
+RULES = [
+    Rule(id="own", quota="100/hour gcra", cost=2),
+    Rule(id="all", quota="100/hour fixed_window", dimension="global", shards=3),
+    Rule(id="shadow", quota="1/hour", action="log_only"),
+]
+
+
+@pytest.mark.parametrize("penalties", [None, Penalties(enabled=True)])
+@pytest.mark.parametrize("charged", [True, False])
+def test_one_that_was_cut_before_its_record_was_renewed_is_given_back(
+    do: Either, clock: FakeClock, charged: bool, penalties: Penalties | None
+) -> None:
+    """What a process leaves behind that dies before the charge, or right after it."""
+    store = Faulty(clock=clock)
+    rules: Any = RULES
+    if penalties is not None:  # they do not go with shards
+        rules = Snapshot([replace(rule, shards=1) for rule in RULES], penalties=penalties)
+    limiter = do.open(rules, store=store)
+    whole = do(limiter.peek(user="alice"))
+    store.failing = frozenset({"renew"} if charged else {"check"})
+    reservation = do(limiter.reserve(user="alice", cost=20))
+    assert reservation.recorded == charged
+    store.failing = frozenset()
+    assert (do(limiter.peek(user="alice")) == whole) != charged
+    clock.advance(10)
+    do(limiter.reserve(user="bob", cost=0))
+    left = {status.rule: status.remaining for status in do(limiter.peek(user="alice")).limits}
+    assert left == {"own": 100, "all": 100, "shadow": 1}
+    if charged:
+        assert do(reservation.settle(3)).reason == "late"
+        left = {status.rule: status.remaining for status in do(limiter.peek(user="alice")).limits}
+        assert (left["own"], left["all"]) == (94, 97)
+
+
+def test_a_charge_that_comes_after_its_record_expired_is_charged_when_it_is_settled(clock: FakeClock) -> None:
+    class Slow(MemoryStore):
+        def check(self, groups: Sequence[Group]) -> list[Answer]:
+            if slow:
+                slow.clear()
+                clock.advance(11)
+                other.reserve("bob")  # which gives back what has expired
+            return super().check(groups)
+
+        def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> Program:
+            return group_program(self.check, plan, states, told)
+
+    slow: list[bool] = []
+    store = Slow(clock=clock)
+    other = Limiter("10/hour", store=store, clock=clock)
+    limiter = Limiter("10/hour", store=store, clock=clock)
+    slow.append(True)
+    reservation = limiter.reserve("alice", cost=5)
+    assert reservation
+    assert limiter.peek("alice").remaining == 10
+    assert reservation.settle(2).reason == "late"
+    assert limiter.peek("alice").remaining == 8
+
+
+def test_a_refused_one_leaves_no_record(do: Either, clock: FakeClock) -> None:
+    store = MemoryStore(clock=clock)
+    limiter = do.open("10/hour", store=store)
+    assert not do(limiter.reserve("alice", cost=11))
+    assert store.expire() == ((), None)
+
+
+def test_the_decision_of_a_reservation_is_not_given_back_beside_it(do: Either) -> None:
+    limiter = do.open("10/hour fixed_window")
+    do(limiter.check("alice", cost=5))
+    reservation = do(limiter.reserve("alice", cost=5))
+    do(limiter.give_back(reservation.decision))
+    do(reservation.refund())
+    assert do(limiter.peek("alice")).remaining == 5
+
+
+@pytest.mark.parametrize("steps", range(12))
+def test_a_caller_that_is_cancelled_at_any_await_is_charged_nothing(clock: FakeClock, steps: int) -> None:
+    class Yielding(AsyncMemoryStore):
+        """Gives way before and after everything that it does."""
+
+        async def _later(self, name: str, *arguments: Any) -> Any:
+            await asyncio.sleep(0)
+            result = await getattr(super(), name)(*arguments)
+            await asyncio.sleep(0)
+            return result
+
+        async def check(self, groups: Sequence[Group]) -> list[Answer]:
+            return await self._later("check", groups)  # type: ignore[no-any-return]
+
+        async def hold(self, *arguments: Any) -> None:
+            await self._later("hold", *arguments)
+
+        async def renew(self, *arguments: Any) -> bool:
+            return await self._later("renew", *arguments)  # type: ignore[no-any-return]
+
+    async def main() -> int:
+        limiter = AsyncLimiter("10/hour", store=Yielding(MemoryStore(clock=clock)), clock=clock)
+        task = asyncio.create_task(limiter.reserve("alice", cost=5))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await (await task).refund()
+        await limiter.close()
+        return (await limiter.peek("alice")).remaining
+
+    assert asyncio.run(main()) == 10
 
 
 def test_a_store_that_cannot_look_for_expired_ones_is_asked_again(
@@ -448,12 +567,12 @@ def test_a_store_that_cannot_look_for_expired_ones_is_asked_again(
     assert do(limiter.check("alice"))
 
 
-def test_a_full_store_takes_no_more_reservations_and_the_estimate_stands(do: Either, clock: FakeClock) -> None:
+def test_a_full_store_takes_no_more_reservations_and_charges_nothing(do: Either, clock: FakeClock) -> None:
     limiter = do.open("10/hour", store=MemoryStore(clock=clock, max_keys=2))
     reservations = [do(limiter.reserve("alice")) for _ in range(3)]
     assert all(reservations)
-    assert [do(each.refund()).reason for each in reservations] == ["settled", "settled", "gone"]
-    assert do(limiter.peek("alice")).remaining == 9
+    assert [do(each.refund()).reason for each in reservations] == ["settled", "settled", "unrecorded"]
+    assert do(limiter.peek("alice")).remaining == 10
 
 
 class Plain:
@@ -477,7 +596,9 @@ class Plain:
 
 def test_a_store_without_reservations_says_so_and_does_all_else(clock: FakeClock) -> None:
     limiter = Limiter("10/minute", store=Plain(MemoryStore(clock=clock)))
-    with pytest.raises(InvalidCheck, match="Plain keeps no reservations: it lacks hold, claim, expire or adjust"):
+    with pytest.raises(
+        InvalidCheck, match="Plain keeps no reservations: it lacks hold, renew, claim, expire or adjust"
+    ):
         limiter.reserve("alice")
     with pytest.raises(InvalidCheck, match="Plain keeps no reservations"):
         limiter.settle("some-id", 1)

@@ -51,7 +51,7 @@ class Link:
         return check
 
     check, refund, reset, close = map(_over_link, ("check", "refund", "reset", "close"))
-    hold, claim, expire, adjust = map(_over_link, ("hold", "claim", "expire", "adjust"))
+    hold, renew, claim, expire, adjust = map(_over_link, ("hold", "renew", "claim", "expire", "adjust"))
     counts, read, swap = map(_over_link, ("counts", "read", "swap"))
 
 

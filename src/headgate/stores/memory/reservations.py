@@ -35,6 +35,15 @@ class Reservations:
         self._forget(now)
         if len(self._records) >= self._size:
             raise StoreFull(f"the memory store holds {self._size} reservations, and takes no more; raise max_keys")
+        self._put(name, record, now, ttl)
+
+    def renew(self, name: str, record: str, now: int, ttl: int) -> bool:
+        is_open = name in self._open
+        if is_open:
+            self._put(name, record, now, ttl)
+        return is_open
+
+    def _put(self, name: str, record: str, now: int, ttl: int) -> None:
         self._records[name] = record
         self._open[name] = now + ttl
         if len(self._order) > 2 * len(self._open) + 64:

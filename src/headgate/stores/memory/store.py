@@ -22,7 +22,6 @@ from headgate.core.check import (
     Idempotency,
     Outcome,
     Penalty,
-    Result,
     Terms,
     answered,
     binding,
@@ -40,6 +39,7 @@ from headgate.stores.memory.ledger import Ledger
 from headgate.stores.memory.program import MemoryProgram, compile_program, reader
 from headgate.stores.memory.reservations import Refunds, Reservations
 from headgate.stores.memory.tables import Table, Tables
+from headgate.stores.program import result_of
 
 MAX_PROGRAMS: Final = 4_096  # of groups that are remembered
 HALT_SECONDS: Final = 2.0  # that a fork waits, at most: who forks in the midst of a check of its own would for ever
@@ -113,7 +113,7 @@ class MemoryStore:
             except (StoreFull, IdempotencyConflict) as error:  # for others there may be room
                 answers.append(error)
             else:
-                answers.append(Result(decision.at_us, decision.outcomes, getattr(decision, "block", None)))
+                answers.append(result_of(decision))
         return answered(answers)
 
     def _program(self, checks: tuple[Check, ...]) -> MemoryProgram:
@@ -145,7 +145,9 @@ class MemoryStore:
             if known is not None and now - known.at_us < IDEMPOTENCY_US:
                 if known.fingerprint != idempotency.fingerprint:
                     raise IdempotencyConflict.of(idempotency.key)
-                return known.decision(reading, subjects, costs)
+                repeated = known.decision(reading, subjects, costs)
+                repeated.settled = True
+                return repeated
         record = None if penalty is None or self._clients is None else self._clients.states.get(penalty.client)
         block = None if record is None else record.block(now, peek=peek)
         if block is None:
@@ -227,6 +229,11 @@ class MemoryStore:
         now = self._now()
         with self.lock:
             self._reservations.hold(reservation_id, record, now, ttl_us)
+
+    def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
+        now = self._now()
+        with self.lock:
+            return self._reservations.renew(reservation_id, record, now, ttl_us)
 
     def claim(self, reservation_id: str) -> Claim | None:
         now = self._now()
@@ -386,6 +393,9 @@ class AsyncMemoryStore:
 
     async def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
         self.store.hold(reservation_id, record, ttl_us)
+
+    async def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
+        return self.store.renew(reservation_id, record, ttl_us)
 
     async def claim(self, reservation_id: str) -> Claim | None:
         return self.store.claim(reservation_id)

@@ -208,6 +208,9 @@ class AsyncRedisStore:
     async def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
         await self._follow(self._plans.hold(reservation_id, record, ttl_us))
 
+    async def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
+        return await self._follow(self._plans.renew(reservation_id, record, ttl_us))
+
     async def claim(self, reservation_id: str) -> Claim | None:
         return await self._follow(self._plans.claim(reservation_id))
 

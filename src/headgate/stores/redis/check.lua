@@ -8,17 +8,20 @@
 --   quotas                   how many follow
 --   per quota:               algorithm (text), limit, window in microseconds, burst
 --   per group:               8 * checks + mode; mode 0 charges, 1 peeks, 2 charges once, 3 refunds; with a
---                            penalty (penalty.lua) 4 more; 7 is a violation, and has no checks: see there; of a reservation 524288 more
+--                            penalty (penalty.lua) 4 more; 7 without checks is a violation: see there; 7 with checks
+--                            undoes what mode 2 or 6 charged under the same key, and keeps it from charging later; of a
+--                            reservation 524288 more
 --     of a reservation:      its mark
 --     of mode 2 and 6:       fingerprint (text)
+--     of mode 7:             fingerprint (text), and the place of the first wait in what is remembered
 --     of mode 4, 5 and 6:    terms, and a rule per check: see penalty.lua
 --     per check:             quota (its place in the list above; of a shadow negative), cost
 --       of mode 3:           when it was charged, and the reset that was answered then
 -- Reply, flat, all integers:
 --   now
---   per group, of mode 2 and 6: the time at which it was decided first; -1 when the fingerprint differs from the one
---                            remembered: then nothing follows
---     per check:             wait, remaining, reset; nothing of mode 3; of mode 4, 5 and 6 see penalty.lua
+--   per group, of mode 2 and 6: the time at which it was decided; -2 minus that time when this is a repetition; -1 when
+--                            the fingerprint differs from the one remembered: then nothing follows
+--     per check:             wait, remaining, reset; nothing of mode 3 and 7; of mode 4, 5 and 6 see penalty.lua
 --
 -- Times are in microseconds. Every key that is written gets a time to live.
 
@@ -107,6 +110,7 @@ local function decide_once(count, decided)
   if known and now - answers[1] < IDEMPOTENCY then
     at, key_at = at + 2 * count, key_at + count
     if decided == decide_penalised then at, key_at = at + 1 + count, key_at + 2 end
+    answers[1] = -2 - answers[1]
     for _, answer in ipairs(known == fingerprint and answers or { -1 }) do
       size = size + 1
       reply[size] = answer
@@ -128,4 +132,24 @@ local function refund(count)
     undo(quota.twin, key, quota, ARGV[at + 2] + 0, ARGV[at + 3] + 0, ARGV[at + 4] + 0, mark)
     at, key_at = at + 4, key_at + 1
   end
+end
+
+-- Undoes what a group charged under its key, if it did, and leaves a mark with which the key is no longer charged.
+local function undo_once(count)
+  local fingerprint, first, memory = ARGV[at + 1], ARGV[at + 2] + 0, KEYS[key_at + 1]
+  at, key_at = at + 2, key_at + 1
+  local known, packed = string.match(call('GET', memory) or '', '^(%S+) (.*)$')
+  local answers = known == fingerprint and cmsgpack.unpack(packed) or {}
+  local charged = #answers >= first + 3 * count - 1
+  for i = 0, count - 1 do
+    if ARGV[at + 2 * i + 1] + 0 > 0 and answers[first + 3 * i] ~= 0 then charged = false end
+  end
+  for i = 0, count - 1 do
+    if charged and answers[first + 3 * i] == 0 then
+      local quota = quotas[math.abs(ARGV[at + 1])]
+      undo(quota.twin, KEYS[key_at + 1], quota, ARGV[at + 2] + 0, answers[1], answers[first + 3 * i + 2], mark)
+    end
+    at, key_at = at + 2, key_at + 1
+  end
+  call('SET', memory, '- ' .. cmsgpack.pack({ now }), 'PX', ttl(now + IDEMPOTENCY + slack))
 end

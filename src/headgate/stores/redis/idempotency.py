@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-from headgate.core.check import Block, Idempotency, Outcome, OutcomeAt, Result
+from headgate.core.check import Block, Idempotency, Outcome, OutcomeAt, RepeatedResult, Result
 from headgate.stores.redis import script
 
 CLAIMED, ANSWERED, BUSY, CONFLICT = 0, 1, 2, -1
@@ -51,7 +51,7 @@ def _write(result: Result) -> str:
 def _read(text: bytes) -> Result:
     now_us, outcomes, block = json.loads(text)
     read = [OutcomeAt.of(Outcome(*one[:3]), one[3]) if len(one) > 3 else Outcome(*one) for one in outcomes]
-    return Result(now_us, tuple(read), None if block is None else Block(*block))
+    return RepeatedResult(now_us, tuple(read), None if block is None else Block(*block))
 
 
 @cache

@@ -18,7 +18,13 @@ while at < arguments do
   elseif mode == 2 then
     decide_once(count, decided)
   elseif mode == 3 then
-    if header == 7 then violate() else refund(count) end
+    if header == 7 then
+      violate()
+    elseif decided == decide then
+      refund(count)
+    else
+      undo_once(count)
+    end
   else
     decided(count, mode == 1)
   end

@@ -14,7 +14,21 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from secrets import token_hex
 from typing import Any, Final, NamedTuple, TypeVar
 
-from headgate.core.check import Answer, Charge, Check, Client, Group, Outcome, OutcomeAt, Result, are_faults, binding
+from headgate.core.check import (
+    Answer,
+    Charge,
+    Check,
+    Client,
+    Group,
+    Idempotency,
+    Outcome,
+    OutcomeAt,
+    RepeatedResult,
+    Result,
+    are_faults,
+    binding,
+)
+from headgate.core.key import penalty_keys
 from headgate.core.ledger import Counted, Page, Swap
 from headgate.core.reservation import Claim, Expired
 from headgate.core.share import Standing
@@ -124,6 +138,11 @@ class Plans:
     def hold(self, reservation_id: str, record: str, ttl_us: int) -> Plan[None]:
         yield from self._one(reservations.encode_hold(reservation_id, record, ttl_us, self._now_us(), self._prefix))
 
+    def renew(self, reservation_id: str, record: str, ttl_us: int) -> Plan[bool]:
+        command = reservations.encode_renew(reservation_id, record, ttl_us, self._now_us(), self._prefix)
+        reply = yield from self._one(command)
+        return bool(reply[0])
+
     def claim(self, reservation_id: str) -> Plan[Claim | None]:
         reply = yield from self._one(reservations.encode_claim(reservation_id, self._now_us(), self._prefix))
         return reservations.decode_claim(reply)
@@ -230,6 +249,8 @@ class Plans:
     def _decide(self, group: Group) -> Plan[Answer]:
         if group.idempotency is not None:
             plain = group._replace(idempotency=None)
+            if group.idempotency.is_receipt and not group.peek:
+                return self._decide_with_receipts(group, plain)
             return self._decide(plain) if group.peek else self._decide_once(group, plain)
         parts = self._parts(group)
         return self._decide_whole(parts[0]) if len(parts) == 1 else self._decide_parts(group, parts)
@@ -285,6 +306,43 @@ class Plans:
                 return (yield from self._refuse(group, parts, decided))
         return Result(decided[0].now_us, _merged(parts, decided))
 
+    def _decide_with_receipts(self, group: Group, plain: Group) -> Plan[Answer]:
+        """Decide a group slot by slot. Each slot keeps the answer to its part in the same step as the charge.
+
+        So a part is charged once, and undone once, however often somebody tries: also when a reply was lost. A part
+        that was undone refuses from then on.
+        """
+        parts = [_with_receipt(part, group.idempotency) for part in self._parts(plain)]
+        decided: list[Result] = []
+        kind: type[Result] = Result
+        for part in parts:
+            (answer,) = yield [Step(part.slot, (part.group,))]
+            result = _single(answer)
+            if isinstance(result, StoreError):
+                yield self._undoing_once(parts)
+                return _possibly_charged(result)
+            if isinstance(result, IdempotencyConflict):
+                yield self._undoing_once(parts)
+                return RepeatedResult(0, (Outcome(1, 0, 1),) * len(group.checks))
+            if isinstance(result, RepeatedResult):
+                kind = RepeatedResult
+            if part.group.penalty is not None and result.block is not None and not result.outcomes:
+                return kind(result.now_us, (), result.block)  # the client is blocked
+            decided.append(result)
+            if _refuses(part, result):
+                refused = yield from self._refuse(group, parts, decided)
+                return kind(*refused)
+        return kind(decided[0].now_us, _merged(parts, decided))
+
+    def _undoing_once(self, parts: list[Part]) -> list[Step]:
+        """Steps that undo parts that have receipts, whether they were charged or not."""
+        now_us = self._now_us()
+        return [
+            Step(part.slot, command=script.encode_undo_once(part.group, now_us, self._prefix), closing=True)
+            for part in parts
+            if part.group.checks
+        ]
+
     def _look_at_parts(self, group: Group, parts: list[Part]) -> Plan[Answer]:
         answers = yield [Step(part.slot, (part.group,)) for part in parts]
         looked: list[Result] = []
@@ -303,7 +361,7 @@ class Plans:
         *before, _ = decided
         steps = self._undoing(parts, before, look=True)
         rest = parts[len(decided) :]
-        steps += [Step(part.slot, (part.group._replace(peek=True),)) for part in rest]
+        steps += [Step(part.slot, (part.group._replace(peek=True, idempotency=None),)) for part in rest]
         answers = (yield steps) if steps else []
         looked: list[Result] = []
         for place, part in enumerate(parts):
@@ -329,12 +387,27 @@ class Plans:
         now_us = self._now_us()
         for part, result in zip(parts, decided, strict=False):
             charges = _charges(part, result)
-            if look:
+            if part.group.idempotency is not None:
+                seen = Group(part.group.checks, peek=True)
+                command = script.encode_undo_once(part.group, now_us, self._prefix, look=seen)
+                steps.append(Step(part.slot, command=command, closing=True))
+            elif look:
                 command = script.encode_undo(charges, Group(part.group.checks, peek=True), now_us, self._prefix)
                 steps.append(Step(part.slot, command=command, closing=True))
             elif charges:
                 steps.append(Step(part.slot, command=script.encode_refund(charges, now_us, self._prefix), closing=True))
         return steps
+
+
+def _with_receipt(part: Part, key: Idempotency | None) -> Part:
+    """A part whose answer is kept in its own slot."""
+    assert key is not None
+    group = part.group
+    names = [check.key for check in group.checks]
+    if not names and group.penalty is not None:
+        names = list(penalty_keys(*group.penalty.client))
+    tag = names[0][names[0].index("{") + 1 : names[0].index("}")] if names else ""
+    return part._replace(group=group._replace(idempotency=key._replace(tag=tag)))
 
 
 def _together(plans: Sequence[Plan[T]]) -> Plan[list[T]]:

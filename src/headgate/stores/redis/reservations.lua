@@ -7,6 +7,7 @@
 -- ARGV
 --   now      microseconds, or empty: the server's own time
 --   verb     hold: id, record, time to live    replies nothing
+--            renew: id, record, time to live   replies 1 if it was open and is replaced, else 0
 --            claim: id                         replies record and status (0 open, 1 overdue, 2 late), or nothing
 --            expire                            replies the time until the next expires (-1: none), and records
 --
@@ -47,6 +48,12 @@ function verbs.hold(id, record, ttl)
   call('HSET', records, id, record)
   prolong(ttl + LATE)
   return {}
+end
+
+function verbs.renew(id, record, ttl)
+  if not call('ZSCORE', open, id) then return { 0 } end
+  verbs.hold(id, record, ttl)
+  return { 1 }
 end
 
 function verbs.claim(id)

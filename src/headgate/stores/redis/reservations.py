@@ -23,6 +23,10 @@ def encode_hold(name: str, record: str, ttl_us: int, now_us: int | None, prefix:
     return _command(prefix, now_us, "hold", name, record, ttl_us)
 
 
+def encode_renew(name: str, record: str, ttl_us: int, now_us: int | None, prefix: str) -> script.Command:
+    return _command(prefix, now_us, "renew", name, record, ttl_us)
+
+
 def encode_claim(name: str, now_us: int | None, prefix: str) -> script.Command:
     return _command(prefix, now_us, "claim", name)
 

@@ -15,13 +15,26 @@ from typing import Any, Literal
 from hiredis import pack_command
 
 from headgate.algorithms import lua
-from headgate.core.check import Block, Charge, Check, Client, Group, Outcome, Penalty, Result, Terms
+from headgate.core.check import (
+    Block,
+    Charge,
+    Check,
+    Client,
+    Group,
+    Idempotency,
+    Outcome,
+    Penalty,
+    RepeatedResult,
+    Result,
+    Terms,
+)
 from headgate.core.key import escape, key, penalty_keys
 from headgate.core.quota import BUCKETS, Quota
 from headgate.errors import IdempotencyConflict
 
 CHARGE, PEEK, CHARGE_ONCE, REFUND, WITH_PENALTY = range(5)
 VIOLATION = 7
+UNDO_ONCE = 7  # of a group with checks
 RESERVES = 8 * 65_536
 
 
@@ -95,7 +108,7 @@ class Request:
             if mark:
                 arguments.append(mark)
             arguments.append(idempotency.fingerprint)
-            self.keys.append(idempotency_key(idempotency.name, self._prefix))
+            self.keys.append(receipt_key(idempotency, self._prefix))
         else:
             arguments.append(header + (PEEK if peek else CHARGE))
             if mark:
@@ -113,6 +126,18 @@ class Request:
         self.arguments += (8 + REFUND + RESERVES, mark) if mark else (8 + REFUND,)
         self._add_check(charge.check)
         self.arguments += (charge.at_us, charge.reset_us)
+
+    def add_undo_once(self, group: Group) -> None:
+        key = group.idempotency
+        assert key is not None
+        self.keys.append(receipt_key(key, self._prefix))
+        first = 2 if group.penalty is None else 3
+        mark = group.checks[0].reservation if group.checks else 0
+        header = 8 * len(group.checks) + UNDO_ONCE
+        self.arguments += (header + RESERVES, mark) if mark else (header,)
+        self.arguments += (key.fingerprint, first)
+        for check in group.checks:
+            self._add_check(check)
 
     def add_violation(self, penalty: Penalty, check: Check) -> None:
         self._penalty = True
@@ -230,6 +255,18 @@ def encode_undo(charges: Sequence[Charge], look: Group, now_us: int | None, pref
     return request.command(now_us)
 
 
+def encode_undo_once(group: Group, now_us: int | None, prefix: str, *, look: Group | None = None) -> Command:
+    """The command that undoes what a group charged under its receipt, and keeps it from charging anything later.
+
+    With `look`, a peek, `decode([look], …)` reads the reply.
+    """
+    request = Request(prefix)
+    request.add_undo_once(group)
+    if look is not None:
+        request.add(look)
+    return request.command(now_us)
+
+
 def encode_violation(penalty: Penalty, check: Check, now_us: int | None, prefix: str) -> Command:
     """The command that counts a refusal by `check`, decided elsewhere, against its client."""
     request = Request(prefix)
@@ -265,13 +302,15 @@ def decode(groups: Sequence[Group], reply: Sequence[Any]) -> list[Result | Idemp
             results.append(Result(now_us, (Outcome(reply[at], reply[at + 1], reply[at + 2]),)))
             at += 3
             continue
-        decided_us = now_us
+        decided_us, kind = now_us, Result
         if idempotency is not None and not peek:
             decided_us = reply[at]
             at += 1
-            if decided_us < 0:
+            if decided_us == -1:
                 results.append(IdempotencyConflict.of(idempotency.key))
                 continue
+            if decided_us < 0:
+                decided_us, kind = -2 - decided_us, RepeatedResult
         left_us = 0
         if penalty is not None:
             left_us = reply[at]
@@ -285,8 +324,15 @@ def decode(groups: Sequence[Group], reply: Sequence[Any]) -> list[Result | Idemp
         if left_us:
             block = Block(abs(left_us), reply[at].decode())
             at += 1
-        results.append(Result(decided_us, tuple(outcomes), block))
+        results.append(kind(decided_us, tuple(outcomes), block))
     return results
+
+
+def receipt_key(key: Idempotency, prefix: str) -> str:
+    """Where the first answer to an idempotency key is kept: in a slot of its own, or in that of its tag."""
+    if key.tag:
+        return f"{prefix}:idempotency:{escape(key.name)}:{{{key.tag}}}"
+    return idempotency_key(key.name, prefix)
 
 
 def idempotency_key(name: str, prefix: str) -> str:

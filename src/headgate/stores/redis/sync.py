@@ -179,6 +179,9 @@ class RedisStore:
     def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
         self._follow(self._plans.hold(reservation_id, record, ttl_us))
 
+    def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
+        return self._follow(self._plans.renew(reservation_id, record, ttl_us))
+
     def claim(self, reservation_id: str) -> Claim | None:
         return self._follow(self._plans.claim(reservation_id))
 

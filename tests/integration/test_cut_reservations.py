@@ -1,0 +1,149 @@
+"""Reservations whose caller is cancelled, or whose connection is cut: nothing stays charged."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import pytest
+import redis
+
+from headgate import AsyncLimiter, Limiter, Rule
+from headgate.testing import FakeClock
+from tests.integration.limiters import calm
+from tests.proxy import Proxy
+from tests.servers import Server
+from tests.topologies import Cluster, SentinelTrio
+from tests.waiting import until
+
+LIMIT = 1_000_000
+START = 1_700_000_040
+COST = 7
+RESERVES = 120
+RULES = [
+    Rule(id="own", quota=calm(LIMIT, "sliding_window_counter")),
+    Rule(id="all", quota=calm(LIMIT, "fixed_window"), dimension="global"),
+    Rule(id="split", quota=calm(LIMIT, "sliding_window_counter"), dimension="tenant", shards=2),
+]
+ALICE: dict[str, Any] = {"user": "alice", "tenant": "acme"}
+
+
+@pytest.fixture(params=["memory", "redis", "sentinel", "cluster"])
+def store(request: pytest.FixtureRequest, redis_url: str) -> Any:
+    if request.param == "sentinel":
+        with SentinelTrio() as trio:
+            yield trio.url + "?timeout=10"
+        return
+    if request.param == "cluster":
+        cluster: Cluster = request.getfixturevalue("cluster")
+        cluster.empty()
+        yield cluster.url + "?timeout=10"
+        return
+    yield "memory://" if request.param == "memory" else redis_url
+
+
+def charged(limiter: Limiter) -> dict[str, int]:
+    """What is charged to each limit."""
+    return {status.rule: LIMIT - status.remaining for status in limiter.peek(**ALICE).limits}
+
+
+NOTHING = {"own": 0, "all": 0, "split": 0}
+
+
+def test_a_caller_that_is_cancelled_is_charged_nothing(store: str) -> None:
+    async def scenario() -> dict[str, int]:
+        async with AsyncLimiter(RULES, store=store) as limiter:
+            chance = random.Random(17)
+            for _ in range(RESERVES):
+                task = asyncio.create_task(limiter.reserve(cost=COST, **ALICE))
+                await asyncio.sleep(chance.uniform(0, 0.003))
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await (await task).refund()
+            while limiter._under_way:
+                await asyncio.wait(limiter._under_way)
+            statuses = (await limiter.peek(**ALICE)).limits
+            return {status.rule: LIMIT - status.remaining for status in statuses}
+
+    assert asyncio.run(scenario()) == NOTHING
+
+
+class Lossy(Proxy):
+    """Loses every so many replies, and with each its connection. What was asked has been done."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(port)
+        self.every = 0
+        self._count = itertools.count(1)
+
+    def loses(self) -> bool:
+        return self.every > 0 and next(self._count) % self.every == 0
+
+
+def leave_behind(kind: type[Any], url: str, clock: FakeClock, proxies: list[Lossy], every: int) -> int:
+    """Reserve while replies are lost, and settle nothing. Returns how many reservations were recorded."""
+
+    async def reserve() -> int:
+        cut = kind(RULES, store=url, clock=clock)
+        count = 0
+        for number in range(RESERVES // 2):
+            reservation = cut.reserve(cost=COST, ttl=30.0, **ALICE)
+            count += (await reservation if kind is AsyncLimiter else reservation).recorded
+            for proxy in proxies:
+                proxy.every = every if number else 0  # the first loads the scripts
+        for proxy in proxies:
+            proxy.every = 0
+        if kind is AsyncLimiter:
+            await cut.close()
+        else:
+            cut.close()
+        return count
+
+    return asyncio.run(reserve())
+
+
+def expect_nothing(url: str, clock: FakeClock, recorded: int) -> None:
+    """Nothing stays charged, once what was left behind has expired."""
+    assert 0 < recorded < RESERVES // 2  # some were cut, and not all
+    with Limiter(RULES, store=url, clock=clock) as limiter:
+        assert charged(limiter)["all"] >= recorded * COST
+        clock.advance(31)
+        limiter.reserve(user="bob", cost=0)
+        assert charged(limiter) == NOTHING
+
+
+@pytest.mark.parametrize("every", [2, 3, 5, 7])
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+def test_nothing_stays_charged_when_replies_are_lost(
+    redis_server: Server, redis_url: str, kind: type[Any], every: int
+) -> None:
+    clock = FakeClock(START)
+    with Lossy(redis_server.port) as proxy:
+        recorded = leave_behind(kind, f"{proxy.url}?timeout=2", clock, [proxy], every)
+    expect_nothing(redis_url, clock, recorded)
+
+
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+def test_nothing_stays_charged_when_replies_of_a_cluster_are_lost(kind: type[Any]) -> None:
+    with ExitStack() as stack:
+        cluster = stack.enter_context(Cluster())
+        proxies = [stack.enter_context(Lossy(server.port)) for server in cluster.masters]
+        ports = {proxy.port for proxy in proxies}
+        for server, proxy in zip(cluster.masters, proxies, strict=True):
+            with redis.Redis(port=server.port) as client:
+                client.config_set("cluster-announce-port", proxy.port)
+
+        def announced() -> bool:
+            with redis.Redis(port=cluster.masters[0].port) as client:
+                slots: Any = client.execute_command("CLUSTER", "SLOTS")
+            return {row[2][1] for row in slots} == ports
+
+        until(announced, "all servers are known by the ports of their proxies")
+        for every in (3, 4, 7):
+            cluster.empty()
+            clock = FakeClock(START)
+            recorded = leave_behind(kind, cluster.url + "?timeout=2", clock, proxies, every)
+            expect_nothing(cluster.url + "?timeout=10", clock, recorded)
