@@ -97,7 +97,9 @@ def test_no_more_than_max_in_flight_calls_wait_for_the_server(own_server: Server
 
     async def main() -> list[Decision]:
         async with warm(QUOTA, f"{proxy.url}?timeout=10&max_batch=8&max_in_flight=2") as limiter:
-            await asyncio.gather(*(limiter.check("warm") for _ in range(16)))
+            while await asyncio.to_thread(connections, own_server) < 2:  # the second is opened in the background
+                await asyncio.gather(*(limiter.check("warm") for _ in range(16)))
+            await asyncio.sleep(0.2)  # it has been greeted
             assert len(proxy.links) == 2
             for link in proxy.links:
                 link.hold()
