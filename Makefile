@@ -4,7 +4,7 @@
 export PYTHON ?= python3
 export VENV := .venv
 BIN := $(VENV)/bin
-WORKERS ?= 3 # tests mostly wait: for servers, clocks and each other
+WORKERS ?= 4 # tests mostly wait: for servers, clocks and each other
 PARALLEL := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help

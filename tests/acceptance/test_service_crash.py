@@ -224,6 +224,7 @@ def test_a_service_that_is_killed_loses_nothing_that_it_acknowledged(tmp_path: P
     assert killed_again_and_again(tmp_path, rounds) >= rounds * 50
 
 
+@pytest.mark.extended
 def test_a_service_on_postgresql_that_is_killed_loses_nothing_either(
     tmp_path: Path, postgres: Postgres, thorough: bool
 ) -> None:

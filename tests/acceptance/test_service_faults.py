@@ -172,6 +172,7 @@ def test_rules_that_could_not_be_written_down_are_written_later_and_at_the_end(t
         assert '"second"' in file.read_text()
 
 
+@pytest.mark.extended
 def test_two_workers_on_one_redis_count_together_also_when_one_is_killed(tmp_path: Path, redis: Server) -> None:
     file = tmp_path / "rules.toml"
     file.write_text(RULES.format(limit=60))

@@ -16,8 +16,6 @@ from tests.contract.places import (
     OnSentinel,
 )
 
-pytestmark = pytest.mark.every_server
-
 
 class TestMemoryStore(InMemory, StoreContract): ...
 
@@ -25,6 +23,7 @@ class TestMemoryStore(InMemory, StoreContract): ...
 class TestAsyncMemoryStore(InAsyncMemory, StoreContract): ...
 
 
+@pytest.mark.every_server
 class TestRedisStore(OnRedis, StoreContract): ...
 
 
@@ -50,6 +49,7 @@ class TestReservationsOfMemoryStore(InMemory, ReservingContract): ...
 class TestReservationsOfAsyncMemoryStore(InAsyncMemory, ReservingContract): ...
 
 
+@pytest.mark.every_server
 class TestReservationsOfRedisStore(OnRedis, ReservingContract): ...
 
 

@@ -49,6 +49,7 @@ def test_image_is_made_of_files_that_exist() -> None:
     assert {f"!{source}" for source in " ".join(sources).split()} <= set(ignored)
 
 
+@pytest.mark.extended
 def test_wheel_has_everything(tmp_path: Path) -> None:
     """What the image installs: a wheel in which a file is missing would only be noticed in a container."""
     subprocess.run(

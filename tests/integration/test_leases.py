@@ -78,6 +78,7 @@ def test_eight_processes_in_bursts(
     assert calls <= 0.05 * checks
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("algorithm", ["fixed_window", pytest.param("gcra", marks=pytest.mark.extended)])
 def test_a_killed_process_loses_what_it_held_and_nobody_gains_it(
     own_server: Server, tally: Path, algorithm: str

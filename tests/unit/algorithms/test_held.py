@@ -107,6 +107,7 @@ def test_a_reset_bucket_gives_nothing_back(store: Any, clock: FakeClock, algorit
     assert bucket.remaining == 70
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("algorithm", BUCKETS)
 def test_the_oldest_of_too_many_gives_nothing_back(store: Any, clock: FakeClock, algorithm: str) -> None:
     bucket = Bucket(store, clock, Quota(10_000, 100, algorithm=algorithm))
