@@ -71,6 +71,7 @@ def test_async_limiters_on_a_cluster_that_are_garbage_keep_no_connections(cluste
     asyncio.run(scenario())
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python's word on unclosed sockets
 @pytest.mark.parametrize("kind", KINDS)
 def test_limiters_that_are_garbage_keep_no_connections(redis_server: Server, redis_url: str, kind: str) -> None:
     before = connections([redis_server])
