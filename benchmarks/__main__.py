@@ -27,10 +27,13 @@ from benchmarks import (
     redis_async,
     redis_sync,
     regions,
+    replay,
     report,
     rules,
     service,
     shards,
+    slots,
+    usage,
     web,
 )
 from benchmarks.plan import FULL, QUICK, Plan
@@ -43,12 +46,15 @@ SECTIONS = (
     "footprint",
     "rules",
     "path",
+    "replay",
     "web",
     "service",
     "leases",
     "cluster",
     "shards",
     "regions",
+    "usage",
+    "slots",
 )
 SLOW = ("web", "service", "shards")  # not part of a quick run, unless they are named
 RESULTS = Path(__file__).parent / "results" / "latest.json"
@@ -59,7 +65,7 @@ def main() -> None:
     plan = QUICK if arguments.quick else FULL
     chosen = arguments.only or [name for name in SECTIONS if name not in SLOW or not arguments.quick]
     console = Console(width=None if Console().is_terminal else 120)
-    binary = redis_binary() if {"redis", "async", "web", "service", "leases"} & set(chosen) else None
+    binary = redis_binary() if {"redis", "async", "web", "service", "leases", "slots"} & set(chosen) else None
     wrk = web.find_wrk() if "web" in chosen else None
     h2load = service.find_h2load() if "service" in chosen else None
     facts = report.environment(binary) | {
@@ -116,12 +122,16 @@ def run(name: str, plan: Plan, binary: Path | None, loader: Path | None) -> repo
         return rules.run(plan)
     if name == "path":
         return path.run(plan)
+    if name == "replay":
+        return replay.run(plan)
     if name == "shards":
         return shards.run(plan)
     if name == "cluster":
         return cluster.run(plan)
     if name == "regions":
         return regions.run(plan)
+    if name == "usage":
+        return usage.run(plan)
     assert binary is not None
     with Server(binary) as server:
         if name in SLOW:
@@ -129,6 +139,8 @@ def run(name: str, plan: Plan, binary: Path | None, loader: Path | None) -> repo
             return web.run(plan, server, loader) if name == "web" else service.run(plan, server, loader)
         if name == "leases":
             return leases.run(plan, server)
+        if name == "slots":
+            return slots.run(plan, server)
         return redis_sync.run(plan, server) if name == "redis" else redis_async.run(plan, server)
 
 

@@ -7,6 +7,8 @@ shows what the processor pays for memory that it has not at hand. In both, every
 key costs the store the same however many rules there are. `unseen`: every path is a new one, so that no path that was
 remembered helps.
 
+`units`: three units in one check beside three rules of one unit.
+
 `penalties`: the checks of a blocked client beside those of one that is allowed, under the same two rules.
 
 `load` reads 10,000 rules with eight fields each, from the bytes of a TOML file, or from opening a connection to a
@@ -26,6 +28,7 @@ from benchmarks.measure import Series, Turn, interleave, rate_of
 from benchmarks.plan import Plan
 from benchmarks.report import Row, Section, Target
 from headgate import Limiter, Rule
+from headgate.core.cost import Cost
 from headgate.rules import Penalties, Snapshot
 from headgate.rules.sources.file import load
 
@@ -47,6 +50,7 @@ def run(plan: Plan) -> Section:
         f"as with {FEW}",
         notes=[
             "two rules apply to each request; hot: nine endpoints, spread: all of them, unseen: a new path each time;",
+            "units: three rules, compared to three that count requests;",
             "penalties: two rules again; blocked: compared to an allowed check;",
             f"load: {LOADED:,} rules from a TOML file" + ("." if plan.brief else " and from PostgreSQL, in seconds."),
         ],
@@ -66,6 +70,12 @@ def run(plan: Plan) -> Section:
             times = None if one is few else few.times(one)  # rates: how many times the time
             target = Target(1.3, at_least=False) if name == f"{MANY:,} rules" else None
             section.rows.append(Row(work, name, 1_000_000 / one.median, "µs/check", one.spread, times, target))
+    series = interleave(units(plan.memory_seconds), plan.memory_rounds)
+    one_unit = series["three rules of one unit"]
+    for name, one in series.items():
+        times = None if one is one_unit else one_unit.times(one)
+        target = None if one is one_unit else Target(1.5, at_least=False)
+        section.rows.append(Row("units", name, 1_000_000 / one.median, "µs/check", one.spread, times, target))
     series = interleave(penalised(plan.memory_seconds), plan.memory_rounds)
     allowed = series["allowed"]
     for name, one in series.items():
@@ -158,6 +168,31 @@ def turn(limiter: Limiter, requests: Callable[[], Requests], seconds: float, bef
     for _ in range(before):
         chunk()
     return lambda: rate_of(seconds, CHUNK, chunk)
+
+
+def units(seconds: float) -> dict[str, Turn]:
+    """Three rules that count requests, and three that count a unit each."""
+    windows = {"requests": "minute", "tokens": "hour", "usd_micros": "day"}
+    alike = Limiter([Rule(id=window, quota=f"1_000_000_000/{window}") for window in windows.values()])
+    apart = Limiter([Rule(id=unit, quota=f"1_000_000_000/{window}", unit=unit) for unit, window in windows.items()])
+
+    def turn(limiter: Limiter, cost: Cost) -> Turn:
+        def chunk() -> float:
+            check = limiter.check
+            start = perf_counter()
+            for _ in range(CHUNK):
+                decision = check(user="alice", cost=cost)
+            spent = perf_counter() - start
+            if len(decision.limits) != len(windows):
+                raise RuntimeError(f"{len(decision.limits)} limits instead of {len(windows)}")
+            return spent
+
+        return lambda: rate_of(seconds, CHUNK, chunk)
+
+    return {
+        "three rules of one unit": turn(alike, 1),
+        "three units": turn(apart, {"requests": 1, "tokens": 2, "usd_micros": 3}),
+    }
 
 
 def penalised(seconds: float) -> dict[str, Turn]:

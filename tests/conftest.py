@@ -6,6 +6,7 @@ store test runs on every kind of server, and property tests try more examples.
 
 from __future__ import annotations
 
+import gc
 import re
 import shutil
 import ssl
@@ -22,6 +23,7 @@ from tests.postgres import Postgres
 from tests.servers import Server, binaries, default_kind
 from tests.topologies import Cluster
 
+TESTS = Path(__file__).parent
 TIMEOUT = "timeout=10"  # seconds: the machine that tests run on may be busy; deadlines have tests of their own
 
 
@@ -30,11 +32,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `-k test_name`, import only files that have the name: the first test then runs at once."""
-    word = config.getoption("keyword")
-    if re.fullmatch(r"test_\w+", word) and collection_path.suffix == ".py":
-        return (word not in collection_path.name and word not in collection_path.read_text()) or None
+    """With `-k name`, import only the files that have the name, so that the first test runs at once."""
+    words = words_of(config.getoption("keyword"))
+    if collection_path.suffix == ".py" and words:
+        names = re.findall(r'(?:def|class) (\w+)|"([^" \n]+)"', collection_path.read_text())
+        text = f"{collection_path.relative_to(config.rootpath)} {names}".lower()
+        return None if any(word in text for word in words) else True
     return None
+
+
+@cache
+def words_of(expression: str) -> tuple[str, ...]:
+    """Return the names in a `-k` expression; none if tests in any file may match it.
+
+    That is so with `not`, and with names that the shared fixtures give to parameters, such as `sqlite`.
+    """
+    words = set(re.findall(r"\w+", expression.lower())) - {"and", "or"}
+    shared = [file.read_text() for file in TESTS.rglob("*.py") if file.parent == TESTS or file.name == "conftest.py"]
+    if "not" in words or words.intersection(re.findall(r'"(\w+)"', "".join(shared))):
+        return ()
+    return tuple(sorted(words))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -58,6 +75,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def thorough(pytestconfig: pytest.Config) -> bool:
     """Whether `--all` was given: a test that repeats something may then do so more often."""
     return bool(pytestconfig.getoption("--all"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def collected_garbage() -> Iterator[None]:
+    """Collect garbage after each file, so that what a test left open fails that file and not a later one."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headgate import AsyncLimiter, Decision, Quota, Rule
+from headgate.audit.webhook import WebhookStatus
 from headgate.errors import StoreTimeout
 from headgate.regions import PeerStatus, RegionStatus
 from headgate.rules.sources.database import DatabaseSource
@@ -54,6 +55,7 @@ def service_metrics(directory: Path) -> Iterator[Metrics]:
             rules=source.status,
             database=source.status,
             audit=AuditStatus,
+            webhook=lambda: WebhookStatus(delivered=4, failed=1, dropped=0, retries=2, queued=3),
             leases=lambda: LeaseStatus(checks=100, hits=98, calls=3, fetched=200, stranded=7, outstanding=90, keys=2),
             regions=lambda: RegionStatus("eu", {"us": PeerStatus(5, 1, 0.4, cut=False)}, synced_bound=3),
             rejections=lambda: {"token_expired": 1},

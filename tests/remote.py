@@ -10,7 +10,7 @@ from headgate.core.check import Answer, Charge, Check, Client, Group
 from headgate.core.decision import Decision, States
 from headgate.core.plan import Plan
 from headgate.core.reservation import Claim, Expired
-from headgate.errors import StoreError
+from headgate.errors import StoreError, StoreTimeout
 from headgate.stores.memory import MemoryStore
 from headgate.stores.program import Program
 
@@ -22,10 +22,13 @@ class Remote:
         self.memory = memory
         self.calls = 0
         self.error: StoreError | None = None
+        self.loses = False  # whether it does what it is asked, and its answer never arrives
 
     def check(self, groups: Sequence[Group]) -> list[Answer]:
         self._called()
-        return self.memory.check(groups)
+        answers = self.memory.check(groups)
+        self._answered()
+        return answers
 
     def refund(self, charges: Sequence[Charge]) -> None:
         self._called()
@@ -58,6 +61,10 @@ class Remote:
         self.calls += 1
         if self.error is not None:
             raise self.error
+
+    def _answered(self) -> None:
+        if self.loses:
+            raise StoreTimeout("no answer")
 
 
 class AsyncRemote:
@@ -103,7 +110,9 @@ class ShortRemote(Remote):
 
         def check(*request: Any) -> Decision:
             self._called()
-            return program(*request)
+            decision = program(*request)
+            self._answered()
+            return decision
 
         return check
 

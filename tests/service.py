@@ -26,7 +26,7 @@ STOP_SECONDS = 40.0
 LATEST = 60.0  # after which a test gives up
 COMMAND = (sys.executable, "-m", "headgate")
 ROOT = Path(__file__).parent.parent
-_SERVING = re.compile(r"serving: HTTP on (\S+), gRPC on ([^\s\"]+)")
+_SERVING = re.compile(r"serving: HTTP on (\S+), gRPC on ([^\s\",]+)(?:, admin on ([^\s\"]+))?")
 
 
 @dataclass
@@ -39,6 +39,7 @@ class Service:
     process: Process
     data_dir: Path
     log_file: Path
+    admin_url: str = ""  # where the admin API, the console and metrics are
     secrets: list[str] = field(default_factory=list)  # what its log must not show; those of its settings are among them
 
     @property
@@ -105,10 +106,14 @@ def _served(
     with log_file.open("wb") as log:
         process = start(tmp_path, ["serve", *(["--samples"] if samples else []), *flags], environment(settings), log)
     try:
-        http, grpc = _addresses(process, log_file)
+        http, grpc, admin = _addresses(process, log_file)
         scheme = "https" if "tls_certificate" in settings else "http"
         token = settings.get("admin_token") or (data_dir / "admin-token").read_text().strip()
-        service = Service(f"{scheme}://{http}", grpc, token, process, data_dir, log_file, _secrets(token, settings))
+        service = Service(
+            *(f"{scheme}://{http}", grpc, token, process, data_dir, log_file),
+            admin_url=f"{scheme}://{admin or http}",
+            secrets=_secrets(token, settings),
+        )
         yield service
     finally:
         if process.poll() is None:
@@ -127,13 +132,13 @@ def _secrets(admin_token: str, settings: Mapping[str, Any]) -> list[str]:
     return [secret for secret in (admin_token, settings.get("data_token"), *passwords) if secret]
 
 
-def _addresses(process: Process, log_file: Path) -> tuple[str, str]:
+def _addresses(process: Process, log_file: Path) -> tuple[str, str, str | None]:
     deadline = time.monotonic() + START_SECONDS
     while True:
         log = log_file.read_text()
         found = _SERVING.search(log)
         if found is not None:
-            return found[1], found[2]
+            return found[1], found[2], found[3]
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"the service did not start (exit code {process.poll()}):\n{log}")
         time.sleep(0.02)

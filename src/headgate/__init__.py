@@ -29,14 +29,18 @@ from headgate.errors import (
     StoreTimeout,
     StoreUnavailable,
 )
-from headgate.limiter.aio import AsyncLimiter
-from headgate.limiter.reservation import AsyncReservation, Reservation
-from headgate.limiter.sync import Limiter
+from headgate.limiter.async_limiter import AsyncLimiter
+from headgate.limiter.async_reservations import AsyncReservation
+from headgate.limiter.async_slots import AsyncSlot
+from headgate.limiter.limiter import Limiter
+from headgate.limiter.reservations import Reservation
+from headgate.limiter.slots import Slot
 from headgate.rules.rule import Rule
 
 __all__ = [
     "AsyncLimiter",
     "AsyncReservation",
+    "AsyncSlot",
     "ChangeConflict",
     "DatabaseError",
     "DatabaseUnavailable",
@@ -54,6 +58,7 @@ __all__ = [
     "Reservation",
     "Rule",
     "Settlement",
+    "Slot",
     "StoreError",
     "StoreFull",
     "StoreTimeout",

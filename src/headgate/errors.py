@@ -95,6 +95,10 @@ class RateLimited(HeadgateError):
     def __init__(self, decision: Decision) -> None:
         super().__init__(decision)
         self.decision = decision
+        self.add_note(
+            "To answer it with 429 in a web app: headgate.http.fastapi.install(app, limiter=…), Headgate(app) of "
+            "headgate.http.flask, or Django's middleware; else catch RateLimited and answer by its `decision`."
+        )
 
     def __str__(self) -> str:
         decision = self.decision

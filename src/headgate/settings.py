@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
@@ -30,7 +31,13 @@ from headgate.stores.parts import with_prefix
 from headgate.stores.urls import SCHEMES, check_url
 
 PREFIX: Final = "HEADGATE_"
-FROM_FILES: Final = ("store", "database_url", "admin_token", "data_token")  # also by the name with _file
+FROM_FILES: Final = (
+    "store",
+    "database_url",
+    "admin_token",
+    "data_token",
+    "webhook_secret",
+)  # also by the name with _file
 OF_CLIENTS: Final = ("HEADGATE_SERVER",)  # of the other commands
 DEFAULT_SERVER: Final = "http://127.0.0.1:8080"
 ADMIN_TOKEN_FILE: Final = "admin-token"  # in the data directory: the token that is made when none is given
@@ -77,7 +84,8 @@ def _seconds(value: Any) -> float:
     if isinstance(value, str):
         with suppress(ValueError):
             value = float(value)
-    return fields.seconds(value)
+    kept: float = fields.seconds(value)
+    return kept
 
 
 def _file(value: Any) -> Path:
@@ -107,6 +115,25 @@ def _database(value: Any) -> Any:
 def _token(value: Any) -> Any:
     if isinstance(value, str) and not re.fullmatch(r"[!-~]+", value):
         raise ValueError("must be of printable ASCII characters without spaces: clients send it in a header")
+    return value
+
+
+def _http_url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.fragment:
+        raise ValueError("must be a URL, as in https://hooks.example/headgate, without user and password")
+    return value
+
+
+def _webhook_secret(value: SecretStr) -> SecretStr:
+    secret = value.get_secret_value()
+    if len(secret) < SHORT_TOKEN:
+        raise ValueError(f"must have at least {SHORT_TOKEN} characters: `openssl rand -hex 32` makes one")
+    if secret.startswith("whsec_"):
+        try:
+            b64decode(secret.removeprefix("whsec_"), validate=True)
+        except ValueError:
+            raise ValueError("must be base64 behind whsec_") from None
     return value
 
 
@@ -165,6 +192,7 @@ class Settings(BaseModel):
     samples: bool = False  # put sample rules into a database that has never held any
     http_address: Listen = Address("127.0.0.1", 8080)
     grpc_address: Listen = Address("127.0.0.1", 8081)
+    admin_address: Listen | None = None  # of the admin API, the console and metrics; None: they share http_address
     admin_token: Token | None = None  # None: one is made when first needed, and kept in data_dir
     data_token: Token | None = None  # None: anybody may check
     region: RegionSettings | None = None  # None: there is only this one
@@ -175,10 +203,16 @@ class Settings(BaseModel):
     tls_client_ca: ExistingFile | None = None  # then clients need a certificate of it
     insecure: bool = False  # serve others than this machine without TLS
     reflection: bool = False  # of gRPC
+    console: bool = True  # serve the console at /console
     log_format: Literal["auto", "console", "json"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     audit_retention: Duration = 90 * 86_400.0
+    usage_retention: Duration = 30 * 86_400.0  # by the minute
+    usage_hourly_retention: Duration = 365 * 86_400.0
     otlp_endpoint: str | None = None  # where spans go
+    webhook_url: Annotated[str, AfterValidator(_http_url)] | None = None  # who is told of refusals and changes
+    webhook_secret: Annotated[SecretStr, AfterValidator(_webhook_secret)] | None = None  # what messages are signed with
+    webhook_events: Literal["all", "refusals", "changes"] = "all"
     drain_delay: Duration = 3.0  # between saying that it stops and stopping, so that balancers notice
     drain_timeout: Duration = 15.0  # for calls that are under way
 
@@ -211,7 +245,8 @@ class Settings(BaseModel):
     @property
     def secrets(self) -> list[str]:
         """What no log may show."""
-        tokens = [one.get_secret_value() for one in (self.admin_token, self.data_token) if one is not None]
+        own = (self.admin_token, self.data_token, self.webhook_secret)
+        tokens = [one.get_secret_value() for one in own if one is not None]
         members = () if self.region is None else self.region.members
         stores = [member.store.get_secret_value() for member in members if member.store is not None]
         urls = [urlsplit(url) for url in (self.store_url, self.database, *stores)]
@@ -308,7 +343,8 @@ def load(
         token = getattr(settings, name)
         if token is not None and len(token.get_secret_value()) < SHORT_TOKEN:
             warnings.append(
-                f"{values[name].origin}: is so short that it can be guessed; `openssl rand -hex 32` makes one"
+                f"{values[name].origin}: this token has {len(token.get_secret_value())} characters, which can be "
+                f"guessed: use at least {SHORT_TOKEN}, as `openssl rand -hex 32` makes them"
             )
     return Loaded(settings, warnings)
 
@@ -397,6 +433,8 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         yield f"{_both(given)} is set without {_both(missing)}: TLS needs both"
     if settings.tls_client_ca is not None and not settings.tls:
         yield f"{_both('tls_client_ca')} is set without {_both('tls_certificate')} and {_both('tls_key')}"
+    if (settings.webhook_url is None) != (settings.webhook_secret is None):
+        yield f"{_both('webhook_url')} and {_both('webhook_secret')}: set both, or none: every message is signed"
     if settings.region is not None:
         try:
             _ = settings.own_region
@@ -406,8 +444,8 @@ def _contradictions(settings: Settings) -> Iterator[str]:
             yield f"region is set, but other regions cannot reach this one's store: set {_both('store')}"
     open_ones = [
         f"{_both(name)} is {address}"
-        for name, address in (("http_address", settings.http_address), ("grpc_address", settings.grpc_address))
-        if not address.is_loopback
+        for name in ("http_address", "grpc_address", "admin_address")
+        if (address := getattr(settings, name)) is not None and not address.is_loopback
     ]
     if not open_ones:
         return

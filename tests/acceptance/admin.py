@@ -15,10 +15,11 @@ from fastapi import APIRouter, FastAPI
 
 from headgate import AsyncLimiter
 from headgate.db import Tokens, migrate
+from headgate.operations import Operations, Role, Scope
 from headgate.rules.holder import Source
 from headgate.rules.sources.database import DatabaseSource
 from headgate.rules.sources.file import FileSource
-from headgate.service.access import Access, Role, Scope
+from headgate.service.access import Access
 from headgate.service.admin import admin_app
 from headgate.service.data import DataPlane
 from headgate.service.rest.app import HttpApp
@@ -98,10 +99,12 @@ def served(
     limiter = AsyncLimiter(source)
     access = Access(admin_token=ADMIN, tokens=tokens)
     app = admin_app(
-        source=source,
-        limiter=limiter,
+        operations=Operations(
+            source=source,
+            limiter=limiter,
+            changes=source.changes() if isinstance(source, DatabaseSource) else None,
+        ),
         access=access,
-        changes=source.changes() if isinstance(source, DatabaseSource) else None,
         tokens=tokens,
         routers=routers,
         limits=limits,

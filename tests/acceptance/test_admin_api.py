@@ -209,7 +209,7 @@ def test_rules_come_in_pages(http: httpx.Client) -> None:
 
 
 def test_pages_that_cannot_be(http: httpx.Client) -> None:
-    for query in ("limit=0", "limit=1001", "limit=x", "after=%00", f"after={'x' * 1025}"):
+    for query in ("limit=0", "limit=1001", "limit=x", "after=%00", f"after={'x' * 1101}"):
         problem = is_problem(http.get(f"/api/v1/rules?{query}"), 422)
         assert problem["problems"][0]["field"] == query.split("=")[0]
 
@@ -386,13 +386,20 @@ def test_a_tier_that_is_not_said_is_not_taken_away(http: httpx.Client) -> None:
 def test_the_figures_are_those_of_real_requests(node: Served) -> None:
     """Whatever a rule asks of requests besides, and also where an override has a window, and so a count, of its own."""
     http = node.http
-    conditional = {**RULE, "id": "api", "limit": 10, "endpoints": ["/api/*"], "methods": ["GET"], "match": {"c": "DE"}}
+    conditional = {
+        **RULE,
+        "id": "api",
+        "limit": 10,
+        "endpoints": ["/api/*"],
+        "methods": ["GET"],
+        "match": {"country": "DE"},
+    }
     http.post("/api/v1/rules", json=conditional)
     http.post("/api/v1/rules", json={**RULE, "id": "joint", "dimension": "user+endpoint"})
     http.post("/api/v1/rules", json={**RULE, "id": "shadow", "limit": 1, "action": "log_only", "group": "g"})
     http.post("/api/v1/rules", json={**RULE, "id": "by-ip", "dimension": "ip"})
     http.post("/api/v1/rules", json={**RULE, "id": "off", "enabled": False})
-    facts = {"user": "a/b\n", "endpoint": "/api/x", "method": "GET", "c": "DE"}
+    facts = {"user": "a/b\n", "endpoint": "/api/x", "method": "GET", "country": "DE"}
     assert node.check(**facts)
 
     def figures() -> dict[str, Any]:
@@ -543,7 +550,7 @@ def test_paths_and_methods_that_there_are_not(http: httpx.Client) -> None:
     is_problem(http.get("/api/v1/nowhere"), 404)
     wrong = http.patch("/api/v1/rules")
     is_problem(wrong, 405)
-    assert set(wrong.headers["allow"].split(", ")) <= {"GET", "POST"}
+    assert wrong.headers["allow"] == "GET, POST"
 
 
 def test_callers_are_told_their_limits_and_held_to_them(node: Served) -> None:

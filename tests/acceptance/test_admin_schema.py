@@ -8,31 +8,18 @@ from typing import Any, NamedTuple
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from schemathesis import GenerationMode
-from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    response_headers_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
 
 from headgate import AsyncLimiter, Rule
+from headgate.operations import Operations
 from headgate.rules.holder import Holder
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.sources.schema import OverrideTable, RuleTable
 from headgate.service.access import Access
 from headgate.service.admin import admin_app, models
 from tests.acceptance.admin import ADMIN, Served, served
-
-CHECKS = [
-    not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_headers_conformance,
-    response_schema_conformance,
-]
+from tests.acceptance.schema_checks import ACCEPTANCE, CHECKS, described_in_full, schemathesis_settings
 
 
 @pytest.fixture(scope="module")
@@ -60,16 +47,16 @@ class Fixed(NamedTuple):
 def description() -> dict[str, Any]:
     """The description of the API, as it is served."""
     limiter = AsyncLimiter("1/s")
-    return admin_app(source=Fixed(limiter.holder), limiter=limiter, access=Access()).openapi()
+    return admin_app(operations=Operations(source=Fixed(limiter.holder), limiter=limiter), access=Access()).openapi()
 
 
-def operations() -> dict[str, Any]:
+def operations(config: Any = None) -> dict[str, Any]:
     """The operations, but for the metrics'. Of tokens, schemathesis need not know: bad ones have their own test."""
     document = description()
     for path in document["paths"].values():
         for operation in path.values():
             del operation["security"]
-    schema: Any = schemathesis.openapi.from_dict(document).exclude(path="/metrics")
+    schema: Any = schemathesis.openapi.from_dict(document, config=config).exclude(path="/metrics")
     return {result.ok().label: result.ok() for result in schema.get_all_operations()}
 
 
@@ -86,18 +73,8 @@ def toml(_: Any, value: Any) -> bytes:
     return str(value).encode(errors="replace")
 
 
-def schemathesis_settings(max_examples: int) -> settings:
-    """Settings for requests that schemathesis makes up: the same ones in every run."""
-    return settings(
-        max_examples=max_examples,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        derandomize=True,
-        database=None,
-    )
-
-
 OPERATIONS = operations()
+DESCRIBED_IN_FULL = operations(described_in_full())
 
 
 @pytest.mark.parametrize(("label", "mode"), list(cases()))
@@ -108,6 +85,16 @@ def test_answers_are_as_described(node: Served, label: str, mode: GenerationMode
         case.call_and_validate(base_url=node.url, headers={"Authorization": f"Bearer {ADMIN}"}, checks=CHECKS)
 
     answers()
+
+
+@pytest.mark.parametrize("label", list(DESCRIBED_IN_FULL))
+def test_what_fits_the_description_is_accepted(node: Served, label: str, thorough: bool) -> None:
+    @given(case=DESCRIBED_IN_FULL[label].as_strategy(generation_mode=GenerationMode.POSITIVE))
+    @settings(schemathesis_settings(40 if thorough else 10))
+    def is_accepted(case: Any) -> None:
+        case.call_and_validate(base_url=node.url, headers={"Authorization": f"Bearer {ADMIN}"}, checks=ACCEPTANCE)
+
+    is_accepted()
 
 
 def test_every_operation_is_described_in_full() -> None:

@@ -23,7 +23,8 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from headgate import Rule
 from headgate.errors import InvalidSettings, Unauthenticated
-from headgate.service.access import Access, Caller
+from headgate.operations.caller import Caller
+from headgate.service.access import Access
 from headgate.service.protos import rate_limiter_pb2 as rl
 from headgate.service.protos import rls_pb2 as rls
 from headgate.service.rpc.method import Method

@@ -6,19 +6,21 @@ the whole service has.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import schemathesis
 from hypothesis import given, settings
 from schemathesis import GenerationMode
 
-from tests.acceptance.test_admin_schema import CHECKS, schemathesis_settings
+from tests.acceptance.schema_checks import ACCEPTANCE, CHECKS, REFUSED, described_in_full, schemathesis_settings
 from tests.service import Service, warm_service
 
-ROUTES = "^/(v1/|healthz|readyz|metrics|api/v1/events|api/v1/changes)"
+ROUTES = "^/(v1/|healthz|readyz|metrics|api/v1/(events|changes|explain|usage|rules:dry-run))"
 
 
 class Described:
@@ -27,16 +29,27 @@ class Described:
     def __init__(self, service: Service, examples: int) -> None:
         self.service = service
         self.examples = examples
-        schema: Any = schemathesis.openapi.from_url(f"{service.url}/openapi.json").include(path_regex=ROUTES)
-        self.operations = {result.ok().label: result.ok() for result in schema.get_all_operations()}
+        self.operations = self._operations()
+        self.described_in_full = self._operations(described_in_full())
+
+    def _operations(self, config: Any = None) -> dict[str, Any]:
+        schema: Any = schemathesis.openapi.from_url(f"{self.service.url}/openapi.json", config=config)
+        operations = [result.ok() for result in schema.get_all_operations()]
+        return {operation.label: operation for operation in operations if re.match(ROUTES, operation.path)}
 
     def try_out(self, label: str, mode: GenerationMode) -> None:
-        headers = self.service.headers if "/api/" in label else {}
+        self._try_out(self.operations[label], mode, CHECKS)
 
-        @given(case=self.operations[label].as_strategy(generation_mode=mode))
+    def try_acceptance(self, label: str) -> None:
+        self._try_out(self.described_in_full[label], GenerationMode.POSITIVE, ACCEPTANCE)
+
+    def _try_out(self, operation: Any, mode: GenerationMode, checks: list[Any]) -> None:
+        headers = self.service.headers if "/api/" in operation.label else {}
+
+        @given(case=operation.as_strategy(generation_mode=mode))
         @settings(schemathesis_settings(self.examples))
         def answers(case: Any) -> None:
-            case.call_and_validate(base_url=self.service.url, headers=headers, checks=CHECKS)
+            case.call_and_validate(base_url=self.service.url, headers=headers, checks=checks)
 
         answers()
 
@@ -58,3 +71,13 @@ def test_answers_are_as_described(described: Described) -> None:
         operation = described.operations[label]
         if list(operation.query) or list(operation.body):  # a header can hold any text
             described.try_out(label, GenerationMode.NEGATIVE)
+
+
+def test_refusals_that_no_schema_says_are_of_operations_that_exist(described: Described) -> None:
+    paths = httpx.get(f"{described.service.url}/openapi.json").json()["paths"]
+    assert set(REFUSED) <= {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+
+
+def test_what_fits_the_description_is_accepted(described: Described) -> None:
+    for label in described.described_in_full:
+        described.try_acceptance(label)

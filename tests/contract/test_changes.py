@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 
 import pytest
+from sqlalchemy import text
 
 from headgate import Quota, Rule
 from headgate.db import Changes, Entry, migrate
+from headgate.db.connection import Database
+from headgate.db.schema import VERSION_TABLE
 from headgate.errors import ChangeConflict, DatabaseError, DatabaseUnavailable, InvalidRule, NotFound
 from headgate.rules import Exemption, Override, Penalties, Snapshot, Tier, User
 from headgate.testing import FakeClock
@@ -59,7 +63,9 @@ def test_what_was_put_in_comes_out(changes: Changes) -> None:
         change.create_rule(EVERYTHING)
         change.create_rule(SEARCH)
         change.create_exemption(Exemption(type="ip", value="10.0.0.0/8"))
-        change.update_settings(default_tier="free", trusted_proxies=["10.0.0.0/8"], failure_mode="local")
+        change.update_settings(
+            default_tier="free", trusted_proxies=["10.0.0.0/8"], failure_mode="local", facts=["größe"]
+        )
         change.update_penalties(Penalties(enabled=True, multipliers=(1, 1, 2)))
     snapshot = changes.content().snapshot(change.version)
     assert snapshot.rules == (EVERYTHING, SEARCH)
@@ -346,3 +352,38 @@ def test_a_database_that_is_not_there() -> None:
 def test_urls_that_name_no_database_that_we_know(url: str) -> None:
     with pytest.raises(ValueError, match=r"sqlite:///rules\.db"):
         Changes(url)
+
+
+def test_rules_of_the_calendar_and_anchors_of_users_are_kept(changes: Changes) -> None:
+    monthly = Rule(id="plan", quota="100/calendar month tz Europe/Berlin anchor 31", unit="tokens", action="annotate")
+    with changes.begin("alice") as change:
+        change.create_rule(monthly)
+        change.put_users([User(id="bob", anchor=15), User(id="carol", anchor="friday")])
+    assert rules(changes) == [monthly]
+    assert changes.user("bob") == User(id="bob", anchor=15)
+    assert changes.user("carol") == User(id="carol", anchor="friday")
+    with changes.begin("alice") as change:
+        change.set_tier("bob", "free")
+        change.put_override("bob", Override(rule="plan", limit=5))
+        change.put_users([User(id="carol")])
+    assert changes.user("bob") == User(id="bob", tier="free", anchor=15, overrides=[Override(rule="plan", limit=5)])
+    assert changes.user("carol") is None
+    with changes.begin("alice") as change:
+        change.put_users([User(id="bob", tier="free", anchor=16)])
+    assert changes.user("bob") == User(id="bob", tier="free", anchor=16)
+
+
+def test_facts_that_rules_went_by_before_they_had_to_be_declared_are_declared(database_url: str) -> None:
+    migrate(database_url)
+    device = Rule(id="device", quota="1/minute", dimension="device+user", match={"größe": "ü"})
+    with Changes(database_url, clock=FakeClock(start=1_700_000_000.5)) as changes:
+        with changes.begin("alice") as change:
+            change.update_settings(facts=["device", "größe"])
+            change.create_rule(device)
+        with closing(Database(database_url)) as database, database.write() as connection:  # as it was before
+            connection.execute(text("DELETE FROM headgate_settings"))
+            connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '0009'"))
+        migrate(database_url)
+        snapshot = changes.content().snapshot(change.version)
+    assert snapshot.facts == ("device", "größe")
+    assert snapshot.rules == (device,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.testing import ReservingContract, StoreContract
+from headgate.testing import ReservingContract, SlotContract, StoreContract
 from tests.contract.places import (
     InAsyncMemory,
     InMemory,
@@ -60,3 +60,25 @@ class TestReservationsOfRedisStoreOfCluster(OnCluster, ReservingContract): ...
 
 
 class TestReservationsOfAsyncRedisStoreOfCluster(OnAsyncCluster, ReservingContract): ...
+
+
+class TestSlotsOfMemoryStore(InMemory, SlotContract): ...
+
+
+class TestSlotsOfAsyncMemoryStore(InAsyncMemory, SlotContract): ...
+
+
+@pytest.mark.every_server
+class TestSlotsOfRedisStore(OnRedis, SlotContract): ...
+
+
+class TestSlotsOfAsyncRedisStore(OnAsyncRedis, SlotContract): ...
+
+
+class TestSlotsOfRedisStoreOfSentinel(OnSentinel, SlotContract): ...
+
+
+class TestSlotsOfRedisStoreOfCluster(OnCluster, SlotContract): ...
+
+
+class TestSlotsOfAsyncRedisStoreOfCluster(OnAsyncCluster, SlotContract): ...

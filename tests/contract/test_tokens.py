@@ -78,7 +78,7 @@ def test_being_made_and_being_revoked_are_in_the_change_log_once(tokens: Tokens,
     revoked = tokens.revoke(token.id, actor="bob")
     assert tokens.revoke(token.id, actor="carol") == revoked
     ended, made = changes.log()
-    assert made[3:8] == ("alice", "create", "token", token.id, None)
+    assert (*made[3:8], made.before) == ("alice", "create", "token", token.id, "", None)
     assert (*ended[3:7], ended.after) == ("bob", "delete", "token", token.id, None)
     assert made.after == ended.before
     assert made.after is not None

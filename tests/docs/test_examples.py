@@ -6,6 +6,7 @@ about settings, it is a settings file.
 
 from __future__ import annotations
 
+import gc
 import re
 from pathlib import Path
 
@@ -23,6 +24,9 @@ PAGES = [
 ]
 
 
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # pages are short: they leave limiters open
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -43,6 +47,8 @@ def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             source = block[2].replace("redis://localhost:6379/0?", f"{own}&").replace("redis://localhost:6379/0", own)
             # Empty lines in front, so that a traceback shows the line of the page.
             exec(compile("\n" * line + source, str(page), "exec"), namespace)
+        namespace.clear()
+        gc.collect()  # what a page leaves open is not to be found in another test
 
 
 def test_readme_is_short_and_names_the_two_commands() -> None:

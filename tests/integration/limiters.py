@@ -7,7 +7,8 @@ import time
 from collections.abc import Coroutine, Iterable
 from typing import Any, Protocol, TypeVar
 
-from headgate import AsyncLimiter, Decision, Limiter, Quota, Settlement
+from headgate import AsyncLimiter, AsyncReservation, Decision, Limiter, Quota, Reservation, Settlement
+from headgate.limiter.prepared import NO_SUBJECT
 
 T = TypeVar("T")
 
@@ -38,15 +39,19 @@ def calm(limit: int, algorithm: str = "sliding_window_counter") -> Quota:
 class AnyLimiter(Protocol):
     """What both have."""
 
-    def check(self, subject: str | int | None = None, /, **facts: Any) -> Decision: ...
+    def check(self, subject: str | int = NO_SUBJECT, /, **facts: Any) -> Decision: ...
 
-    def peek(self, subject: str | int | None = None, /, **facts: Any) -> Decision: ...
+    def peek(self, subject: str | int = NO_SUBJECT, /, **facts: Any) -> Decision: ...
 
     def check_many(self, requests: Iterable[Any]) -> list[Decision]: ...
 
-    def wait(self, subject: str | int | None = None, /, *, timeout: float | None = None, **facts: Any) -> Decision: ...
+    def wait(self, subject: str | int = NO_SUBJECT, /, *, timeout: float | None = None, **facts: Any) -> Decision: ...
 
-    def reset(self, subject: str | int | None = None, /, **facts: Any) -> None: ...
+    def reset(self, subject: str | int = NO_SUBJECT, /, **facts: Any) -> None: ...
+
+    def reserve(self, subject: str | int = NO_SUBJECT, /, **facts: Any) -> Reservation | AsyncReservation: ...
+
+    def ready(self) -> bool: ...
 
     def settle(self, reservation_id: str, cost: int) -> Settlement: ...
 
@@ -63,19 +68,25 @@ class Awaited:
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(asyncio.wait_for(call, STUCK))
 
-    def check(self, subject: str | int | None = None, /, **facts: Any) -> Decision:
+    def check(self, subject: str | int = NO_SUBJECT, /, **facts: Any) -> Decision:
         return self.run(self.limiter.check(subject, **facts))
 
-    def peek(self, subject: str | int | None = None, /, **facts: Any) -> Decision:
+    def peek(self, subject: str | int = NO_SUBJECT, /, **facts: Any) -> Decision:
         return self.run(self.limiter.peek(subject, **facts))
 
     def check_many(self, requests: Iterable[Any]) -> list[Decision]:
         return self.run(self.limiter.check_many(requests))
 
-    def wait(self, subject: str | int | None = None, /, *, timeout: float | None = None, **facts: Any) -> Decision:
+    def wait(self, subject: str | int = NO_SUBJECT, /, *, timeout: float | None = None, **facts: Any) -> Decision:
         return self.run(self.limiter.wait(subject, timeout=timeout, **facts))
 
-    def reset(self, subject: str | int | None = None, /, **facts: Any) -> None:
+    def reserve(self, subject: str | int = NO_SUBJECT, /, **facts: Any) -> AsyncReservation:
+        return self.run(self.limiter.reserve(subject, **facts))
+
+    def ready(self) -> bool:
+        return self.run(self.limiter.ready())
+
+    def reset(self, subject: str | int = NO_SUBJECT, /, **facts: Any) -> None:
         self.run(self.limiter.reset(subject, **facts))
 
     def settle(self, reservation_id: str, cost: int) -> Settlement:

@@ -22,6 +22,7 @@ from headgate.audit.spool import Spool
 from headgate.core.decision import Decision
 from headgate.db import Changes, Database, migrate, schema
 from headgate.db.events import Cursor, EventFilter, Events, Top
+from headgate.db.usage import UsageHistory
 from headgate.errors import DatabaseError, DatabaseUnavailable
 from headgate.http.identity import hashed_api_key
 from headgate.service.data import Ask, DataPlane
@@ -105,9 +106,9 @@ def test_events_on_their_way_to_the_spool_are_in_the_backlog(world: World, monke
     world.record(auditor, "alice", "bob", "alice")
     batch, seen = auditor._digest.batch, []
 
-    def looked_at(window: Any) -> Any:
+    def looked_at(window: Any, usage: Any) -> Any:
         seen.append(auditor.status().backlog)
-        return batch(window)
+        return batch(window, usage)
 
     monkeypatch.setattr(auditor._digest, "batch", looked_at)
     auditor.flush()
@@ -319,6 +320,8 @@ def test_what_was_acknowledged_survives_kills(database_url: str, tmp_path: Path)
     users = world.users()
     assert len(users) == len(set(users))
     assert acknowledged <= set(users)
+    (usage,) = UsageHistory(world.database).top(since_us=0, until_us=2**53, by="refused")
+    assert len(acknowledged) <= usage.refused <= len(users)  # each once; and what was not handed on yet is lost
     world.close()
     assert list((tmp_path / "spool").iterdir()) == []
 

@@ -6,12 +6,13 @@ import asyncio
 
 import pytest
 
-from headgate import AsyncLimiter, Decision
+from headgate import AsyncLimiter, Decision, Limiter, Rule
 from headgate.http.entrance import awaited
 from headgate.limiter.batch import Ask, Part
 from headgate.rules.penalties import Penalties
 from headgate.rules.snapshot import Snapshot
 from headgate.testing import FakeClock
+from tests.integration.limiters import Open
 from tests.unit.limiter.test_batch import RULES, asks
 
 TOGETHER = [
@@ -40,3 +41,16 @@ def test_they_are_decided_as_in_memory(redis_url: str, penalised: bool) -> None:
     assert {decision.allowed for decision in expected} == {True, False}
     assert any(decision.reason == "penalty" for decision in expected) == penalised
     assert asyncio.run(story(redis_url)) == expected
+
+
+def test_a_list_of_one_plan_is_decided_as_each_by_itself(open_limiter: Open, redis_url: str) -> None:
+    """In several calls, with subjects that come again and are denied."""
+    requests = [{"user": f"user-{number % 7}", "cost": number % 3 + 1} for number in range(100)]
+    rules = [Rule(id="own", quota="20/hour fixed_window"), Rule(id="all", quota="150/hour gcra", dimension="global")]
+    clock = FakeClock()
+    there = open_limiter(rules, store=f"{redis_url}&max_batch=8", clock=clock)
+    here = Limiter(rules, clock=clock)
+    for _ in range(2):
+        found = there.check_many(requests)
+        assert found == [here.check(**request) for request in requests]  # type: ignore[arg-type]
+    assert not all(found)

@@ -21,7 +21,7 @@ QUOTA = calm(LIMIT, "fixed_window")
 
 
 class Watch:
-    """What the server saw of a piece of work: one entry per EVALSHA, the number of keys that it named."""
+    """What the server saw of a piece of work: one entry per script call, the number of keys that it named."""
 
     def __init__(self, server: Server) -> None:
         self._client = server.client()
@@ -36,7 +36,7 @@ class Watch:
     def __exit__(self, *exc: object) -> None:
         self._client.config_set("slowlog-log-slower-than", -1)
         for entry in reversed(self._client.slowlog_get(100_000)):
-            found = re.match(rb"EVALSHA [0-9a-f]{40} (\d+) ", entry["command"])
+            found = re.match(rb"EVAL(?:SHA)? .*? (\d+) rl:", entry["command"], re.DOTALL)
             if found:
                 self.calls.append(int(found[1]))
         self._client.close()

@@ -63,8 +63,8 @@ def test_a_caller_that_is_cancelled_is_charged_nothing(store: str) -> None:
                 task.cancel()
                 with suppress(asyncio.CancelledError):
                     await (await task).refund()
-            while limiter._under_way:
-                await asyncio.wait(limiter._under_way)
+            while limiter._reservations._under_way:
+                await asyncio.wait(limiter._reservations._under_way)
             statuses = (await limiter.peek(**ALICE)).limits
             return {status.rule: LIMIT - status.remaining for status in statuses}
 
@@ -124,6 +124,58 @@ def test_nothing_stays_charged_when_replies_are_lost(
     with Lossy(redis_server.port) as proxy:
         recorded = leave_behind(kind, f"{proxy.url}?timeout=2", clock, [proxy], every)
     expect_nothing(redis_url, clock, recorded)
+
+
+WHOLE = RULES[:2]  # which have no shards
+
+
+def script_calls(url: str) -> int:
+    with redis.Redis.from_url(url.partition("?")[0]) as client:
+        stats: Any = client.info("commandstats")
+    return sum(stats[name]["calls"] for name in ("cmdstat_evalsha", "cmdstat_eval") if name in stats)
+
+
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+def test_a_reservation_is_one_call(redis_url: str, kind: type[Any]) -> None:
+    async def reserve() -> int:
+        limiter = kind(WHOLE, store=redis_url)
+        calls = 0
+        for _ in range(2):  # the first loads the scripts, and looks for what has expired
+            before = script_calls(redis_url)
+            reservation = limiter.reserve(cost=COST, **ALICE)
+            assert (await reservation if kind is AsyncLimiter else reservation).recorded
+            calls = script_calls(redis_url) - before
+        closed = limiter.close()
+        if kind is AsyncLimiter:
+            await closed
+        return calls
+
+    assert asyncio.run(reserve()) == 1
+
+
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+def test_whatever_is_cut_there_is_a_record_of_every_charge(
+    redis_server: Server, redis_url: str, kind: type[Any]
+) -> None:
+    """At any time, and not only in the end: charge and record are one step."""
+
+    async def reserve() -> None:
+        cut = kind(WHOLE, store=f"{proxy.url}?timeout=2")
+        for number in range(RESERVES // 4):
+            reservation = cut.reserve(cost=COST, **ALICE)
+            if kind is AsyncLimiter:
+                await reservation
+            proxy.every = 2 if number else 0
+            with redis.Redis.from_url(redis_url.partition("?")[0]) as client:
+                records = sum(client.hlen(key) for key in client.keys("*{reservations}:records"))
+            assert charged(limiter)["own"] == records * COST
+        proxy.every = 0
+        closed = cut.close()
+        if kind is AsyncLimiter:
+            await closed
+
+    with Lossy(redis_server.port) as proxy, Limiter(WHOLE, store=redis_url) as limiter:
+        asyncio.run(reserve())
 
 
 @pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])

@@ -20,7 +20,7 @@ from headgate import AsyncLimiter, Limiter, Rule
 from headgate.db import Changes, Database, migrate, schema
 from headgate.db.listener import listen
 from headgate.errors import DatabaseError, DatabaseUnavailable
-from headgate.rules import Exemption, Override, Tier
+from headgate.rules import Exemption, Override, Tier, User
 from headgate.rules.sources.database import DatabaseSource
 from headgate.testing import FakeClock
 from tests.integration import nodes
@@ -452,3 +452,14 @@ def test_a_sqlite_file_needs_nothing_else(tmp_path: Path, monkeypatch: pytest.Mo
     with Limiter("sqlite:///rules.db") as limiter:
         assert limiter.check("alice").reason == "no_rule"
     assert Path("rules.db").exists()
+
+
+def test_a_user_of_the_database_has_periods_of_their_own(migrated_url: str) -> None:
+    clock = FakeClock(datetime(2026, 2, 10, tzinfo=UTC).timestamp())
+    with closing(DatabaseSource(migrated_url)) as source, source.changes() as changes:
+        with changes.begin("alice") as change:
+            change.create_rule(Rule(id="plan", quota="100/calendar month"))
+            change.put_users([User(id="bob", anchor=15)])
+        with Limiter(source, clock=clock) as limiter:
+            assert limiter.check(user="bob").reset_at == datetime(2026, 2, 15, tzinfo=UTC).timestamp()
+            assert limiter.check(user="carol").reset_at == datetime(2026, 3, 1, tzinfo=UTC).timestamp()

@@ -68,14 +68,14 @@ def database(migrated_url: str, tmp_path: Path) -> Iterator[Database]:
     database = Database(migrated_url)
     clock = FakeClock(START)
     rules = [Rule(id="search", quota="1/day"), Rule(id="try", quota="1/day", dimension="ip", action="log_only")]
-    limiter = Limiter(rules, clock=clock)
+    limiter = Limiter(rules, clock=clock, facts=["note"])
     options = AuditOptions(rows=1_000, rows_per_client=1_000)
     auditor = Auditor(database, tmp_path / "spool", node="n", options=options, clock=clock)
     for user in USERS:
         facts = {"user": user, "ip": "192.0.2.7", "endpoint": "/search", "method": "GET", "note": "=1+1"}
-        limiter.check(None, cost=1, **facts)
+        limiter.check(cost=1, **facts)
         for _ in range(3):
-            auditor.record(facts, 1, limiter.check(None, cost=1, **facts))
+            auditor.record(facts, 1, limiter.check(cost=1, **facts))
             clock.advance(1)
     shadow = limiter.check(user="zoe", ip="192.0.2.7")
     auditor.record({"user": "zoe", "ip": "192.0.2.7"}, 1, shadow)

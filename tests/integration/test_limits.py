@@ -109,7 +109,7 @@ def test_the_shortest_and_the_longest_windows(value: Any) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        *(0, -1, 0.000_999, 366 * 86_400 + 0.001, 1e300, 10**400, math.nan, math.inf, -math.inf, True, None),
+        *(0, -1, 0.000_999, 366 * 86_400 + 0.001, 1e300, 10**400, math.nan, math.inf, -math.inf, True),
         *("", " ", "0s", "0.9ms", "367d", "-1s", "10", "1e3s", "nan", "1 fortnight", "1s1s", "9" * 400 + "d"),
         *(timedelta(0), timedelta(seconds=-1), timedelta(microseconds=999), timedelta(days=367), b"1s", [1]),
     ],
@@ -120,6 +120,11 @@ def test_a_window_is_a_duration_within_bounds(value: Any) -> None:
         Quota(7, value)
     assert str(caught.value).startswith("window: ")
     assert repr(value) in str(caught.value)
+
+
+def test_a_window_must_be_given() -> None:
+    with pytest.raises(InvalidQuota, match="window: is missing"):
+        Quota(7, None)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from headgate.core.quota import Quota
 from headgate.rules import Exemption, Penalties, Snapshot
 from headgate.stores.memory import MemoryStore
 from headgate.stores.redis import script
+from headgate.stores.redis.encoding import Encoder
 from headgate.stores.redis.sync import RedisStore
 from headgate.testing import FakeClock
 from tests.conftest import TIMEOUT
@@ -436,8 +437,10 @@ def test_eight_tasks_at_once_count_every_violation_once(redis_server: Server, re
 def test_off_they_cost_nothing(redis_server: Server, redis_url: str, clock: FakeClock) -> None:
     quota = Quota(2, 60, algorithm="fixed_window")
     check = Check("search", space("user", "search", "fixed_window"), "alice", quota)
-    command = script.encode([Group((check,))], None, "rl")
-    assert command[2:] == (1, "rl:user:{alice}:search:fixed_window", "", 2, 60_000_000, 2, 1)
+    template, request = Encoder("rl").group(Group((check,)))
+    command = template.command([request], None)
+    assert command[2:4] == (1, "rl:user:{alice}:search:fixed_window")
+    assert command[4:] == ("", 0, 1, "fixed_window", 2, 60_000_000, 2, 1, 1)
     text = script.whole(command)[1]
     assert isinstance(text, str)
     assert "ZADD" not in text

@@ -12,16 +12,12 @@ import pytest
 import redis
 
 from headgate import AsyncLimiter, Limiter, RateLimited, Rule
-from headgate.core.alike import Pattern
-from headgate.core.check import Check
-from headgate.core.key import space
 from headgate.regions import Member, Region
 from headgate.rules.penalties import Penalties
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.sources.database import DatabaseSource
 from headgate.rules.users import Override, User
 from headgate.stores.memory import MemoryStore
-from headgate.stores.redis.aio import AsyncRedisStore
 from tests.conftest import TIMEOUT
 from tests.integration.limiters import ALGORITHMS, AnyLimiter, Awaited, Open, calm
 from tests.servers import Server
@@ -184,27 +180,6 @@ def test_what_regions_write_has_it_too(redis_server: Server, open_limiter: Open)
 
         assert_all_begin_with_it(limiter, keys, {":central:", ":quota:", ":quota_auto:", ":synced:", ":shares"})
         open_limiter.close()
-
-
-@pytest.mark.usefixtures("redis_url")
-def test_a_batch_of_requests_that_are_alike(redis_server: Server) -> None:
-    quota, other = calm(5, "gcra"), calm(40, "fixed_window")
-    own = Check("own", space("user", "own", "gcra"), "", quota)
-    all_of_them = Check("all", space("global", "all", "fixed_window"), "all", other)
-
-    async def main(url: str) -> None:
-        store = AsyncRedisStore(url)
-        for pattern in (Pattern((own,), (True,)), Pattern((own, all_of_them), (True, False))):
-            ask = store.alike(pattern)
-            assert ask is not None
-            for _ in range(3):  # the last of all is refused
-                await ask(["ann", "bob", "a b"])
-        await store.close()
-
-    with confined(redis_server) as url:
-        asyncio.run(main(url))
-    names = {f"{PREFIX}:user:{{{name}}}:own:gcra" for name in ("ann", "bob", "a%20b")}
-    assert keys_of(redis_server) == {*names, f"{PREFIX}:global:{{all}}:all:fixed_window"}
 
 
 @pytest.mark.usefixtures("redis_url")

@@ -72,7 +72,7 @@ def test_in_the_end_the_count_is_what_it_really_cost(redis_url: str, algorithm: 
                             assert reservation
                             await asyncio.sleep(0)
                             spent += actual  # type: ignore[operator]  # None is what goes wrong
-                            assert await reservation.settle(actual)  # type: ignore[arg-type]
+                            assert await reservation.settle(actual)
 
             await asyncio.gather(*(task() for _ in range(32)))
             left = await limiter.peek("alice")

@@ -12,7 +12,7 @@ import pytest
 
 from headgate import Limiter, Rule
 from headgate.core.share import Standing
-from headgate.limiter import pulse
+from headgate.limiter import async_heartbeat, heartbeat
 from headgate.stores.redis.aio import AsyncRedisStore
 from headgate.stores.redis.sync import RedisStore
 from headgate.testing import FakeClock
@@ -29,7 +29,8 @@ SECOND = 1_000_000
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulse, "BEAT_SECONDS", 0.1)
+    for module in (heartbeat, async_heartbeat):
+        monkeypatch.setattr(module, "BEAT_SECONDS", 0.1)
 
 
 def engine_of(limiter: AnyLimiter) -> Any:
@@ -67,7 +68,7 @@ def topology_url(request: pytest.FixtureRequest) -> Iterator[str]:
 def test_beats_in_every_topology(topology_url: str) -> None:
     async def beat() -> Standing:
         store = AsyncRedisStore(topology_url)
-        standing = await store.beat("a", "2", SECOND * 60)
+        standing: Standing = await store.beat("a", "2", SECOND * 60)
         await store.close()
         return standing
 

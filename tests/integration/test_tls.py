@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.stores.redis.wire import STALE
+from headgate.stores.redis.connection import STALE
 from tests.certificates import Authority
 from tests.integration.limiters import Open, calm
 from tests.servers import Server, default_binary

@@ -8,9 +8,10 @@ from urllib.parse import unquote
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from headgate.core.check import Idempotency
 from headgate.core.key import checked_prefix, escape, joined, key, penalty_keys, space
+from headgate.stores.redis.encoding import Encoder
 from headgate.stores.redis.reservations import KEYS as RESERVATIONS
-from headgate.stores.redis.script import idempotency_key
 from headgate.testing.contract import HOSTILE
 from tests.property.strategies import SIX, examples
 
@@ -86,7 +87,8 @@ def test_keys_of_two_prefixes_are_never_the_same(prefixes: tuple[str, str], name
         dimensions = [*names, *prefixes, last.rpartition(":")[2], "penalty", "nodes", "idempotency"]
         counts = {key(space(name, rule, "gcra"), "reservations") for name in dimensions for rule in (*names, "open")}
         others = {*penalty_keys(names[0], names[1]), *RESERVATIONS}
-        return {f"{prefix}:{name}" for name in counts | others} | {idempotency_key(names[2], prefix)}
+        receipt = Encoder(prefix).receipt_key(Idempotency(names[2], ""))
+        return {f"{prefix}:{name}" for name in counts | others} | {receipt}
 
     assert checked_prefix(one) == one
     assert not keys(one, other) & keys(other, one)

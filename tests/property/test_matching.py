@@ -6,11 +6,12 @@ import random
 from collections.abc import Iterable, Mapping
 from itertools import product
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import Quota, Rule
-from headgate.rules import Snapshot, User
+from headgate.rules import Snapshot, User, explanation
 from headgate.testing import FakeClock
 
 CLOCK = FakeClock(1_700_000_000)
@@ -145,7 +146,7 @@ def random_facts(chance: random.Random) -> dict[str, str]:
 
 def snapshot_of(rules: Iterable[Rule]) -> Snapshot:
     users = [User(id=user, tier=tier) for user, tier in USERS.items()]
-    return Snapshot(list(rules), users=users, default_tier=DEFAULT_TIER)
+    return Snapshot(list(rules), users=users, default_tier=DEFAULT_TIER, facts=["app"])
 
 
 def found(snapshot: Snapshot, facts: Mapping[str, str]) -> set[str]:
@@ -165,6 +166,25 @@ def test_the_trie_and_a_naive_matcher_agree_on_random_rules_and_requests(thoroug
             assert found(snapshot, facts) == set(expected), facts
             matched += len(expected)
     assert matched > 300 * batches  # else the words do not meet, and this proves nothing
+
+
+def test_every_rule_that_does_not_apply_has_a_reason_and_no_other_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explanation, "MAX_EXPLAINED", 1_000)
+    chance = random.Random(5)
+    lost = 0
+    for batch in range(10):
+        rules = [random_rule(chance, 100 * batch + number) for number in range(100)]
+        snapshot = snapshot_of(rules)
+        for _ in range(50):
+            facts = random_facts(chance)
+            applied = set(naive(rules, facts))
+            explained, _ = explanation.explain_rules(snapshot, facts, CLOCK, snapshot.user(facts))
+            for one in explained.rules:
+                assert one.applies == (one.rule in applied)
+                assert one.applies == (not one.unmet and one.lost_to is None), (facts, one)
+                assert one.lost_to is None or one.lost_to in applied
+                lost += one.lost_to is not None
+    assert lost > 100  # else this says little of groups
 
 
 def test_they_agree_on_many_rules_in_one_snapshot(thorough: bool) -> None:

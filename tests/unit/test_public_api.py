@@ -14,6 +14,7 @@ def test_the_public_names() -> None:
     assert sorted(headgate.__all__) == [
         "AsyncLimiter",
         "AsyncReservation",
+        "AsyncSlot",
         "ChangeConflict",
         "DatabaseError",
         "DatabaseUnavailable",
@@ -31,6 +32,7 @@ def test_the_public_names() -> None:
         "Reservation",
         "Rule",
         "Settlement",
+        "Slot",
         "StoreError",
         "StoreFull",
         "StoreTimeout",

@@ -251,7 +251,8 @@ def test_secrets_files_that_are_no_good(tmp_path: Path) -> None:
 
 def test_a_token_that_can_be_guessed_is_told_of() -> None:
     assert load({"admin_token": "hunter2"}, environ={}).warnings == [
-        "--admin-token: is so short that it can be guessed; `openssl rand -hex 32` makes one"
+        "--admin-token: this token has 7 characters, which can be guessed: use at least 16, "
+        "as `openssl rand -hex 32` makes them"
     ]
 
 

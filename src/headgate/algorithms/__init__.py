@@ -1,4 +1,4 @@
-"""The six algorithms, each as a pair of twins: a Python module and a Lua file of the same name.
+"""The seven algorithms, each as a pair of twins: a Python module and a Lua file of the same name.
 
 A Python twin has three pure functions, over explicit state (None is a key never seen) and time in microseconds:
 
@@ -14,8 +14,10 @@ A Python twin has three pure functions, over explicit state (None is a key never
 
     refund(state, now, quota, cost, charged_at, reset) -> state
 
-        Undoes a charge of `cost` made at `charged_at`, after which the figures said `reset`. It gives back no more
-        than there would be had the charge never been made, whoever else has come since.
+        Undoes a charge of `cost` made at `charged_at`, after which the figures said `reset`. The result never has more
+        room than if the charge had not been made. Charges made since then stay counted.
+
+`concurrency` has more: `take`, `release` and `renew`, of slots by their ids.
 
 All arithmetic is on whole numbers and exact: fractions of a token or of a microsecond are kept as remainders.
 The Lua twins (see prelude.lua) have the same functions and give the same answers.
@@ -27,6 +29,8 @@ from importlib.resources import files
 from typing import Any, Protocol
 
 from headgate.algorithms import (
+    calendar_window,
+    concurrency,
     fixed_window,
     gcra,
     leaky_bucket,
@@ -54,6 +58,8 @@ ALGORITHMS: dict[str, Algorithm] = {
     "token_bucket": token_bucket,
     "leaky_bucket": leaky_bucket,
     "gcra": gcra,
+    "concurrency": concurrency,
+    "calendar_window": calendar_window,
 }
 
 

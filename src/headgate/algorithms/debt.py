@@ -1,4 +1,4 @@
-"""Debt: the state of a bucket that was made to take more than it holds."""
+"""Debt: the state of a bucket that was charged more than it holds."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ LONGEST: Final = 2 * MAX_REFILL_US  # to wait for a debt, in microseconds: a slo
 
 
 class Debt(tuple[int, ...]):
-    """Such a state, told from one that seems too full because the clock went back or the burst was lowered.
+    """A state in debt, of a type of its own: a debt is paid by waiting.
 
-    Those are cut down to what the bucket holds; a debt is paid by waiting.
+    A plain state may seem too full because the clock went back or the burst was lowered. That one is cut down to what
+    the bucket holds.
     """
 
     since: int  # when it was last added to

@@ -1,4 +1,4 @@
--- Force: charges that nobody can refuse any more. Twin of force.py. Assembled behind the algorithms into the script
+-- Force: charge a cost even if it does not fit. Twin of force.py. Assembled behind the algorithms into the script
 -- that settles; see stores/redis/adjust.lua.
 --
 -- forces[algorithm](now, quota, cost, ...) -> ...      where ... is a state, as in prelude.lua
@@ -16,6 +16,11 @@ do
 
   function forces.fixed_window(now, quota, cost, since, count)
     local start = now - now % quota.window
+    return start, min(MOST, (since and since >= start and count or 0) + cost)
+  end
+
+  function forces.calendar_window(now, quota, cost, since, count)
+    local start = algorithms.calendar_window.period(now, quota)
     return start, min(MOST, (since and since >= start and count or 0) + cost)
   end
 

@@ -1,8 +1,8 @@
-"""Force: charges that nobody can refuse any more, because what they stand for has been used. Twin of force.lua.
+"""Force: charge a cost even if it does not fit, because the client has already used it. Twin of force.lua.
 
-A window counts them, above its limit if need be; a bucket goes into debt, and nothing fits until that is paid. Each
-function takes a state, the time, a quota and a cost, as the `admit` of its algorithm does, and returns the state to
-keep.
+A window counts the cost, above its limit if need be. A bucket goes into debt, and nothing fits until the debt is paid.
+Each function takes a state, the time, a quota and a cost, as the `admit` of its algorithm does, and returns the state
+to keep.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable
 from typing import Any, Final
 
-from headgate.algorithms import gcra, held, leaky_bucket, sliding_window_log, token_bucket
+from headgate.algorithms import calendar_window, gcra, held, leaky_bucket, sliding_window_log, token_bucket
 from headgate.algorithms.debt import Debt
 from headgate.core.quota import MAX_INT, MAX_REFILL_US, Quota
 
@@ -27,6 +27,12 @@ def most_debt(quota: Quota) -> int:
 
 def _fixed_window(state: Any, now: int, quota: Quota, cost: int) -> Any:
     start = now - now % quota.window_us
+    count = state[1] if state is not None and state[0] >= start else 0
+    return (start, min(MOST, count + cost))
+
+
+def _calendar_window(state: Any, now: int, quota: Quota, cost: int) -> Any:
+    start, _ = calendar_window.period(now, quota)
     count = state[1] if state is not None and state[0] >= start else 0
     return (start, min(MOST, count + cost))
 
@@ -107,6 +113,7 @@ def _of_held(bucket: held.Bucket, force: Force) -> Force:
 
 FORCES: dict[str, Force] = {
     "fixed_window": _fixed_window,
+    "calendar_window": _calendar_window,
     "sliding_window_log": _sliding_window_log,
     "sliding_window_counter": _sliding_window_counter,
     "token_bucket": _of_held(token_bucket, _token_bucket),

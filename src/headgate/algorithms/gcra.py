@@ -76,7 +76,7 @@ def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
 
 
 def _beyond(state: State | None, now: int, quota: Quota) -> tuple[int, int] | Debt:
-    """What a tat beyond the horizon means: a debt stands, and anything else is as full as can be."""
+    """Return the state for a tat beyond the horizon: a debt stays, and any other state is as full as possible."""
     if not isinstance(state, Debt):
         horizon, part = quota.refill
         return now + horizon, part

@@ -11,6 +11,9 @@ end
 
 -- Undoes a charge, of a reservation if mark is not 0. Returns how much of it was given back.
 undo = function(twin, key, quota, cost, charged_at, reset, mark)
+  if twin.release then
+    return twin.release(key, format('%s:%.0f:%.0f', slot, cost, quota.window)) and cost or 0
+  end
   local expires, a, b, c, d = twin.load(key)
   if not expires then return 0 end
   if not twin.level then -- a window

@@ -1,4 +1,4 @@
-"""What the three buckets need to know for a refund. Its Lua twin is idle.lua."""
+"""Idle time, which the three buckets need for a refund. Twin of idle.lua."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from headgate.core.quota import Quota
 
 
 def idle(now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> int:
-    """How long a bucket would have stood idle since `charged_at`, had `cost` not been charged: an upper bound.
+    """Return how long a bucket would have been idle since `charged_at`, had `cost` not been charged: an upper bound.
 
     While a bucket is idle, its flow is lost; so that much of the charge has been made good already, and a refund must
     not give it back again. Right after the charge it took `reset` until the bucket was idle; without the charge, it

@@ -25,6 +25,7 @@ local algorithms = {}
 local REFUNDS, idle, undo = false, nil, nil -- see idle.lua
 local held -- by key: what is known of its open reservations; nil: none was met
 local begin_held, load_held, save_held, touch_held, open_held -- see held.lua
+local slot = '' -- the id of the slot that a group takes or gives back; see concurrency.lua
 local NEVER = -1
 local EXACT = 9007199254740992
 local LONGEST = 6307200000000000 -- to wait for a debt; see debt.py
@@ -90,8 +91,8 @@ local function lasting(expires, reset)
 end
 
 -- States of two and of three numbers are kept as little-endian doubles behind the time at which the key expires: a
--- fifth of the time that text takes. What is not one of ours (an older version's, or somebody else's) counts as never
--- seen; what was found in its place comes last.
+-- fifth of the time that text takes. A value of any other form (an older version's, or another program's) counts as
+-- never seen; the last result is the value that was found.
 local function load2(key)
   local value = try('GET', key)
   if value and #value == 24 then

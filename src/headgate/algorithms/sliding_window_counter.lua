@@ -8,7 +8,7 @@ do
     return time > 0 and time or 0
   end
 
-  -- The time until no more than room is counted, when this bucket has left to go and nobody comes.
+  -- The time until no more than room is counted, if no further request comes. left: the time to this bucket's end.
   local function until_(room, current, previous, left, window)
     if current > room then return left + fade(room, current, window, window) end
     return fade(room - current, previous, left, window)

@@ -51,7 +51,7 @@ def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
 
 
 def _until(room: int, current: int, previous: int, left: int, window: int) -> int:
-    """The time until no more than `room` is counted, when this bucket has `left` to go and nobody comes.
+    """Return the time until no more than `room` is counted, if no further request comes; this bucket ends in `left`.
 
     `floor(count * left / window) <= room` from the moment on at which `left` is `((room + 1) * window - 1) // count`.
     """

@@ -13,22 +13,26 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event as Signal
 from threading import Lock, Thread
 from typing import Final, Self
 
-from headgate.audit.buffer import Buffer
+from headgate.audit.buffer import Buffer, Window
 from headgate.audit.digest import Digest
 from headgate.audit.options import AuditOptions
 from headgate.audit.spool import Record, Spool
+from headgate.audit.usage import UsageCounter
 from headgate.core.clock import Clock, SystemClock
+from headgate.core.cost import Cost
 from headgate.core.decision import Decision
 from headgate.core.quota import MICROSECONDS
 from headgate.db.connection import Database
 from headgate.db.events import Batch, Count, Event, Events
+from headgate.db.usage import FIGURES, HOUR_SECONDS, MINUTE_SECONDS, UsageCount
 from headgate.errors import DatabaseError
 
 RETRY_SECONDS: Final = (0.5, 1.0, 2.0)  # before the next try to write to a database that is away; the last one repeats
@@ -59,7 +63,8 @@ class AuditStatus:
 class Auditor:
     """A `Recorder` that keeps events in a database, by way of a spool in `directory`.
 
-    `directory` may be shared by processes of one machine. `node` names this process in events. Call `start` in the
+    `directory` may be shared by processes of one machine. `node` names this process in events. What `usage` has counted
+    takes the same way. Call `start` in the
     process that records, and `close` at its end. Without `start`, nothing happens but by `flush`, `write` and `retain`.
     Raises `OSError` when the directory cannot be used; the database may be away. Safe to share between threads.
     """
@@ -72,8 +77,12 @@ class Auditor:
         node: str | None = None,
         options: AuditOptions | None = None,
         clock: Clock | None = None,
+        usage: UsageCounter | None = None,
+        tell: Callable[[Sequence[Event]], None] | None = None,
     ) -> None:
+        self._tell = tell  # of events, as they are taken from memory; it must not block
         self.options = options or AuditOptions()
+        self._usage = usage
         self._events = Events(database)
         self._clock: Clock = clock or SystemClock()
         self._spool = Spool(Path(directory), max_bytes=self.options.spool_bytes)
@@ -88,7 +97,7 @@ class Auditor:
         self._spooled = self._written = self._dropped = self._failed = self._deleted = 0
         self._errors: dict[str, str] = {}  # by what fails
 
-    def record(self, facts: Mapping[str, str], cost: int, decision: Decision) -> None:
+    def record(self, facts: Mapping[str, str], cost: Cost, decision: Decision) -> None:
         """Keep a refusal, or what shadows would have refused. Never blocks, never raises."""
         try:
             self._buffer.add(facts, cost, decision)
@@ -110,9 +119,13 @@ class Auditor:
         Raises `OSError` when the spool cannot be written: then it is tried again with the next flush.
         """
         with self._flushing:
-            window = self._buffer.take()
-            if window is not None:
-                self._unspooled.append((self._digest.batch(window), window.recorded))
+            window, usage = self._buffer.take(), [] if self._usage is None else self._usage.take()
+            if window is not None or usage:
+                window = window or Window()
+                made = self._digest.batch(window, usage)
+                self._unspooled.append((made, window.recorded))
+                if self._tell is not None and made.events:
+                    self._tell(made.events)
                 self._taken += window.recorded
                 if len(self._unspooled) > MAX_UNSPOOLED:
                     self._dropped += self._unspooled.popleft()[1]
@@ -142,16 +155,21 @@ class Auditor:
             log.warning("audit: found up to %d events that another process has left: they are written now", found)
 
     def retain(self) -> int:
-        """Delete some of what is older than `retention`, in one short step. Returns how many rows; 0: none are left.
+        """Delete some of what is older than its retention, in one short step. Returns how many rows; 0: none are left.
 
         Raises `DatabaseError`.
         """
-        if self.options.retention is None:
-            return 0
-        before_us = self._clock.now_us() - round(self.options.retention * MICROSECONDS)
-        gone = self._events.forget(before_us, most=STEP)
-        self._deleted += gone
-        return gone
+        options, now_us = self.options, self._clock.now_us()
+        for retention, forget in (
+            (options.retention, self._events.forget),
+            (options.usage_retention, partial(self._events.forget_usage, MINUTE_SECONDS)),
+            (options.usage_hourly_retention, partial(self._events.forget_usage, HOUR_SECONDS)),
+        ):
+            gone = 0 if retention is None else forget(now_us - round(retention * MICROSECONDS), most=STEP)
+            self._deleted += gone
+            if gone:
+                return gone
+        return 0
 
     def status(self) -> AuditStatus:
         """How it is doing."""
@@ -242,14 +260,17 @@ class Auditor:
 
 
 def _encoded(batch: Batch) -> bytes:
-    return json.dumps([batch.events, batch.counts], ensure_ascii=False, separators=(",", ":")).encode()
+    return json.dumps([batch.events, batch.counts, batch.usage], ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _decoded(record: Record) -> Batch | None:
     """The batch of a record; None: another version of Headgate wrote it, and we cannot read it."""
     try:
-        events, counts = json.loads(record.payload)
-        return Batch(record.number, [Event(*event) for event in events], [Count(*count) for count in counts])
+        events, counts, *more = json.loads(record.payload)  # versions before usage was kept wrote two lists
+        usage = [UsageCount(*count) for count in (more[0] if more else ())]
+        if any(len(count.figures) != len(FIGURES) for count in usage):
+            raise ValueError(f"usage must have {len(FIGURES)} figures")  # noqa: TRY301 - told below
+        return Batch(record.number, [Event(*event) for event in events], [Count(*count) for count in counts], usage)
     except (ValueError, TypeError):
         log.exception("audit: %s: batch %d cannot be read: skipped", record.segment.path, record.number)
         return None

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from headgate.audit.options import AuditOptions
 from headgate.core.check import NEVER, Check, Outcome
+from headgate.core.cost import Cost, amount_of
 from headgate.core.decision import Decision
 from headgate.core.key import dimension_of, split
 from headgate.core.verdict import restrictiveness
@@ -64,7 +65,7 @@ class Buffer:
         self._dimensions: dict[str, str] = {}  # by space
         self.recorded = 0  # since it was made
 
-    def add(self, facts: Mapping[str, str], cost: int, decision: Decision) -> None:
+    def add(self, facts: Mapping[str, str], cost: Cost, decision: Decision) -> None:
         """Count a decision, and keep it if it is to be kept.
 
         A refusal is an event of the rule that binds. A request that only shadows would have refused is an event of
@@ -83,7 +84,9 @@ class Buffer:
             places = [min(range(len(checks)), key=lambda one: restrictiveness((checks[one], outcomes[one])))]
         for place in places:
             subject = subjects[place] if subjects else ""
-            self._add(facts, cost, decision, checks[place], outcomes[place], subject)
+            self._add(
+                facts, amount_of(cost, checks[place].refusal.unit), decision, checks[place], outcomes[place], subject
+            )
 
     def take(self) -> Window | None:
         """What has been recorded since the last time; None: nothing."""
@@ -125,7 +128,8 @@ class Buffer:
                 window.candidates += 1
                 weight *= _weight(window.candidates, options.rows, options.one_in)
             if weight:
-                window.rows.append(_event(self._node, facts, cost, client, at_us, check, outcome, weight))
+                name = "" if decision.allowed else decision.id  # one decision is an event of each of several shadows
+                window.rows.append(_event(name, self._node, facts, cost, client, at_us, check, outcome, weight))
 
     def _new_tally(self, window: Window, client: Client) -> list[int]:
         if len(window.tallies) >= self._options.clients:
@@ -158,6 +162,7 @@ def _subject(facts: Mapping[str, str], dimension: str, subject: str) -> str:
 
 
 def _event(
+    name: str,
     node: str,
     facts: Mapping[str, str],
     cost: int,
@@ -169,7 +174,7 @@ def _event(
 ) -> Event:
     others = ((name, value) for name, value in facts.items() if name not in COLUMNS)
     return Event(
-        id="",
+        id=name,
         at_us=at_us,
         node=node,
         rule=kept_text(client.rule),

@@ -1,11 +1,29 @@
-"""Makes batches of what was recorded: gives events their ids, and counts by subject."""
+"""Makes batches of what was recorded: gives events their ids, masks credentials, and counts by subject."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final
+
 from headgate.audit.buffer import CLIENT, OTHER, Window
 from headgate.db.events import Batch, Count, Event, kept_text
+from headgate.db.usage import UsageCount
+from headgate.masking import MASK, is_secret_name, masked
 
 Subject = tuple[int, str, str, str, str]  # the fields of a Count that tell it from others
+
+
+_TEXTS: Final = ("user", "ip", "tenant", "endpoint", "tier")  # of an event, that clients may put anything into
+_MOST_MASKED: Final = 10_000  # texts that are remembered with what they look like masked
+_masked = lru_cache(_MOST_MASKED)(masked)
+
+
+def _masked_subject(dimension: str, subject: str) -> str:
+    """A subject without credentials. Keys of the API are hashed before they come here."""
+    if any(is_secret_name(fact) for fact in dimension.split("+") if fact != "api_key"):
+        return MASK
+    return _masked(subject)
 
 
 class Digest:
@@ -23,14 +41,24 @@ class Digest:
         self._minute_us = 0
         self._seen: set[Subject] = set()  # in this minute
 
-    def batch(self, window: Window) -> Batch:
+    def batch(self, window: Window, usage: Sequence[UsageCount] = ()) -> Batch:
         """The next batch."""
         self._batches += 1
-        return Batch(self._batches, [self._numbered(event) for event in window.rows], self._counts(window))
+        return Batch(self._batches, [self._numbered(event) for event in window.rows], self._counts(window), usage)
 
     def _numbered(self, event: Event) -> Event:
-        self._events += 1
-        return event._replace(id=f"{self._run}{self._events:010x}")
+        """Give an event an id, unless it has that of its decision, and mask what looks like a credential."""
+        name = event.id
+        if not name:
+            self._events += 1
+            name = f"{self._run}{self._events:010x}"
+        texts: Any = {name: _masked(value) for name in _TEXTS if (value := getattr(event, name)) is not None}
+        return event._replace(
+            id=name,
+            facts={name: MASK if is_secret_name(name) else _masked(value) for name, value in event.facts.items()},
+            subject=_masked_subject(event.dimension, event.subject),
+            **texts,
+        )
 
     def _counts(self, window: Window) -> list[Count]:
         counts: dict[Subject, list[int]] = {}
@@ -57,7 +85,7 @@ class Digest:
                 rule=kept_text(rule),
                 reason=reason,
                 dimension=kept_text(dimension),
-                subject=kept_text(subject),
+                subject=kept_text(_masked_subject(dimension, subject)),
                 own=(rule, dimension) in own,
                 events=events,
                 cost=cost,

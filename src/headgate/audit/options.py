@@ -18,6 +18,8 @@ class AuditOptions:
     """
 
     retention: float | None = 90 * 86_400.0  # how long events are kept; None: for ever
+    usage_retention: float | None = 30 * 86_400.0  # … usage by the minute
+    usage_hourly_retention: float | None = 365 * 86_400.0  # … and by the hour
     flush_seconds: float = 0.1  # from memory to the spool
     write_seconds: float = 0.5  # from the spool to the database
     spool_bytes: int = 64 * 1024 * 1024  # when there is more, the oldest are dropped
@@ -28,8 +30,9 @@ class AuditOptions:
     subjects: int = 10_000
 
     def __post_init__(self) -> None:
-        if self.retention is not None:
-            self._number("retention", 1)
+        for name in ("retention", "usage_retention", "usage_hourly_retention"):
+            if getattr(self, name) is not None:
+                self._number(name, 1)
         for name in ("flush_seconds", "write_seconds"):
             self._number(name, 0.001)
         self._whole("spool_bytes", 65_536)

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from headgate.core.cost import Cost
 from headgate.core.decision import Decision
 
 
 class Recorder(Protocol):
     """Keeps what it is told of, later: it never blocks and never raises."""
 
-    def record(self, facts: Mapping[str, str], cost: int, decision: Decision) -> None:
+    def record(self, facts: Mapping[str, str], cost: Cost, decision: Decision) -> None:
         """A request was refused, or would have been by a shadow rule."""
 
 
 class Forgetful:
     """Keeps nothing."""
 
-    def record(self, facts: Mapping[str, str], cost: int, decision: Decision) -> None:
+    def record(self, facts: Mapping[str, str], cost: Cost, decision: Decision) -> None:
         """Does nothing."""

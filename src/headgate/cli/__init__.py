@@ -1,7 +1,7 @@
 """The command line: `headgate --help`. One file per command or group of commands, registered in `app`.
 
-Exit codes: 0 fine, 1 refused or invalid, 2 wrong usage or a fault. What is wrong is said in one line for each thing,
-on stderr; a traceback is a bug of ours.
+Exit codes: 0 fine, 1 refused or invalid, 2 wrong usage or a fault, 130 ended by Ctrl-C. What is wrong is said in one
+line for each thing, on stderr; a traceback is a bug of ours.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from headgate.rules.sources.collection import collection_paused
 
 REFUSED: Final = 1
 FAULT: Final = 2
+INTERRUPTED: Final = 130
 
 
 def main() -> None:

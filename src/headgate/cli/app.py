@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from headgate.cli import FAULT, REFUSED, complain, rules, tokens
+from headgate.cli import FAULT, REFUSED, changes, complain, exemptions, overrides, rules, tokens, users
 from headgate.cli.check import check, peek, reset
 from headgate.cli.events import events
+from headgate.cli.explain import explain
+from headgate.cli.replay import replay_logs
 from headgate.cli.serve import serve
 from headgate.cli.top import top
-from headgate.cli.version import version
+from headgate.cli.version import print_version, version
 from headgate.errors import HeadgateError, InvalidRule
 
 
@@ -48,9 +50,25 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+
+@app.callback()
+def options(
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Print the version, and exit.", callback=print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Headgate decides how many requests get in: a distributed rate limiter."""
+
+
 for command in (serve, check, peek, reset):
     app.command()(command)
+app.command()(explain)
+app.command("replay")(replay_logs)
 app.add_typer(rules.app, name="rules")
+app.add_typer(users.app, name="users")
+app.add_typer(overrides.app, name="overrides")
+app.add_typer(exemptions.app, name="exemptions")
+app.add_typer(changes.app, name="changes")
 app.add_typer(tokens.app, name="token")
 for command in (events, top, version):
     app.command()(command)

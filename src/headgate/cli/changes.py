@@ -1,73 +1,71 @@
-"""Changes of rules, as people read them: a line for each, with what differs."""
+"""`headgate changes`: who changed what, and the way back."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Final
 
-from headgate.cli.client import Json
-from headgate.core.quota import MICROSECONDS, Quota, duration_text
-from headgate.errors import InvalidQuota
+import typer
 
-_MARKS: Final = {"create": ("+", "green"), "update": ("~", "yellow"), "delete": ("-", "red")}
-_QUOTA: Final = ("limit", "window", "burst", "algorithm")
-_SECONDS: Final = ("window", "max_delay", "detection_window")
+from headgate.cli.client import Client, Json
+from headgate.cli.differences import lines_of
+from headgate.cli.options import ADMIN, AsJson, calls_service
+from headgate.cli.output import Cell, emit, local_time, on_terminal, say, show_table
 
+CHANGES: Final = "/api/v1/changes"
 
-class Line(NamedTuple):
-    """A line of text, and the style to print it in."""
-
-    text: str
-    style: str
+app = typer.Typer(no_args_is_help=True, help="List changes of rules, users and tokens, and take them back.")
 
 
-def lines_of(changes: list[Json]) -> Iterator[Line]:
-    """`+` what is new, `~` what changes, with the fields that do, `-` what goes; and how many they are."""
-    for change in changes:
-        mark, style = _MARKS.get(change["action"], ("?", ""))
-        about = " ".join(part for part in (change["kind"], change["subject"]) if part)
-        before, after = change.get("before") or {}, change.get("after") or {}
-        if change["action"] == "update":
-            yield Line(f"{mark} {about}: {', '.join(differences(before, after))}", style)
-        else:
-            yield Line(f"{mark} {about}{_described(change['kind'], before or after)}", style)
-    count = len(changes)
-    yield Line("no difference" if count == 0 else f"{count:,} change{'' if count == 1 else 's'}", "bold")
+@app.command("list")
+@calls_service(*ADMIN)
+def list_changes(
+    client: Client,
+    kind: Annotated[
+        str | None, typer.Option(help="Only of these: rule, tier, exemption, settings, user or token.")
+    ] = None,
+    subject: Annotated[str | None, typer.Option(help="Only of this one: an id or a name.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List changes, the latest first."""
+    found = list(client.pages(CHANGES, "changes", {"kind": kind, "subject": subject}, most=limit))
+    if as_json:
+        emit(found)
+    elif found:
+        show_table(("id", "version", "time", "by", "change"), map(_row, found))
+    else:
+        say("no changes")
 
 
-def differences(before: Json, after: Json) -> list[str]:
-    """The fields that differ: `limit 100 → 200`."""
-    names = dict.fromkeys((*before, *after))
-    return [
-        f"{name} {value_text(name, before.get(name))} → {value_text(name, after.get(name))}"
-        for name in names
-        if before.get(name) != after.get(name)
-    ]
+@app.command()
+@calls_service(*ADMIN)
+def revert(
+    client: Client,
+    change_id: Annotated[int, typer.Argument(metavar="ID", min=1, help="As `headgate changes list` shows it.")],
+    together: Annotated[
+        bool, typer.Option("--together", help="Take back everything that was changed in the same transaction.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Without a terminal, nobody is asked.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make what a change changed what it was before. What will change is shown first."""
+    path = f"{CHANGES}/{change_id}/revert"
+    planned = client.post(path, params={"together": together, "dry_run": True})
+    if not as_json:
+        for text, style in lines_of(planned["changes"]):
+            say(text, style)
+    done = planned
+    if planned["changes"] and not dry_run:
+        if not yes and on_terminal():
+            typer.confirm("Revert?", abort=True, err=True)
+        done = client.post(path, params={"together": together})
+        if not as_json:
+            say(f"reverted: version {done['version']}")
+    if as_json:
+        emit(done)
 
 
-def quota_of(rule: Json) -> str:
-    """A rule's quota in notation."""
-    limit, window, burst, algorithm = (rule.get(name) for name in _QUOTA)
-    try:
-        options: dict[str, Any] = {"burst": burst} | ({} if algorithm is None else {"algorithm": algorithm})
-        return str(Quota(limit, window, **options))  # type: ignore[arg-type]
-    except (InvalidQuota, TypeError):  # of a service that knows more than we do
-        return f"{limit}/{window}"
-
-
-def value_text(name: str, value: Any) -> str:
-    """A field's value, about as a rules file has it."""
-    if value is None:
-        return "none"
-    if name in _SECONDS and isinstance(value, int | float):
-        return duration_text(round(value * MICROSECONDS))
-    return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
-
-
-def _described(kind: str, table: Json) -> str:
-    if kind == "rule":
-        return f": {quota_of(table)}, by {table.get('dimension', 'user')}"
-    if kind == "user" and table.get("tier"):
-        return f": tier {table['tier']}"
-    return ""
+def _row(change: Json) -> tuple[Cell, ...]:
+    (line, _), *_ = lines_of([change])
+    return (str(change["id"]), str(change["version"]), local_time(change["at"]), change["actor"], line)

@@ -31,10 +31,18 @@ _FACTS: Final[dict[str, Any]] = {
 }
 _NO_FACTS: Final = ("cost", "idempotency_key")  # have a meaning of their own in a request
 
-Cost = Annotated[int, typer.Option(min=0, help="What the request costs.", rich_help_panel=_PANEL)]
+Cost = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="What the request costs: a number of requests, or of a unit; then it may be repeated.  [default: 1]",
+        metavar="[UNIT=]N",
+        show_default=False,
+        rich_help_panel=_PANEL,
+    ),
+]
 
 
-def _about_request(
+def about_request(
     command: Callable[Concatenate[Client, Json, ...], None],
 ) -> Callable[Concatenate[Client, ...], None]:
     """Let a function that is given a client and the facts of a request have the facts as options."""
@@ -55,11 +63,11 @@ def _about_request(
 
 
 @calls_service(*DATA)
-@_about_request
+@about_request
 def check(
     client: Client,
     facts: Json,
-    cost: Cost = 1,
+    cost: Cost = None,
     idempotency_key: Annotated[
         str | None,
         typer.Option(help="A check that is repeated with the same key is charged once.", rich_help_panel=_PANEL),
@@ -68,18 +76,18 @@ def check(
 ) -> None:
     """Check a request, and charge it. Exit code 0: allowed, 1: refused."""
     key = {} if idempotency_key is None else {"idempotency_key": idempotency_key}
-    _tell(client.check("/v1/check", {**facts, "cost": cost, **key}), as_json)
+    _tell(client.check("/v1/check", {**facts, "cost": cost_of(cost), **key}), as_json)
 
 
 @calls_service(*DATA)
-@_about_request
-def peek(client: Client, facts: Json, cost: Cost = 1, as_json: AsJson = False) -> None:
+@about_request
+def peek(client: Client, facts: Json, cost: Cost = None, as_json: AsJson = False) -> None:
     """Say what a check would say, and charge nothing. Exit code 0: allowed, 1: refused."""
-    _tell(client.check("/v1/peek", {**facts, "cost": cost}), as_json)
+    _tell(client.check("/v1/peek", {**facts, "cost": cost_of(cost)}), as_json)
 
 
 @calls_service(*DATA)
-@_about_request
+@about_request
 def reset(client: Client, facts: Json, as_json: AsJson = False) -> None:
     """Forget what a request's subjects have used, under every rule that applies to it."""
     answer = client.post("/v1/reset", facts)
@@ -105,6 +113,24 @@ def facts_of(*, subject: str | None = None, fact: list[str] | None = None, **kno
             raise typer.BadParameter(f"{name!r} is given twice, or is no fact", param_hint="--fact")
         facts[name] = value
     return facts
+
+
+def cost_of(texts: list[str] | None) -> int | dict[str, int]:
+    """Return the cost that was given as `5`, or as `requests=1` and `tokens=4000`. Raises `typer.BadParameter`."""
+    amounts: dict[str, int] = {}
+    for text in texts or ["1"]:
+        unit, _, digits = text.rpartition("=")
+        if not (digits.isascii() and digits.isdecimal()) or unit in amounts:
+            raise typer.BadParameter(
+                f"must be a whole number, or UNIT=N as in tokens=4000, each unit once, got {text!r}",
+                param_hint="--cost",
+            )
+        amounts[unit] = int(digits)
+    if "" not in amounts:
+        return amounts
+    if len(amounts) > 1:
+        raise typer.BadParameter("name the unit of each, as in requests=1", param_hint="--cost")
+    return amounts[""]
 
 
 def summary(decision: Json) -> str:

@@ -92,9 +92,13 @@ class Client:
                 raise self._fault(response)
             yield from response.iter_text()
 
-    def post(self, path: str, data: Json) -> Json:
+    def post(self, path: str, data: Json | None = None, params: Params | None = None) -> Json:
         """What was made of the data; empty if nothing is told."""
-        return self._object(self._send("POST", path, json=data))
+        return self._object(self._send("POST", path, params=params, json=data))
+
+    def put(self, path: str, data: Json) -> Json:
+        """What the data has become."""
+        return self._object(self._send("PUT", path, json=data))
 
     def put_toml(self, path: str, content: bytes, params: Params | None = None, *, version: Any = None) -> Json:
         """The same; with `version`, only if that is still the version of what is there."""
@@ -102,8 +106,8 @@ class Client:
         headers = {"Content-Type": TOML, **condition}
         return self._object(self._send("PUT", path, params=params, content=content, headers=headers))
 
-    def delete(self, path: str) -> Json:
-        return self._object(self._send("DELETE", path))
+    def delete(self, path: str, params: Params | None = None) -> Json:
+        return self._object(self._send("DELETE", path, params=params))
 
     def pages(self, path: str, name: str, params: Params | None = None, *, most: int | None = None) -> Iterator[Json]:
         """The entries of all pages, up to so many; `name` is what a page has them under."""

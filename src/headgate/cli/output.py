@@ -21,7 +21,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headgate.cli import FAULT, complain
+from headgate.cli import FAULT, INTERRUPTED, complain
 from headgate.errors import HeadgateError
 
 STYLES: Final = {"allowed": "green", "refused": "bold red", "shadow": "yellow", "warning": "yellow"}
@@ -45,7 +45,7 @@ def reported() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+        raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:  # who reads has had enough, as `head` has
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be flushed
         raise typer.Exit from None

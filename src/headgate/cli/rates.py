@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from prometheus_client.parser import text_string_to_metric_families
 
 METRIC: Final = "headgate_checks_total"
+BUILD: Final = "headgate_build_info"
 
 
 class Tally(NamedTuple):
@@ -51,6 +52,13 @@ def tallies_of(page: str) -> dict[str, Tally]:
                 tally = found.get(rule, Tally())
                 found[rule] = tally._replace(**{decision: getattr(tally, decision) + int(sample.value)})
     return found
+
+
+def node_of(page: str) -> str:
+    """The machine that a page of metrics is of; empty: it does not say. Raises `ValueError`."""
+    wanted = [line for line in page.split("\n") if line.startswith(BUILD)]
+    samples = [one for family in text_string_to_metric_families("\n".join([*wanted, ""])) for one in family.samples]
+    return samples[0].labels.get("node", "") if samples else ""
 
 
 def rates(before: Mapping[str, Tally], after: Mapping[str, Tally], seconds: float) -> list[Rate]:

@@ -1,4 +1,4 @@
-"""`headgate rules list`, `validate`, `apply`, `diff` and `export`."""
+"""`headgate rules list`, `validate`, `apply`, `diff`, `export` and `import`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from typing import Annotated
 
 import typer
 
-from headgate.cli import REFUSED
-from headgate.cli.changes import lines_of, quota_of
+from headgate.cli import INTERRUPTED, REFUSED
 from headgate.cli.client import TOML, Client, InvalidRules, Json
+from headgate.cli.differences import lines_of, quota_of
 from headgate.cli.options import ADMIN, AsJson, calls_service
-from headgate.cli.output import Cell, Fault, emit, on_terminal, say, show_table
+from headgate.cli.output import Cell, Fault, emit, on_terminal, printable, reported, say, show_table
+from headgate.cli.replay import load_rules, replay_files
+from headgate.cli.replay_report import show_report
 from headgate.errors import InvalidRule, Problem
+from headgate.replay.report import Report
+from headgate.rules.sources.document import parsed, snapshot_of
 
 RULESET = "/api/v1/ruleset"
 
@@ -48,13 +52,16 @@ def list_rules(client: Client, as_json: AsJson = False) -> None:
 
 
 @app.command()
+@reported()
 def validate(
     files: Annotated[list[Path], typer.Argument(help="Rules files.", metavar="FILE...")], as_json: AsJson = False
 ) -> None:
-    """Say whether rules files are good, without a service. Exit code 1: not all of them are."""
+    """Say whether rules files are good, without a service. Exit code 1: not all are; 2: one cannot be read."""
     from headgate.rules.sources.file import load  # noqa: PLC0415 - the other commands need none of it
 
     problems: list[Problem] = []
+    for file in files:
+        _content(file)  # first: what cannot be read is neither good nor bad
     for file in files:
         try:
             rules = load(file).rules
@@ -103,13 +110,30 @@ def apply(
 
 @app.command()
 @calls_service(*ADMIN)
-def diff(client: Client, file: RulesFile, as_json: AsJson = False) -> None:
-    """Say what `apply` would change. Exit code 0: nothing, 1: something, or the file is not good."""
+def diff(
+    client: Client,
+    file: RulesFile,
+    replay: Annotated[
+        list[str] | None,
+        typer.Option(help="Also replay this access log by both rule sets; may be repeated.", metavar="LOG"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what `apply` would change. Exit code 0: nothing, 1: something, or the file is not good.
+
+    With --replay, also say whose requests of an access log would be decided otherwise.
+    """
     planned = _put(client, file, _content(file), dry_run=True)
+    report = _replayed(client, file, replay, quiet=as_json) if replay else None
     if as_json:
-        emit(planned)
+        emit(planned if report is None else {**planned, "replay": report.as_dict()})
     else:
         _show(planned)
+        if report is not None:
+            say("")
+            show_report(report)
+    if report is not None and not report.complete:
+        raise typer.Exit(INTERRUPTED)
     if planned["changes"]:
         raise typer.Exit(REFUSED)
 
@@ -131,11 +155,54 @@ def export(
     if file is None:
         typer.echo(document, nl=False)
         return
+    _write(file, document)
+    say(f"written: {file}")
+
+
+@app.command("import")
+@reported()
+def import_rules(
+    files: Annotated[list[Path], typer.Argument(help="Its configuration files.", metavar="FILE...")],
+    source: Annotated[str, typer.Option("--from", help="Whose they are: envoy-ratelimit.", show_default=False)],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where to write the rules file; else stdout.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a rules file of another limiter's configuration, without a service.
+
+    What has no equivalent is listed on stderr. --from envoy-ratelimit reads YAML of envoyproxy/ratelimit.
+    """
+    if source != "envoy-ratelimit":
+        raise typer.BadParameter(f"must be envoy-ratelimit, got {source!r}", param_hint="--from")
+    from headgate.cli.import_rules import imported  # noqa: PLC0415 - the other commands need none of it
+
+    contents = {str(file): _content(file) for file in files}
     try:
-        file.write_text(document, encoding="utf-8")
+        text, report = imported(contents)
+    except InvalidRule as error:
+        raise Fault(str(error), code=REFUSED) from error
+    if as_json:
+        emit({"rules": tomllib.loads(text), "report": report})
+    elif output is None:
+        typer.echo(text, nl=False)
+    if output is not None:
+        _write(output, text)
+    for line in [] if as_json else report:
+        typer.echo(f"no equivalent: {printable(line)}", err=True)
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise Fault(f"{file}: cannot be written: {error.strerror}") from error
-    say(f"written: {file}")
+
+
+def _replayed(client: Client, file: Path, logs: list[str], *, quiet: bool) -> Report:
+    """Replay logs by a file's rules, and by the service's. Users who are in its database are not known here."""
+    current = snapshot_of(parsed(client.text(RULESET, accept=TOML).encode()), version="in force")
+    return replay_files(logs, load_rules(file), against=current, quiet=quiet)
 
 
 def _content(file: Path) -> bytes:

@@ -34,6 +34,14 @@ def serve(
     grpc_address: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="gRPC. (default: 127.0.0.1:8081)", rich_help_panel=WHERE)
     ] = None,
+    admin_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="The admin API, the console and metrics. (default: together with HTTP)",
+            rich_help_panel=WHERE,
+        ),
+    ] = None,
     rules: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="A rules file, in place of rules in the database.", rich_help_panel=WHAT),
@@ -108,6 +116,10 @@ def serve(
         bool | None,
         typer.Option("--reflection", help="Tell gRPC clients which services there are.", rich_help_panel=WHO),
     ] = None,
+    console: Annotated[
+        bool | None,
+        typer.Option("--console/--no-console", help="Serve the console. (default: yes)", rich_help_panel=WHO),
+    ] = None,
     workers: Annotated[
         str | None, typer.Option(metavar="NUMBER", help="Processes. (default: 1)", rich_help_panel=HOW)
     ] = None,
@@ -122,8 +134,27 @@ def serve(
     audit_retention: Annotated[
         str | None, typer.Option(metavar="TIME", help="How long events are kept. (default: 90d)", rich_help_panel=HOW)
     ] = None,
+    usage_retention: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="How long usage is kept by the minute. (default: 30d)", rich_help_panel=HOW),
+    ] = None,
+    usage_hourly_retention: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="… and by the hour. (default: 365d)", rich_help_panel=HOW),
+    ] = None,
     otlp_endpoint: Annotated[
         str | None, typer.Option(metavar="URL", help="Where OpenTelemetry spans go.", rich_help_panel=HOW)
+    ] = None,
+    webhook_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Who is told of refusals and changes.", rich_help_panel=HOW)
+    ] = None,
+    webhook_secret_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The secret that signs what it is told.", rich_help_panel=HOW),
+    ] = None,
+    webhook_events: Annotated[
+        str | None,
+        typer.Option(metavar="KIND", help="Of what: refusals, changes or all. (default: all)", rich_help_panel=HOW),
     ] = None,
     drain_delay: Annotated[
         str | None,
@@ -155,7 +186,8 @@ def _run(settings: Settings, *, hints: bool) -> None:
         else:
             if settings.admin_token is None:
                 log.info("the admin token is in %s", _token_file(settings))
-            log.info("serving: HTTP on %s, gRPC on %s", addresses.http, addresses.grpc)
+            admin = "" if addresses.admin is None else f", admin on {addresses.admin}"
+            log.info("serving: HTTP on %s, gRPC on %s%s", addresses.http, addresses.grpc, admin)
 
     if settings.workers == 1:
         with collection_paused():
@@ -174,22 +206,40 @@ def _run(settings: Settings, *, hints: bool) -> None:
 
 
 def _banner(settings: Settings, addresses: Any, *, hints: bool) -> str:
-    url = f"{'https' if settings.tls else 'http'}://{_reachable(addresses.http)}"
-    rules = f"the file {settings.rules}" if settings.rules else f"the database, by {url}/api/v1/rules"
+    scheme = "https" if settings.tls else "http"
+    url = f"{scheme}://{_reachable(addresses.http)}"
+    admin_address = addresses.admin or addresses.http
+    admin = f"{scheme}://{_reachable(admin_address)}"
+    own = [f"  admin         {admin}"] if addresses.admin is not None else []
+    console = [f"  console       {_console(admin, settings, admin_address)}"] if settings.console else []
+    rules = f"the file {settings.rules}" if settings.rules else f"the database, by {admin}/api/v1/rules"
     token_file = _token_file(settings)
     lines = [
         f"Headgate {__version__} is serving.",
         "",
         f"  HTTP          {url}",
+        *own,
+        *console,
         f"  gRPC          {_reachable(addresses.grpc)}",
         f"  rules         in {rules}",
         f"  counters      {_counters(settings)}",
         f"  admin token   {f'in {token_file}' if settings.admin_token is None else 'the one that you set'}",
     ]
     if hints:
-        lines += ["", *_hints(url, settings, token_file)]
+        lines += ["", *_hints(url, admin, settings, token_file)]
     lines += ["", "Ctrl-C stops it."]
     return "\n".join(lines)
+
+
+def _console(url: str, settings: Settings, address: Address) -> str:
+    """The console's address, with a link that signs in once where only this machine can use it."""
+    from headgate.service.directory import make_link_code  # noqa: PLC0415 - other commands need none of it
+
+    try:
+        code = make_link_code(settings.data_dir.absolute()) if address.is_loopback else None
+    except OSError:
+        code = None
+    return f"{url}/console" + ("" if code is None else f"/sign-in?code={code}   (signs in once)")
 
 
 def _counters(settings: Settings) -> str:
@@ -199,7 +249,7 @@ def _counters(settings: Settings) -> str:
     return "in a Valkey of its own, shared by its processes" if settings.embedded else "in Redis"
 
 
-def _hints(url: str, settings: Settings, token_file: Path) -> list[str]:
+def _hints(url: str, admin: str, settings: Settings, token_file: Path) -> list[str]:
     post = f"curl -s{'k' if settings.tls else ''}"
     if settings.data_token is not None:
         post += " -H 'Authorization: Bearer <data token>'"
@@ -215,8 +265,8 @@ def _hints(url: str, settings: Settings, token_file: Path) -> list[str]:
         "  # tries to log in, of which the sixth is refused",
         f"  for i in 1 2 3 4 5 6; do {login} {url}/v1/check; done; echo",
         "",
-        f"  # what happens now, live; and the API's documentation is at {url}/docs",
-        f"  {_command()} top --server {url} --token-file {shlex.quote(str(token_file))}",
+        f"  # what happens now, live; and the API's documentation is at {admin}/docs",
+        f"  {_command()} top --server {admin} --token-file {shlex.quote(str(token_file))}",
     ]
 
 

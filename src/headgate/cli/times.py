@@ -32,6 +32,20 @@ def time_of(text: str, option: str, now: datetime) -> str:
         raise typer.BadParameter(message, param_hint=option) from None
 
 
+def later_time_of(text: str, option: str, now: datetime) -> str:
+    """A time in UTC: of a time (local, if it does not say where), or of a duration after `now`.
+
+    Raises `typer.BadParameter`.
+    """
+    seconds = _seconds(text)
+    try:
+        time = datetime.fromisoformat(text) if seconds is None else now + timedelta(seconds=seconds)
+        return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        message = f"must be a time, as in 2027-01-31T12:00, or how long from now, as in 30d, got {text!r}"
+        raise typer.BadParameter(message, param_hint=option) from None
+
+
 def _seconds(text: str) -> float | None:
     try:
         return duration_us(text) / MICROSECONDS

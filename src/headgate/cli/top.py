@@ -16,7 +16,7 @@ from headgate.cli.client import Client, Json
 from headgate.cli.keys import Keys
 from headgate.cli.options import ADMIN, AsJson, calls_service
 from headgate.cli.output import Cell, Fault, emit, emit_lines, printable, say, show_table, table
-from headgate.cli.rates import Rate, Tally, rates, tallies_of
+from headgate.cli.rates import Rate, Tally, node_of, rates, tallies_of
 from headgate.cli.times import seconds_of, time_of
 
 SUBJECTS_SECONDS: Final = 5.0  # between questions who hits limits: the answer takes the database some work
@@ -30,8 +30,10 @@ class View(NamedTuple):
     """What there is to see."""
 
     server: str
+    node: str  # whose rates these are; empty: it does not say
     rates: list[Rate]
-    subjects: list[Json]
+    subjects: list[Json]  # of all nodes
+    period: str  # of the subjects
     fault: str = ""  # why there is nothing new to see
     hidden: str = ""  # why subjects are not to be seen
 
@@ -43,21 +45,27 @@ class Watch:
         self._client = client
         self._period = f"{period:g}s"
         self._now = now
-        self._last: tuple[float, dict[str, Tally]] | None = None
+        self._last: tuple[float, str, dict[str, Tally]] | None = None  # when, of which node, and what
         self._subjects: tuple[float, list[Json], str] | None = None  # when, who, and why they are not to be seen
-        self._view = View(client.server, [], [])
+        self._view = View(client.server, "", [], [], self._period)
 
     def look(self) -> View:
         """What is there now, at rates since the last look. Raises `Fault`: no service answers."""
         try:
-            counted = tallies_of(self._client.text("/metrics"))
+            page = self._client.text("/metrics")
+            node, counted = node_of(page), tallies_of(page)
         except ValueError as error:
             raise Fault(f"{self._client.server}/metrics is not a page of metrics") from error
         now = self._now()
-        then, before = self._last or (now - 1, counted)
-        self._last = now, counted
+        then, last, before = self._last or (now - 1, node, counted)
+        self._last = now, node, counted
         subjects, hidden = self._top(now)
-        return View(self._client.server, rates(before, counted, max(now - then, 1e-3)), subjects, hidden=hidden)
+        server = self._client.server
+        if node != last:  # the counts of one are not to be subtracted from those of the other
+            fault = f"{server} is several nodes, {last} and {node} among them: name one of them with --server"
+            return View(server, node, [], subjects, self._period, fault=fault, hidden=hidden)
+        found = rates(before, counted, max(now - then, 1e-3))
+        return View(server, node, found, subjects, self._period, hidden=hidden)
 
     def look_again(self) -> View:
         """The same; when no service answers, what was there last, and why there is nothing new."""
@@ -112,6 +120,8 @@ def as_data(view: View) -> dict[str, Any]:
     """A view for programs."""
     return {
         "server": view.server,
+        "node": view.node or None,
+        "period": view.period,
         "rules": [
             {
                 "rule": rate.rule or None,
@@ -134,7 +144,8 @@ def screen(view: View, height: int) -> RenderableType:
     else:
         parts.append(Text("no checks yet", "dim"))
     if view.subjects:
-        parts.append(table(SUBJECT_COLUMNS, map(_subject_row, view.subjects[:room]), title="hits limits most"))
+        rows = map(_subject_row, view.subjects[:room])
+        parts.append(table(SUBJECT_COLUMNS, rows, title=f"hits limits most, {_whose_subjects(view)}"))
     elif view.hidden:
         parts.append(Text(f"\nwho hits limits is not to be seen: {printable(view.hidden)}", "yellow"))
     elif view.rates:
@@ -149,20 +160,33 @@ def _head(view: View) -> Text:
     allowed = sum(rate.allowed + rate.shadow for rate in view.rates)
     refused = sum(rate.refused for rate in view.rates)
     return Text.assemble(
-        (view.server, "bold"),
+        (_whose_rates(view), "bold"),
         f"  {allowed + refused:,.1f} checks/s  ",
         (f"{allowed:,.1f} allowed/s  ", "green"),
         (f"{refused:,.1f} refused/s", "red"),
     )
 
 
+def _whose_rates(view: View) -> str:
+    """Which processes the rates are of."""
+    return f"node {printable(view.node)} alone ({view.server})" if view.node else f"{view.server} alone"
+
+
+def _whose_subjects(view: View) -> str:
+    return f"on all nodes, in the last {view.period}"
+
+
 def _print(view: View) -> None:
+    if view.fault:
+        typer.echo(f"headgate: {printable(view.fault)}", err=True)
+    say(f"rates: {_whose_rates(view)}")
     if view.rates:
         show_table(RULE_COLUMNS, map(_rule_row, view.rates))
     else:
         say("no checks yet")
     if view.subjects:
         say("")
+        say(f"who hits limits: {_whose_subjects(view)}")
         show_table(SUBJECT_COLUMNS, map(_subject_row, view.subjects))
     elif view.hidden:
         typer.echo(f"headgate: who hits limits is not to be seen: {printable(view.hidden)}", err=True)

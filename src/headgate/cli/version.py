@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import platform
 
+import typer
+
 from headgate._version import __version__
 from headgate.cli.options import AsJson
 from headgate.cli.output import emit, say
+
+
+def print_version(wanted: bool) -> None:
+    """What `headgate --version` does."""
+    if wanted:
+        version()
+        raise typer.Exit
 
 
 def version(as_json: AsJson = False) -> None:

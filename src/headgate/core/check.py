@@ -1,10 +1,11 @@
-"""What a store is asked, and what it answers."""
+"""Checks: the requests that a store decides, and its answers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Self, TypeGuard
 
+from headgate.core.cost import REQUESTS
 from headgate.core.key import joined, key
 from headgate.core.quota import MAX_REFILL_US, Quota
 from headgate.errors import IdempotencyConflict, StoreError
@@ -13,18 +14,20 @@ NEVER: Final = -1  # a wait that no waiting ends: the cost is larger than the qu
 
 
 class Refusal(NamedTuple):
-    """What a client that this rule refuses is told. Stores have no use for it: it is there for the decision."""
+    """The fields of a rule that a decision shows. Stores do not read them."""
 
     status: int = 429  # of HTTP
-    message: str = ""  # empty: whoever answers has one
+    message: str = ""  # empty: the HTTP and gRPC layers write their own
     max_delay_us: int = 0  # how long the request may be held back and tried again, instead of being refused
+    unit: str = REQUESTS  # what the quota counts
+    annotates: bool = False  # of a limit that is not enforced: whether the decision shows that it is used up
 
 
 REFUSAL: Final = Refusal()
 
 
 class Check(NamedTuple):
-    """One rule asked for one subject."""
+    """One rule to check for one subject."""
 
     rule: str
     space: str  # headgate.core.key: all of the key but the subject
@@ -33,8 +36,9 @@ class Check(NamedTuple):
     cost: int = 1  # 0 looks and charges nothing
     enforced: bool = True  # False: a shadow; evaluated and counted, but never refuses
     refusal: Refusal = REFUSAL
-    leased: bool = False  # nodes hold slices of it, and give them back all the time: what is refused soon may not be
+    leased: bool = False  # nodes hold slices of it, and give them back all the time: a refusal is soon out of date
     reservation: int = 0  # the mark of the reservation that it is part of, by which its bucket knows it; 0: none
+    slot: str = ""  # the id of the slot that it takes, where the quota is of concurrency
 
     @property
     def key(self) -> str:
@@ -45,7 +49,7 @@ class Check(NamedTuple):
 class Idempotency(NamedTuple):
     """Makes a group safe to send twice: the first answer to `key` is kept and given again for five minutes.
 
-    `fingerprint` stands for what was asked: the same key with another fingerprint is a conflict. A `scope` has keys of
+    `fingerprint` is a hash of the request: the same key with another fingerprint is a conflict. A `scope` has keys of
     its own.
     """
 
@@ -65,7 +69,7 @@ IDEMPOTENCY_US: Final = 300_000_000
 
 
 class Client(NamedTuple):
-    """Whom a penalty meets: the fact that identifies the client (`user`, `ip` …), and its value."""
+    """The client that a penalty applies to: the fact that identifies it (`user`, `ip` …), and its value."""
 
     fact: str
     name: str
@@ -102,11 +106,12 @@ class Penalty(NamedTuple):
 
 
 class Extras(NamedTuple):
-    """What a request may have besides limits that are charged."""
+    """Optional parts of a request besides its limits."""
 
     idempotency: Idempotency | None = None
     penalty: Penalty | None = None
     reservation: int = 0  # the mark of a reservation: see `Check`
+    slot: str = ""  # the id of the slot to take, where limits are of concurrency
 
 
 class Group(NamedTuple):
@@ -162,7 +167,7 @@ class Result(NamedTuple):
 
 
 class SharedResult(Result):
-    """An answer that was found under other quotas than those asked for: this region's shares of them."""
+    """An answer by other quotas than those of the checks: this region's shares of them."""
 
     quotas: tuple[Quota | None, ...] = ()  # by check; None: its own
 

@@ -19,7 +19,7 @@ class Clock(Protocol):
         ...
 
     async def sleep_async(self, seconds: float) -> None:
-        """The same, without blocking the event loop."""
+        """Wait until `seconds` have passed on this clock, without blocking the event loop."""
         ...
 
 

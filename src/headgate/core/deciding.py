@@ -73,7 +73,7 @@ def turned_away(decision: Decision) -> Decision:
 
 
 def uncharged(decision: Decision) -> Decision:
-    """Make the decision that is told once the charge of an allowed one was given back.
+    """Return the decision to show after the charge of an allowed one was given back.
 
     What remains is exact; the reset may be that of the charge, which is late rather than early.
     """

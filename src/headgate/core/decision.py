@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
+from os import urandom
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
 from headgate.core.check import NEVER, REFUSAL, Block, Check, Outcome, Refusal
+from headgate.core.cost import REQUESTS
 from headgate.core.plan import Plan, Reason
 from headgate.core.quota import MICROSECONDS, Quota
 from headgate.core.verdict import delay_us, hold_us
 
 __all__ = ["Decision", "LimitStatus", "Reading", "Reason", "State", "States"]
 
-State = Literal["normal", "warning", "throttled"]
+State = Literal["normal", "warning", "annotated", "throttled"]
 
 WARNING_PERCENT = 80
+_SEQUENCE = count()  # orders the ids of decisions of one moment
 
 
 class States(Protocol):
@@ -43,13 +47,14 @@ class LimitStatus(NamedTuple):
     reset_after: float
     retry_after: float | None
     delay: float
+    unit: str = REQUESTS  # what the limit counts
 
 
 class Reading:
-    """What all decisions of one program have in common: their plan, and how their figures are read.
+    """What all decisions of one program share: their plan, and how to compute their figures.
 
-    `read` works out the outcomes from a decision's `verdict`; None: they are in it as they are. `reason` is that of
-    decisions that no limit explains. `states` remembers which limits are in warning.
+    `read` computes the outcomes from a decision's `verdict`; None: the verdict contains them. `reason` is the reason of
+    decisions without limits. `states` remembers which limits are in warning.
     """
 
     __slots__ = ("low", "plan", "read", "reason", "states", "told")
@@ -79,11 +84,12 @@ class Decision:
     `limit=100, remaining=70, retry_after=0.0`; after 100: the next has `allowed=False, remaining=0` and
     `retry_after` the seconds until it would pass, exact to the microsecond.
 
-    Everything but `allowed` is worked out when it is asked for. Programs make decisions by setting `allowed`, `reading`
-    and `verdict`; `of` makes one by hand.
+    A decision computes everything but `allowed` when you read it. Programs make decisions by setting `allowed`,
+    `reading` and `verdict`; `of` makes one from its parts.
     """
 
     __slots__ = (
+        "_id",
         "_order",
         "_outcomes",
         "_state",
@@ -91,6 +97,7 @@ class Decision:
         "block",
         "reading",
         "settled",
+        "slot",
         "verdict",
     )
 
@@ -98,7 +105,9 @@ class Decision:
     reading: Reading
     verdict: Any  # what the program answered: time, subjects, costs, and the outcomes or what they are read from
     settled: bool  # True: it charged nothing, or what it charged was given back or corrected; else not there
+    slot: Any  # what it holds by `concurrency`, to be released: `headgate.limiter.slots`; there if it holds anything
     block: Block  # of a client: there only on its way from the store to the limiter
+    _id: str
     _order: tuple[int, ...]
     _outcomes: tuple[Outcome, ...]
     _state: State
@@ -135,8 +144,16 @@ class Decision:
         return at_us
 
     @property
+    def id(self) -> str:
+        """The name of this decision in problem details, events and logs: 30 hexadecimal digits, in order of time."""
+        known: str | None = getattr(self, "_id", None)
+        if known is None:
+            self._id = known = f"{self.at_us:014x}{next(_SEQUENCE) % 2**32:08x}{urandom(4).hex()}"
+        return known
+
+    @property
     def subjects(self) -> tuple[str, ...]:
-        """Whose state the plan's limits looked at, in order; empty where nobody needs them."""
+        """The subject of each of the plan's limits, in order; empty if the decision does not need them."""
         subjects: tuple[str, ...] = self.verdict[1]
         return subjects
 
@@ -212,14 +229,16 @@ class Decision:
 
     @property
     def reset_at(self) -> float:
-        """The same as a Unix time, on the store's clock."""
+        """The Unix time at which the binding limit is whole again, on the store's clock."""
         return self.at_us / MICROSECONDS + self.reset_after
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds until the same request would pass, if nobody else came: 0 when allowed, None for never."""
+        """Seconds until this request would pass, if no other request came: 0 when allowed, None for never."""
         if self.allowed:
             return 0.0
+        if self.reading.plan.refuses:
+            return None
         wait_us = self.binding[1].wait_us
         return None if wait_us == NEVER else wait_us / MICROSECONDS
 
@@ -247,9 +266,12 @@ class Decision:
 
     @property
     def status(self) -> int:
-        """The HTTP status to answer with: 200, the refusing rule's own, or 503 when the store could not decide."""
+        """The HTTP status to answer with: 200, or the refusing rule's own; 503 when the store could not decide; 403
+        where requests without a rule are refused."""
         if self.allowed:
             return 200
+        if self.reading.plan.refuses:
+            return 403
         return 503 if self.reading.reason == "fail_closed" else self._refusal.status
 
     @property
@@ -264,10 +286,11 @@ class Decision:
 
     @property
     def state(self) -> State:
-        """`throttled` when refused, `warning` from 80 % used until below 70 %, else `normal`.
+        """`throttled` when refused, `annotated` when a rule of action `annotate` is over its limit, `warning` from 80 %
+        used until below 70 %, else `normal`.
 
-        The percentages are the limiter's. A limit that is in warning is remembered by the limiter when this is
-        first asked for, and only then; the answer is that of this decision from then on.
+        The percentages are the limiter's. When you first read this, and only then, the limiter remembers which limits
+        are in warning. The decision keeps the state that it first returned.
         """
         state: State | None = getattr(self, "_state", None)
         if state is not None:
@@ -280,11 +303,37 @@ class Decision:
                 warning = True
         if warning and states is not None:
             warning = self._remembered(states)
-        self._state = state = "throttled" if not self.allowed else "warning" if warning else "normal"
+        state = "throttled" if not self.allowed else "warning" if warning else "normal"
+        if reading.plan.annotates and self.annotated:
+            state = "annotated"
+        self._state = state
         return state
 
+    @property
+    def is_near_limit(self) -> bool:
+        """Whether a request was allowed with 80 % or more of its binding limit used, itself included.
+
+        The percentage is the limiter's. Unlike `state`, this remembers nothing: it looks at this decision alone.
+        """
+        if not self.allowed or not self.outcomes:
+            return False
+        place = self.order[0]
+        return self.outcomes[place].remaining <= self.reading.low[place]
+
+    @property
+    def annotated(self) -> tuple[str, ...]:
+        """The rules of action `annotate` that are over their limits, of a request that passes."""
+        limits = self.reading.plan.limits
+        if not self.allowed or not self.reading.plan.annotates:
+            return ()
+        return tuple(
+            limit.rule
+            for limit, outcome in zip(limits, self.outcomes, strict=False)
+            if outcome.wait_us and limit.refusal.annotates
+        )
+
     def _remembered(self, states: States) -> bool:
-        """Whether any limit is in warning, by a memory which is told of all that are."""
+        """Return whether any limit is in warning. Reports each limit's use to `states`, which remembers warnings."""
         at_us = self.at_us
         warning = False
         for limit, subject, outcome in zip(self.plan.limits, self.subjects, self.outcomes, strict=False):
@@ -300,11 +349,11 @@ class Decision:
         reading = self.reading
         if reading.reason is not None:
             return reading.reason
-        if not self.allowed:
-            return "over_limit"
         plan = reading.plan
         if not plan.limits:
             return plan.reason or "no_rule"
+        if not self.allowed:
+            return "over_limit"
         if plan.shadows:
             for outcome in self.outcomes:
                 if outcome[0] != 0:
@@ -312,9 +361,9 @@ class Decision:
         return "within_limit"
 
     def cause(self) -> tuple[str | None, Reason]:
-        """The rule that decided and the `reason`, for those who count: works out no figures where it can do without.
+        """Return the rule that decided and the `reason`, for counting. Computes no figures unless it needs them.
 
-        The rule is the binding one; of reason `shadow`, the shadow that would have refused.
+        The rule is the binding one; for the reason `shadow`, the shadow that would have refused.
         """
         reason = self.reason
         if reason == "shadow":  # the enforced come first, and none of them refuses
@@ -333,13 +382,13 @@ class Decision:
         return REFUSAL if self.allowed or limit is None else limit.refusal
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures as plain data, ready for JSON."""
+        """The figures as plain data, ready for JSON; of a refusal also its `decision_id`."""
         figures: dict[str, Any] = {name: getattr(self, name) for name in _FIGURES}
         figures["limits"] = [
             status._replace(quota=str(status.quota))._asdict()  # type: ignore[arg-type]
             for status in self.limits
         ]
-        return figures
+        return figures if self.allowed else {**figures, "decision_id": self.id}
 
     def __bool__(self) -> bool:
         return self.allowed
@@ -348,10 +397,13 @@ class Decision:
         """Pickle what was decided, without the limiter that decided it. Only the original can be given back."""
         plan = self.plan
         told = (self.allowed, self.at_us, plan.limits, plan.reason, self.outcomes, self.costs, self.subjects)
-        return _restore, (*told, self.reading.reason, self.state)
+        return _restore, (*told, self.reading.reason, self.state, None if self.allowed else self.id)
 
     def __eq__(self, other: object) -> bool:
-        return self.as_dict() == other.as_dict() if isinstance(other, Decision) else NotImplemented
+        """Whether they decide the same, whatever their ids."""
+        if not isinstance(other, Decision):
+            return NotImplemented
+        return self.as_dict() | {"decision_id": ""} == other.as_dict() | {"decision_id": ""}
 
     def __hash__(self) -> int:
         return hash((self.allowed, self.at_us, self.outcomes))
@@ -387,11 +439,14 @@ def _restore(
     subjects: tuple[str, ...],
     reason: Reason | None,
     state: State,
+    decision_id: str | None,
 ) -> Decision:
     """Make the decision that was pickled."""
     plan = Plan(limits, unlimited)
     decision = Decision.of(allowed, at_us, plan, outcomes, costs=costs, subjects=subjects, reason=reason)
     decision._state = state
+    if decision_id is not None:
+        decision._id = decision_id
     decision.settled = True
     return decision
 
@@ -412,6 +467,7 @@ def _status(limit: Check, outcome: Outcome, cost: int) -> LimitStatus:
         reset_after=reset_us / MICROSECONDS,
         retry_after=None if wait_us == NEVER else wait_us / MICROSECONDS,
         delay=delay_us(limit, outcome, cost) / MICROSECONDS,
+        unit=limit.refusal.unit,
     )
 
 

@@ -1,7 +1,7 @@
-"""What a fork does to what threads share.
+"""Keep objects that threads share usable after a fork.
 
-The child has neither its parent's threads nor any use for its connections: some things begin anew there. Others are
-halted while the process forks, so that the child gets them whole, and not locked by a thread that it does not have.
+The child has neither its parent's threads nor any use for its connections, so some objects begin anew there. Others
+halt while the process forks, so that the child gets them in a consistent state, with no lock held by a missing thread.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Forked(Protocol):
 
 class Halted(Forked, Protocol):
     def halt(self) -> None:
-        """Wait until nobody changes it, and let nobody begin to: called before a fork. Must not wait for ever."""
+        """Wait for changes under way to end, and block new ones: called before a fork. Must not wait for ever."""
         ...
 
     def resume(self) -> None:
@@ -28,7 +28,7 @@ class Halted(Forked, Protocol):
         ...
 
 
-_halted: Final[WeakKeyDictionary[Halted, None]] = WeakKeyDictionary()  # the oldest first: nobody forks in another order
+_halted: Final[WeakKeyDictionary[Halted, None]] = WeakKeyDictionary()  # the oldest first: the order of halting
 _things: Final[WeakKeyDictionary[Forked, None]] = WeakKeyDictionary()  # the oldest first
 
 

@@ -20,7 +20,6 @@ they contain: everything but letters, digits and `_.-~@` is percent-encoded as U
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final
 from urllib.parse import quote, unquote
@@ -30,7 +29,6 @@ MAX_PREFIX: Final = 64
 MAX_ESCAPED: Final = 128
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_.\-]+(?::[A-Za-z0-9_.\-]+)*").fullmatch
 _SAFE: Final = re.compile(r"[A-Za-z0-9_.\-~@]{1,128}").fullmatch
-_ALL_SAFE: Final = re.compile(r"(?:[A-Za-z0-9_.\-~@]{1,128}\n)*").fullmatch
 _EMPTY: Final = "%"  # an empty hash tag would make Redis hash the whole key; a lone % is never an escape
 
 
@@ -61,7 +59,10 @@ def key(space: str, subject: str) -> str:
 
 
 def shard_space(space: str, shard: int) -> str:
-    """The space of one shard, from 0. An escaped subject has no `#` but at its beginning: nobody's key is another's."""
+    """Return the space of one shard, from 0.
+
+    An escaped subject has `#` only at its beginning, so the keys of two subjects never collide.
+    """
     return space if shard == 0 else space.replace("*", f"*#{shard}", 1)
 
 
@@ -90,14 +91,6 @@ def escape(text: str) -> str:
         if len(escaped) <= MAX_ESCAPED:
             return escaped
     return "#" + blake2b(text.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()
-
-
-def escaped(texts: Sequence[str]) -> Sequence[str]:
-    """Several texts as `escape` has them. Those that are safe as they are, as most are, are found so in one look."""
-    together = "\n".join((*texts, ""))
-    if _ALL_SAFE(together) and together.count("\n") == len(texts):
-        return texts
-    return [escape(text) for text in texts]
 
 
 def joined(parts: tuple[str, ...]) -> str:

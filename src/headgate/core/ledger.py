@@ -1,4 +1,4 @@
-"""What regions read in one another's stores: what was counted, and pages on which they agree."""
+"""The data that regions read from one another's stores: counts, and pages on which they agree."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Counted(NamedTuple):
-    """What a key of a window algorithm has counted. In one bucket of time, it only grows."""
+    """The count of a key of a window algorithm. In one bucket of time, it only grows."""
 
     start_us: int  # of the bucket, by the store's clock
     current: int
@@ -21,7 +21,7 @@ class Page(NamedTuple):
 
 
 class Swap(NamedTuple):
-    """A page to be written if it still says what it said before. It is forgotten after `ttl_us`."""
+    """A page to write if it has not changed since it was read. The store forgets it after `ttl_us`."""
 
     name: str
     before: str | None

@@ -1,4 +1,4 @@
-"""Whether a file is still what it was."""
+"""Detect that a file was changed or replaced."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Mark = tuple[int, ...]
 
 
 def mark_of(path: Path) -> Mark | None:
-    """What differs when a file was changed or replaced. None: it is not there."""
+    """Return a fingerprint that differs after the file was changed or replaced; None if there is no file."""
     try:
         status = path.stat()
     except OSError:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, Self
 
 from headgate.core.check import Check
-from headgate.core.quota import MAX_INT
+from headgate.core.cost import REQUESTS, Cost, checked_cost
+from headgate.core.quota import CONCURRENCY, MAX_INT
 from headgate.errors import InvalidCheck
 
 Reason = Literal[
@@ -20,6 +21,8 @@ Reason = Literal[
     "fail_closed",
     "local_fallback",
 ]
+MAX_PARTS: Final = 64  # of one plan that are remembered, by the units that they charge
+
 Subjects = Callable[[Mapping[str, str]], tuple[str, ...]]
 
 
@@ -34,6 +37,8 @@ class Plan:
     __slots__ = (
         "__weakref__",
         "_factors",
+        "_parts",
+        "annotates",
         "capacities",
         "enforced",
         "holds",
@@ -42,13 +47,18 @@ class Plan:
         "places",
         "prepared",
         "reason",
+        "refuses",
         "shadows",
+        "slots",
+        "units",
     )
 
-    def __init__(self, limits: tuple[Check, ...], reason: Reason | None = None) -> None:
+    def __init__(self, limits: tuple[Check, ...], reason: Reason | None = None, *, refuses: bool = False) -> None:
         self.limits = limits
         self.reason = reason
+        self.refuses = refuses  # whether requests are refused because there are no limits for them
         self.enforced = any(limit.enforced for limit in limits)  # whether any of them can refuse
+        self.annotates = any(limit.refusal.annotates for limit in limits)  # whether decisions name shadow limits
         self.shadows = not all(limit.enforced for limit in limits)
         self.holds = any(limit.refusal.max_delay_us for limit in limits)  # whether requests may be held back
         # What the limits count down from; 0 for those that never warn, as they are not enforced.
@@ -56,18 +66,70 @@ class Plan:
         self.places = tuple(range(len(limits)))
         self.ones = tuple(limit.cost for limit in limits)  # what a request of cost 1 costs each limit
         self._factors = None if self.ones.count(1) == len(limits) else self.ones
+        self.slots = tuple([at for at, limit in enumerate(limits) if limit.quota.algorithm == CONCURRENCY])
+        units = tuple(limit.refusal.unit for limit in limits)
+        self.units = None if units.count(REQUESTS) == len(units) else units  # of each limit; None: all count requests
+        self._parts: dict[tuple[str, ...] | None, Self | None] = {}  # by units; None: all of it
         self.prepared: dict[Any, Any] = {}
 
+    def priced(self, cost: Cost) -> tuple[Self, tuple[int, ...]]:
+        """Return the limits whose units a cost names, as a plan, and what it costs each of them.
+
+        Raises `InvalidCheck`.
+        """
+        if cost.__class__ is int:
+            plan = self if self.units is None else self._charging((REQUESTS,))
+            return plan, plan.ones if cost == 1 else plan.costs(cost)
+        names = tuple(cost) if cost.__class__ is dict else None
+        if names in self._parts and _are_amounts(cost.values()):  # type: ignore[union-attr]  # these units were seen before
+            plan = self._parts[names] or self
+        else:
+            cost = checked_cost(cost)
+            if isinstance(cost, int):  # of a class of its own
+                return self.priced(int(cost))
+            plan = self._charging(tuple(cost))
+        assert isinstance(cost, Mapping)
+        if plan.units is None:
+            return plan, plan.costs(cost[REQUESTS]) if plan.limits else ()
+        if plan._factors is None:
+            return plan, tuple([cost[unit] for unit in plan.units])
+        costs = tuple([cost[unit] * factor for unit, factor in zip(plan.units, plan.ones, strict=True)])
+        return plan, plan._bounded(costs)
+
+    def _charging(self, units: tuple[str, ...]) -> Self:
+        """Return the limits that count any of these units, as a plan."""
+        if units not in self._parts:
+            named = self.units or (REQUESTS,) * len(self.limits)
+            places = [place for place, unit in enumerate(named) if unit in units]
+            if len(self._parts) >= MAX_PARTS:
+                self._parts.clear()
+            self._parts[units] = None if len(places) == len(self.limits) else self._part(places)
+        return self._parts[units] or self
+
+    def _part(self, places: Sequence[int]) -> Self:
+        """Return the limits at these places as a plan."""
+        return type(self)(tuple(self.limits[place] for place in places), None if places else "no_rule")
+
     def costs(self, cost: int) -> tuple[int, ...]:
-        """Return what a request of this cost costs each limit. Raises `InvalidCheck`."""
+        """Return what so much of its own unit costs each limit. Raises `InvalidCheck`."""
         if cost == 1 and cost.__class__ is int:
             return self.ones
-        if isinstance(cost, bool) or not isinstance(cost, int) or not 0 <= cost <= MAX_INT:
-            raise InvalidCheck(f"cost: must be a whole number from 0 to 2^53-1, got {cost!r}")
+        checked_cost(cost)
         if self._factors is None:
             return (cost,) * len(self.limits)
-        costs = tuple([cost * factor for factor in self._factors])
+        return self._bounded(tuple([cost * factor for factor in self._factors]))
+
+    def _bounded(self, costs: tuple[int, ...]) -> tuple[int, ...]:
         for limit, total in zip(self.limits, costs, strict=True):
             if total > MAX_INT:
+                cost = total // limit.cost
                 raise InvalidCheck(f"cost: {cost} times {limit.cost} of rule {limit.rule!r} is above 2^53-1")
         return costs
+
+
+def _are_amounts(amounts: Iterable[object]) -> bool:
+    """Whether these can be what a request costs of its units."""
+    for amount in amounts:  # noqa: SIM110 - a generator takes twice as long
+        if amount.__class__ is not int or not 0 <= amount <= MAX_INT:
+            return False
+    return True

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 import re
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
+from headgate.core.calendar import PERIODS_US, Calendar, pack
+from headgate.core.notation import explain
+from headgate.core.suggestion import did_you_mean
 from headgate.errors import InvalidQuota
 
 MAX_INT: Final = 2**53 - 1  # the largest integer that a Lua number holds exactly, with all below it
@@ -18,9 +22,16 @@ MAX_WINDOW_US: Final = 366 * 86_400 * MICROSECONDS
 MAX_REFILL_US: Final = 100 * 365 * 86_400 * MICROSECONDS  # keeps every point in time below 2^53
 
 DEFAULT_ALGORITHM: Final = "sliding_window_counter"
+BURST_ALGORITHM: Final = "token_bucket"  # of a burst without an algorithm
 WINDOWS: Final = ("fixed_window", "sliding_window_log", "sliding_window_counter")
 BUCKETS: Final = ("token_bucket", "leaky_bucket", "gcra")
+CONCURRENCY: Final = "concurrency"
+CALENDAR: Final = "calendar_window"  # what a fixed_window with `calendar` is counted by
+KNOWN: Final = (*WINDOWS, *BUCKETS, CONCURRENCY)
+DEFAULT_TTL: Final = 60  # seconds after which a slot expires that is neither released nor renewed
 ALIASES: Final = {"sliding_window": "sliding_window_counter"}
+_LISTED: Final = ", ".join(KNOWN)
+_WORDS: Final = (*WINDOWS, *BUCKETS, *ALIASES)  # algorithms in the notation of a rate
 
 _UNITS_US: Final = {
     unit: us
@@ -42,6 +53,14 @@ _NOTATION = re.compile(
     r"(?:\s+burst\s+(?P<burst>[0-9]+(?:_[0-9]+)*))?"
     r"(?:\s+(?P<algorithm>[a-z_]+))?"
 )
+_CALENDAR = re.compile(
+    r"(?P<limit>[0-9]+(?:_[0-9]+)*)\s*(?:/|\bper\b)\s*calendar\s+(?P<window>[a-z]+)(?:\s+tz\s+(?P<tz>[^\s;]+))?"
+    r"(?:\s+anchor\s+(?P<anchor>[a-z0-9]+))?(?:\s+(?P<algorithm>[a-z_]+))?",
+    re.IGNORECASE,
+)
+_CONCURRENT = re.compile(
+    r"(?P<limit>[0-9]+(?:_[0-9]+)*)\s+concurrent(?:\s+ttl\s+(?P<ttl>(?:\d+(?:\.\d+)?)?\s*[a-z]+))?"
+)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -50,7 +69,18 @@ class Quota:
 
     `window` is given in seconds, as a `timedelta` or as text (`"15m"`, `"250ms"`), from 1 ms to 366 days, and
     kept as whole microseconds. `burst` is the capacity of the bucket algorithms (`token_bucket`,
-    `leaky_bucket`, `gcra`) and equals `limit` unless told otherwise; the window algorithms have no use for it.
+    `leaky_bucket`, `gcra`), and equals `limit` unless it is set; the window algorithms have no use for it. A burst
+    without an algorithm means `token_bucket`, as in the notation; without both, it is `sliding_window_counter`.
+    Of `concurrency`, `limit` is how many slots may be held at a time, and `ttl`, which is kept as the window, how long
+    each: a slot that is neither released nor renewed expires after so long (60 seconds unless told otherwise).
+    With `calendar`, the window is a `day`, `week`, `month` or `year` of the time zone `tz` (UTC unless told otherwise),
+    which begins at `anchor`: an hour, a weekday, or a day of the month. Only a `fixed_window` has such windows.
+
+    A small limit in a long window needs a fitting algorithm. `1/day` by the default algorithm weighs the day before:
+    the next request passes at the turn of the day (UTC) at the earliest, and `reset_after` may grow from one request to
+    the next. `1/day sliding_window_log` passes exactly 24 hours after the last one; `10/day token_bucket` passes one
+    every 2.4 hours.
+
     Raises `InvalidQuota`, naming field and value.
     """
 
@@ -58,6 +88,7 @@ class Quota:
     window_us: int
     burst: int
     algorithm: str
+    calendar: Calendar | None
     capacity: int = field(
         repr=False, compare=False
     )  # what `remaining` counts down from: a bucket's burst, or the limit
@@ -69,26 +100,42 @@ class Quota:
     def __init__(
         self,
         limit: int,
-        window: float | str | timedelta,
+        window: float | str | timedelta | None = None,
         *,
         burst: int | None = None,
-        algorithm: str = DEFAULT_ALGORITHM,
+        algorithm: str | None = None,
+        ttl: float | str | timedelta | None = None,
+        calendar: bool = False,
+        tz: str | None = None,
+        anchor: int | str | None = None,
     ) -> None:
+        algorithm = algorithm or (DEFAULT_ALGORITHM if burst is None else BURST_ALGORITHM)
         algorithm = ALIASES.get(algorithm, algorithm)
-        if algorithm not in WINDOWS + BUCKETS:
-            raise InvalidQuota(f"algorithm: {algorithm!r} is not known; choose one of {', '.join(WINDOWS + BUCKETS)}")
+        kept = _calendar(algorithm, window, burst, calendar, tz, anchor)
+        if kept is not None:
+            algorithm, window = CALENDAR, timedelta(microseconds=PERIODS_US[kept.period])
+        elif algorithm == CALENDAR and burst is not None:
+            pass  # boundaries that were worked out before: see `dated`
+        elif algorithm not in KNOWN:
+            meant = did_you_mean(algorithm, KNOWN) if isinstance(algorithm, str) else ""
+            raise InvalidQuota(f"algorithm: {algorithm!r} is not known{meant or f'; choose one of {_LISTED}'}")
         limit = _whole("limit", limit)
+        window = _window(algorithm, window, ttl)
         window_us = duration_us(window)
         if not MIN_WINDOW_US <= window_us <= MAX_WINDOW_US:
-            raise InvalidQuota(f"window: must be from 1 ms to 366 days, got {window!r}")
+            field = "ttl" if algorithm == CONCURRENCY else "window"
+            raise InvalidQuota(f"{field}: must be from 1 ms to 366 days, got {window!r}")
         burst = limit if burst is None else _whole("burst", burst)
-        if burst * window_us > MAX_REFILL_US * limit:
+        if algorithm == CONCURRENCY and burst != limit:
+            raise InvalidQuota(f"burst: concurrency has none, got {burst!r}; raise the limit instead")
+        if burst * window_us > MAX_REFILL_US * limit and algorithm != CALENDAR:
             raise InvalidQuota(f"burst: {burst} would take more than 100 years to refill at {limit} per {window!r}")
         for name, value in (
             ("limit", limit),
             ("window_us", window_us),
             ("burst", burst),
             ("algorithm", algorithm),
+            ("calendar", kept),
             ("capacity", burst if algorithm in BUCKETS else limit),
             ("step", divmod(window_us, limit)),
             ("refill", divmod(burst * window_us, limit)),
@@ -100,29 +147,78 @@ class Quota:
         """The window in seconds."""
         return self.window_us / MICROSECONDS
 
+    @property
+    def ttl(self) -> float | None:
+        """The seconds after which a slot expires by itself; None: this quota has no slots."""
+        return self.window if self.algorithm == CONCURRENCY else None
+
     @classmethod
     def parse(cls, notation: str) -> Quota:
         """One quota from its notation: `"100/minute"`, `"500 per 15m"`, `"10/second burst 20"`, `"5/h gcra"`.
 
-        A burst without an algorithm means `token_bucket`: the window algorithms have none.
+        A burst without an algorithm means `token_bucket`: the window algorithms have none. `"5 concurrent"` is how many
+        may run at a time, `"5 concurrent ttl 90s"` with another time to live than 60 seconds.
         """
         text = notation.strip().lower() if isinstance(notation, str) else ""
+        calendar = _CALENDAR.fullmatch(notation.strip()) if text else None
+        if calendar is not None:
+            return cls._parse_calendar(notation, calendar)
+        slots = _CONCURRENT.fullmatch(text)
+        if slots is not None:
+            try:
+                return cls(_number("limit", slots["limit"]), slots["ttl"] or DEFAULT_TTL, algorithm=CONCURRENCY)
+            except InvalidQuota as error:
+                raise InvalidQuota(f"in {notation!r}: {error}") from None
         found = _NOTATION.fullmatch(text)
-        if found is None:
-            raise InvalidQuota(
-                f"cannot read {notation!r} as a quota; write it like '100/minute', '10 per second burst 20' "
-                "or '500/15m gcra'"
-            )
-        burst, algorithm = found["burst"], found["algorithm"]
+        algorithm = None if found is None else found["algorithm"]
+        if found is None or (algorithm is not None and algorithm not in _WORDS):
+            raise InvalidQuota(explain(notation, _WORDS))
+        burst = found["burst"]
         try:
             return cls(
                 _number("limit", found["limit"]),
                 found["window"],
                 burst=None if burst is None else _number("burst", burst),
-                algorithm=algorithm or (DEFAULT_ALGORITHM if burst is None else "token_bucket"),
+                algorithm=algorithm,
             )
         except InvalidQuota as error:
             raise InvalidQuota(f"in {notation!r}: {error}") from None
+
+    @classmethod
+    def _parse_calendar(cls, notation: str, found: re.Match[str]) -> Quota:
+        anchor = found["anchor"]
+        try:
+            return cls(
+                _number("limit", found["limit"]),
+                found["window"],
+                algorithm=(found["algorithm"] or "fixed_window").lower(),
+                calendar=True,
+                tz=found["tz"],
+                anchor=int(anchor) if anchor is not None and anchor.isdecimal() else anchor,
+            )
+        except InvalidQuota as error:
+            raise InvalidQuota(f"in {notation!r}: {error}") from None
+
+    def with_limit(self, limit: int) -> Quota:
+        """Return this quota of a calendar with another limit."""
+        return self._with(limit=limit, capacity=limit, burst=limit if self.burst == self.limit else self.burst)
+
+    def with_anchor(self, anchor: int | str | None) -> Quota | None:
+        """Return this quota with another anchor of its calendar; None when its periods have none like that."""
+        calendar = None if self.calendar is None or anchor is None else self.calendar.anchored(anchor)
+        return None if calendar is None else self._with(calendar=calendar)
+
+    def dated(self, now_us: int) -> tuple[Quota, int, int]:
+        """Return this quota of a calendar with the boundaries around a time, and from when until when these are so."""
+        assert self.calendar is not None
+        bounds = self.calendar.bounds(now_us)
+        return self._with(burst=pack(self.calendar, bounds)), bounds[1], bounds[2]
+
+    def _with(self, **changes: Any) -> Quota:
+        quota = copy(self)
+        for name, value in changes.items():
+            object.__setattr__(quota, name, value)
+        return quota
 
     @classmethod
     def parse_all(cls, notation: str) -> list[Quota]:
@@ -131,12 +227,17 @@ class Quota:
         return [cls.parse(part) for part in parts]
 
     def __str__(self) -> str:
+        if self.calendar is not None:
+            return f"{self.limit}/{self.calendar}"
+        if self.algorithm == CONCURRENCY:
+            return f"{self.limit} concurrent ttl {duration_text(self.window_us)}"
         burst = f" burst {self.burst}" if self.burst != self.limit else ""
         return f"{self.limit}/{duration_text(self.window_us)}{burst} {self.algorithm}"
 
 
 def duration_us(value: float | str | timedelta) -> int:
     """A duration in whole microseconds: seconds as a number, `"1h"`, `"250ms"`, `"minute"`, or a timedelta."""
+    meant = ""
     if isinstance(value, timedelta):
         return value // timedelta(microseconds=1)
     with suppress(OverflowError):  # of what is too large to be a float
@@ -145,11 +246,11 @@ def duration_us(value: float | str | timedelta) -> int:
             found = _DURATION.fullmatch(text)
             if found is not None and found[2] in _UNITS_US:
                 return round(float(found[1] or 1) * _UNITS_US[found[2]])
+            meant = "" if found is None else did_you_mean(found[2], _UNITS_US)
         elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             return round(value * MICROSECONDS)
-    raise InvalidQuota(
-        f"window: cannot read {value!r} as a duration; give seconds, or text like '250ms', '15m', '1 hour'"
-    )
+    meant = meant or "; give seconds, or text like '250ms', '15m', '1 hour'"
+    raise InvalidQuota(f"window: cannot read {value!r} as a duration{meant}")
 
 
 def duration_text(us: int) -> str:
@@ -158,6 +259,38 @@ def duration_text(us: int) -> str:
         if us % _UNITS_US[unit] == 0:
             return f"{us // _UNITS_US[unit]}{unit}"
     return f"{us / MICROSECONDS}s"
+
+
+def _window(
+    algorithm: str, window: float | str | timedelta | None, ttl: float | str | timedelta | None
+) -> float | str | timedelta:
+    """A quota's window, or the time to live of its slots."""
+    if algorithm != CONCURRENCY and ttl is not None:
+        raise InvalidQuota(f"ttl: a {algorithm} has no slots that could expire; give a window, got {ttl!r}")
+    if algorithm == CONCURRENCY:
+        window = window if ttl is None else ttl
+        return DEFAULT_TTL if window is None else window
+    if window is None:
+        raise InvalidQuota("window: is missing")
+    return window
+
+
+def _calendar(algorithm: str, window: Any, burst: Any, calendar: Any, tz: Any, anchor: Any) -> Calendar | None:
+    """The calendar of a quota, if it has one."""
+    if not isinstance(calendar, bool):
+        raise InvalidQuota(f"calendar: must be true or false, got {calendar!r}")
+    if not calendar:
+        for name, value in (("tz", tz), ("anchor", anchor)):
+            if value is not None:
+                raise InvalidQuota(f"{name}: only windows of a calendar have one; add calendar = true, got {value!r}")
+        return None
+    if algorithm not in ("fixed_window", CALENDAR):
+        raise InvalidQuota(
+            f"calendar: a {algorithm} has no windows that begin with a day or a month; use algorithm = 'fixed_window'"
+        )
+    if burst is not None:
+        raise InvalidQuota(f"burst: a calendar's windows have none, got {burst!r}")
+    return Calendar.of(window, tz, anchor)
 
 
 def _number(name: str, digits: str) -> int:

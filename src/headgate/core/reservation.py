@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 from headgate.core.check import (
+    REFUSAL,
     Answer,
     Charge,
     Check,
@@ -21,11 +22,13 @@ from headgate.core.check import (
     OutcomeAt,
     OutcomeOf,
     Penalty,
+    Refusal,
     Result,
     SharedResult,
     Terms,
 )
-from headgate.core.quota import BUCKETS, MAX_INT, MICROSECONDS, Quota
+from headgate.core.cost import REQUESTS, Cost, amount_of, spent
+from headgate.core.quota import BUCKETS, CONCURRENCY, MAX_INT, MICROSECONDS, Quota
 from headgate.errors import InvalidCheck, StoreError
 
 MIN_TTL_US: Final = 1_000
@@ -41,7 +44,7 @@ class Status(Enum):
     """How a store finds a reservation that is claimed."""
 
     OPEN = 0
-    OVERDUE = 1  # it has expired, and nobody has given it back yet: whoever claims it has to
+    OVERDUE = 1  # it has expired, and its charge was not given back yet: the caller that claims it must do that
     LATE = 2  # it has expired, and was given back
 
 
@@ -63,12 +66,17 @@ class Reserved(NamedTuple):
     """One limit's part in a reservation."""
 
     charge: Charge  # of the whole
-    unit: int  # what a request of cost 1 costs by its rule
+    factor: int  # what 1 of its unit costs by its rule
     parts: tuple[Charge, ...] = ()  # of a rule with shards: what was charged to which
+
+    @property
+    def unit(self) -> str:
+        """What the limit counts."""
+        return self.charge.check.refusal.unit
 
 
 class Adjustments(NamedTuple):
-    """What a store has to do to settle: charges to undo, and checks to charge whether they fit or not."""
+    """The changes that settle a reservation: charges to undo, and checks to charge whether they fit or not."""
 
     refunds: tuple[Charge, ...] = ()
     surcharges: tuple[Check, ...] = ()
@@ -76,43 +84,53 @@ class Adjustments(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What became of a reservation. Truthy when this call settled it.
+    """The result of settling a reservation. Truthy when this call settled it.
 
-    `reason` is `settled`; `late` when it had expired: then its estimate was given back, and all of the cost charged
-    now; `gone` when it was settled before, or expired more than an hour ago, or never was; `unrecorded` when nothing
-    was charged (refused, no rule applied, or the store was away); `store_error` when the store could not be reached.
+    The `reason` is one of these:
+
+    - `settled`;
+    - `late`: it had expired, so its estimate was given back, and all of the cost is charged now;
+    - `gone`: it was settled before, or expired more than an hour ago, or never existed;
+    - `unrecorded`: nothing was charged, because it was refused, no rule applied, or the store was down;
+    - `store_error`: the store could not be reached.
     """
 
     reason: SettlementReason
-    cost: int  # what it really cost
-    reserved: int = 0  # what had been charged; 0 when that is not known
-    refunded: int = field(default=0, compare=False)  # what was given back; of several limits, where it was least
+    cost: Cost  # what it really cost
+    reserved: Cost = 0  # what had been charged; 0 when that is not known
+    refunded: Cost = field(default=0, compare=False)  # what was given back; of several limits, where it was least
 
     def __bool__(self) -> bool:
         return self.reason in ("settled", "late")
 
     @property
-    def surcharged(self) -> int:
-        """How much more it cost than was reserved."""
-        return max(0, self.cost - self.reserved) if self else 0
+    def surcharged(self) -> Cost:
+        """How much more it cost than was reserved; by unit, if it was reserved by unit."""
+        if not self:
+            return 0
+        if isinstance(self.reserved, int):
+            return max(0, amount_of(self.cost, REQUESTS) - self.reserved)
+        return {unit: max(0, spent(self.cost, unit, reserved) - reserved) for unit, reserved in self.reserved.items()}
 
 
 class Record(NamedTuple):
     """What a store keeps of a reservation, as text.
 
-    One that is `pending` was written before the charge: nobody knows yet whether that was made, and when. It has the
-    id of the reservation, which is the charge's idempotency key, and the penalty that the charge had, if it had one.
+    A `pending` record was written before the charge, so it does not say whether or when the charge was made. It has the
+    id of the reservation, which is the charge's idempotency key, and the charge's penalty, if there is one. A store
+    that charges and writes in one step writes the pending record and, on the next line, the answer: the time, and the
+    wait, remaining and reset of each check.
     """
 
-    cost: int
+    cost: Cost
     reserved: tuple[Reserved, ...]
     pending: str = ""
     penalty: Penalty | None = None
 
     @classmethod
-    def before(cls, group: Group, units: Sequence[int], cost: int, reservation_id: str) -> Record:
-        """Return the record of a group that is about to be charged. `units` are what a cost of 1 costs each check."""
-        reserved = [Reserved(Charge(check, 0), unit) for check, unit in zip(group.checks, units, strict=True)]
+    def before(cls, group: Group, factors: Sequence[int], cost: Cost, reservation_id: str) -> Record:
+        """Return the record of a group that is about to be charged. `factors`: what 1 of its unit costs each check."""
+        reserved = [Reserved(Charge(check, 0), factor) for check, factor in zip(group.checks, factors, strict=True)]
         return cls(cost, tuple(reserved), reservation_id, group.penalty)
 
     @property
@@ -120,6 +138,11 @@ class Record(NamedTuple):
         """The group that a pending record is about. Asked again, it gets the first answer, or is decided now."""
         checks = tuple(one.charge.check for one in self.reserved)
         return Group(checks, idempotency=receipt_of(self.pending), penalty=self.penalty)
+
+    @property
+    def charge(self) -> Group:
+        """The group that a pending record is about, for a store that charges it and writes the record in one step."""
+        return Group(tuple(one.charge.check for one in self.reserved), penalty=self.penalty)
 
     def found(self, answer: Answer) -> Record:
         """Return what a pending record stands for, by the answer to its group. Raises it, if it is a fault."""
@@ -134,48 +157,58 @@ class Record(NamedTuple):
         pairs = list(zip(checks, answer.outcomes, strict=True))
         if any(check.enforced and outcome.wait_us for check, outcome in pairs):
             return Record(self.cost, ())
-        units = [one.unit for one in self.reserved]
-        return Record(self.cost, charged(checks, answer.outcomes, units, answer.now_us))
+        factors = [one.factor for one in self.reserved]
+        return Record(self.cost, charged(checks, answer.outcomes, factors, answer.now_us))
 
     def encode(self) -> str:
         rows = []
-        for (check, at_us, reset_us), unit, parts in self.reserved:
-            row = (check.rule, check.space, check.subject, _figures(check), check.enforced, unit, at_us, reset_us)
+        for (check, at_us, reset_us), factor, parts in self.reserved:
+            row = (check.rule, check.space, check.subject, _figures(check), check.enforced, factor, at_us, reset_us)
             shards = [(part.space, _figures(part), part.cost, part_at, reset) for part, part_at, reset in parts]
-            rows.append((*row, shards, check.reservation) if shards or check.reservation else row)
-        told: tuple[Any, ...] = (self.cost, rows)
+            more: tuple[Any, ...] = (shards, check.reservation) if shards or check.reservation else ()
+            if check.refusal.unit != REQUESTS:
+                more = (shards, check.reservation, check.refusal.unit)
+            rows.append((*row, *more))
+        told: tuple[Any, ...] = (self.cost if isinstance(self.cost, int) else dict(self.cost), rows)
         if self.pending:
             told += (self.pending, self.penalty)
         return json.dumps(told, separators=(",", ":"))
 
     @classmethod
     def decode(cls, text: str) -> Record:
-        cost, rows, *others = json.loads(text)
+        text, _, answer = text.partition("\n")
+        told: tuple[Any, ...] = tuple(json.loads(text))
+        cost, rows, *others = told
         pending, penalty = others or ("", None)
         if penalty is not None:
             client, (detection_us, threshold, multipliers) = penalty
             penalty = Penalty(Client(*client), Terms(detection_us, threshold, tuple(multipliers)))
         reserved = []
-        for rule, space, subject, figures, enforced, unit, at_us, reset_us, *more in rows:
-            shards, mark = (*more, 0)[:2] if more else ((), 0)
-            check = Check(rule, space, subject, _quota(figures), unit * cost, enforced, reservation=mark)
+        for rule, space, subject, figures, enforced, factor, at_us, reset_us, *more in rows:
+            defaults: tuple[Any, ...] = ((), 0, REQUESTS)
+            shards, mark, unit = tuple(more) + defaults[len(more) :]
+            refusal = REFUSAL if unit == REQUESTS else Refusal(unit=unit)
+            total = factor * amount_of(cost, unit)
+            check = Check(rule, space, subject, _quota(figures), total, enforced, refusal, reservation=mark)
             parts = tuple(
                 Charge(check._replace(space=own, quota=_quota(part), cost=charged), part_at, reset)
                 for own, part, charged, part_at, reset in shards
             )
-            reserved.append(Reserved(Charge(check, at_us, reset_us), unit, parts))
-        return cls(cost, tuple(reserved), pending, penalty)
+            reserved.append(Reserved(Charge(check, at_us, reset_us), factor, parts))
+        record = cls(cost, tuple(reserved), pending, penalty)
+        return record.found(_answer(answer)) if answer else record
 
-    def settled(self, cost: int, status: Status = Status.OPEN) -> Adjustments:
-        """What is to be done when it really cost so much.
+    def settled(self, cost: Cost, status: Status = Status.OPEN) -> Adjustments:
+        """Return the changes that settle it with `cost`. A unit that `cost` does not name cost what was reserved.
 
-        What is too much is given back where it was charged; what is more is charged now. Of one that has expired,
-        the estimate is given back as ever, and all of the cost charged now.
+        What was reserved too much is given back where it was charged; what is missing is charged now. If the
+        reservation has expired, its whole estimate is given back, and all of the cost is charged now.
         """
         refunds, surcharges = [], []
-        for charge, unit, parts in self.reserved:
+        for one in self.reserved:
+            charge, factor, parts = one
             check = charge.check
-            actual = min(MAX_INT, unit * cost)
+            actual = min(MAX_INT, factor * spent(cost, one.unit, amount_of(self.cost, one.unit)))
             back, more = max(0, check.cost - actual), max(0, actual - check.cost)
             if status is not Status.OPEN:
                 back, more = check.cost if status is Status.OVERDUE else 0, actual
@@ -195,24 +228,37 @@ class Settling(NamedTuple):
 
     settlement: Settlement
     adjustments: Adjustments
-    units: Mapping[str, int] = MappingProxyType({})  # what a request of cost 1 costs by each rule
+    factors: Mapping[str, int] = MappingProxyType({})  # what 1 of its unit costs by each rule
 
     def settled(self, given: Sequence[int] | None) -> Settlement:
         """Return the settlement, now that so much of each refund was given back. None: all, as far as is known."""
-        settlement, (refunds, _), units = self
+        settlement, (refunds, _), factors = self
         if given is None:
             given = [charge.check.cost for charge in refunds]
-        by_rule: dict[str, int] = {}
+        by_rule: dict[tuple[str, str], int] = {}
         for charge, back in zip(refunds, given, strict=True):
-            by_rule[charge.check.rule] = by_rule.get(charge.check.rule, 0) + back
-        least = min((back // units[rule] for rule, back in by_rule.items()), default=0)
-        charged = settlement.cost if settlement.reason == "late" else 0
-        return replace(settlement, refunded=max(0, least - charged))
+            key = (charge.check.refusal.unit, charge.check.rule)
+            by_rule[key] = by_rule.get(key, 0) + back
+        least: dict[str, int] = {}
+        for (unit, rule), back in by_rule.items():
+            least[unit] = min(least.get(unit, MAX_INT), back // factors[rule])
+        if settlement.reason == "late":  # all of the cost was charged anew
+            for unit, back in least.items():
+                least[unit] = max(0, back - spent(settlement.cost, unit, amount_of(settlement.reserved, unit)))
+        if isinstance(settlement.reserved, int):
+            return replace(settlement, refunded=least.get(REQUESTS, 0))
+        return replace(settlement, refunded={unit: least.get(unit, 0) for unit in settlement.reserved})
 
 
 def _figures(check: Check) -> tuple[int, int, int, str]:
     quota = check.quota
     return quota.limit, quota.window_us, quota.burst, quota.algorithm
+
+
+def _answer(text: str) -> Result:
+    """The answer behind a pending record."""
+    now_us, *figures = map(int, text.split())
+    return Result(now_us, tuple(Outcome(*figures[at : at + 3]) for at in range(0, len(figures), 3)))
 
 
 def _quota(figures: Sequence[Any]) -> Quota:
@@ -226,15 +272,15 @@ def receipt_of(reservation_id: str) -> Idempotency:
 
 
 def charged(
-    checks: Sequence[Check], outcomes: Sequence[Outcome], units: Sequence[int], now_us: int
+    checks: Sequence[Check], outcomes: Sequence[Outcome], factors: Sequence[int], now_us: int
 ) -> tuple[Reserved, ...]:
-    """Return what an allowed group has charged. A shadow that did not fit was not charged."""
+    """Return what an allowed group has charged. A shadow that did not fit was not charged, and slots are released."""
     reserved = []
-    for check, outcome, unit in zip(checks, outcomes, units, strict=True):
-        if outcome.wait_us == 0:
+    for check, outcome, factor in zip(checks, outcomes, factors, strict=True):
+        if outcome.wait_us == 0 and check.quota.algorithm != CONCURRENCY:
             at_us = outcome.at_us if isinstance(outcome, OutcomeAt) else now_us
             parts = outcome.charges if isinstance(outcome, OutcomeOf) else ()
-            reserved.append(Reserved(Charge(check, at_us, outcome.reset_us), unit, parts))
+            reserved.append(Reserved(Charge(check, at_us, outcome.reset_us), factor, parts))
     return tuple(reserved)
 
 
@@ -252,15 +298,8 @@ def ttl_us(seconds: float) -> int:
     raise InvalidCheck(f"ttl: must be from 0.001 to 604800 seconds (7 days), got {seconds!r}")
 
 
-def whole_cost(cost: int) -> int:
-    """What something really cost. Raises `InvalidCheck`."""
-    if isinstance(cost, bool) or not isinstance(cost, int) or not 0 <= cost <= MAX_INT:
-        raise InvalidCheck(f"cost: must be a whole number from 0 to 2^53-1, got {cost!r}")
-    return cost
-
-
 def checked_id(text: str) -> str:
-    """The id of a reservation, as somebody gave it. Raises `InvalidCheck`."""
+    """Return `text` if it can be the id of a reservation. Raises `InvalidCheck` otherwise."""
     if not isinstance(text, str) or not 0 < len(text) <= MAX_ID or not text.isascii():
         raise InvalidCheck(f"reservation_id: must be the id of a Reservation, got {text!r}")
     return text

@@ -17,14 +17,14 @@ from headgate.core.quota import Quota
 from headgate.core.share import Standing, share
 
 MAX_SHARDS: Final = 64
-SPLITS: Final = 3  # tries to charge what is left where it was last seen: somebody else may be faster
+SPLITS: Final = 3  # attempts to charge the shards that had room left: other requests may take it first
 
 Layout = list[tuple[int, int]]  # places and costs: what to charge where, all of it or nothing
 
 
 @lru_cache(maxsize=4_096)
 def parts_of(quota: Quota, shards: int) -> tuple[Quota, ...]:
-    """The quotas of all shards. They are fewer where the quota, perhaps an override's, cannot be divided so often."""
+    """Return the quotas of all shards: fewer than `shards` if the quota, perhaps an override's, is too small."""
     count = min(shards, quota.limit, quota.capacity)
     parts = (share(quota, Standing(count, place)) for place in range(count))
     return tuple(part for part in parts if part is not None)
@@ -37,7 +37,7 @@ def is_whole(quota: Quota, shards: int) -> bool:
 
 
 def checks_of(check: Check, shards: int) -> list[Check]:
-    """A check of the whole, as checks of each part: each of the same cost."""
+    """Return a check of each part of the quota, each at the cost of the whole check."""
     return [
         check._replace(space=shard_space(check.space, place), quota=part)
         for place, part in enumerate(parts_of(check.quota, shards))
@@ -45,7 +45,7 @@ def checks_of(check: Check, shards: int) -> list[Check]:
 
 
 def evenly(parts: Sequence[Check], cost: int) -> Layout:
-    """A cost divided by the size of the parts: none has to hold more than it can, if they can together."""
+    """Divide a cost by the size of the parts. If the parts together can hold the cost, so can each its share of it."""
     total = sum(part.quota.capacity for part in parts)
     layout, before = [], 0
     for place, size in enumerate(accumulate(part.quota.capacity for part in parts)):
@@ -57,15 +57,15 @@ def evenly(parts: Sequence[Check], cost: int) -> Layout:
 
 
 def forgotten(check: Check, shards: int) -> list[Check]:
-    """Where a check's state may be."""
+    """Return the checks of all places where a check's state may be."""
     return [check._replace(space=shard_space(check.space, place)) for place in range(shards)]
 
 
 class Search:
-    """A check of a rule with shards on its way: where to charge it next, and what to say of it in the end.
+    """The search for room for one check of a rule with shards: where to charge it next, and its outcome in the end.
 
-    `home` is the part that is tried first. To `look` is to charge nothing, and to ask all of them. `layout` is what to
-    ask now, and `told` is to be called with the answers.
+    `home` is the part to try first. With `look`, it reads all parts and charges nothing. `layout` is what to send to
+    the store now; pass the answers to `told`.
     """
 
     __slots__ = (
@@ -116,11 +116,11 @@ class Search:
 
     @property
     def fits(self) -> bool:
-        """Whether what was last asked for was there."""
+        """Whether the last layout fitted."""
         return self._fits
 
     def told(self, outcomes: Sequence[Outcome], now_us: int) -> None:
-        """The answers to this layout, at a time of the store's."""
+        """Take the answers to this layout, as of `now_us` on the store's clock."""
         self._now_us, self._costs, self._waits = now_us, self.layout, []
         for (place, cost), outcome in zip(self.layout, outcomes, strict=True):
             self._seen[place] = outcome
@@ -131,12 +131,12 @@ class Search:
             self._fits = not any(self._waits)
 
     def passed_over(self) -> bool:
-        """The one that was to be asked cannot be. Whether there is another to ask instead."""
+        """Note that the first part of the layout cannot be reached. Returns whether there is another part to try."""
         self._away.add(self.layout[0][0])
         return self.advance()
 
     def advance(self) -> bool:
-        """It did not fit. Whether there is something else to try: then `layout` has it."""
+        """Go on after the cost did not fit. Returns whether there is another layout to try: then `layout` has it."""
         cost, parts = self.check.cost, self.parts
         if self._look or cost > self.check.quota.capacity:
             return False
@@ -161,13 +161,13 @@ class Search:
         return True
 
     def surcharges(self, cost: int) -> list[Check]:
-        """A cost that is charged whether it fits or not: where there is room, and the rest evenly."""
+        """Return checks that charge a cost whether it fits or not: first where there is room, the rest evenly."""
         costs = Counter(dict(self._where_there_is_room(cost)))
         costs.update(dict(evenly(self.parts, cost - costs.total())))
         return [self.parts[place]._replace(cost=some) for place, some in costs.items()]
 
     def _where_there_is_room(self, cost: int) -> Layout:
-        """As much as fits, by as few parts as can be."""
+        """Lay out as much of a cost as fits, on as few parts as possible."""
         layout = []
         for place in sorted(self._seen, key=lambda place: -self._seen[place].remaining):
             taken = min(cost, self._seen[place].remaining)
@@ -177,7 +177,7 @@ class Search:
         return layout
 
     def outcome(self, *, charged: bool) -> Outcome:
-        """What to say of the whole. `charged`: the request was."""
+        """Return the outcome of the whole check. `charged`: whether the request was charged."""
         reset_us = max(outcome.reset_us for outcome in self._seen.values())
         if not self._fits:
             return Outcome(self._wait_us(), self._left(), reset_us)
@@ -191,17 +191,17 @@ class Search:
         return OutcomeOf.of(Outcome(0, self._likely(), reset_us), charges)
 
     def _left(self) -> int:
-        """What is left in the parts that were asked."""
+        """Return what is left in the parts that were read."""
         return sum(outcome.remaining for outcome in self._seen.values())
 
     def _likely(self) -> int:
-        """The same in all: those that were not asked are taken to have as much left as the one that was charged."""
+        """Estimate what is left in all parts: unread parts count as full as the one that was charged."""
         asked = self._seen[self._costs[0][0]].remaining, self.parts[self._costs[0][0]].quota.capacity
         others = sum(part.quota.capacity for place, part in enumerate(self.parts) if place not in self._seen)
         return self._left() + asked[0] * others // asked[1]
 
     def _wait_us(self) -> int:
-        """Until it fits: a cost of 1 into the first part that has room again; more, into all of them together."""
+        """Return the time until the cost fits: a cost of 1 in the first part with room, more in all parts together."""
         if self.check.cost > self.check.quota.capacity:
             return NEVER
         if self.check.cost == 1:

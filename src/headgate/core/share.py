@@ -1,4 +1,4 @@
-"""Share: what a node may spend of a quota by itself, while nobody can tell it what the others have spent."""
+"""Share: the part of a quota that a node may spend by itself, while it cannot learn what the other nodes spend."""
 
 from __future__ import annotations
 
@@ -29,6 +29,9 @@ def share(quota: Quota, standing: Standing) -> Quota | None:
     nodes, _ = standing
     if nodes == 1:
         return quota
+    if quota.calendar is not None:
+        own = _part(quota.limit, standing)
+        return quota.with_limit(own) if own else None
     limit, burst, window_us = _part(quota.limit, standing), _part(quota.burst, standing), quota.window_us
     if quota.algorithm in BUCKETS:
         if window_us * nodes <= MAX_WINDOW_US:

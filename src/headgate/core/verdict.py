@@ -15,7 +15,7 @@ def delay_us(limit: Check, outcome: Outcome, cost: int) -> int:
 
 
 def hold_us(limit: Check, outcome: Outcome, cost: int) -> int:
-    """The same, as far as the rule wants requests to be held back for it."""
+    """Return how long to hold the request back for this limit: 0 unless its rule delays requests and is enforced."""
     return delay_us(limit, outcome, cost) if limit.refusal.max_delay_us and limit.enforced else 0
 
 

@@ -4,9 +4,9 @@
 `headgate.rules.sources.database` has limiters follow it. Needs `headgate[database]`.
 """
 
-from headgate.db.changes import Change, Changes, Entry, Transaction
+from headgate.db.changes import Change, Changes, Entry, Transaction, UserOverride
 from headgate.db.connection import Database
 from headgate.db.migrations import migrate
 from headgate.db.tokens import Token, Tokens
 
-__all__ = ["Change", "Changes", "Database", "Entry", "Token", "Tokens", "Transaction", "migrate"]
+__all__ = ["Change", "Changes", "Database", "Entry", "Token", "Tokens", "Transaction", "UserOverride", "migrate"]

@@ -1,7 +1,7 @@
-"""Connections to PostgreSQL that do not wait for ever: every call comes to an end, whatever the server does.
+"""Connections to PostgreSQL that do not wait for ever: every call ends, whatever the server does.
 
-One that is there and silent, as when its disk stalls, is noticed by nobody else: a statement's timeout is the server's
-to keep, and TCP's timeouts are kept off by its kernel, which goes on acknowledging.
+No other timeout covers a server that is up but silent, as when its disk stalls. The server itself enforces a
+statement's timeout, and TCP's timeouts never fire because the server's kernel goes on acknowledging.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class BoundConnection(psycopg.Connection[Any]):
         return super().wait(self._bound(gen), *args, **kwargs)
 
     def _bound(self, gen: PQGen[T]) -> PQGen[T]:
-        """The same steps. Whoever takes them comes by every tenth of a second, if only to say that nothing is here."""
+        """Run the steps of `gen` under the time limit. psycopg resumes it every tenth of a second, data or not."""
         try:
             wanted = next(gen)
             heard_at = monotonic()

@@ -1,4 +1,4 @@
-"""Changes of what is in the database, and who made them.
+"""Change the rules and users in the database, and log who changed what.
 
     changes = Changes("postgresql://…")
     with changes.begin("alice") as change:
@@ -19,19 +19,23 @@ from typing import Any
 from headgate.core.clock import Clock, SystemClock
 from headgate.db import queries
 from headgate.db.connection import LARGE_SECONDS, Database
-from headgate.db.queries import Change
+from headgate.db.queries import Change, UserOverride
 from headgate.db.records import Content, Entry, unstorable
 from headgate.db.transaction import Transaction
 from headgate.rules.exemptions import Exemption
 from headgate.rules.users import User
 
-__all__ = ["Change", "Changes", "Entry", "Transaction"]
+__all__ = ["Change", "Changes", "Entry", "Transaction", "UserOverride"]
+
+
+ChangeListener = Callable[[int, int, str, list[dict[str, Any]]], None]
 
 
 class Changes:
     """Reads and changes the rules in a database. Safe to share between threads.
 
-    `announce` is called with the new version after each commit, for those whom the database cannot notify itself.
+    `announce` is called with the new version after each commit, for those whom the database cannot notify itself, and
+    `listener` with the version, its time in microseconds, who made the changes, and the changes themselves.
     `clock` dates the changes. Every method raises `DatabaseError` when the database cannot.
     """
 
@@ -40,16 +44,20 @@ class Changes:
         database: str | Database,
         *,
         announce: Callable[[int], None] | None = None,
+        listener: ChangeListener | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._owned = isinstance(database, str)
         self._database = Database(database) if isinstance(database, str) else database
         self._announce = announce
+        self._listener = listener
         self._clock: Clock = clock or SystemClock()
 
     @contextmanager
-    def begin(self, actor: str, *, dry_run: bool = False) -> Iterator[Transaction]:
-        """A transaction of changes that `actor` makes. Others that change something wait until it ends.
+    def begin(self, actor: str, *, reason: str = "", dry_run: bool = False) -> Iterator[Transaction]:
+        """A transaction of changes that `actor` makes, for a `reason` that the change log tells.
+
+        Others that change something wait until it ends.
 
         With `dry_run`, everything is done and checked, and then undone.
 
@@ -58,7 +66,7 @@ class Changes:
         committing leaves open whether it has.
         """
         with self._database.write() as connection:
-            transaction = Transaction(connection, actor, self._clock.now_us())
+            transaction = Transaction(connection, actor, self._clock.now_us(), reason=reason)
             yield transaction
             changed = transaction.finish(notify=self._database.kind == "postgresql" and not dry_run)
             if dry_run:
@@ -66,6 +74,13 @@ class Changes:
                 return
         if changed and self._announce is not None:
             self._announce(transaction.version)
+        if changed and self._listener is not None:
+            self._listener(transaction.version, transaction.at_us, actor, transaction.differences)
+
+    def log_reset(self, actor: str, subject: str, *, reason: str = "") -> None:
+        """Log that `actor` has reset the counts of a subject."""
+        with self._database.write() as connection:
+            Transaction(connection, actor, self._clock.now_us(), reason=reason).log_reset(subject)
 
     def version(self) -> int:
         """The version of the snapshot."""
@@ -73,11 +88,11 @@ class Changes:
             return queries.versions(connection).version
 
     def content(self) -> Content:
-        """All rules, tiers, exemptions and settings. Raises `InvalidRule` when somebody wrote nonsense there."""
+        """Return all rules, tiers, exemptions and settings. Raises `InvalidRule` if a stored one is not valid."""
         return self.versioned()[0]
 
     def versioned(self) -> tuple[Content, int]:
-        """The same, and the version in which any of it last changed."""
+        """Return all rules, tiers, exemptions and settings, and the version in which any of them last changed."""
         with self._database.read(seconds=LARGE_SECONDS) as connection:
             return queries.content(connection), queries.versions(connection).rules_version
 
@@ -100,8 +115,32 @@ class Changes:
         with self._database.read() as connection:
             return queries.user(connection, user_id)
 
+    def users(self, *, tier: str | None = None, after: str | None = None, most: int = 100) -> list[User]:
+        """Users who have a tier or overrides, by id; for the next page, give the last one's id as `after`."""
+        with self._database.read(seconds=LARGE_SECONDS) as connection:
+            return queries.users_page(connection, tier=tier, after=after, most=most)
+
+    def overrides(
+        self,
+        *,
+        user: str | None = None,
+        rule: str | None = None,
+        expired: bool | None = None,
+        after: tuple[str, str] | None = None,
+        most: int = 100,
+    ) -> list[UserOverride]:
+        """Overrides by user and rule: all, or of one user, of one rule, or those that have expired, or have not.
+
+        For the next page, give the last one's user and rule as `after`.
+        """
+        now_us = self._clock.now_us()
+        with self._database.read(seconds=LARGE_SECONDS) as connection:
+            return queries.overrides_page(
+                connection, user=user, rule=rule, expired=expired, now_us=now_us, after=after, most=most
+            )
+
     def exemptions(self) -> list[Exemption]:
-        """Who is exempt."""
+        """Return all exemptions."""
         return self.content().exemptions
 
     def log(

@@ -22,7 +22,7 @@ BUSY_SECONDS: Final = 10  # how long SQLite waits for another writer
 POOL: Final = 5  # connections that are kept open
 WRITE_SECONDS: Final = 10.0  # that PostgreSQL may be silent in a transaction that writes: it may wait for another
 LARGE_SECONDS: Final = 30.0  # … in one that looks at many rows
-MIGRATION_SECONDS: Final = 600.0  # … in one that changes tables, or waits for somebody who does
+MIGRATION_SECONDS: Final = 600.0  # … in one that changes tables, or waits for another node's migration
 MIGRATING: Final = 0x6865_6164_6761_7465  # PostgreSQL's advisory lock of migrations: "headgate"
 POSTGRES: Final[dict[str, Any]] = {
     "connect_timeout": 3,
@@ -117,9 +117,9 @@ class Database:
             raise wrapped(error, self.name) from error
 
     def close(self) -> None:
-        """Close all connections: those in use as soon as they no longer are. It cannot be used any more.
+        """Close all connections, those in use when they are returned. The database cannot be used afterwards.
 
-        Whoever waits for an answer of PostgreSQL waits no longer: that raises `DatabaseError`.
+        A call that waits for an answer of PostgreSQL raises `DatabaseError`.
         """
         self._closed.set()
         self._engine.pool.dispose()

@@ -1,7 +1,7 @@
-"""Events in the database: written in batches, each once; asked for; and forgotten when they are old.
+"""Events in the database: write each once, in batches; query them; and delete old ones.
 
-`headgate.audit` writes them. An event is kept as a row unless a flood of them is sampled; the counts per minute know
-every one of them.
+`headgate.audit` writes them. Each event is a row, except that a flood of events is sampled. The counts per minute
+include every event.
 """
 
 from __future__ import annotations
@@ -11,24 +11,12 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import (
-    Connection,
-    Select,
-    Table,
-    bindparam,
-    case,
-    column,
-    delete,
-    func,
-    literal,
-    select,
-    tuple_,
-    update,
-)
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Select, Table, case, delete, func, literal, select, tuple_, update
 
 from headgate.db import schema
 from headgate.db.connection import LARGE_SECONDS, Database
+from headgate.db.upsert import add_rows
+from headgate.db.usage import FIGURES, UsageCount, usage_rows
 
 MINUTE_US: Final = 60_000_000
 MAX_TEXT: Final = 512  # characters that are kept of one text: a row fits into PostgreSQL's indexes, whatever it holds
@@ -74,11 +62,12 @@ class Count(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What is written at once. `number` grows with each batch of a run."""
+    """Events and counts to write at once. `number` grows with each batch of a run."""
 
     number: int
     events: Sequence[Event]
     counts: Sequence[Count]
+    usage: Sequence[UsageCount] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,14 +124,16 @@ class Events:
         runs = schema.event_runs
         with self._database.write(seconds=LARGE_SECONDS) as connection:
             # A row that can be locked, so that a second writer of the same run waits and then sees what was written.
-            self._add(connection, runs, [{"id": run, "batch": 0, "at_us": at_us}])
+            add_rows(connection, runs, [{"id": run, "batch": 0, "at_us": at_us}])
             last = connection.scalars(select(runs.c.batch).where(runs.c.id == run).with_for_update()).one()
             new = [batch for batch in batches if batch.number > last]
             if not new:
                 return 0
-            self._add(connection, schema.events, [event._asdict() for batch in new for event in batch.events])
+            add_rows(connection, schema.events, [event._asdict() for batch in new for event in batch.events])
             counts = _merged(count for batch in new for count in batch.counts)
-            self._add(connection, schema.event_counts, counts, figures=("events", "cost"))
+            add_rows(connection, schema.event_counts, counts, figures=("events", "cost"))
+            usage = usage_rows(count for batch in new for count in batch.usage)
+            add_rows(connection, schema.usage, usage, figures=FIGURES)
             connection.execute(update(runs).where(runs.c.id == run).values(batch=new[-1].number, at_us=at_us))
             return len(new)
 
@@ -156,6 +147,14 @@ class Events:
         with self._database.read(seconds=LARGE_SECONDS) as connection:
             return [Event(*row) for row in connection.execute(query)]
 
+    def get(self, event_id: str) -> Event | None:
+        """One event: a refusal has the id of its decision."""
+        table = schema.events
+        query = select(*(table.c[name] for name in Event._fields)).where(table.c.id == kept_text(event_id))
+        with self._database.read() as connection:
+            row = connection.execute(query).first()
+        return None if row is None else Event(*row)
+
     def top(
         self,
         *,
@@ -165,10 +164,10 @@ class Events:
         until_us: int | None = None,
         most: int = 20,
     ) -> list[Top]:
-        """Who has hit which rule most, in the minutes that have a part in the period.
+        """Return the subjects with the most events by rule, in the minutes that overlap the period.
 
-        `by` says who: `user`, `ip`, `api_key`, `tenant`, or a dimension of some rule; empty: everybody together; None:
-        the subjects of each rule's own dimension.
+        `by` is their dimension: `user`, `ip`, `api_key`, `tenant`, or a dimension of some rule. Empty: all
+        requests together. None: each rule's own dimension.
         """
         table = schema.event_counts
         shadow = func.sum(case((table.c.reason == "shadow", table.c.events), else_=0))
@@ -196,47 +195,30 @@ class Events:
             ]
 
     def forget(self, before_us: int, *, most: int = 1_000) -> int:
-        """Delete some of what is older, up to so many rows. Returns how many; 0: there are none left.
+        """Delete up to `most` rows older than `before_us`. Returns how many; 0: there are none left.
 
-        A step is short, so that nobody waits long for it. Where another node is just deleting, it looks elsewhere.
+        A step is short, so other transactions do not wait long for it. It skips rows that another node is deleting.
         """
         for table, time in (
             (schema.events, schema.events.c.at_us),
             (schema.event_counts, schema.event_counts.c.minute_us),
             (schema.event_runs, schema.event_runs.c.at_us),
         ):
-            old = select(table.c.id).where(time < before_us).order_by(time).limit(most)
-            with self._database.write(seconds=LARGE_SECONDS) as connection:
-                gone = _deleted(connection, table, old.with_for_update(skip_locked=True))
+            gone = self._delete(select(table.c.id).where(time < before_us).order_by(time), table, most)
             if gone:
                 return gone
         return 0
 
-    def _add(
-        self, connection: Connection, table: Table, rows: list[dict[str, Any]], figures: Sequence[str] = ()
-    ) -> None:
-        """Insert rows. Those whose id is there already only have their `figures` added."""
-        if not rows:
-            return
-        if self._database.kind == "postgresql":
-            adding: Any = postgresql.insert(table).from_select(list(rows[0]), _sent(table, list(rows[0])))
-            values: Any = {"rows": rows}
-        else:
-            adding, values = sqlite.insert(table), rows
-        if figures:
-            sums = {name: table.c[name] + adding.excluded[name] for name in figures}
-            adding = adding.on_conflict_do_update(index_elements=["id"], set_=sums)
-        else:
-            adding = adding.on_conflict_do_nothing()
-        connection.execute(adding, values)
+    def forget_usage(self, step: int, before_us: int, *, most: int = 1_000) -> int:
+        """Delete some usage of older steps of so many seconds, as `forget` does."""
+        table = schema.usage
+        old = select(table.c.id).where(table.c.step == step, table.c.at_us < before_us).order_by(table.c.at_us)
+        return self._delete(old, table, most)
 
-
-def _sent(table: Table, names: list[str]) -> Select[Any]:
-    """The parameter `rows` as rows, in PostgreSQL: many are one statement and one parameter, which is far faster."""
-    columns = (column(name, table.c[name].type) for name in names)
-    rows = func.jsonb_to_recordset(bindparam("rows", type_=postgresql.JSONB)).table_valued(*columns, name="sent")
-    sent = rows.render_derived(with_types=True)
-    return select(*sent.c).order_by(sent.c.id)
+    def _delete(self, old: Select[Any], table: Table, most: int) -> int:
+        chosen = old.limit(most).with_for_update(skip_locked=True)
+        with self._database.write(seconds=LARGE_SECONDS) as connection:
+            return connection.execute(delete(table).where(table.c.id.in_(chosen))).rowcount
 
 
 def kept_text(text: str) -> str:
@@ -278,7 +260,3 @@ def _filtered(query: Select[Any], wanted: EventFilter) -> Select[Any]:
     if wanted.until_us is not None:
         query = query.where(table.c.at_us < wanted.until_us)
     return query
-
-
-def _deleted(connection: Connection, table: Table, old: Select[Any]) -> int:
-    return connection.execute(delete(table).where(table.c.id.in_(old))).rowcount

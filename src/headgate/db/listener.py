@@ -70,7 +70,7 @@ class PostgresListener:
             raise wrapped(error, self._name) from error
 
     def wake(self) -> None:
-        with suppress(OSError):  # closed: nobody waits any more
+        with suppress(OSError):  # closed: no call waits any more
             self._wake.send(b"!")
 
     def close(self) -> None:

@@ -1,12 +1,14 @@
-"""What is asked of the database. Each takes a connection, and leaves transactions to its caller."""
+"""Queries of the database. Each takes a connection, and leaves transactions to its caller."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, cast
 
-from sqlalchemy import Connection, RowMapping, exists, func, select, text
+from sqlalchemy import Connection, RowMapping, exists, func, or_, select, text, tuple_
+from sqlalchemy.sql import Select
 
 from headgate.db import schema
 from headgate.db.records import Content, Entry, entries_of, override_of, rule_of
@@ -17,6 +19,7 @@ from headgate.rules.users import Override, User
 CHANNEL: Final = "headgate"  # of PostgreSQL's NOTIFY
 
 FIRST_VERSION: Final = 1  # of a database in which nothing was ever changed
+OUTSIDE: Final = ("token", "counts")  # kinds of changes that no snapshot has, so that they make no version
 MOST_CHANGED: Final = 500  # rules that are read one by one; when more have changed, all are
 MOST_NAMED: Final = 10_000  # users in one query: databases count its parameters, and have a limit
 
@@ -30,6 +33,13 @@ class Versions(NamedTuple):
     rules_version: int  # of everything but users
 
 
+class UserOverride(NamedTuple):
+    """An override, and whose it is."""
+
+    user: str
+    override: Override
+
+
 class Change(NamedTuple):
     """A row of the change log. `before` and `after` are as in a rules file; None: there was or is none."""
 
@@ -40,6 +50,7 @@ class Change(NamedTuple):
     action: str  # "create", "update", "delete"
     kind: str  # "rule", "tier", "user", "exemption", "settings", "token"
     subject: str  # which one
+    reason: str  # empty: none was given
     before: dict[str, Any] | None
     after: dict[str, Any] | None
 
@@ -111,28 +122,38 @@ def rules(connection: Connection, *, after: str | None, most: int) -> list[Entry
 
 
 def users(connection: Connection, ids: Collection[str]) -> dict[str, User]:
-    """Those of some users who have a tier or overrides, with both; expired overrides too.
+    """Return those of some users who have a tier or overrides, with both; expired overrides too.
 
-    An override that makes no sense, which only somebody who went around `Changes` can have written, is left out.
+    Overrides that are not valid are left out. Only a program that bypasses `Changes` can have written one.
     """
-    table = schema.overrides
-    query = (
-        select(schema.users.c.id, schema.users.c.tier, *table.c)
-        .outerjoin_from(schema.users, table, table.c.user_id == schema.users.c.id)
-        .where(schema.users.c.id.in_(ids))
-        .order_by(table.c.rule)
-    )
-    tiers: dict[str, str | None] = {}
+    found: dict[str, tuple[str | None, int | str | None]] = {}  # tier and anchor
     overrides: dict[str, list[Override]] = {}
-    for row in connection.execute(query).mappings():
-        tiers[row["id"]] = row["tier"]
-        kept = overrides.setdefault(row["id"], [])
-        if row["rule"] is not None:
-            try:
-                kept.append(override_of(dict(row)))
-            except InvalidRule as error:
-                log.warning("user %r: %s: ignored", row["id"], error)
-    return {found: User(id=found, tier=tier, overrides=overrides[found]) for found, tier in tiers.items()}
+    for part in parts(list(ids)):
+        for row in connection.execute(_users(part)).mappings():
+            found[row["id"]] = row["tier"], row["anchor"]
+            kept = overrides.setdefault(row["id"], [])
+            if row["rule"] is not None:
+                try:
+                    kept.append(override_of(dict(row)))
+                except InvalidRule as error:
+                    log.warning("user %r: %s: ignored", row["id"], error)
+    return {
+        name: User(id=name, tier=tier, anchor=anchor, overrides=sorted(overrides[name], key=attrgetter("rule")))
+        for name, (tier, anchor) in found.items()
+    }
+
+
+def _users(ids: Collection[str]) -> Select[Any]:
+    table = schema.overrides
+    joined = table.c.user_id == schema.users.c.id
+    query = select(*schema.users.c, *table.c).outerjoin_from(schema.users, table, joined)
+    return query.where(schema.users.c.id.in_(ids))
+
+
+def parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield parts that fit into one query each."""
+    for start in range(0, len(ids), MOST_NAMED):
+        yield ids[start : start + MOST_NAMED]
 
 
 def user(connection: Connection, user_id: str) -> User | None:
@@ -140,11 +161,54 @@ def user(connection: Connection, user_id: str) -> User | None:
     return users(connection, [user_id]).get(user_id)
 
 
+def users_page(connection: Connection, *, tier: str | None, after: str | None, most: int) -> list[User]:
+    """Some users who have a tier or overrides, by id; `after` is the id at which to go on."""
+    table = schema.users
+    query = select(table.c.id).order_by(table.c.id).limit(most)
+    if tier is not None:
+        query = query.where(table.c.tier == tier)
+    if after is not None:
+        query = query.where(table.c.id > after)
+    ids = connection.scalars(query).all()
+    found = users(connection, ids)
+    return [found[user_id] for user_id in ids]
+
+
+def overrides_page(
+    connection: Connection,
+    *,
+    user: str | None,
+    rule: str | None,
+    expired: bool | None,
+    now_us: int,
+    after: tuple[str, str] | None,
+    most: int,
+) -> list[UserOverride]:
+    """Some overrides, by user and rule. `after` is the user and the rule at which to go on. Raises `InvalidRule`."""
+    table = schema.overrides
+    query = select(table).order_by(table.c.user_id, table.c.rule).limit(most)
+    if user is not None:
+        query = query.where(table.c.user_id == user)
+    if rule is not None:
+        query = query.where(table.c.rule == rule)
+    if expired is not None:
+        query = query.where(table.c.expires_us <= now_us if expired else _unexpired(now_us))
+    if after is not None:
+        query = query.where(tuple_(table.c.user_id, table.c.rule) > tuple_(*after))
+    return [UserOverride(row["user_id"], override_of(dict(row))) for row in connection.execute(query).mappings()]
+
+
+def _unexpired(now_us: int) -> Any:
+    expires_us = schema.overrides.c.expires_us
+    return or_(expires_us.is_(None), expires_us > now_us)
+
+
 def users_kept(connection: Connection) -> tuple[bool, bool]:
-    """Whether any user has a tier, and whether any has an override."""
+    """Whether any user has a tier, and whether any has an override or an anchor."""
     tiers = exists().where(schema.users.c.tier.is_not(None))
-    row = connection.execute(select(tiers, exists(select(schema.overrides.c.rule)))).one()
-    return bool(row[0]), bool(row[1])
+    anchors = exists().where(schema.users.c.anchor.is_not(None))
+    row = connection.execute(select(tiers, exists(select(schema.overrides.c.rule)), anchors)).one()
+    return bool(row[0]), bool(row[1] or row[2])
 
 
 def users_changed(connection: Connection, after: int, *, most: int) -> Collection[str] | None:
@@ -159,8 +223,7 @@ def users_version(connection: Connection, ids: Sequence[str]) -> int:
     """The version in which any of some users last changed; 0: none ever did."""
     table = schema.changes
     query = select(func.max(table.c.version)).where(table.c.kind == "user")
-    parts = [ids[start : start + MOST_NAMED] for start in range(0, len(ids), MOST_NAMED)]
-    return max((connection.scalar(query.where(table.c.subject.in_(part))) or 0 for part in parts), default=0)
+    return max((connection.scalar(query.where(table.c.subject.in_(part))) or 0 for part in parts(ids)), default=0)
 
 
 def changes(
@@ -173,7 +236,7 @@ def changes(
 ) -> list[Change]:
     """The change log, the latest first; `before` is the id of the change at which to go on."""
     table = schema.changes
-    query = select(*(table.c[name] for name in Change._fields)).order_by(table.c.id.desc()).limit(most)
+    query = _changes().order_by(table.c.id.desc()).limit(most)
     if kinds is not None:
         query = query.where(table.c.kind.in_(kinds))
     if subject is not None:
@@ -183,23 +246,57 @@ def changes(
     return [Change(*row) for row in connection.execute(query)]
 
 
+def change(connection: Connection, change_id: int) -> Change | None:
+    """One row of the change log."""
+    row = connection.execute(_changes().where(schema.changes.c.id == change_id)).first()
+    return None if row is None else Change(*row)
+
+
+def changes_of(connection: Connection, version: int) -> list[Change]:
+    """The changes that made a version, in their order. Those of kinds in `OUTSIDE` make none."""
+    table = schema.changes
+    query = _changes().where(table.c.version == version, table.c.kind.not_in(OUTSIDE)).order_by(table.c.id)
+    return [Change(*row) for row in connection.execute(query)]
+
+
+def change_after(connection: Connection, first: Change, *, together: bool) -> Change | None:
+    """The latest change of what `first` changed, or with `together` of anything that its transaction changed; if any
+    came later."""
+    own, later = schema.changes.alias("own"), schema.changes.alias("later")
+    same = (own.c.kind == later.c.kind) & (own.c.subject == later.c.subject)
+    if together:
+        condition = (own.c.version == first.version) & (own.c.kind.not_in(OUTSIDE)) & (later.c.version > first.version)
+    else:
+        condition = (own.c.id == first.id) & (later.c.id > first.id)
+    query = select(*(later.c[name] for name in Change._fields)).join_from(own, later, same).where(condition)
+    row = connection.execute(query.order_by(later.c.id.desc()).limit(1)).first()
+    return None if row is None else Change(*row)
+
+
+def _changes() -> Select[Any]:
+    return select(*(schema.changes.c[name] for name in Change._fields))
+
+
 def notify(connection: Connection, version: int) -> None:
     """Tell who listens, once the transaction is committed. PostgreSQL only."""
     connection.execute(text("SELECT pg_notify(:channel, :version)"), {"channel": CHANNEL, "version": str(version)})
 
 
 def overridden(connection: Connection, rule_id: str) -> list[str]:
-    """The users who have an override of a rule."""
+    """The users who have an override of a rule, also one that has expired."""
     table = schema.overrides
     return list(connection.scalars(select(table.c.user_id).where(table.c.rule == rule_id).order_by(table.c.user_id)))
 
 
-def kinds_of_override(connection: Connection, rule_id: str) -> list[dict[str, Any]]:
-    """The overrides of a rule, those that say the same once, each with one of its users as `user_id`."""
+def kinds_of_override(connection: Connection, rule_id: str, now_us: int) -> list[dict[str, Any]]:
+    """The overrides of a rule that have not expired, those that say the same once, each with one of its users as
+    `user_id`."""
     table = schema.overrides
     figures = (table.c.limit, table.c.window_us, table.c.burst)
     query = (
-        select(func.min(table.c.user_id).label("user_id"), *figures).where(table.c.rule == rule_id).group_by(*figures)
+        select(func.min(table.c.user_id).label("user_id"), *figures)
+        .where(table.c.rule == rule_id, _unexpired(now_us))
+        .group_by(*figures)
     )
     return [{**row, "rule": rule_id, "expires_us": None} for row in connection.execute(query).mappings()]
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from headgate.core.quota import MICROSECONDS, Quota
+from headgate.db import schema
 from headgate.errors import InvalidQuota, InvalidRule, Problem
+from headgate.rules.description import FIELDS, QUOTA_FIELDS, Field, rule_table
 from headgate.rules.directory import Directory
 from headgate.rules.exemptions import Exemption
 from headgate.rules.penalties import Penalties
@@ -21,11 +24,8 @@ Table = dict[str, Any]
 
 SECTIONS: Final = ("headgate", "penalties")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_SAME: Final = (  # fields of a rule that are columns as they are
-    *("id", "name", "dimension", "action", "priority", "group", "sync", "failure_mode", "cost", "status", "message"),
-    *("shards", "regions", "enabled"),
-)
-_LISTS: Final = ("endpoints", "methods", "tiers")
+_COLUMNS: Final = frozenset(column.name for column in schema.rules.c)
+_OTHERS: Final = "more"  # the column of all fields that have none of their own
 
 
 class Entry(NamedTuple):
@@ -39,10 +39,10 @@ class Entry(NamedTuple):
 class Content:
     """What a snapshot is made of, while it is being read or changed."""
 
-    rules: dict[str, Entry] = field(default_factory=dict)  # in order
-    tiers: list[str] = field(default_factory=list)
-    exemptions: list[Exemption] = field(default_factory=list)
-    settings: dict[str, Table] = field(default_factory=dict)  # by section
+    rules: dict[str, Entry] = dataclasses.field(default_factory=dict)  # in order
+    tiers: list[str] = dataclasses.field(default_factory=list)
+    exemptions: list[Exemption] = dataclasses.field(default_factory=list)
+    settings: dict[str, Table] = dataclasses.field(default_factory=dict)  # by section
 
     def snapshot(self, version: int, directory: Directory | None = None, previous: Snapshot | None = None) -> Snapshot:
         """The snapshot that replaces `previous`. Raises `InvalidRule` with every problem."""
@@ -74,47 +74,56 @@ class Content:
 
 
 def rule_row(rule: Rule) -> Table:
-    """A rule's columns, but for its position and version."""
-    quota = rule.quota
-    return {
-        **{name: getattr(rule, name) for name in _SAME},
-        **{name: list(getattr(rule, name)) for name in _LISTS},
-        "match": dict(rule.match),
-        "algorithm": quota.algorithm,
-        "limit": quota.limit,
-        "window_us": quota.window_us,
-        "burst": None if quota.burst == quota.limit else quota.burst,
-        "max_delay_us": None if rule.max_delay is None else round(rule.max_delay * MICROSECONDS),
-    }
+    """Return a rule's columns, but for its position and version. `more` has only what is not the default."""
+    table = rule_table(rule)
+    row: Table = {_OTHERS: {}}
+    for field in FIELDS:
+        value, column = table.get(field.name), _column(field)
+        if column not in _COLUMNS:
+            if value is not None and value != field.default:
+                row[_OTHERS][field.name] = value
+        elif isinstance(value, str) and field.kind.type == "duration":
+            row[_OTHERS][field.name] = value  # a period of the calendar
+        elif value is not None and field.kind.type == "duration":
+            row[column] = round(value * MICROSECONDS)
+        else:
+            row[column] = value
+    row[_OTHERS].pop("ttl", None)  # which is in the window's column
+    row["window_us"] = rule.quota.window_us
+    return row
 
 
 def rule_of(row: Row) -> Rule:
-    """The rule of a row. Raises `InvalidRule`."""
-    problems: tuple[Problem, ...] = ()
+    """Return the rule of a row. Raises `InvalidRule`."""
+    table = {name: value for name, value in row[_OTHERS].items() if value is not None}
+    for field in FIELDS:
+        value = row.get(_column(field))
+        if value is not None and field.name not in table:
+            table[field.name] = timedelta(microseconds=value) if field.kind.type == "duration" else value
+    where = f"rule {row['id']!r}"
+    known = {field.name for field in FIELDS}
+    problems = [
+        Problem(where, name, "unknown field; a newer Headgate has written it: upgrade this one")
+        for name in table
+        if name not in known
+    ]
+    quota = Quota(1, 1)
     try:
-        quota = Quota(
-            row["limit"],
-            timedelta(microseconds=row["window_us"]),
-            burst=row["burst"],
-            algorithm=row["algorithm"],
-        )
+        quota = Quota(**{field.name: table.pop(field.name) for field in QUOTA_FIELDS if field.name in table})
     except InvalidQuota as error:
         name, _, message = str(error).partition(": ")
-        problems = (Problem(f"rule {row['id']!r}", name, message),)
-        quota = Quota(1, 1)
-    max_delay_us = row["max_delay_us"]
+        problems.append(Problem(where, name, message))
     try:
-        rule = Rule(
-            quota=quota,
-            match=row["match"],
-            max_delay=None if max_delay_us is None else max_delay_us / MICROSECONDS,
-            **{name: row[name] for name in (*_SAME, *_LISTS)},
-        )
+        rule = Rule(quota=quota, **{name: value for name, value in table.items() if name in known})
     except InvalidRule as error:
         problems += error.problems
     if problems:
         raise InvalidRule(*problems)
     return rule
+
+
+def _column(field: Field) -> str:
+    return f"{field.name}_us" if field.kind.type == "duration" else field.name
 
 
 def entries_of(rows: Iterable[Row]) -> dict[str, Entry]:
@@ -129,15 +138,6 @@ def entries_of(rows: Iterable[Row]) -> dict[str, Entry]:
     if problems:
         raise InvalidRule(*problems)
     return entries
-
-
-def rule_table(rule: Rule) -> Table:
-    """A rule as a rules file has it, complete but for what it has not."""
-    row = rule_row(rule)
-    row["window"] = row.pop("window_us") / MICROSECONDS
-    row.pop("max_delay_us")
-    row["max_delay"] = rule.max_delay
-    return {name: value for name, value in row.items() if value is not None}
 
 
 def override_row(override: Override) -> Table:
@@ -171,12 +171,15 @@ def user_table(user: User | None) -> Table | None:
     table: Table = {"id": user.id}
     if user.tier is not None:
         table["tier"] = user.tier
+    if user.anchor is not None:
+        table["anchor"] = user.anchor
     if user.overrides:
-        table["overrides"] = [_override_table(override) for override in user.overrides]
+        table["overrides"] = [override_table(override) for override in user.overrides]
     return table
 
 
-def _override_table(override: Override) -> Table:
+def override_table(override: Override) -> Table:
+    """An override as a rules file has it, but for its time, which is a text."""
     table = {
         "rule": override.rule,
         "limit": override.limit,
@@ -227,7 +230,7 @@ def time_of(us: int) -> datetime:
 
 
 def time_text(us: int) -> str:
-    """The same as text: `2027-01-01T00:00:00+00:00`."""
+    """Return a time in microseconds as text: `2027-01-01T00:00:00+00:00`."""
     return time_of(us).isoformat()
 
 

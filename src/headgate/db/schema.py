@@ -53,6 +53,7 @@ rules = Table(
     Column("status", Integer, nullable=False),
     Column("message", Text, nullable=False),
     Column("enabled", Boolean, nullable=False),
+    Column("more", Json, nullable=False, server_default="{}"),  # fields that have no column, as a rules file has them
 )
 
 tiers = Table(
@@ -67,6 +68,7 @@ users = Table(
     metadata,
     Column("id", Text, primary_key=True),
     Column("tier", Text),
+    Column("anchor", Json),  # where their periods of the calendar begin: a number or a text
     Index("headgate_users_tier", "tier"),
 )
 
@@ -103,9 +105,10 @@ changes = Table(
     Column("version", BigInteger, nullable=False),  # of the snapshot that the change made
     Column("at_us", BigInteger, nullable=False),
     Column("actor", Text, nullable=False),
-    Column("action", Text, nullable=False),  # "create", "update", "delete"
-    Column("kind", Text, nullable=False),  # "rule", "tier", "user", "exemption", "settings", "token"
+    Column("action", Text, nullable=False),  # "create", "update", "delete", "reset"
+    Column("kind", Text, nullable=False),  # "rule", "tier", "user", "exemption", "settings", "token", "counts"
     Column("subject", Text, nullable=False),  # which one
+    Column("reason", Text, nullable=False, server_default=""),  # why; empty: that was not said
     Column("before", Json),  # as in a rules file; null: there was none
     Column("after", Json),  # null: there is none any more
     Index("headgate_changes_version", "version"),
@@ -186,4 +189,31 @@ event_runs = Table(  # how far those who write events have come: what they write
     Column("id", Text, primary_key=True),  # of one start of one process
     Column("batch", BigInteger, nullable=False),  # the last one that is here
     Column("at_us", BigInteger, nullable=False),  # when it was written
+)
+
+usage = Table(  # what each rule had in each minute, and in each hour
+    "headgate_usage",
+    metadata,
+    Column("id", Text, primary_key=True),  # a hash of the three that follow
+    Column("step", Integer, nullable=False),  # seconds: 60 or 3600
+    Column("at_us", BigInteger, nullable=False),  # when it began
+    Column("rule", Text, nullable=False),  # empty: all checks
+    *(
+        Column(name, BigInteger, nullable=False)
+        for name in ("allowed", "refused", "shadow", "delayed", "failure_mode", "cost")
+    ),
+    *(  # how many of the checks that were timed took so many microseconds at most, and more than the one before
+        Column(f"us_{bound}", BigInteger, nullable=False)
+        for bound in (25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 25000, 50000, 100000, 250000, "more")
+    ),
+    Index("headgate_usage_rule", "rule", "step", "at_us"),
+    Index("headgate_usage_at", "step", "at_us"),
+)
+
+nodes = Table(  # the processes that serve, as they say themselves every other second
+    "headgate_nodes",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("at_us", BigInteger, nullable=False),  # when it last said so
+    Column("status", Json, nullable=False),  # see headgate.service.fleet
 )

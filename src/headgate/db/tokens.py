@@ -1,8 +1,8 @@
-"""Tokens of those who call the service: made, found, revoked. Only their hashes are kept.
+"""Tokens of the service's callers: create, find and revoke them. The database has only their hashes.
 
-A token is 256 random bits, so that one round of SHA-256 hides it: there is nothing to guess that a slower hash would
-protect. Being made and being revoked are rows of the change log, in the same transaction; as neither changes a rule
-or a user, the snapshot's version stays, and no source has anything to load.
+A token is 256 random bits, so one round of SHA-256 is enough: a slower hash only protects what can be guessed. Creating
+and revoking a token each write a row of the change log in the same transaction. As neither changes a rule or a user,
+the snapshot's version stays, and no source has anything to load.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from sqlalchemy import Connection, RowMapping, insert, select, update
 from headgate.core.clock import Clock, SystemClock
 from headgate.core.quota import MICROSECONDS
 from headgate.db import queries, schema
+from headgate.db.changes import ChangeListener
 from headgate.db.connection import Database
 from headgate.db.records import Table, time_text, unstorable
 from headgate.errors import ChangeConflict, InvalidRule, NotFound, Problem
@@ -28,7 +29,7 @@ LONGEST_SECONDS: Final = 10 * 366 * 86_400
 
 
 class Token(NamedTuple):
-    """What is known of a token: everything but the token."""
+    """The record of a token: everything but the secret."""
 
     id: str
     name: str  # whom the change log names
@@ -45,11 +46,17 @@ class Token(NamedTuple):
 
 
 class Tokens:
-    """The tokens in a database. Safe to share between threads. Every method raises `DatabaseError`."""
+    """The tokens in a database. Safe to share between threads. Every method raises `DatabaseError`.
 
-    def __init__(self, database: str | Database, *, clock: Clock | None = None) -> None:
+    `listener` is called when a token was created or revoked, as that of `Changes` is.
+    """
+
+    def __init__(
+        self, database: str | Database, *, listener: ChangeListener | None = None, clock: Clock | None = None
+    ) -> None:
         self._owned = isinstance(database, str)
         self._database = Database(database) if isinstance(database, str) else database
+        self._listener = listener
         self._clock: Clock = clock or SystemClock()
 
     def create(self, name: str, *, role: str, scopes: Iterable[str], seconds: float, actor: str) -> tuple[Token, str]:
@@ -77,7 +84,8 @@ class Tokens:
                 raise ChangeConflict(f"token {name!r} exists already: choose another name, or revoke it first")
             row = {**token._asdict(), "scopes": list(token.scopes), "hash": hash_of(secret)}
             connection.execute(insert(schema.tokens), row)
-            _note(connection, version, now_us, actor, before=None, after=token)
+            change = _log_change(connection, version, now_us, actor, before=None, after=token)
+        self._tell(version, now_us, actor, change)
         return token, secret
 
     def revoke(self, token_id: str, *, actor: str) -> Token:
@@ -94,11 +102,12 @@ class Tokens:
             after = before._replace(revoked_us=now_us)
             table = schema.tokens
             connection.execute(update(table).where(table.c.id == token_id).values(revoked_us=now_us))
-            _note(connection, version, now_us, actor, before=before, after=None)
+            change = _log_change(connection, version, now_us, actor, before=before, after=None)
+        self._tell(version, now_us, actor, change)
         return after
 
     def all(self, *, after: str | None = None, most: int = 100) -> list[Token]:
-        """All tokens, good or not, the oldest first; for the next page, give the last one's `id` as `after`."""
+        """Return all tokens, valid or not, the oldest first; for the next page, pass the last one's `id` as `after`."""
         table = schema.tokens
         query = select(table).order_by(table.c.id).limit(most)
         if after is not None:
@@ -107,7 +116,7 @@ class Tokens:
             return [_token(row) for row in connection.execute(query).mappings()]
 
     def expiring(self, most: int) -> list[Token]:
-        """Those that are good, the ones that expire first at the front."""
+        """Return the valid tokens, those that expire first at the front."""
         table, now_us = schema.tokens, self._clock.now_us()
         query = select(table).where(table.c.revoked_us.is_(None), table.c.expires_us > now_us)
         with self._database.read() as connection:
@@ -115,7 +124,7 @@ class Tokens:
             return [_token(row) for row in rows]
 
     def find(self, hashes: Collection[str]) -> dict[str, Token]:
-        """Those of some hashes that are a token's, good or not."""
+        """Return the tokens with these hashes, valid or not, by hash."""
         table = schema.tokens
         with self._database.read() as connection:
             rows = connection.execute(select(table).where(table.c.hash.in_(hashes))).mappings()
@@ -125,6 +134,10 @@ class Tokens:
         """Give back the connections, if it was made from a URL."""
         if self._owned:
             self._database.close()
+
+    def _tell(self, version: int, at_us: int, actor: str, change: Table) -> None:
+        if self._listener is not None:
+            self._listener(version, at_us, actor, [change])
 
 
 def hash_of(secret: str) -> str:
@@ -167,16 +180,18 @@ def _token(row: RowMapping) -> Token:
     return Token(**{**values, "scopes": tuple(values["scopes"])})
 
 
-def _note(
+def _log_change(
     connection: Connection, version: int, at_us: int, actor: str, *, before: Token | None, after: Token | None
-) -> None:
-    """Log that a token was made, or is none any more."""
+) -> Table:
+    """Add to the change log that a token was created, or revoked. Returns the change."""
     known = before or after
     assert known is not None
-    row = {
-        **{"version": version, "at_us": at_us, "actor": actor, "action": "create" if before is None else "delete"},
-        **{"kind": "token", "subject": known.id},
+    change = {
+        "action": "create" if before is None else "delete",
+        "kind": "token",
+        "subject": known.id,
         "before": None if before is None else token_table(before),
         "after": None if after is None else token_table(after),
     }
-    connection.execute(insert(schema.changes), row)
+    connection.execute(insert(schema.changes), {"version": version, "at_us": at_us, "actor": actor, **change})
+    return change

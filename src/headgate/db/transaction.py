@@ -2,54 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, delete, insert, update
 
 from headgate.db import queries, schema
+from headgate.db.queries import Change
 from headgate.db.records import (
     Content,
     Entry,
     Table,
     exemption_table,
     override_of,
-    override_row,
     penalties_of,
     penalties_table,
     plain,
     rule_row,
-    rule_table,
     settings_table,
     unstorable,
     user_table,
 )
+from headgate.db.texts import require_short, require_storable
+from headgate.db.users import changed_users, user_problems, write_users
 from headgate.errors import ChangeConflict, InvalidRule, NotFound, Problem
+from headgate.rules.description import rule_table
 from headgate.rules.exemptions import Exemption
 from headgate.rules.penalties import Penalties
 from headgate.rules.rule import Rule
 from headgate.rules.snapshot import Snapshot
-from headgate.rules.users import MAX_ID, Override, Tier, User, misfit
+from headgate.rules.users import Override, Tier, User, misfit
+
+MAX_REASON: Final = 1_000  # characters of a reason that are kept
 
 
 class Transaction:
-    """Changes under way; nobody sees them until they are committed. Not to be shared between threads.
+    """Changes under way, invisible to others until they are committed. Do not share one between threads.
 
-    `version` is the one that the snapshot gets with them. A change to what already is changes nothing, and leaves
-    no trace in the change log.
+    `version` is the version that the snapshot gets with them. A change that leaves a record as it is writes nothing,
+    not even to the change log.
     """
 
-    def __init__(self, connection: Connection, actor: str, at_us: int) -> None:
+    def __init__(self, connection: Connection, actor: str, at_us: int, *, reason: str = "") -> None:
         if not isinstance(actor, str) or not actor:
             raise ValueError(f"actor: must be a text that says who makes the change, got {actor!r}")
-        _storable(f"actor {actor!r}", actor)
+        require_storable(f"actor {actor!r}", actor)
         self._connection = connection
         self._actor = actor
-        self._at_us = at_us
+        require_storable("reason", reason)
+        self._reason = reason[:MAX_REASON]
+        self.at_us = at_us
         self._versions = queries.versions(connection, lock=True)
         self.version = self._versions.version + 1
         self._log: list[Table] = []
         self._loaded: Content | None = None
+        self._looked_up: dict[str, Entry | None] = {}  # rules that were looked up before all were loaded
         self._stored: dict[str, Entry] = {}  # the rules as they are in the database, when they are loaded
         self._last_position = 0
 
@@ -80,15 +88,23 @@ class Transaction:
     def delete_rule(self, rule_id: str, *, version: int | None = None, with_overrides: bool = False) -> None:
         """Raises `NotFound` and `ChangeConflict` like `update_rule`.
 
-        Raises `InvalidRule` when users have overrides of it, unless those are to be deleted too.
+        Raises `InvalidRule` when users have overrides of it, unless those are to be deleted too. Overrides that have
+        expired go with it in any case.
         """
         entry = self._entry(rule_id, version)
-        users = queries.overridden(self._connection, rule_id)
-        if users and not with_overrides:
-            message = f"has overrides of {len(users)} users ({users[0]!r} …): delete those first, or with it"
+        changed = []
+        for user in self._users(queries.overridden(self._connection, rule_id)).values():
+            kept = [one for one in user.overrides if one.rule != rule_id]
+            changed.append((user, replace(user, overrides=kept)))
+        counting = [
+            user.id
+            for user, _ in changed
+            if any(one.rule == rule_id and not one.has_expired(self.at_us) for one in user.overrides)
+        ]
+        if counting and not with_overrides:
+            message = f"has overrides of {len(counting)} users ({counting[0]!r} …): delete those first, or with it"
             raise InvalidRule(Problem(f"rule {rule_id!r}", "", message))
-        for user_id in users:
-            self.delete_override(user_id, rule_id)
+        self._write_users(changed)
         del self._content.rules[rule_id]
         self._note("delete", "rule", rule_id, rule_table(entry.rule), None)
 
@@ -98,8 +114,8 @@ class Transaction:
         """Raises `ChangeConflict` when there is a tier of that name."""
         if tier.name in self._content.tiers:
             raise ChangeConflict(f"tier {tier.name!r} exists already")
-        _storable(f"tier {tier.name!r}", tier.name)
-        _short(f"tier {tier.name!r}", "name", tier.name)
+        require_storable(f"tier {tier.name!r}", tier.name)
+        require_short(f"tier {tier.name!r}", "name", tier.name)
         position = 1 + max(
             self._connection.scalars(schema.tiers.select().with_only_columns(schema.tiers.c.position)), default=0
         )
@@ -119,12 +135,12 @@ class Transaction:
         self._note("delete", "tier", name, {"name": name}, None)
 
     def create_exemption(self, exemption: Exemption) -> None:
-        """Exempt somebody. Does nothing when they are, by the same type and value."""
+        """Exempt a client. Does nothing if there is an exemption of the same type and value."""
         if exemption in self._content.exemptions:
             return
         table = exemption_table(exemption)
-        _storable(f"exemption of {exemption.type} {exemption.value!r}", exemption.value)
-        _short(f"exemption of {exemption.type} {exemption.value!r}", "value", exemption.value)
+        require_storable(f"exemption of {exemption.type} {exemption.value!r}", exemption.value)
+        require_short(f"exemption of {exemption.type} {exemption.value!r}", "value", exemption.value)
         self._content.exemptions.append(exemption)
         self._connection.execute(insert(schema.exemptions), table)
         self._note("create", "exemption", f"{exemption.type} {exemption.value}", None, table)
@@ -138,39 +154,40 @@ class Transaction:
         self._connection.execute(delete(table).where(table.c.type == exemption.type, table.c.value == exemption.value))
         self._note("delete", "exemption", f"{exemption.type} {exemption.value}", exemption_table(exemption), None)
 
+    def put_settings(self, section: str, table: Table) -> None:
+        """Make what a rules file has under `[headgate]` or `[penalties]` this table."""
+        before = self._content.settings.get(section)
+        if table == (before or {}):
+            return
+        require_storable(f"[{section}]", table)
+        self._content.settings[section] = table
+        self._connection.execute(delete(schema.settings).where(schema.settings.c.section == section))
+        self._connection.execute(insert(schema.settings), {"section": section, "value": table})
+        self._note("update", "settings", section, before, table)
+
     def update_settings(self, **settings: Any) -> None:
         """Set what a rules file has under `[headgate]`: `default_tier="free"`. None sets the default again."""
         table = {**self._content.settings.get("headgate", {}), **settings}
-        self._put_settings("headgate", {name: plain(value) for name, value in table.items() if value is not None})
+        self.put_settings("headgate", {name: plain(value) for name, value in table.items() if value is not None})
 
     def update_penalties(self, penalties: Penalties) -> None:
         """Set what a rules file has under `[penalties]`."""
         if penalties != penalties_of(self._content.settings.get("penalties", {})):
-            self._put_settings("penalties", penalties_table(penalties))
+            self.put_settings("penalties", penalties_table(penalties))
 
     # Users
 
     def set_tier(self, user_id: str, tier: str | None) -> None:
         """Put a user on a tier; None on none of their own. Raises `InvalidRule` when there are tiers, without this."""
         user = self._user(user_id)
-        tiers = self._loaded.tiers if self._loaded else queries.tiers(self._connection)
-        if tier is not None and tiers and tier not in tiers:
-            message = f"{tier!r} is not one of the tiers ({', '.join(sorted(tiers))})"
-            raise InvalidRule(Problem(f"user {user_id!r}", "tier", message))
-        if tier is not None:
-            _short(f"user {user_id!r}", "tier", tier)
-        self._put_user(user, User(id=user_id, tier=tier, overrides=user.overrides if user else ()))
+        self.put_users([replace(user or User(id=user_id), tier=tier)])
 
     def put_override(self, user_id: str, override: Override) -> None:
         """Give a user their own figures for a rule, in place of those that they may have had.
 
-        Raises `InvalidRule` when there is no such rule, or it has no use for them.
+        Raises `InvalidRule` when there is no such rule, or it has no use for them, or they have expired.
         """
-        user = self._user(user_id)
-        self._check_override(user_id, override, self._rule(override.rule))
-        kept = [one for one in (user.overrides if user else ()) if one.rule != override.rule]
-        overrides = sorted([*kept, override], key=lambda one: one.rule)
-        self._put_user(user, User(id=user_id, tier=user.tier if user else None, overrides=overrides))
+        self.put_overrides({user_id: [override]})
 
     def delete_override(self, user_id: str, rule_id: str) -> None:
         """Raises `NotFound`."""
@@ -178,14 +195,45 @@ class Transaction:
         if user is None or rule_id not in [one.rule for one in user.overrides]:
             raise NotFound(f"user {user_id!r} has no override of rule {rule_id!r}")
         kept = [one for one in user.overrides if one.rule != rule_id]
-        self._put_user(user, User(id=user_id, tier=user.tier, overrides=kept))
+        self._write_users([(user, replace(user, overrides=kept))])
 
     def delete_user(self, user_id: str) -> None:
         """Delete a user's tier and overrides. Raises `NotFound`."""
         user = self._user(user_id)
         if user is None:
             raise NotFound(f"user {user_id!r} has neither a tier nor overrides")
-        self._put_user(user, None)
+        self._write_users([(user, None)])
+
+    def put_overrides(self, overrides: Mapping[str, Sequence[Override]]) -> None:
+        """Give users, by id, their own figures for rules, in place of those that they have for the same rules.
+
+        Their tiers and other overrides stay. Raises `InvalidRule` with every problem.
+        """
+        before = self._users(overrides)
+        users = []
+        for user_id, own in overrides.items():
+            user = before.get(user_id)
+            replaced = {one.rule for one in own}
+            kept = [one for one in (user.overrides if user else ()) if one.rule not in replaced]
+            users.append(replace(user or User(id=user_id), overrides=[*kept, *own]))
+        self.put_users(users)
+
+    def put_users(self, users: Sequence[User]) -> None:
+        """Make users what these say, whatever they were; one without tier, overrides and anchor is deleted.
+
+        Raises `InvalidRule` with every problem: a tier that is not there; an override that fits no rule, or has
+        expired and is not there yet.
+        """
+        before = self._users([user.id for user in users])
+        tiers = self._loaded.tiers if self._loaded else queries.tiers(self._connection)
+        problems = [
+            problem
+            for user in users
+            for problem in user_problems(user, before.get(user.id), tiers, self._rule, self.at_us)
+        ]
+        if problems:
+            raise InvalidRule(*problems)
+        self._write_users([(before.get(user.id), user) for user in users])
 
     # All at once
 
@@ -203,8 +251,7 @@ class Transaction:
                 self.update_rule(rule)
             else:
                 self.create_rule(rule)
-        for user in snapshot.users:
-            self._put_user(self._user(user.id), user)
+        self.put_users(snapshot.users)
         for rule_id in [rule_id for rule_id in content.rules if rule_id not in wanted]:
             self.delete_rule(rule_id, with_overrides=True)
         for name in [name for name in content.tiers if name not in {tier.name for tier in snapshot.tiers}]:
@@ -213,7 +260,7 @@ class Transaction:
             self.delete_exemption(exemption)
         for exemption in snapshot.exemptions:
             self.create_exemption(exemption)
-        self._put_settings("headgate", settings_table(snapshot))
+        self.put_settings("headgate", settings_table(snapshot))
         self.update_penalties(snapshot.penalties)
 
     # What there is, as changed so far
@@ -243,13 +290,25 @@ class Transaction:
         """A user's tier and overrides. Raises `InvalidRule` for what can be no user's id."""
         return self._user(user_id)
 
+    def change(self, change_id: int) -> Change | None:
+        """A row of the change log; not those of this transaction."""
+        return queries.change(self._connection, change_id)
+
+    def changes_of(self, version: int) -> list[Change]:
+        """The changes that made a version, in their order."""
+        return queries.changes_of(self._connection, version)
+
+    def change_after(self, change: Change, *, together: bool = False) -> Change | None:
+        """The latest later change of what one changed; with `together`, of anything that its transaction changed."""
+        return queries.change_after(self._connection, change, together=together)
+
     @property
     def differences(self) -> list[Table]:
-        """What has been changed so far, in order: `action`, `kind`, `subject`, `before` and `after` of the log."""
+        """The changes so far, in order: `action`, `kind`, `subject`, `before` and `after` of the log."""
         return [{name: row[name] for name in ("action", "kind", "subject", "before", "after")} for row in self._log]
 
     def finish(self, *, notify: bool) -> bool:
-        """Validate, and write what is not written yet; whether there was anything. The caller commits."""
+        """Validate the changes, and write the rest of them. Returns whether there were any. The caller commits."""
         if not self._log:
             self.version = self._versions.version
             return False
@@ -266,7 +325,7 @@ class Transaction:
 
     @property
     def _content(self) -> Content:
-        """All but users, as changed so far. Read when it is first asked for."""
+        """All but users, as changed so far. Loaded on first use."""
         if self._loaded is None:
             self._loaded = queries.content(self._connection)
             self._stored = dict(self._loaded.rules)
@@ -281,69 +340,61 @@ class Transaction:
         return entry
 
     def _rule(self, rule_id: str) -> Rule | None:
-        entry = self._content.rules.get(rule_id) if self._loaded else queries.rule(self._connection, rule_id)
+        """A rule, without all others being read for it."""
+        if self._loaded is not None:
+            entry = self._loaded.rules.get(rule_id)
+        else:
+            if rule_id not in self._looked_up:
+                self._looked_up[rule_id] = queries.rule(self._connection, rule_id)
+            entry = self._looked_up[rule_id]
         return None if entry is None else entry.rule
 
     def _put_rule(self, rule: Rule, before: Rule | None) -> None:
         row = rule_row(rule)
-        _storable(f"rule {rule.id!r}", row)
-        _short(f"rule {rule.id!r}", "id", rule.id)
+        require_storable(f"rule {rule.id!r}", row)
+        require_short(f"rule {rule.id!r}", "id", rule.id)
         self._content.rules[rule.id] = Entry(rule, self.version)
         action = "create" if before is None else "update"
         self._note(action, "rule", rule.id, None if before is None else rule_table(before), rule_table(rule))
 
     def _check_overrides(self, rule: Rule) -> None:
-        for row in queries.kinds_of_override(self._connection, rule.id):
-            self._check_override(row["user_id"], override_of(row), rule)
-
-    def _check_override(self, user_id: str, override: Override, rule: Rule | None) -> None:
-        problem = misfit(override, rule)
-        if problem is not None:
-            raise InvalidRule(Problem(f"user {user_id!r}: override of rule {override.rule!r}", *problem))
-
-    def _put_settings(self, section: str, table: Table) -> None:
-        before = self._content.settings.get(section)
-        if table == (before or {}):
-            return
-        _storable(f"[{section}]", table)
-        self._content.settings[section] = table
-        self._connection.execute(delete(schema.settings).where(schema.settings.c.section == section))
-        self._connection.execute(insert(schema.settings), {"section": section, "value": table})
-        self._note("update", "settings", section, before, table)
+        for row in queries.kinds_of_override(self._connection, rule.id, self.at_us):
+            problem = misfit(override_of(row), rule)
+            if problem is not None:
+                raise InvalidRule(Problem(f"user {row['user_id']!r}: override of rule {rule.id!r}", *problem))
 
     def _user(self, user_id: str) -> User | None:
-        self._flush()
-        _storable(f"user {user_id!r}", user_id)
-        _short(f"user {user_id!r}", "id", user_id)
-        return queries.user(self._connection, user_id)
+        return self._users([user_id]).get(user_id)
 
-    def _put_user(self, before: User | None, user: User | None) -> None:
-        """Write a user; one without tier and overrides is none."""
-        after = None if user is None or (user.tier is None and not user.overrides) else user
-        if before == after:
-            return
-        known = before or user
-        assert known is not None
-        user_id = known.id
-        if before is not None and before.overrides:
-            self._connection.execute(delete(schema.overrides).where(schema.overrides.c.user_id == user_id))
-        if after is None:
-            self._connection.execute(delete(schema.users).where(schema.users.c.id == user_id))
-        elif before is None:
-            self._connection.execute(insert(schema.users), {"id": user_id, "tier": after.tier})
-        else:
-            self._connection.execute(update(schema.users).where(schema.users.c.id == user_id).values(tier=after.tier))
-        if after is not None and after.overrides:
-            rows = [{"user_id": user_id, **override_row(override)} for override in after.overrides]
-            _storable(f"user {user_id!r}", rows)
-            self._connection.execute(insert(schema.overrides), rows)
-        action = "create" if before is None else "delete" if after is None else "update"
-        self._note(action, "user", user_id, user_table(before), user_table(after))
+    def _users(self, ids: Collection[str]) -> dict[str, User]:
+        """Return those of some users who have a tier or overrides. Raises `InvalidRule` for an id that is not valid."""
+        self._flush()
+        for user_id in ids:
+            require_storable(f"user {user_id!r}", user_id)
+            require_short(f"user {user_id!r}", "id", user_id)
+        return queries.users(self._connection, ids)
+
+    def _write_users(self, users: Iterable[tuple[User | None, User | None]]) -> None:
+        """Write users, each as they were and are to be; one without tier and overrides is none."""
+        changed = list(changed_users(users))
+        write_users(self._connection, changed)
+        for before, after in changed:
+            known = before or after
+            assert known is not None
+            action = "create" if before is None else "delete" if after is None else "update"
+            self._note(action, "user", known.id, user_table(before), user_table(after))
+
+    def log_reset(self, subject: str) -> None:
+        """Log at once that the counts of a subject were reset, which changes no snapshot."""
+        self._note("reset", "counts", subject, None, None)
+        row = {**self._log.pop(), "version": self._versions.version}
+        self._connection.execute(insert(schema.changes), row)
 
     def _note(self, action: str, kind: str, subject: str, before: Table | None, after: Table | None) -> None:
         self._log.append(
             {
-                **{"version": self.version, "at_us": self._at_us, "actor": self._actor, "action": action},
+                **{"version": self.version, "at_us": self.at_us, "actor": self._actor, "action": action},
+                "reason": self._reason,
                 **{"kind": kind, "subject": subject, "before": before, "after": after},
             }
         )
@@ -372,24 +423,3 @@ class Transaction:
             ]
             self._connection.execute(insert(table), rows)
         self._stored = dict(now)
-
-
-def _short(where: str, field: str, value: str) -> None:
-    """Raises `InvalidRule` when a text is longer than PostgreSQL can have in an index."""
-    if not 1 <= len(value) <= MAX_ID:
-        raise InvalidRule(Problem(where, field, f"must have from 1 to {MAX_ID} characters"))
-
-
-def _storable(where: str, value: Any) -> None:
-    """Raises `InvalidRule` when there is a text in a value that a database cannot keep."""
-    if isinstance(value, str):
-        problem = unstorable(value)
-        if problem is not None:
-            raise InvalidRule(Problem(where, "", problem))
-    elif isinstance(value, Mapping):
-        for name, member in value.items():
-            _storable(where, name)
-            _storable(where, member)
-    elif isinstance(value, list | tuple):
-        for member in value:
-            _storable(where, member)

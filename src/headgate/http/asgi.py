@@ -3,8 +3,8 @@
     app = RateLimitMiddleware(app, limiter=AsyncLimiter(rules="rules.toml", store="redis://localhost"))
 
 Bodies pass as they are, in both directions; of a response, only its start is touched. WebSockets are limited when they
-are opened. What was decided, a `headgate.http.limits.Limits`, is at `scope["state"]["headgate"]`: Starlette and FastAPI
-call that `request.state.headgate`.
+are opened, and hold slots until they are closed. What was decided, a `headgate.http.limits.Limits`, is at
+`scope["state"]["headgate"]`: Starlette and FastAPI call that `request.state.headgate`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Self, TypeVar, Unpack
 
 from headgate.core.clock import Clock
-from headgate.http.entrance import AsyncEntrance
+from headgate.http.entrance import AsyncEntrance, Entering
 from headgate.http.gate import Options, charge_of
 from headgate.http.headers import raw
 from headgate.http.limits import NAME, Limits
 from headgate.http.problem import refusal
-from headgate.limiter.aio import AsyncLimiter
+from headgate.limiter.async_limiter import AsyncLimiter
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -85,17 +85,34 @@ class RateLimitMiddleware:
         entering = entrance.check(AsgiRequest(scope))
         if entering.__class__ is not tuple:
             entering = await entering  # type: ignore[misc]
-        facts, cost, decision = entering
+        facts, _, decision = entering
         passes = decision.allowed and (gate.by_subject or not decision.hold)  # a limit by subject holds nobody back
         if passes and self._is_usual and NAME not in scope:  # what follows, in as few steps as it takes
             sole = scope[NAME] = scope.setdefault("state", {})[NAME] = Limits(entrance.limiter, facts, decision)
-            await self._app(scope, receive, _telling(sole, send))
+            send = _telling(sole, send)
+            try:
+                await self._app(scope, receive, _releasing(sole, send) if sole.holds else send)
+            finally:
+                if sole.holds:
+                    await sole.release_async()
             return
         limits: Limits[AsyncLimiter] | None = scope.get(NAME)
-        if limits is None:
-            limits = scope[NAME] = scope.setdefault("state", {})[NAME] = Limits(entrance.limiter, facts)
-            send = _telling(limits, send)
-        if passes:
+        if limits is not None:
+            await self._pass(entering, limits, scope, receive, send)
+            return
+        limits = scope[NAME] = scope.setdefault("state", {})[NAME] = Limits(entrance.limiter, facts)
+        try:
+            await self._pass(entering, limits, scope, receive, _releasing(limits, _telling(limits, send)))
+        finally:
+            await limits.release_async()
+
+    async def _pass(
+        self, entering: Entering, limits: Limits[AsyncLimiter], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Let a request pass, hold it back, or refuse it. Whoever made `limits` releases what it holds."""
+        entrance, gate = self._entrance, self._entrance.gate
+        _, cost, decision = entering
+        if decision.allowed and (gate.by_subject or not decision.hold):
             limits.add(decision, cost, entrance.limiter)
             if gate.charge_header is not None:
                 send = self._charging(limits, gate.charge_header, send)
@@ -145,6 +162,17 @@ def _telling(limits: Limits[AsyncLimiter], send: Send) -> Send:
         return send(message)
 
     return tell
+
+
+def _releasing(limits: Limits[AsyncLimiter], send: Send) -> Send:
+    """`send`, that releases what the request holds when all of the response is sent."""
+
+    async def releasing(message: Message) -> None:
+        await send(message)
+        if message["type"] == "http.response.body" and not message.get("more_body") and limits.holds:
+            await limits.release_async()
+
+    return releasing
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send, limits: Limits[AsyncLimiter]) -> None:

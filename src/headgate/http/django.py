@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import wraps
 from threading import Lock
 from typing import Any, Final, TypeVar, cast
+from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, markcoroutinefunction
@@ -28,15 +29,17 @@ from django.utils.module_loading import import_string
 from headgate.core.decision import Decision
 from headgate.core.fork import renew_in_children
 from headgate.core.quota import Quota
+from headgate.errors import RateLimited
 from headgate.http.entrance import AsyncEntrance, Entrance
 from headgate.http.gate import Gate, charge_of
 from headgate.http.limits import NAME, Limits
 from headgate.http.problem import refusal
-from headgate.http.route import TAKEN, Cost, Key, RouteLimit, subject_of
+from headgate.http.route import TAKEN, Cost, ExemptWhen, Key, RouteLimit, subject_of
 from headgate.http.settings import FAULTS, Settings, told
-from headgate.limiter.aio import AsyncLimiter
+from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.limiter.decorator import rule_name
-from headgate.limiter.sync import Limiter
+from headgate.limiter.limiter import Limiter
+from headgate.rules.rule import FailureMode
 from headgate.stores.urls import open_store
 
 SETTING: Final = "HEADGATE"
@@ -106,11 +109,24 @@ class RateLimitMiddleware:
         if not allowed:
             return _telling(limits, self._setup.refuse(request, limits))
         place = len(limits.charged) - 1
-        response = self._get_response(request)
-        cost = _charged(entrance.gate, response)
-        if cost is not None:
-            limits.correct(place, cost)
-        return _telling(limits, response)
+        try:
+            response = self._get_response(request)
+            cost = _charged(entrance.gate, response)
+            if cost is not None:
+                limits.correct(place, cost)
+        except BaseException:
+            limits.release()
+            raise
+        return _releasing(limits, _telling(limits, response))
+
+    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
+        """Answer a request whose view called a function that `limiter.limit` refused."""
+        if not isinstance(error, RateLimited):
+            return None
+        limits: AnyLimits = getattr(request, NAME, None) or Limits(self._setup.entrance().limiter, {})
+        limits.add(error.decision, 1, None)
+        status, content, body = refusal(limits)
+        return HttpResponse(body, status=status, headers=dict(content))
 
     async def _call_async(self, request: HttpRequest) -> Any:
         asked = DjangoRequest(request)
@@ -122,11 +138,15 @@ class RateLimitMiddleware:
         if not allowed:
             return _telling(limits, await _awaited(self._setup.refuse(request, limits)))
         place = len(limits.charged) - 1
-        response = await self._get_response(request)
-        cost = _charged(entrance.gate, response)
-        if cost is not None:
-            await limits.correct_async(place, cost)
-        return _telling(limits, response)
+        try:
+            response = await self._get_response(request)
+            cost = _charged(entrance.gate, response)
+            if cost is not None:
+                await limits.correct_async(place, cost)
+        except BaseException:
+            await limits.release_async()
+            raise
+        return _releasing(limits, _telling(limits, response))
 
 
 def limit(
@@ -136,23 +156,42 @@ def limit(
     cost: Cost = 1,
     name: str | None = None,
     methods: Iterable[str] = (),
+    exempt_when: ExemptWhen | None = None,
+    message: str = "",
+    failure_mode: FailureMode | None = None,
 ) -> Callable[[V], V]:
     """Limit a view, sync or async, besides what the rules say; with or without the middleware.
 
     Each client is counted by itself, for each route of the URL configuration: `/users/<int:id>/` is one, and all
     methods count together. `key` is a function of Django's request that returns who is counted instead, `cost` may be
-    one. Limits of the same `name` count together. With `methods`, requests of others pass. Several quotas in one
-    notation (`"5/minute; 100/day"`) are charged all or not at all. For classes there is Django's own
+    one. Limits of the same `name` count together. With `methods`, requests of others pass; so do those for which
+    `exempt_when`, a function of the request, returns True. `message` is what a refusal says; `failure_mode` decides
+    when the store cannot. Several quotas in one notation (`"5/minute; 100/day"`) are charged all or not at all. For
+    classes there is Django's own
     `method_decorator(limit("5/minute"), name="dispatch")`.
     """
-    route_limit = RouteLimit(quota, key=key, cost=cost, name=name, methods=methods)
+    route_limit = RouteLimit(
+        quota,
+        key=key,
+        cost=cost,
+        name=name,
+        methods=methods,
+        exempt_when=exempt_when,
+        message=message,
+        failure_mode=failure_mode,
+    )
 
     def decorate(view: V) -> V:
         async def limited_async(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
             charge = await _Charge.prepare_async(route_limit, request, view)
             if charge is not None and not await charge.make_async():
                 return charge.told(await _awaited(charge.refuse()))
-            response = await _awaited(view(request, *args, **kwargs))
+            try:
+                response = await _awaited(view(request, *args, **kwargs))
+            except BaseException:
+                if charge is not None:
+                    await charge.fail_async()
+                raise
             return response if charge is None else charge.told(response)
 
         if _is_async(view):
@@ -165,7 +204,12 @@ def limit(
             charge = _Charge.prepare(route_limit, request, view)
             if charge is not None and not charge.make():
                 return charge.told(charge.refuse())
-            response = view(request, *args, **kwargs)
+            try:
+                response = view(request, *args, **kwargs)
+            except BaseException:
+                if charge is not None:
+                    charge.fail()
+                raise
             return response if charge is None else charge.told(response)
 
         return cast("V", limited)
@@ -275,7 +319,7 @@ class _Charge:
         request: HttpRequest,
         limits: AnyLimits,
         name: str,
-        key: str | int | None,
+        key: str | int | UUID | None,
     ) -> None:
         self._setup = setup
         self._request = request
@@ -285,11 +329,12 @@ class _Charge:
         self._limiter: Limiter | AsyncLimiter = limit.limiter(limits.limiter, name)  # type: ignore[type-var]
         self._subject = subject_of(limits, key)
         self._cost = limit.cost(request) if callable(limit.cost) else limit.cost
+        self._holds = limit.holds
 
     @classmethod
     def prepare(cls, limit: RouteLimit, request: HttpRequest, view: View) -> _Charge | None:
         """None when the limit is not for requests like this one."""
-        if not limit.applies(request.method):
+        if _passes(limit, request):
             return None
         setup = current()
         limits = getattr(request, NAME, None) or setup.limits(request)
@@ -297,7 +342,7 @@ class _Charge:
 
     @classmethod
     async def prepare_async(cls, limit: RouteLimit, request: HttpRequest, view: View) -> _Charge | None:
-        if not limit.applies(request.method):
+        if _passes(limit, request):
             return None
         setup = current()
         limits = getattr(request, NAME, None) or await setup.limits_async(request)
@@ -316,8 +361,7 @@ class _Charge:
     async def make_async(self) -> bool:
         if not isinstance(self._limiter, AsyncLimiter):  # a WSGI server's
             return (await asyncio.to_thread(self.decide)).allowed
-        ask = self._limiter.peek if self._limits.refused else self._limiter.check
-        decision = await ask(self._subject, cost=self._cost)
+        decision: Decision = await _awaited(self._ask(self._limiter))
         self._limits.add(decision, self._cost, self._limiter)
         if not decision.allowed:
             await self._limits.give_back_async()
@@ -327,19 +371,47 @@ class _Charge:
         if isinstance(self._limiter, AsyncLimiter):  # a sync view under ASGI: in a thread, while the event loop runs
             async_to_sync(self.make_async)()
             return self._limits.charged[-1].decision
-        ask = self._limiter.peek if self._limits.refused else self._limiter.check
-        decision = ask(self._subject, cost=self._cost)
+        decision: Decision = self._ask(self._limiter)
         self._limits.add(decision, self._cost, self._limiter)
         if not decision.allowed:
             self._limits.give_back()
         return decision
+
+    def _ask(self, limiter: Limiter | AsyncLimiter) -> Any:
+        """The decision, or something to await for it. A request that was refused already is not charged."""
+        if self._limits.refused:
+            return limiter.peek(self._subject, cost=self._cost)
+        if self._holds:
+            return limiter.decide({"user": self._subject}, cost=self._cost, slots="take")
+        return limiter.check(self._subject, cost=self._cost)
+
+    def fail(self) -> None:
+        """The view has failed: without a middleware around it, nobody else releases what the request holds."""
+        if isinstance(self._limits.limiter, AsyncLimiter):
+            async_to_sync(self.fail_async)()
+        elif not self._outer:
+            self._limits.release()
+
+    async def fail_async(self) -> None:
+        if self._outer:
+            return
+        if isinstance(self._limits.limiter, AsyncLimiter):
+            await self._limits.release_async()
+        else:
+            await asyncio.to_thread(self._limits.release)
 
     def refuse(self) -> Any:
         return self._setup.refuse(self._request, self._limits)
 
     def told(self, response: Any) -> Any:
         """The response, with the limits' fields if nobody else adds them."""
-        return response if self._outer else _telling(self._limits, response)
+        return response if self._outer else _releasing(self._limits, _telling(self._limits, response))
+
+
+def _passes(limit: RouteLimit, request: HttpRequest) -> bool:
+    """Whether a limit is not for requests like this one."""
+    exempt_when = limit.exempt_when
+    return not limit.applies(request.method) or (exempt_when is not None and bool(exempt_when(request)))
 
 
 class _Project:
@@ -381,7 +453,7 @@ def _changed(*, setting: str, **_: Any) -> None:
 setting_changed.connect(_changed)
 
 
-def _charged(gate: Gate, response: Any) -> int | None:
+def _charged(gate: Gate, response: Any) -> int | Mapping[str, int] | None:
     """What the app says that the request has cost; that is kept from the client."""
     header = gate.charge_header
     if header is None or header not in response.headers:
@@ -396,6 +468,34 @@ def _telling(limits: AnyLimits, response: Any) -> Any:
     for name, value in limits.fields:
         response.headers[name] = value
     return response
+
+
+def _releasing(limits: AnyLimits, response: Any) -> Any:
+    """The response, which releases what the request holds when it is closed: at its end, or when its client leaves."""
+    if not limits.holds:
+        return response
+    close, loop = response.close, _running_loop()
+
+    def release() -> None:
+        try:
+            close()
+        finally:
+            if not isinstance(limits.limiter, AsyncLimiter):
+                limits.release()
+            elif loop is not None:  # Django closes responses in a thread
+                asyncio.run_coroutine_threadsafe(limits.release_async(), loop)
+            else:
+                async_to_sync(limits.release_async)()
+
+    response.close = release
+    return response
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _route(request: HttpRequest, view: View) -> str:

@@ -9,19 +9,20 @@ from collections.abc import Awaitable
 from typing import Any, Protocol, TypeVar, Unpack
 
 from headgate.core.clock import Clock
+from headgate.core.cost import Cost
 from headgate.core.deciding import turned_away
 from headgate.core.decision import Decision
 from headgate.errors import InvalidRule
 from headgate.http.gate import Facts, Gate, Options, Patience
 from headgate.http.limits import Limits
 from headgate.http.request import Request
-from headgate.limiter.aio import AsyncLimiter
-from headgate.limiter.sync import Limiter
+from headgate.limiter.async_limiter import AsyncLimiter
+from headgate.limiter.limiter import Limiter
 
 T = TypeVar("T")
 L = TypeVar("L", Limiter, AsyncLimiter)
 
-Entering = tuple[Facts, int, Decision]  # a request that was checked: its facts, its cost, and what was decided
+Entering = tuple[Facts, Cost, Decision]  # a request that was checked: its facts, its cost, and what was decided
 
 
 class Waiter(Protocol):
@@ -72,7 +73,7 @@ class Entrance:
         """Check a request."""
         facts = self.facts(request)
         cost: Any = self.gate.cost(request) if callable(self.gate.cost) else self.gate.cost
-        return facts, cost, self.limiter.decide(facts, cost=cost)
+        return facts, cost, self.limiter.decide(facts, cost=cost, slots="take")
 
     def hold(self, entering: Entering, waiter: Waiter) -> Decision | None:
         """Hold a request back as its rules want it. What is decided in the end; None: the client has gone."""
@@ -85,7 +86,7 @@ class Entrance:
                 if not waiter.sleep(seconds):
                     return None
             patience.ask_again()
-            decision = self.limiter.decide(facts, cost=cost)
+            decision = self.limiter.decide(facts, cost=cost, slots="take")
         if decision.hold:
             with gate.place() as free:
                 if not free or not patience.bears(decision) or not waiter.may_wait(decision.hold):
@@ -139,15 +140,14 @@ class AsyncEntrance:
         facts = gate.known_client(request, limiter.holder.current)
         if not gate.by_subject:
             facts = gate.located(request, facts)
-        decision = limiter.decide(facts, cost=cost)
+        decision = limiter.decide(facts, cost=cost, slots="take")
         return (facts, cost, decision) if isinstance(decision, Decision) else _entering(facts, cost, decision)
 
     async def _check_later(self, request: Request) -> Entering:
         """Check a request whose facts or cost may have to be awaited."""
-        facts, cost = await self.facts(request), self.gate.cost
-        if callable(cost):
-            cost = await awaited(cost(request))
-        return facts, cost, await awaited(self.limiter.decide(facts, cost=cost))
+        facts, option = await self.facts(request), self.gate.cost
+        cost: Any = await awaited(option(request)) if callable(option) else option
+        return facts, cost, await awaited(self.limiter.decide(facts, cost=cost, slots="take"))
 
     async def hold(self, entering: Entering, waiter: AsyncWaiter) -> Decision | None:
         """See `Entrance.hold`."""
@@ -160,7 +160,7 @@ class AsyncEntrance:
                 if not await waiter.sleep(seconds):
                     return None
             patience.ask_again()
-            decision = await awaited(self.limiter.decide(facts, cost=cost))
+            decision = await awaited(self.limiter.decide(facts, cost=cost, slots="take"))
         if decision.hold:
             with gate.place() as free:
                 if not free or not patience.bears(decision) or not waiter.may_wait(decision.hold):
@@ -212,7 +212,7 @@ class _AsyncPatient(_Patient):
         return True
 
 
-async def _entering(facts: Facts, cost: int, decision: Awaitable[Decision]) -> Entering:
+async def _entering(facts: Facts, cost: Cost, decision: Awaitable[Decision]) -> Entering:
     return facts, cost, await decision
 
 

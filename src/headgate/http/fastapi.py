@@ -8,20 +8,24 @@ shows the refusals.
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of `RouteLimit.__call__`, and cannot resolve
 # them as text.
+import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Final, Unpack
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from functools import wraps
+from typing import Any, Final, TypeVar, Unpack, overload
+from uuid import UUID
 from weakref import WeakKeyDictionary
 
-from fastapi import FastAPI, Response, WebSocket
+from fastapi import Depends, FastAPI, Response, WebSocket
 from fastapi import routing as routes
 from fastapi.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocketState
 
 from headgate.core.decision import Decision
-from headgate.core.quota import Quota
-from headgate.errors import InvalidCheck, InvalidRule
+from headgate.core.quota import CONCURRENCY, Quota
+from headgate.errors import InvalidCheck, InvalidRule, RateLimited
 from headgate.http.asgi import App, AsgiRequest, RateLimitMiddleware, Scope
 from headgate.http.entrance import limiter_of
 from headgate.http.gate import Options
@@ -29,12 +33,14 @@ from headgate.http.identity import Identity, client_of
 from headgate.http.limits import NAME, Limits
 from headgate.http.openapi import REFUSED, can_refuse
 from headgate.http.problem import MEDIA_TYPE, refusal
-from headgate.limiter.aio import AsyncLimiter
+from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.rules.rule import FailureMode, Rule
 
 __all__ = ["RESPONSES", "Refused", "RouteLimit", "install", "limit"]
 
-Key = Callable[[Any], str | int | Awaitable[str | int | None] | None]
+Key = Callable[[Any], str | int | UUID | Awaitable[str | int | UUID | None] | None]
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+ExemptWhen = Callable[[Any], bool | Awaitable[bool]]
 Cost = int | Callable[[Any], int | Awaitable[int]]
 
 RESPONSES: Final[dict[int | str, dict[str, Any]]] = {429: REFUSED}  # for `responses=` of an app, a router or a route
@@ -70,6 +76,13 @@ class _Passed:
         self.seen: set[tuple[str, str]] = set()  # names of shared limits, and subjects
 
 
+def _mark_coroutine_function(function: Any) -> None:
+    if sys.version_info >= (3, 12):
+        inspect.markcoroutinefunction(function)
+    else:
+        function._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
+
+
 class RouteLimit:
     """A dependency that lets a client's requests pass, or raises `Refused`. See `limit`."""
 
@@ -83,7 +96,10 @@ class RouteLimit:
         limiter: AsyncLimiter | None,
         message: str,
         failure_mode: FailureMode | None,
+        exempt_when: ExemptWhen | None,
     ) -> None:
+        if exempt_when is not None and not callable(exempt_when):
+            raise InvalidRule(f"exempt_when: must be a function of the request, got {exempt_when!r}")
         if key is not None and not callable(key):
             raise InvalidRule(f"key: must be a function of the request, got {key!r}")
         if not callable(cost) and (isinstance(cost, bool) or not isinstance(cost, int) or cost < 0):
@@ -91,16 +107,33 @@ class RouteLimit:
         if not isinstance(quota, str | Quota):
             raise InvalidRule(f"quota: must be a notation like '5/minute' or a Quota, got {quota!r}")
         self.quotas = tuple(Quota.parse_all(quota)) if isinstance(quota, str) else (quota,)
+        self._holds = any(one.algorithm == CONCURRENCY for one in self.quotas)
         self._key = key
         self._cost = cost
         self._name = name
         self._limiter = None if limiter is None else limiter_of(limiter, AsyncLimiter)
         self._message = message
         self._failure_mode = failure_mode
+        self._exempt_when = exempt_when
         self._rules("test" if name is None else name, 0, None)  # what is wrong with them is said now
         self._siblings: WeakKeyDictionary[AsyncLimiter, dict[tuple[str, int], AsyncLimiter]] = WeakKeyDictionary()
 
-    async def __call__(self, connection: HTTPConnection, response: Response) -> None:
+    @overload
+    def __call__(self, connection: HTTPConnection, response: Response) -> Coroutine[Any, Any, None]: ...
+
+    @overload
+    def __call__(self, connection: Handler) -> Handler: ...
+
+    def __call__(self, connection: HTTPConnection, response: Response = None) -> Any:  # type: ignore[assignment,misc]
+        """As a dependency, return a coroutine. As a decorator, `connection` is a handler: return the limited one."""
+        given: Any = connection
+        return self._enter(given, response) if isinstance(given, HTTPConnection) else _limited(given, self)
+
+    _mark_coroutine_function(__call__)  # or FastAPI would run it in a thread, and not await what it returns
+
+    async def _enter(self, connection: HTTPConnection, response: Response) -> None:
+        if self._exempt_when is not None and await _awaited(self._exempt_when(connection)):
+            return
         scope = connection.scope
         passed: _Passed | None = scope.get(_PASSED)
         if passed is None:
@@ -121,7 +154,15 @@ class RouteLimit:
             passed.seen.add((name, subject))
 
         sibling = self._sibling(limiter, name, place)
-        decision = await sibling.check(subject, cost=cost)
+        if self._holds and passed.alone:
+            raise InvalidRule(
+                "limit('… concurrent') needs the middleware, which knows when a response has ended: "
+                "call install(app, limiter=…)"
+            )
+        if self._holds:
+            decision = await _awaited(sibling.decide({"user": subject}, cost=cost, slots="take"))
+        else:
+            decision = await sibling.check(subject, cost=cost)
         limits.add(decision, cost, sibling)
         if not decision.allowed:
             await limits.give_back_async()
@@ -162,8 +203,8 @@ class RouteLimit:
         said = None if self._key is None else await _awaited(self._key(connection))
         if said is None:
             return client_of(dict(limits.facts))
-        if isinstance(said, bool) or not isinstance(said, str | int):
-            raise InvalidCheck(f"key: must return a text, a whole number or None, got {said!r}")
+        if isinstance(said, bool) or not isinstance(said, str | int | UUID):
+            raise InvalidCheck(f"key: must return a text, a whole number, a UUID or None, got {said!r}")
         return f"key:{said}"
 
     def _sibling(self, limiter: AsyncLimiter, name: str, place: int) -> AsyncLimiter:
@@ -197,8 +238,10 @@ def limit(
     limiter: AsyncLimiter | None = None,
     message: str = "",
     failure_mode: FailureMode | None = None,
+    exempt_when: ExemptWhen | None = None,
 ) -> RouteLimit:
-    """A limit for `Depends`, on a route, a router or an app: `Depends(limit("5/minute"))`.
+    """A limit for `Depends`, on a route, a router or an app: `Depends(limit("5/minute"))`. Or a decorator of a handler,
+    between it and that of its route: `@app.get("/")`, `@limit("5/minute")`.
 
     Each client has `quota` (several with `;` between them) on each route, by the route's template and method:
     `/users/1` and `/users/2` count together. With `name`, all routes whose limits have that name count together.
@@ -206,13 +249,22 @@ def limit(
     `key` is a function of the request (or of the WebSocket), sync or async, that returns who is counted; None falls
     back on the client, who is the one that the middleware identified, or without it the address of the socket's peer.
     `cost` is what a request costs, or such a function. `message` is the detail of the refusal. `failure_mode` decides
-    when the store cannot.
+    when the store cannot. Requests for which `exempt_when`, a function like `key`, returns True pass.
 
     It counts in the store of `limiter`; without it, of `app.state.headgate`; without that, of the middleware; or else
     in memory. A request that one of several limits refuses is given back what the others had charged, the middleware
     too.
     """
-    return RouteLimit(quota, key=key, cost=cost, name=name, limiter=limiter, message=message, failure_mode=failure_mode)
+    return RouteLimit(
+        quota,
+        key=key,
+        cost=cost,
+        name=name,
+        limiter=limiter,
+        message=message,
+        failure_mode=failure_mode,
+        exempt_when=exempt_when,
+    )
 
 
 def install(app: FastAPI, *, limiter: AsyncLimiter, **options: Unpack[Options]) -> None:
@@ -220,7 +272,8 @@ def install(app: FastAPI, *, limiter: AsyncLimiter, **options: Unpack[Options]) 
 
     `limiter` becomes that of the app's limits too (`app.state.headgate`); one without rules, `AsyncLimiter([],
     store=…)`, leaves everything to them. `options` are those of `RateLimitMiddleware`. OpenAPI shows a refusal for each
-    route that has a limit or that one of the limiter's rules may refuse. Raises `InvalidRule` if the app has started.
+    route that has a limit or that one of the limiter's rules may refuse. `RateLimited`, which functions raise that are
+    decorated with a limiter's `limit`, is answered like any other refusal. Raises `InvalidRule` if the app has started.
     """
     if app.middleware_stack is not None:
         raise InvalidRule("install: the app has started already; install before its first request")
@@ -239,6 +292,7 @@ def install(app: FastAPI, *, limiter: AsyncLimiter, **options: Unpack[Options]) 
         return schema
 
     setattr(app.state, NAME, limiter)
+    app.exception_handlers.setdefault(RateLimited, _answer_function)  # type: ignore[arg-type]
     app.build_middleware_stack = build_middleware_stack  # type: ignore[method-assign]
     app.openapi = openapi  # type: ignore[method-assign]
 
@@ -307,6 +361,55 @@ def _name_of(scope: Scope) -> str:
 
 async def _awaited(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
+
+
+def _limited(handler: Any, limit: RouteLimit) -> Any:
+    """A handler that has a limit among its dependencies: as one more parameter, of which the handler does not hear."""
+    if not callable(handler):
+        raise InvalidRule(
+            f"limit(): decorates handlers, and is a dependency of routes: Depends(limit(…)); got {handler!r}"
+        )
+    signature, name = inspect.signature(handler), f"_headgate_{id(limit):x}"
+    parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=Depends(limit))
+    parameters = list(signature.parameters.values())
+    at = len(parameters) - (bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD)
+
+    def checked(values: dict[str, Any]) -> dict[str, Any]:
+        if name not in values:
+            raise InvalidRule(
+                f"limit(): {handler.__name__} was called, and its limit was not: FastAPI must call it. "
+                "Put @limit(…) below the decorator of the route, as in @app.get"
+            )
+        del values[name]
+        return values
+
+    if inspect.iscoroutinefunction(handler):
+
+        @wraps(handler)
+        async def limited_async(*args: Any, **values: Any) -> Any:
+            return await handler(*args, **checked(values))
+
+        limited: Any = limited_async
+    else:
+
+        @wraps(handler)
+        def limited_sync(*args: Any, **values: Any) -> Any:
+            return handler(*args, **checked(values))
+
+        limited = limited_sync
+    limited.__signature__ = signature.replace(parameters=[*parameters[:at], parameter, *parameters[at:]])
+    return limited
+
+
+async def _answer_function(connection: HTTPConnection, error: RateLimited) -> Response | None:
+    """Answer a request whose handler, or a function that it called, a limiter's `limit` refused."""
+    limits = getattr(connection.state, NAME, None)
+    told = isinstance(limits, Limits)
+    if not isinstance(limits, Limits):  # a path that the middleware skips
+        limits = Limits(connection.app.state.headgate, {})
+    limits.add(error.decision, 1, None)
+    await limits.give_back_async()
+    return await _answer(connection, Refused(limits, told=told))
 
 
 def _answer_refusals(scope: Scope) -> None:

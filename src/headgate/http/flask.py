@@ -22,22 +22,25 @@ from werkzeug.exceptions import HTTPException, ServiceUnavailable, TooManyReques
 
 from headgate.core.decision import Decision
 from headgate.core.quota import Quota
-from headgate.errors import InvalidRule
+from headgate.errors import InvalidRule, RateLimited
 from headgate.http.entrance import Entrance, limiter_of
 from headgate.http.gate import Options
 from headgate.http.limits import NAME, Limits
 from headgate.http.problem import MEDIA_TYPE, problem
-from headgate.http.route import TAKEN, Cost, Key, RouteLimit, subject_of
+from headgate.http.route import TAKEN, Cost, ExemptWhen, Key, RouteLimit, subject_of
 from headgate.http.settings import FAULTS, Settings, told
-from headgate.http.wsgi import ENVIRON, RateLimitMiddleware, WsgiRequest
-from headgate.limiter.sync import Limiter
+from headgate.http.wsgi import ENVIRON, RateLimitMiddleware, WsgiRequest, released_at_end
+from headgate.limiter.limiter import Limiter
+from headgate.rules.rule import FailureMode
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 PREFIX: Final = "HEADGATE_"
+ABOVE: Final = "_headgate_limited"  # an attribute of views that were limited: themselves, and what they became
 EXEMPT: Final = "_headgate_exempt"  # an attribute of views, which decorators around them keep
 Target = TypeVar("Target", bound=Callable[..., Any] | flask.Blueprint)
+OWN: Final = "headgate.own"  # in the environ of requests that pass unseen: what limits of their views decide
 
 
 class _Problem(HTTPException):
@@ -102,6 +105,7 @@ class Headgate:
         app.extensions[NAME] = _Extension(limiter, middleware.entrance)
         app.wsgi_app = middleware  # type: ignore[method-assign]
         app.before_request_funcs.setdefault(None, []).insert(0, _begin)
+        app.register_error_handler(RateLimited, _answer_function)
 
     def limit(
         self,
@@ -111,23 +115,39 @@ class Headgate:
         cost: Cost = 1,
         name: str | None = None,
         methods: Iterable[str] = (),
+        exempt_when: ExemptWhen | None = None,
+        message: str = "",
+        failure_mode: FailureMode | None = None,
     ) -> Callable[[Target], Target]:
         """Limit a view, sync or async, or all views of a blueprint, besides what the limiter's rules say.
 
         Each client is counted by itself, for each rule of the URL map and each method: `GET /users/<int:id>` is one.
         `key` is a function without arguments that returns who is counted instead, `cost` may be one. Limits of the same
-        `name` count together. With `methods`, requests of others pass. Several quotas in one notation
+        `name` count together. With `methods`, requests of others pass; so do those for which `exempt_when`, a function
+        without arguments, returns True. `message` is what a refusal says; `failure_mode` decides when the store cannot.
+        It works above the route's decorator (`@app.get`) and below it. Several quotas in one notation
         (`"5/minute; 100/day"`) are charged all or not at all.
 
         A refused request raises `Refused`.
         """
-        limit = RouteLimit(quota, key=key, cost=cost, name=name, methods=methods)
+        limit = RouteLimit(
+            quota,
+            key=key,
+            cost=cost,
+            name=name,
+            methods=methods,
+            exempt_when=exempt_when,
+            message=message,
+            failure_mode=failure_mode,
+        )
 
         def decorate(target: Target) -> Target:
             if isinstance(target, flask.Blueprint):
                 target.before_request(lambda: _enter(limit))
                 return target
-            return _limited(target, limit)  # type: ignore[return-value]
+            limited = _limited(target, limit)
+            setattr(target, ABOVE, (target, limited))  # Flask may have the view as it was: see `_begin`
+            return limited  # type: ignore[return-value]
 
         return decorate
 
@@ -161,8 +181,13 @@ class _Middleware(RateLimitMiddleware):
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if self._headgate.exempting and self._exempts(environ):
-            return self._app(environ, start_response)
+            return self._released(environ, start_response)
         return super().__call__(environ, start_response)
+
+    def _released(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Let a request pass unseen, and release what its view's own limits hold when it is over."""
+        own = environ[OWN] = Limits(self._entrance.limiter, {})
+        return released_at_end(own, lambda: self._app(environ, start_response))
 
     def _exempts(self, environ: WSGIEnvironment) -> bool:
         app = self._flask
@@ -189,12 +214,33 @@ class _Middleware(RateLimitMiddleware):
 
 def _begin() -> None:
     """The first thing that an app does with a request."""
+    _limit_registered(flask.current_app, flask.request.endpoint)
     limits: Limits[Limiter] | None = flask.request.environ.get(ENVIRON)
     if limits is not None:
         flask.g.headgate = limits
         _pass(limits.charged[-1].decision)
     else:
         flask.g.pop(NAME, None)  # that of an earlier request, if the app's context is older than this one
+
+
+def _limit_registered(app: flask.Flask, endpoint: str | None) -> None:
+    """Put a view's limit in force where its decorator is above that of the route, which knows the view without it."""
+    while endpoint is not None:
+        view = app.view_functions.get(endpoint)
+        owner, limited = getattr(view, ABOVE, (None, None))
+        if view is None or owner is not view or limited is None:  # others have the attribute by functools.wraps
+            return
+        app.view_functions[endpoint] = limited
+
+
+def _answer_function(error: RateLimited) -> Any:
+    """Answer a request whose view called a function that `limiter.limit` refused."""
+    limits: Limits[Limiter] | None = flask.g.get(NAME)
+    if limits is not None:
+        limits.add(error.decision, 1, None)
+        limits.give_back()
+    refused = Undecided(error.decision) if error.decision.reason == "fail_closed" else Refused(error.decision)
+    return flask.current_app.handle_http_exception(refused)
 
 
 def _pass(decision: Decision) -> None:
@@ -227,12 +273,16 @@ def _enter(limit: RouteLimit) -> None:
     if NAME not in flask.current_app.extensions:
         raise InvalidRule(f"app {flask.current_app.name!r} has views with limits, but no Headgate: call init_app(app)")
     extension: _Extension | None = flask.current_app.extensions[NAME]
-    if extension is None or not limit.applies(request.method):
+    if extension is None or not limit.applies(request.method) or (limit.exempt_when and limit.exempt_when()):
         return
     limits = _limits(extension)
     limiter = limit.limiter(extension.limiter, limit.named(_route(), request.environ.setdefault(TAKEN, [])))
     cost = limit.cost() if callable(limit.cost) else limit.cost
-    decision = limiter.check(subject_of(limits, limit.key() if limit.key else None), cost=cost)
+    subject = subject_of(limits, limit.key() if limit.key else None)
+    if limit.holds:
+        decision = limiter.decide({"user": subject}, cost=cost, slots="take")
+    else:
+        decision = limiter.check(subject, cost=cost)
     limits.add(decision, cost, limiter)
     if not decision.allowed:
         limits.give_back()
@@ -244,7 +294,8 @@ def _limits(extension: _Extension) -> Limits[Limiter]:
     limits: Limits[Limiter] | None = flask.g.get(NAME)
     if limits is None:
         facts = extension.entrance.facts(WsgiRequest(flask.request.environ))
-        limits = flask.g.headgate = Limits(extension.limiter, facts)
+        limits = flask.g.headgate = flask.request.environ.get(OWN) or Limits(extension.limiter, facts)
+        limits.facts = facts
 
         @flask.after_this_request
         def tell(response: flask.Response) -> flask.Response:

@@ -11,15 +11,16 @@ from threading import Lock
 from typing import Any, Final, TypedDict
 
 from headgate.core.clock import Clock
+from headgate.core.cost import UNIT, Cost, checked_cost
 from headgate.core.deciding import turn_us
 from headgate.core.decision import Decision
 from headgate.core.fork import renew_in_children
 from headgate.core.quota import MAX_INT, MICROSECONDS
-from headgate.errors import InvalidCheck, InvalidRule
+from headgate.errors import InvalidRule
 from headgate.http.identity import Identity, checked_facts, client_of
 from headgate.http.request import Request
-from headgate.limiter.aio import AsyncLimiter
-from headgate.limiter.sync import Limiter
+from headgate.limiter.async_limiter import AsyncLimiter
+from headgate.limiter.limiter import Limiter
 from headgate.rules.path import Pattern, normal_path, routed_path
 from headgate.rules.recent import Recent
 from headgate.rules.snapshot import Snapshot
@@ -27,7 +28,7 @@ from headgate.rules.snapshot import Snapshot
 Facts = dict[str, str]
 Stated = Mapping[str, Any] | str | None
 Identify = Callable[[Any], Stated | Awaitable[Stated]]
-Cost = int | Callable[[Any], int | Awaitable[int]]
+CostOption = Cost | Callable[[Any], Cost | Awaitable[Cost]]
 
 log = logging.getLogger("headgate")
 
@@ -41,7 +42,7 @@ class Options(TypedDict, total=False):
 
     identity: Identity | None
     identify: Identify | None
-    cost: Cost
+    cost: CostOption
     skip: Iterable[str]
     charge_header: str | None
     max_waiting: int
@@ -62,7 +63,7 @@ class Gate:
         *,
         identity: Identity | None = None,
         identify: Identify | None = None,
-        cost: Cost = 1,
+        cost: CostOption = 1,
         skip: Iterable[str] = (),
         charge_header: str | None = None,
         max_waiting: int = MAX_WAITING,
@@ -79,7 +80,7 @@ class Gate:
             raise InvalidRule(f"max_waiting: must be a whole number, 0 or more, got {max_waiting!r}")
         self.identity = identity or Identity()
         self.identify = identify
-        self.cost = cost if callable(cost) else _cost(cost)
+        self.cost = cost if callable(cost) else checked_cost(cost)
         if charge_header is not None and (not isinstance(charge_header, str) or not _TOKEN.fullmatch(charge_header)):
             raise InvalidRule(f"charge_header: must be the name of a header, got {charge_header!r}")
         self.charge_header = None if charge_header is None else charge_header.lower()
@@ -186,15 +187,28 @@ class Patience:
         return self._deadline_us is None or self._asked_us + turn_us(decision) <= self._deadline_us
 
 
-def charge_of(text: str) -> int | None:
-    """The cost that a response's header tells; None when it cannot be read, which the app's log is told."""
-    if text.isascii() and text.isdecimal() and len(text) <= 16 and int(text) <= MAX_INT:
-        return int(text)
-    log.error("the charge header of a response must be a whole number from 0 to 2^53-1, got %r: ignored", text[:64])
+def charge_of(text: str) -> Cost | None:
+    """Read the cost that a response's header tells, `120` or `requests=1, tokens=3200`.
+
+    Returns None when it cannot be read, and says so in the log.
+    """
+    whole = _amount(text)
+    if whole is not None:
+        return whole
+    pairs = [part.strip().partition("=") for part in text.split(",")]
+    amounts = {unit: _amount(digits) for unit, _, digits in pairs if UNIT.fullmatch(unit)}
+    found = {unit: amount for unit, amount in amounts.items() if amount is not None}
+    if len(found) == len(pairs):
+        return found
+    log.error(
+        "the charge header of a response must be a whole number from 0 to 2^53-1, or units with such numbers like "
+        "'requests=1, tokens=3200', got %r: ignored",
+        text[:64],
+    )
     return None
 
 
-def _cost(cost: int) -> int:
-    if isinstance(cost, bool) or not isinstance(cost, int) or not 0 <= cost <= MAX_INT:
-        raise InvalidCheck(f"cost: must be a whole number from 0 to 2^53-1, got {cost!r}")
-    return cost
+def _amount(digits: str) -> int | None:
+    if digits.isascii() and digits.isdecimal() and len(digits) <= 16 and int(digits) <= MAX_INT:
+        return int(digits)
+    return None

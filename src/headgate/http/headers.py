@@ -1,7 +1,8 @@
 """Decisions as header fields: the X-RateLimit ones, and RateLimit and RateLimit-Policy of
 draft-ietf-httpapi-ratelimit-headers.
 
-Only limits that are enforced are told of: clients need not know of a rule that is being tried out.
+Only limits that are enforced are told of: clients need not know of a rule that is being tried out. A rule of action
+`annotate` is told of when it is over its limit.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from headgate.core.check import Check, Outcome
+from headgate.core.cost import REQUESTS, Cost, cost_text
 from headgate.core.decision import Decision
-from headgate.core.quota import MICROSECONDS
+from headgate.core.quota import CONCURRENCY, MICROSECONDS
 from headgate.core.verdict import restrictiveness
 
 Fields = list[tuple[str, str]]
 RawFields = list[tuple[bytes, bytes]]
 
+DECISION_ID: Final = "X-RateLimit-Decision-Id"
 _PLAIN: Final = re.compile(r"[ !#-\[\]-~]*")  # what a string of structured fields may hold as it is
 _LONGEST: Final = 999_999_999_999_999  # of an integer in structured fields
 _ALMOST: Final = MICROSECONDS - 1  # added before seconds are counted: those that have begun count
@@ -33,7 +36,7 @@ class Charged(NamedTuple):
     """A decision on a request, what the request costs, and who decided."""
 
     decision: Decision
-    cost: int = 1
+    cost: Cost = 1
     limiter: Any = None
 
 
@@ -51,15 +54,16 @@ def raw_fields_of(charged: Sequence[Charged]) -> RawFields:
         decision, cost, _ = charged[0]
         return render(decision, cost)
     limits = sorted((pair for one in charged for pair in one.decision.enforced), key=restrictiveness)
+    notes = _annotation([rule for one in charged for rule in one.decision.annotated])
     if not limits:
-        return []
+        return notes
     decision, cost, _ = binding(charged)
     warns = any(one.decision.state == "warning" for one in charged)
     arranged = _arranged([(at, limit) for at, (limit, _) in enumerate(limits)])
-    return _fields(decision, cost, arranged, [outcome for _, outcome in limits], warns)
+    return _fields(decision, cost, arranged, [outcome for _, outcome in limits], warns) + notes
 
 
-def render(decision: Decision, cost: int = 1) -> RawFields:
+def render(decision: Decision, cost: Cost = 1) -> RawFields:
     """The fields of the response to a request on which one decision was made.
 
     What the limits of a plan have in common in all responses is worked out once, and kept with the plan.
@@ -73,9 +77,8 @@ def render(decision: Decision, cost: int = 1) -> RawFields:
         if len(known) >= MAX_ORDERS:
             known.clear()
         arranged = known[order] = _arranged([(at, plan.limits[at]) for at in order if plan.limits[at].enforced])
-    if not arranged[2]:
-        return []
-    return _fields(decision, cost, arranged, outcomes, decision.state == "warning")
+    fields = _fields(decision, cost, arranged, outcomes, decision.state == "warning") if arranged[2] else []
+    return fields + _annotation(decision.annotated) if plan.annotates else fields
 
 
 # Limits in the order in which they are told of: the fields X-RateLimit-Limit and RateLimit-Policy, and of each limit
@@ -91,7 +94,7 @@ def _arranged(limits: Sequence[tuple[int, Check]]) -> _Arranged:
     return (b"x-ratelimit-limit", limit), (b"ratelimit-policy", policies), statuses
 
 
-def _fields(decision: Decision, cost: int, arranged: _Arranged, outcomes: Sequence[Outcome], warns: bool) -> RawFields:
+def _fields(decision: Decision, cost: Cost, arranged: _Arranged, outcomes: Sequence[Outcome], warns: bool) -> RawFields:
     """The fields of a decision with limits in this order, the most restrictive first."""
     limit_field, policies, places = arranged
     statuses = []
@@ -109,7 +112,7 @@ def _fields(decision: Decision, cost: int, arranged: _Arranged, outcomes: Sequen
         (b"ratelimit", ", ".join(statuses).encode()),
     ]
     if cost != 1:
-        fields.append((b"x-ratelimit-cost", b"%d" % cost))
+        fields.append((b"x-ratelimit-cost", cost_text(cost).encode()))
     if not decision.allowed:
         if decision.retry_after is not None:
             fields.append((b"retry-after", b"%d" % ceil(decision.retry_after)))
@@ -117,6 +120,11 @@ def _fields(decision: Decision, cost: int, arranged: _Arranged, outcomes: Sequen
         warning = f"{places[0][1]}{remaining};q={limit_field[1].decode()}"
         fields.append((b"x-ratelimit-warning", warning.encode()))
     return fields
+
+
+def _annotation(rules: Sequence[str]) -> RawFields:
+    """The field that names rules of action `annotate` that are over their limits."""
+    return [(b"x-ratelimit-annotation", ", ".join(map(string, rules)).encode())] if rules else []
 
 
 # Of many responses in a second, all or most say the same of when a limit is whole again.
@@ -139,8 +147,8 @@ _RAW: Final = {
     name: name.lower().encode()
     for name in (
         *("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "RateLimit-Policy", "RateLimit"),
-        *("X-RateLimit-Cost", "X-RateLimit-Warning", "Retry-After"),
-        *("Content-Type", "Content-Length", "Cache-Control"),
+        *("X-RateLimit-Cost", "X-RateLimit-Warning", "X-RateLimit-Annotation", "Retry-After"),
+        *("Content-Type", "Content-Length", "Cache-Control", DECISION_ID),
     )
 }
 _NAMES: Final = {name: text for text, name in _RAW.items()}
@@ -162,14 +170,23 @@ class _Texts(NamedTuple):
 
 def _texts_of(limit: Check) -> _Texts:
     quota = limit.quota
-    return _static(limit.rule, quota.capacity, quota.limit, quota.window_us)
+    if quota.algorithm == CONCURRENCY:
+        name = string(limit.rule)
+        policy = f'{name};q={min(quota.limit, _LONGEST)};qu="concurrent-requests"'
+        return _Texts(b"%d" % quota.limit, policy, f"{name};r=")
+    window_us = 0 if quota.calendar is not None else quota.window_us  # months differ in length
+    return _static(limit.rule, quota.capacity, quota.limit, window_us, limit.refusal.unit)
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _static(rule: str, capacity: int, limit: int, window_us: int) -> _Texts:
+def _static(rule: str, capacity: int, limit: int, window_us: int, unit: str) -> _Texts:
     name = string(rule)
     filling_us = -(capacity * window_us // -limit)
-    policy = f"{name};q={min(capacity, _LONGEST)};w={-(filling_us // -MICROSECONDS)}"
+    policy = f"{name};q={min(capacity, _LONGEST)}"
+    if window_us:
+        policy += f";w={-(filling_us // -MICROSECONDS)}"
+    if unit != REQUESTS:
+        policy += f";qu={string(unit)}"
     return _Texts(b"%d" % capacity, policy, f"{name};r=")
 
 

@@ -49,7 +49,7 @@ REFUSED: Final[dict[str, Any]] = {
 
 def can_refuse(rule: Rule, method: str, template: str) -> bool:
     """Whether a rule may refuse some request to an operation, like `GET` `/users/{id}` or `/files/{name:path}`."""
-    if not rule.enabled or rule.action == "log_only":
+    if not rule.enabled or rule.action in ("annotate", "log_only"):
         return False
     methods = set(rule.methods) | ({"HEAD"} if "GET" in rule.methods else set())
     if methods and method not in methods:

@@ -8,8 +8,9 @@ from math import ceil
 from typing import Any, Final, NamedTuple
 
 from headgate.core.decision import Decision
-from headgate.http.headers import Fields
+from headgate.http.headers import DECISION_ID, Fields
 from headgate.http.limits import Limits
+from headgate.rules.snapshot import Snapshot
 
 MEDIA_TYPE: Final = "application/problem+json"
 QUOTA_EXCEEDED: Final = "https://iana.org/assignments/http-problem-types#quota-exceeded"
@@ -25,6 +26,15 @@ def problem(decision: Decision) -> dict[str, Any]:
             "status": decision.status,
             "detail": "The request could not be checked against its rate limits. Please try again.",
             "retry_after": _retry_after(decision),
+            "decision_id": decision.id,
+        }
+    if decision.reason == "no_rule":
+        return {
+            "type": "about:blank",
+            "title": "Forbidden",
+            "status": decision.status,
+            "detail": "No rate limit covers this request, and such requests are refused.",
+            "decision_id": decision.id,
         }
     refusing = [limit.rule for limit in decision.limits if limit.enforced and not limit.allowed]
     return {
@@ -34,6 +44,7 @@ def problem(decision: Decision) -> dict[str, Any]:
         "detail": decision.message or _detail(decision),
         "violated-policies": refusing,
         "retry_after": _retry_after(decision),
+        "decision_id": decision.id,
     }
 
 
@@ -56,7 +67,12 @@ def refusal(limits: Limits[Any]) -> Refusal:
     decision = limits.decision
     body = json.dumps(problem(decision)).encode()
     content = [("Content-Type", MEDIA_TYPE), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
-    return Refusal(decision.status, content, body)
+    return Refusal(decision.status, content + decision_field(decision, limits.limiter.snapshot), body)
+
+
+def decision_field(decision: Decision, snapshot: Snapshot) -> Fields:
+    """The header field with the id of a refusal, if the rules ask for it."""
+    return [(DECISION_ID, decision.id)] if snapshot.decision_header and not decision.allowed else []
 
 
 def _retry_after(decision: Decision) -> int | None:

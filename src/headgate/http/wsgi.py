@@ -8,14 +8,14 @@ Bodies pass as they are, in both directions. What was decided is at `environ["he
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from headgate.http.entrance import Entrance
 from headgate.http.gate import Options, charge_of
 from headgate.http.limits import Limits
 from headgate.http.problem import refusal
-from headgate.limiter.sync import Limiter
+from headgate.limiter.limiter import Limiter
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -72,7 +72,11 @@ class RateLimitMiddleware:
         limits, allowed = self._entrance.enter(request, outer)
         environ[ENVIRON] = limits
         tell = start_response if outer is not None else _telling(limits, start_response)
-        return self._app(environ, self._charging(limits, tell)) if allowed else self._refuse(limits, environ, tell)
+        if not allowed:
+            return self._refuse(limits, environ, tell)
+        if outer is not None:
+            return self._app(environ, self._charging(limits, tell))
+        return released_at_end(limits, lambda: self._app(environ, self._charging(limits, tell)))
 
     def _charging(self, limits: Limits[Limiter], start_response: StartResponse) -> StartResponse:
         """`start_response`, that charges what the app says that the request cost, and keeps that from the client."""
@@ -102,6 +106,35 @@ class RateLimitMiddleware:
         answer = refusal(limits)
         tell(answer.line, answer.content)
         return [answer.body]
+
+
+def released_at_end(limits: Limits[Limiter], answer: Callable[[], Iterable[bytes]]) -> Iterable[bytes]:
+    """Return an app's answer, which releases what the request holds when the server closes it, or when it fails."""
+    try:
+        body = answer()
+    except BaseException:
+        limits.release()
+        raise
+    return _Body(body, limits) if limits.holds else body
+
+
+class _Body:
+    """A response's body. A server calls `close` at its end, also when the client has gone (PEP 3333)."""
+
+    def __init__(self, body: Iterable[bytes], limits: Limits[Limiter]) -> None:
+        self._body = body
+        self._limits = limits
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._body)
+
+    def close(self) -> None:
+        try:
+            close = getattr(self._body, "close", None)
+            if close is not None:
+                close()
+        finally:
+            self._limits.release()
 
 
 def _telling(limits: Limits[Limiter], start_response: StartResponse) -> StartResponse:

@@ -1,4 +1,4 @@
-"""Requests of a batch, and one request that is known in several ways. No I/O: the limiter does that."""
+"""Requests of a batch, and one request with several descriptions, decided together. No I/O: the limiter does that."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from headgate.core.check import Extras
+from headgate.core.cost import Cost
 from headgate.core.deciding import decide
 from headgate.core.decision import Decision
 from headgate.errors import IdempotencyConflict
@@ -21,32 +22,32 @@ class Ask(NamedTuple):
     """One request of a batch. `facts` are texts, and are not checked."""
 
     facts: dict[str, str]
-    cost: int = 1
+    cost: Cost = 1
     idempotency_key: str | None = None
 
 
 class Part(NamedTuple):
-    """One way to know a request: what is said of it, and what that charges.
+    """One description of a request: its facts, and its cost under the rules that apply to them.
 
-    With a `plan`, that says which rules apply, and not the snapshot in force.
+    The rules are those of `plan`, if there is one; otherwise those of the snapshot in force.
     """
 
     facts: dict[str, str]
-    cost: int = 1
+    cost: Cost = 1
     plan: RulePlan | None = None
 
 
 class Together(NamedTuple):
-    """One request that is known in several ways: as one request with all of their limits, and by its parts."""
+    """A request with several descriptions: as one request with all of their limits, and by its parts."""
 
     whole: PreparedCheck
     parts: list[PreparedCheck]
     places: list[tuple[int, ...]]  # by part: where its limits are among those of the whole
 
     def decisions(self, engine: Engine, decision: Decision | None) -> list[Decision]:
-        """Return what the decision on the whole means for each part. None: no store was asked.
+        """Return a decision for each part, from the decision on the whole; None: no store was called.
 
-        They cannot be given back: parts may share a limit, and one that is allowed may belong to a refused request.
+        You cannot give their charges back: parts may share a limit, and an allowed part may be of a refused request.
         """
         decisions = []
         for part, places in zip(self.parts, self.places, strict=True):
@@ -85,8 +86,10 @@ def prepare_together(engine: Engine, parts: Sequence[Part], known: Sequence[Know
         for fact in IDENTITIES:
             if fact in facts:
                 identities.setdefault(fact, facts[fact])
-        applying = plan or engine.planned(facts, None if known is None else known[at])[1]
-        prepared.append(PreparedCheck(applying, applying.subjects(facts), applying.costs(cost)))
+        applying = plan or engine.planned(facts, None if known is None else known[at])[1].rates
+        engine.log_unmatched(applying, facts)
+        charged, costs_of_it = applying.priced(cost)
+        prepared.append(PreparedCheck(charged, charged.subjects(facts), costs_of_it))
     penalty = engine.penalty_of(identities) if any(one.plan.enforced for one in prepared) else None
     extras = None
     if penalty is not None:

@@ -1,4 +1,4 @@
-"""Blocks that a store told of, remembered here: a blocked client costs no round trip until its block ends."""
+"""Cache of the blocks that the store reported: a blocked client costs no round trip until its block ends."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ REMEMBERED: Final = 16_384  # blocks, at least; at most twice as many
 
 
 class Blocks:
-    """By the limiter's clock. What is forgotten early costs a round trip, and nothing else.
+    """Blocks by client, on the limiter's clock. A block that is forgotten early costs a round trip, and nothing else.
 
-    A block is counted from when the store was asked, not from when it answered: so it never lasts longer here than
-    there, and a client that comes when the announced wait is over finds it over.
+    A block is counted from when the store was called, not from when it answered. So a block never lasts longer here
+    than in the store, and a client that comes when the announced wait is over is not blocked.
     """
 
     __slots__ = ("_known",)

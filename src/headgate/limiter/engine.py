@@ -6,20 +6,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, get_args
 
-from headgate.core.alike import Pattern
 from headgate.core.check import Answer, Block, Check, Client, Extras, Idempotency, Penalty
 from headgate.core.clock import Clock, SystemClock
+from headgate.core.cost import Cost
 from headgate.core.deciding import blocked, decide
 from headgate.core.decision import Decision
 from headgate.core.plan import Plan
-from headgate.core.quota import MAX_INT
 from headgate.core.verdict import delayed
 from headgate.errors import IdempotencyConflict, InvalidCheck, InvalidRule, StoreError
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.fallback import Fallback
-from headgate.limiter.given import Rules, is_elsewhere, opened, rules_of
-from headgate.limiter.prepared import Known, Planned, PreparedCheck, Request, Subject, facts_of, fingerprint
-from headgate.limiter.states import Warnings
+from headgate.limiter.prepared import NO_SUBJECT, Known, Planned, PreparedCheck, Request, Subject, facts_of, fingerprint
+from headgate.limiter.rule_inputs import Rules, is_elsewhere, opened, rules_of
+from headgate.limiter.slot_records import needs_acquire
+from headgate.limiter.warning_hysteresis import WarningHysteresis
 from headgate.rules.directory import UNKNOWN
 from headgate.rules.holder import Holder, Source
 from headgate.rules.penalties import client_of, clients_of
@@ -32,15 +32,16 @@ Clients = tuple[Client, ...]
 
 MAX_PROGRAMS: Final = 4_096  # that are remembered
 
-Compile = Callable[[RulePlan, Warnings], Program]
+OnRefused = Callable[[Decision, Mapping[str, Any]], object]  # receives each refusal, and the request's facts
+Compile = Callable[[RulePlan, WarningHysteresis], Program]
 
 
-def _uncompiled(plan: RulePlan, states: Warnings) -> Program:  # noqa: ARG001
+def _uncompiled(plan: RulePlan, states: WarningHysteresis) -> Program:  # noqa: ARG001
     raise AssertionError("no store was given")
 
 
 class Background(Protocol):
-    """What is done in the background: see `headgate.limiter.pulse`."""
+    """Work in the background, which `headgate.limiter.heartbeat` does."""
 
     def attend(self) -> None: ...
 
@@ -62,14 +63,18 @@ class Engine:
         watch: bool = False,
         warning_at: int | None = None,
         warning_until: int | None = None,
+        facts: Iterable[str] = (),
         blocks: Blocks | None = None,
     ) -> None:
         self.clock: Clock = clock or SystemClock()
         self.by_subject = False  # whether every check must have a subject, and is counted by it alone
         self._source: Source | None = None
         self.owns_source = is_elsewhere(rules)
+        self.facts = tuple(facts)  # that the limiter declares
+        if self.facts and isinstance(rules, Snapshot | Source):
+            raise InvalidRule("facts: declare them where these rules are made, as in Snapshot(rules, facts=[…])")
         if isinstance(rules, str | Path) and self.owns_source:
-            self._source = opened(rules, watch=watch, clock=self.clock)
+            self._source = opened(rules, watch=watch, clock=self.clock, facts=self.facts)
         elif watch:
             raise InvalidRule(f"watch: only rules from a file can be watched, got {rules!r}")
         elif isinstance(rules, Source):
@@ -80,13 +85,13 @@ class Engine:
             self.holder = Holder(rules)
         else:
             listed, self.by_subject = rules_of(rules, name)
-            self.holder = Holder(Snapshot(listed))
+            self.holder = Holder(Snapshot(listed, facts=self.facts))
         if failure_mode not in get_args(FailureMode):
             modes = ", ".join(get_args(FailureMode))
             raise InvalidRule(f"failure_mode: must be one of {modes}, got {failure_mode!r}")
         self.fallback = Fallback(failure_mode, self.clock)
         self.name = name
-        self.states = Warnings(self.holder, warning_at, warning_until)
+        self.states = WarningHysteresis(self.holder, warning_at, warning_until)
         self.outage = self.fallback.outage
         self.spreads = False  # whether several regions share limits
         self.leases = False  # whether slices of leased limits are held here
@@ -95,8 +100,9 @@ class Engine:
         self.programs: dict[RulePlan, Program] = {}
         self.exact_programs: dict[RulePlan, Program] = {}
         self._whole: dict[tuple[tuple[RulePlan, ...], tuple[tuple[int, ...], ...]], RulePlan] = {}
+        self.on_refused: OnRefused | None = None
         self._blocks = blocks  # None: the store is in this process, and asking it costs no more than remembering
-        self.pulse: Background | None = None  # None: the store is in this process, and there is no other node
+        self.heartbeat: Background | None = None  # None: the store is in this process, and there is no other node
 
     @property
     def failing(self) -> bool:
@@ -130,8 +136,8 @@ class Engine:
         program = programs.get(plan)
         if program is None:
             program = (self.compile_exact if exact else self.compile)(plan, self.states)
-            if self.pulse is not None and "local" in [mode or self.fallback.mode for mode in plan.failure_modes]:
-                program = self.pulse.attended(program)
+            if self.heartbeat is not None and "local" in [mode or self.fallback.mode for mode in plan.failure_modes]:
+                program = self.heartbeat.attended(program)
             if len(programs) >= MAX_PROGRAMS:
                 programs.clear()
             programs[plan] = program
@@ -162,8 +168,14 @@ class Engine:
             return None
         if snapshot.terms is not None or snapshot.depends_on("user", {}):
             return None
-        plan = snapshot.plan({"user": ""}, self.clock, None)
-        if len(plan.limits) != 1 or plan.applied[0].fact != "user" or plan.ones != (1,):
+        plan, _ = snapshot.plan({"user": ""}, self.clock, None).priced(1)
+        if (
+            len(plan.limits) != 1
+            or plan.applied[0].fact != "user"
+            or plan.ones != (1,)
+            or plan.slots
+            or plan.has_calendar
+        ):
             return None
         return self.program(plan)
 
@@ -180,48 +192,28 @@ class Engine:
         snapshot, user = known or (self.holder.current, UNKNOWN)
         return snapshot, snapshot.plan(texts, self.clock, user)
 
-    def plan_alike(self, facts: dict[str, str], fact: str) -> Planned | None:
-        """Which rules apply to requests that have these facts, and one more, which differs. None when that depends on
-        what it says, and requests have to be looked at one by one."""
-        snapshot = self.holder.current
-        if snapshot.terms is not None or snapshot.depends_on(fact, facts):
-            return None
-        return snapshot, snapshot.plan({**facts, fact: ""}, self.clock, None)
-
-    def pattern(self, plan: RulePlan, facts: dict[str, str], fact: str, cost: int) -> Pattern | None:
-        """What is asked for such requests; None when there is no asking for them together."""
-        checks, own = [], []
-        for one in plan.applied:
-            total = one.template.cost * cost
-            by_it = one.fact == fact
-            if not 0 < total <= MAX_INT or (fact in one.rule.facts and not by_it):
-                return None
-            if one.rule.shards > 1 or (one.rule.sync == "leased" and self.leases):
-                return None
-            if self.spreads and one.rule.id in self.snapshot.spread:
-                return None
-            checks.append(one.template._replace(subject="" if by_it else one.subject()(facts), cost=total))
-            own.append(by_it)
-        return Pattern(tuple(checks), tuple(own)) if checks else None
-
     def prepare(
         self,
         texts: dict[str, str],
         planned: Planned,
-        cost: int,
+        cost: Cost,
         idempotency_key: str | None = None,
         *,
         peek: bool = False,
+        slot: str = "",
     ) -> PreparedCheck:
         """Prepare a request of which the rules are known. Raises `InvalidCheck`."""
         snapshot, plan = planned
-        costs = plan.costs(cost)
+        self.log_unmatched(plan, texts)
+        plan, costs = plan.priced(cost)
+        if plan.slots and not slot and not peek and any(costs[at] for at in plan.slots):
+            raise needs_acquire(plan)
         if idempotency_key is not None and (not isinstance(idempotency_key, str) or not idempotency_key):
             raise InvalidCheck(f"idempotency_key: must be a text, and not empty, got {idempotency_key!r}")
         idempotency, terms = None, snapshot.terms
         if idempotency_key is not None:
             idempotency = Idempotency(idempotency_key, fingerprint(texts, cost, plan, terms is not None), self.name)
-        extras = None if idempotency is None else Extras(idempotency)
+        extras = Extras(idempotency, slot=slot) if idempotency is not None or slot else None
         prepared = PreparedCheck(plan, plan.subjects(texts), costs, peek, extras)
         client = client_of(texts) if terms is not None and plan.enforced else None
         if terms is None or client is None:
@@ -229,10 +221,23 @@ class Engine:
         at_us, block = self.block_of(client)
         if idempotency is not None:  # what was answered to a key is for the store to say
             block = None
-        return prepared._replace(extras=Extras(idempotency, Penalty(client, terms)), at_us=at_us, block=block)
+        extras = Extras(idempotency, Penalty(client, terms), slot=slot)
+        return prepared._replace(extras=extras, at_us=at_us, block=block)
+
+    def tell_refused(self, decision: Decision, facts: Mapping[str, Any]) -> None:
+        """Call the hook that the limiter was given for refusals."""
+        if self.on_refused is not None:
+            self.on_refused(decision, facts)
+
+    def log_unmatched(self, plan: RulePlan, texts: dict[str, str]) -> None:
+        """Log that there are requests to which no rule applies, if this is the first of them."""
+        notice = plan.notice
+        if notice is not None:
+            plan.notice = None
+            notice(texts)
 
     def penalty_of(self, texts: Mapping[str, str]) -> Penalty | None:
-        """Whom a refusal of this request would count against; None when nobody is penalised."""
+        """Return the penalty that a refusal of this request counts towards; None if no penalty applies."""
         terms = self.snapshot.terms
         client = None if terms is None else client_of(texts)
         return None if terms is None or client is None else Penalty(client, terms)
@@ -243,7 +248,7 @@ class Engine:
         return at_us, None if self._blocks is None else self._blocks.get(client, at_us)
 
     def ask_reset(
-        self, subject: Subject | None, facts: dict[str, Any], known: Known | None = None
+        self, subject: Subject, facts: dict[str, Any], known: Known | None = None
     ) -> tuple[tuple[Check, ...], Clients]:
         """The checks and clients that a store has to forget. Raises `InvalidCheck`."""
         texts = self.texts_of(subject, facts)
@@ -252,7 +257,7 @@ class Engine:
         return snapshot.plan(texts, self.clock, user).checks(texts, 0), clients
 
     def forget(self, checks: tuple[Check, ...], clients: Clients) -> None:
-        """Forget here what the store was told to."""
+        """Forget the local state of checks and clients that the store has reset."""
         self.fallback.local.reset(checks)
         self.fallback.shares.forget(checks)
         if self._blocks is not None:
@@ -263,7 +268,8 @@ class Engine:
         """Prepare several requests: subjects, or mappings of facts, `cost` and `idempotency_key`."""
         prepared = []
         for at, request in enumerate(requests):
-            cost, key, subject = 1, None, None
+            cost: Cost = 1
+            key, subject = None, NO_SUBJECT
             facts: dict[str, Any] = {}
             if isinstance(request, Mapping):
                 facts = dict(request)
@@ -274,27 +280,27 @@ class Engine:
             prepared.append(self.prepare(texts, self.planned(texts, None if known is None else known[at]), cost, key))
         return prepared
 
-    def known(self, subject: Subject | None, facts: Mapping[str, Any]) -> Known:
-        """What is known of a request's user without waiting: if it is `UNKNOWN`, they have to be looked up."""
+    def known(self, subject: Subject, facts: Mapping[str, Any]) -> Known:
+        """Return what is known of a request's user without waiting; if that is `UNKNOWN`, look the user up."""
         snapshot = self.holder.current
-        user_id = facts.get("user") if subject is None else subject
+        user_id = facts.get("user") if subject is NO_SUBJECT else subject
         known = {"user": str(user_id)} if user_id is not None else {}
         if facts.get("tier") is not None:
             known["tier"] = ""
         return Known(snapshot, snapshot.user(known))
 
     def answered(self, plan: Plan) -> None:
-        """A program of this plan has decided while the store was thought to be away.
+        """Note that a program of this plan has decided during an outage of the store.
 
-        What leases decide says nothing of the store: they tell by themselves when it was asked.
+        A decision by leases does not show that the store answers. Leases call `store_answered` themselves.
         """
         if not (self.leases and any(limit.leased for limit in plan.limits)):
             self.store_answered()
 
     def store_answered(self) -> None:
         """The store has decided something."""
-        if self.outage.lasts and self.outage.answered() and self.pulse is not None:
-            self.pulse.wake()
+        if self.outage.lasts and self.outage.answered() and self.heartbeat is not None:
+            self.heartbeat.wake()
 
     def failed(self, prepared: PreparedCheck, error: StoreError) -> Decision:
         """Return the decision when the store could not make one."""
@@ -305,7 +311,7 @@ class Engine:
         if prepared.peek:
             decision.settled = True
         block: Block | None = getattr(decision, "block", None)
-        idempotency, penalty, _ = prepared.extras or Extras()
+        idempotency, penalty, *_ = prepared.extras or Extras()
         if penalty is None or block is None:
             return decision
         remembered = idempotency is None and not prepared.peek  # no old answer, and one that leaves a trace
@@ -334,8 +340,8 @@ class Engine:
         """
         decisions: list[Decision] = []
         conflict: IdempotencyConflict | None = None
-        if self.pulse is not None:
-            self.pulse.attend()
+        if self.heartbeat is not None:
+            self.heartbeat.attend()
         if results and answered and not isinstance(results, StoreError):
             self.store_answered()
         answers = iter(() if isinstance(results, StoreError) else results)
@@ -355,7 +361,30 @@ class Engine:
             raise conflict
         return decisions
 
-    def texts_of(self, subject: Subject | None, facts: dict[str, Any]) -> dict[str, str]:
+    def program_of_many(self, prepared: Sequence[PreparedCheck]) -> Program | None:
+        """Return what decides all of these requests at once; None unless one program does, and they have no extras."""
+        if not prepared:
+            return None
+        plan = prepared[0].plan
+        for one in prepared:
+            if one.plan is not plan or one.extras is not None or not plan.limits:
+                return None
+        return getattr(self.program(plan), "many", None)
+
+    def conclude_many(
+        self, prepared: Sequence[PreparedCheck], decided: Sequence[Decision | StoreError]
+    ) -> list[Decision]:
+        """Return the decisions on requests that one program has decided, or could not decide."""
+        if self.heartbeat is not None:
+            self.heartbeat.attend()
+        if self.outage.lasts and any(isinstance(one, Decision) for one in decided):
+            self.answered(prepared[0].plan)
+        return [
+            decision if isinstance(decision, Decision) else self.failed(one, decision)
+            for one, decision in zip(prepared, decided, strict=True)
+        ]
+
+    def texts_of(self, subject: Subject, facts: dict[str, Any]) -> dict[str, str]:
         """The facts of a request as texts. Raises `InvalidCheck`."""
         texts = facts_of(subject, facts)
         if self.by_subject and "user" not in texts:
@@ -366,7 +395,8 @@ class Engine:
         """Return the decision on a request that the store is not asked about."""
         if prepared.block is not None:
             return self._blocked(prepared.plan, prepared.block, prepared.at_us)
-        return Decision.of(True, self.clock.now_us(), prepared.plan)
+        plan = prepared.plan
+        return Decision.of(not plan.refuses, self.clock.now_us(), plan)
 
     def _blocked(self, plan: RulePlan, block: Block, now_us: int) -> Decision:
         """The decision on a request whose client is blocked. If the rule has gone, one that applies stands for it."""

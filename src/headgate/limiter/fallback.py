@@ -26,7 +26,7 @@ class Fallback:
     def __init__(self, mode: FailureMode, clock: Clock) -> None:
         self.mode: FailureMode = mode
         self.outage = Outage()
-        self.local = MemoryStore(clock=clock)  # where rules of failure mode local count while the store is away
+        self.local = MemoryStore(clock=clock)  # counts rules of failure mode local while the store is down
         self.shares = Shares()
         self._clock = clock
         self._seen: Snapshot | None = None  # of which `is_local` knows
@@ -85,6 +85,6 @@ class Fallback:
         return decision
 
     def _refused(self, template: Check, reason: Reason) -> Decision:
-        """The refusal of a request of which nobody knows when it may pass."""
+        """Return a refusal for a request whose wait is unknown: it may retry after `RETRY_US`."""
         outcome = Outcome(RETRY_US, 0, RETRY_US)
         return Decision.of(False, self._clock.now_us(), Plan((template,)), (outcome,), subjects=("",), reason=reason)

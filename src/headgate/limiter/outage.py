@@ -1,4 +1,4 @@
-"""Whether the store cannot decide, and what the log says of it: a line when that begins, and one when it ends."""
+"""Track whether the store can decide, and log a line when an outage begins, and one when it ends."""
 
 from __future__ import annotations
 
@@ -9,25 +9,28 @@ from typing import Final
 
 from headgate.errors import StoreError
 
-TURNS: Final = 3  # that are told of, one soon after the other
+TURNS: Final = 3  # outages in quick succession; the last one ends only after a second without failures
 SOON: Final = 1.0  # seconds
 
 log = logging.getLogger("headgate")
 
 
 class Outage:
-    """Of a store with several servers, one may be away: then some checks fail while others do not. So an outage that
-    keeps coming back soon is over only when nothing has failed for a second."""
+    """Whether an outage of the store lasts.
+
+    When one of a store's several servers is down, some checks fail while others do not. So an outage that keeps coming
+    back is over only when nothing has failed for a second.
+    """
 
     def __init__(self, now: Callable[[], float] = monotonic) -> None:
         self.lasts = False
         self._now = now
-        self._failed = float("-inf")  # when something did last
+        self._failed = float("-inf")  # time of the last failure
         self._ended = float("-inf")
         self._turns = 0  # one soon after the other
 
     def failed(self, error: StoreError) -> None:
-        """The store could not decide."""
+        """Note that the store could not decide."""
         self._failed = self._now()
         if not self.lasts:
             self.lasts = True
@@ -35,11 +38,11 @@ class Outage:
             log.error("the store cannot decide: failure modes apply until it can (%s)", error)
 
     def probed(self) -> bool:
-        """The store has answered to somebody who only looked. Whether this ends the outage: not while checks fail."""
+        """Note that the store answered a probe. Returns whether this ends the outage: not while checks fail."""
         return self._now() - self._failed >= SOON and self.answered()
 
     def answered(self) -> bool:
-        """The store has decided. Whether this ends the outage."""
+        """Note that the store decided a check. Returns whether this ends the outage."""
         if self.lasts:
             now = self._now()
             if self._turns < TURNS or now - self._failed >= SOON:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from headgate.core.check import Block, Extras, Group, Penalty
+from headgate.core.cost import Cost
 from headgate.errors import InvalidCheck
 from headgate.rules.directory import Unknown
+from headgate.rules.penalties import IDENTITIES
 from headgate.rules.plan import RulePlan
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.users import User
 from headgate.stores.program import group_of
 
-Subject = str | int
+Subject = str | int | UUID
+NO_SUBJECT: Final[Any] = object()  # of a request that has none: None is a mistake
 Request = Subject | Mapping[str, Any]
 Planned = tuple[Snapshot, RulePlan]  # the rules that apply to a request, behind the snapshot that they are of
 
@@ -37,7 +41,7 @@ class PreparedCheck(NamedTuple):
 
     @property
     def penalty(self) -> Penalty | None:
-        """Whom a refusal counts against; None: nobody."""
+        """The penalty that a refusal counts towards, if any."""
         return None if self.extras is None else self.extras.penalty
 
     @property
@@ -47,38 +51,54 @@ class PreparedCheck(NamedTuple):
 
 
 class Known(NamedTuple):
-    """Rules, and what is known of a request's user: looked up beforehand by those who must not wait."""
+    """Rules, and the record of a request's user: looked up beforehand by callers that must not wait."""
 
     snapshot: Snapshot
     user: User | Unknown | None
 
 
-def facts_of(subject: Subject | None, facts: dict[str, Any]) -> dict[str, str]:
-    """Facts as text. One that is None is unknown. The subject is the user. May return `facts` itself."""
+def facts_of(subject: Subject, facts: dict[str, Any]) -> dict[str, str]:
+    """Return the facts as text, the subject as the user. May return `facts` itself.
+
+    A fact that is None is unknown. A fact that identifies the client must not be None: leave it out if it is unknown.
+    """
     texts: dict[str, str] = facts
     for value in facts.values():
         if value.__class__ is not str:
-            texts = {name: _text_of(name, value) for name, value in facts.items() if value is not None}
+            texts = {name: text_of(name, value) for name, value in facts.items() if not _is_unknown(name, value)}
             break
-    if subject is not None:
+    if subject is not NO_SUBJECT:
         if "user" in texts:
             raise InvalidCheck("user: given twice, as the subject and by name")
-        texts["user"] = _text_of("subject", subject)
+        if subject is None:
+            raise InvalidCheck(
+                "subject: must not be None: it identifies no client; pass the client's id, such as a user id"
+            )
+        texts["user"] = text_of("subject", subject)
     return texts
 
 
-def _text_of(name: str, value: Any) -> str:
+def text_of(name: str, value: Any) -> str:
+    """Return a subject or the value of a fact as text. Raises `InvalidCheck`."""
     if isinstance(value, str):
         return value
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, int | UUID) and not isinstance(value, bool):
         return str(value)
-    raise InvalidCheck(f"{name}: must be a text or a whole number, got {value!r}")
+    raise InvalidCheck(f"{name}: must be a text, a whole number or a UUID, got {value!r}")
 
 
-def fingerprint(facts: Mapping[str, str], cost: int, plan: RulePlan, penalties: bool) -> str:
-    """Stands for a request's facts and cost, and for the rules that apply: an answer of others cannot be read.
+def _is_unknown(name: str, value: Any) -> bool:
+    if value is None and name in IDENTITIES:
+        raise InvalidCheck(f"{name}: must not be None: it identifies no client; leave {name} out if it is not known")
+    return value is None
 
-    What overrides make of a rule is left out: one may begin or expire before a request is repeated.
+
+def fingerprint(facts: Mapping[str, str], cost: Cost, plan: RulePlan, penalties: bool) -> str:
+    """Return a hash of a request's facts and cost, and of the rules that apply to it.
+
+    A repeated request gets the stored answer only if its fingerprint is equal. Overrides are left out: one may begin
+    or expire before a request is repeated.
     """
-    text = repr((cost, sorted(facts.items()), [one.rule.space for one in plan.applied], penalties))
+    amounts = cost if isinstance(cost, int) else sorted(cost.items())
+    text = repr((amounts, sorted(facts.items()), [one.rule.space for one in plan.applied], penalties))
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

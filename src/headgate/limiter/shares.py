@@ -1,6 +1,6 @@
-"""What failure mode `local` goes by: this node's share of a limit, and what it spent that the store does not know of.
+"""Shares for failure mode `local`: this node's share of a limit, and what it spent during an outage of the store.
 
-No I/O: `headgate.limiter.pulse` does it.
+No I/O: `headgate.limiter.heartbeat` does it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Final, NamedTuple
 
 from headgate.core.check import NEVER, Check, Group, Outcome, Result
 from headgate.core.fork import renew_in_children
-from headgate.core.quota import Quota
+from headgate.core.quota import CONCURRENCY, Quota
 from headgate.core.share import ALONE, Standing, share
 from headgate.stores.memory import MemoryStore
 
-BEAT_SECONDS: Final = 2.0  # between two beats
-LIVES_SECONDS: Final = 10.0  # how long after its last one a node is taken to be alive
-OWED: Final = 16_384  # keys of which it is remembered what was spent
+BEAT_SECONDS: Final = 2.0  # between two heartbeats
+LIVES_SECONDS: Final = 10.0  # how long after its last heartbeat a node counts as alive
+OWED: Final = 16_384  # keys whose spending is remembered
 
 Key = tuple[str, str]  # space and subject
 
@@ -30,19 +30,19 @@ class _Spent(NamedTuple):
 
 
 class Shares:
-    """Of one limiter. `merges`: there is a store to be told what was spent."""
+    """The shares of one limiter. `merges`: whether the store is later charged what was spent here."""
 
     def __init__(self, *, merges: bool = False) -> None:
         self.merges = merges
         self.standing = ALONE
-        self._fewer_since: float | None = None  # seconds; since when fewer nodes are heard of than are gone by
+        self._fewer_since: float | None = None  # seconds; since when the store counts fewer nodes than `standing`
         self._id = token_hex(8)
         self._spent: dict[Key, _Spent] = {}
         self._lock = Lock()
         renew_in_children(self)
 
     def forked(self) -> None:
-        """In a forked child: what was spent is the parent's to tell."""
+        """Begin anew in a forked child: the parent reports what it spent."""
         self._lock, self._spent = Lock(), {}
 
     @property
@@ -51,10 +51,10 @@ class Shares:
         return f"{self._id}-{os.getpid()}"
 
     def told(self, standing: Standing, now: float) -> None:
-        """The store has counted the nodes, at a time in seconds.
+        """Take the store's count of nodes, at a time in seconds.
 
-        More are believed at once, and fewer once those who are missing had time to be heard of: a store that comes
-        back may have forgotten everybody.
+        A higher count applies at once. A lower one applies after `LIVES_SECONDS`, in which missing nodes can send
+        their heartbeats: a store that comes back may have lost all of them.
         """
         if standing.nodes < self.standing.nodes:
             if self._fewer_since is None:
@@ -65,20 +65,22 @@ class Shares:
         self.standing = standing
 
     def of(self, quota: Quota) -> Quota | None:
-        """This node's share of a quota; None when there is nothing for it."""
+        """Return this node's share of a quota; None if the share is nothing."""
         return share(quota, self.standing)
 
     def spent(self, checks: Sequence[Check], parts: Sequence[Check], outcomes: Sequence[Outcome]) -> None:
-        """A request was admitted here: `checks` by whole quotas, `parts` the same by this node's share."""
+        """Note an admitted request: `checks` have the whole quotas, `parts` this node's shares of them."""
         with self._lock:
             for check, part, outcome in zip(checks, parts, outcomes, strict=True):
+                if check.quota.algorithm == CONCURRENCY:
+                    continue  # a slot that is held here is released here
                 if outcome.wait_us == 0 and check.cost:  # a shadow that did not fit was not charged
                     self._owe(check, part.quota)
 
     def owed(self, local: MemoryStore) -> list[Check]:
-        """What the store is still to be charged, now, for what was spent here; once. One check for each key.
+        """Return, once, the checks that charge the store for what was spent here: one check for each key.
 
-        It is what `local` still counts of that: what has left the window, or leaked out of the bucket, is over.
+        Each costs what `local` still counts: units that have left the window, or leaked out of the bucket, are over.
         """
         with self._lock:
             spent, self._spent = self._spent, {}
@@ -92,13 +94,13 @@ class Shares:
         return owed
 
     def unpaid(self, checks: Sequence[Check]) -> None:
-        """These could not be charged yet, of what `owed` has told."""
+        """Keep checks from `owed` that could not be charged yet."""
         with self._lock:
             for check in checks:
                 self._owe(check, self.of(check.quota) or check.quota)
 
     def forget(self, checks: Sequence[Check]) -> None:
-        """The store was told to forget these."""
+        """Forget what was spent on these: the store has reset them."""
         with self._lock:
             for check in checks:
                 self._spent.pop((check.space, check.subject), None)
@@ -114,7 +116,7 @@ class Shares:
 
 
 def hopeful(checks: Sequence[Check], outcomes: Sequence[Outcome], retry_us: int) -> tuple[Outcome, ...]:
-    """The outcomes by shares: what is too large for a share, but not for the whole, may pass when the store is back."""
+    """Let a request that is too large for the share, but not for the whole limit, retry after `retry_us`."""
     return tuple(
         outcome._replace(wait_us=retry_us)
         if outcome.wait_us == NEVER and check.cost <= check.quota.capacity

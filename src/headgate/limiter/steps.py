@@ -1,16 +1,18 @@
-"""Steps: a generator that yields groups for a store, and is sent its answers or thrown its error. The I/O of that."""
+# Generated from async_steps.py by scripts/generate-sync: edit that file, and run `make generate`.
+"""Runs steps: a generator that yields groups for a store, and is sent its answers or thrown its error."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from typing import TypeVar
 
 from headgate.core.check import Answer, Group
 
-Steps = Generator[list[Group], Sequence[Answer], Any]
+T = TypeVar("T")
+Steps = Generator[list[Group], Sequence[Answer], T]
 
 
-def run(steps: Steps, check: Callable[[Sequence[Group]], Sequence[Answer]]) -> Any:
+def run(steps: Steps[T], check: Callable[[Sequence[Group]], Sequence[Answer]]) -> T:
     """Take steps, asking the store in between, and return what comes of them."""
     try:
         groups = next(steps)
@@ -22,19 +24,5 @@ def run(steps: Steps, check: Callable[[Sequence[Group]], Sequence[Answer]]) -> A
             else:
                 groups = steps.send(answers)
     except StopIteration as stop:
-        return stop.value
-
-
-async def run_async(steps: Steps, check: Callable[[Sequence[Group]], Any]) -> Any:
-    """The same, awaited."""
-    try:
-        groups = next(steps)
-        while True:
-            try:
-                answers = await check(groups)
-            except BaseException as error:  # noqa: BLE001 - it is for the steps to handle
-                groups = steps.throw(error)
-            else:
-                groups = steps.send(answers)
-    except StopIteration as stop:
-        return stop.value
+        result: T = stop.value
+        return result

@@ -1,4 +1,4 @@
-"""Wait: until a request may pass."""
+"""Wait until a request may pass."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Wait:
             self._deadline_us = clock.now_us() + round(timeout * 1_000_000)
 
     def seconds(self, decision: Decision) -> float | None:
-        """Until the next try; None to give up: the decision stands, or there will be no time left."""
+        """Return the seconds until the next try; None: stop, as the decision is final or the timeout comes first."""
         if decision.allowed or decision.retry_after is None:
             return None
         seconds = decision.retry_after

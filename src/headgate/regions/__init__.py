@@ -4,7 +4,7 @@
 yield what is to be asked of which region's store, and `sync` and `aio` ask it.
 """
 
-from headgate.limiter.spreading import PeerStatus, RegionStatus
+from headgate.limiter.region_protocol import PeerStatus, RegionStatus
 from headgate.regions.region import Member, Region
 
 __all__ = ["Member", "PeerStatus", "Region", "RegionStatus"]

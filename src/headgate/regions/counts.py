@@ -1,10 +1,10 @@
-"""Counts: what other regions have counted of each key, as far as this node has heard. No I/O.
+"""Counts: the other regions' counts of each key, as last read by this node. No I/O.
 
-In each bucket of time a region's count of a key only grows. So what is heard is merged by taking the larger: twice,
-late or out of order makes no difference. Buckets are told apart by their number, as clocks are off.
+In each bucket of time a region's count of a key only grows. So merging takes the larger count, and it makes no
+difference if a count comes twice, late or out of order. Buckets have numbers, because clocks differ.
 
-A check is decided by our own store, under the limit less what the others have counted. A region that has not
-answered for some time may count on unseen: until it answers again, we let in no more than our own share by weight.
+Our own store decides a check, under the limit less the others' counts. A region that has not answered for some time
+may go on counting unseen: until it answers again, we let in no more than our own share by weight.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from headgate.regions.steps import HERE, Ask, Steps
 
 MAX_KEYS: Final = 100_000  # that are remembered; others keep to their share by weight
 AT_ONCE: Final = 4_096  # keys in one call
-AGAIN: Final = 5  # times in an interval a region is tried that has not answered, at most: its breaker may be open
-BUCKETS: Final = 3  # of each key and region that are remembered: clocks are off, and one fades
-SOON: Final = 20  # a key that was not asked for of late is asked about at once, but so often in an interval at most
+AGAIN: Final = 5  # most attempts in an interval to reach a region that has not answered: its breaker may be open
+BUCKETS: Final = 3  # of each key and region that are remembered: clocks differ, and one fades
+SOON: Final = 20  # most reads in an interval, at once, for keys without recent checks
 NEAR_US: Final = 1_000  # by which clocks may be off: answers are later than that at times
-BOUND_US: Final = 60_000_000  # for which the largest growth is told, at least
+BOUND_US: Final = 60_000_000  # for which `bound` keeps the largest growth, at least
 
-# What our own store's clock is ahead of ours (None: nothing was heard of it yet), and who did not answer last.
+# By how much our own store's clock is ahead of ours (None: not known yet), and the links whose last call failed.
 State = tuple[int | None, frozenset[Link]]
-# From which totals and in which state a key's limit was found, until when it holds if they are the same, and the limit.
+# The totals and the state from which a key's limit was computed, until when it is valid while they stay, and the limit.
 Limited = tuple[dict[int, int] | None, State | None, int, int]
 
 
 class Known:
-    """One key: the others' counts, and what is needed to ask for them."""
+    """One key: the others' counts, and what is needed to read them."""
 
     __slots__ = ("_sliding", "check", "excess", "limited", "peers", "share", "totals", "touched_us", "window_us")
 
@@ -49,11 +49,11 @@ class Known:
         self.peers: dict[str, dict[int, int]] = {}  # by region: what it has counted in which bucket
         self.totals: dict[int, int] = {}  # of all regions
         self.limited: Limited = (None, None, 0, 0)
-        self.touched_us = 0  # when it was last asked for
+        self.touched_us = 0  # time of its last check
         self.excess: tuple[int, int] = (0, 0)  # by how much the limit was passed, in which bucket
 
     def merge(self, region: str, counted: Counted) -> int:
-        """Take note of what a region has counted. Returns by how much more that is than was known."""
+        """Merge a region's count. Returns by how much it has grown."""
         index, grown = counted.start_us // self.window_us, 0
         counts = dict(self.peers.get(region, ()))
         for number, count in ((index, counted.current), (index - 1, counted.previous)):
@@ -76,7 +76,7 @@ class Known:
         self.peers, self.totals, self.excess = {}, {}, (0, 0)
 
     def others(self, totals: dict[int, int], now_us: int) -> tuple[int, int]:
-        """What the others' counts come to, by the time of our own store, rounded up; and until when, by these."""
+        """Return the sum of the others' counts at a time of our own store, rounded up, and until when it is valid."""
         window_us = self.window_us
         number, past_us = divmod(now_us, window_us)
         current, previous = totals.get(number, 0), totals.get(number - 1, 0) if self._sliding else 0
@@ -87,7 +87,7 @@ class Known:
 
 
 class Counts:
-    """Of all keys. Callers only read; what is heard is merged by the exchanges, of which there is one per region."""
+    """The counts of all keys. Callers only read. There is an exchange per region, which merges that region's counts."""
 
     def __init__(
         self, region: Region, links: dict[str, Link], now_us: Callable[[], int], notify: Callable[[], None]
@@ -101,18 +101,18 @@ class Counts:
         self._tables: dict[str, dict[str, Known]] = {}
         self._shares: dict[int, int] = {}
         self._keys = 0
-        self.wants_time = True  # whether to tell, when our own store answers
+        self.wants_time = True  # whether to call `heard` when our own store answers
         self.state: State = (None, frozenset())  # as a whole, and a new one only if it has changed: others compare it
         self._excess = 0
         self._bounds = dict.fromkeys(links, (0, 0, 0))  # since when, the largest growth since then, and before
         self.exchanges = [Exchange(self, link, self.interval_us, now_us) for link in links.values()]
 
     def table(self, space: str) -> dict[str, Known]:
-        """The keys of one space by subject, for those who look often."""
+        """Return the keys of one space by subject, for callers that look often."""
         return self._tables.setdefault(space, {})
 
     def known(self, check: Check, at_us: int) -> Known | None:
-        """What is known of a key; from now on, it is asked about. None: there are too many."""
+        """Return the counts of a key, and read them from now on; None if there are too many keys."""
         table = self.table(check.space)
         known = table.get(check.subject)
         if known is not None and known.check.quota == check.quota:
@@ -130,13 +130,13 @@ class Counts:
         return known
 
     def woken(self, known: Known) -> None:
-        """A key was asked for that was not of late."""
+        """Read the other regions' counts of a key at once: it had no recent check until now."""
         for exchange in self.exchanges:
             exchange.ask(known)
         self._notify()
 
     def limit(self, known: Known | None, quota: Quota, at_us: int) -> int:
-        """What our own store may count of a key, at most, for another unit to be let in; 0 or less: nothing."""
+        """Return the limit under which our own store decides a key; 0 or less: nothing may pass."""
         if known is None:
             return self.share(quota)
         limit, until_us, totals, state = quota.limit, at_us + self.interval_us, known.totals, self.state
@@ -150,12 +150,12 @@ class Counts:
         return limit
 
     def store_us(self, at_us: int) -> int | None:
-        """Our own store's time, or a little earlier; None: nothing was heard of it yet."""
+        """Return our own store's time, or a little earlier; None if it is not known yet."""
         offset_us, _ = self.state
         return None if offset_us is None else at_us + offset_us
 
     def heard(self, store_us: int, at_us: int) -> None:
-        """Our own store has answered by now: at this time of its own."""
+        """Note that our own store answered at `store_us` on its clock, by `at_us` on ours."""
         offset_us = store_us - at_us
         with self._lock:
             known_us, failing = self.state
@@ -164,7 +164,7 @@ class Counts:
         self.wants_time = False
 
     def share(self, quota: Quota) -> int:
-        """This region's part of a limit by weight."""
+        """Return this region's share of a limit by weight."""
         share = self._shares.get(quota.limit)
         if share is None:
             if len(self._shares) >= AT_ONCE:
@@ -173,7 +173,7 @@ class Counts:
         return share
 
     def forget(self, checks: Sequence[Check]) -> None:
-        """All regions were told to forget these."""
+        """Forget the counts of these: all regions have reset them."""
         for check in checks:
             known = self._tables.get(check.space, {}).get(check.subject)
             if known is not None:
@@ -192,11 +192,11 @@ class Counts:
 
     @property
     def bound(self) -> int:
-        """The most that others let in of one key and was heard at once, in the last minute or two: added up."""
+        """The sum over regions of the most that a count of one key grew between two reads in the last minute or two."""
         return sum(max(current, before) for _, current, before in self._bounds.values())
 
     def listened(self) -> None:
-        """An exchange has ended, one way or the other."""
+        """Note that an exchange has ended, with success or not."""
         self.wants_time = True  # clocks drift, and jump
         with self._lock:
             offset_us, known = self.state
@@ -205,7 +205,7 @@ class Counts:
                 self.state = (offset_us, failing)
 
     def active(self, since_us: int) -> list[Known]:
-        """Keys that were asked for since then. Others are forgotten when what is known of them is over."""
+        """Return the keys with checks since then. Drops other keys once their counts are over."""
         found: list[Known] = []
         with self._lock:
             for table in self._tables.values():
@@ -218,12 +218,12 @@ class Counts:
         return found
 
     def any_one(self) -> list[Known]:
-        """One key, if there is any."""
+        """Return one key, if there is any."""
         with self._lock:
             return [known for table in self._tables.values() for known in list(table.values())[:1]][:1]
 
     def merge(self, region: str, keys: list[Known], counted: list[Counted | None], own: list[Counted | None]) -> None:
-        """Take note of what a region has counted, and by how much limits were passed."""
+        """Merge a region's counts, and note by how much limits were passed."""
         at_us, most = self._now_us(), 0
         for known, one, ours in zip(keys, counted, own, strict=True):
             if one is not None:

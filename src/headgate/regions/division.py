@@ -1,4 +1,4 @@
-"""How a limit is divided. Pure; whole numbers; the same in every region, whatever order it lists them in."""
+"""Divide a limit among regions. Pure; whole numbers; every region gets the same result, however it orders them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Weights = Mapping[str, int]
 
 
 def by_weight(units: int, weights: Weights) -> dict[str, int]:
-    """Units by weight: what is left by rounding down goes to whom it cut most. The sum is `units`."""
+    """Divide units by weight, so that the sum is `units`. Rounding's rest goes to the regions that it cut most."""
     total = sum(weights.values())
     if total == 0:
         return dict.fromkeys(weights, 0)
@@ -21,9 +21,10 @@ def by_weight(units: int, weights: Weights) -> dict[str, int]:
 
 
 def floors(limit: int, weights: Weights, part: float) -> dict[str, int]:
-    """What each region has at any time, without asking anybody.
+    """Return each region's floor: the share that it has at any time, without a grant.
 
-    For each region, those of all others together are at most `part` of the limit; but 1 each, where there is enough.
+    For each region, the floors of all others together are at most `part` of the limit; but each is at least 1 where
+    the limit is large enough.
     """
     if len(weights) == 1:
         return dict.fromkeys(weights, limit)
@@ -39,9 +40,9 @@ def floors(limit: int, weights: Weights, part: float) -> dict[str, int]:
 
 
 def fair(limit: int, wants: Weights, least: Weights, weights: Weights) -> dict[str, int]:
-    """Max-min fair: nobody gets more than they want while somebody gets less, by weight; all get their floor.
+    """Divide `limit` max-min fairly by weight: a region that wants less than its part leaves the rest to the others.
 
-    The sum is at most `limit`.
+    Every region gets at least its floor, which `least` has. The sum is at most `limit`.
     """
     shares = dict(least)
     left = limit - sum(least.values())

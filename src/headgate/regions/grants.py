@@ -1,18 +1,18 @@
 """Grants: how regions agree on shares of one key's limit, on a page that all of them can read. Pure; no I/O.
 
-A page has an entry per region. Whoever wants a share reads the page, works out a new one by `renewed`, and writes it if
-nobody else has written since: its fence counts the writes, so one that comes late is refused. All times on a page
-are by the clock of the server that keeps it.
+A page has an entry per region. A region that wants a share reads the page, computes a new page with `renewed`, and
+writes it if the page has not changed since. The page's fence counts the writes, so the store refuses a late write. All
+times on a page are by the clock of the server that keeps it.
 
-Nobody who is not on the page has more than their floor. Whoever is has their share until it ends, and then their
-floor. A share can be made larger at once, by what nobody holds. What a region holds is `high`: the most that it may
-have used. It becomes less only when the region itself has said, after every larger share of its had ended, what it has
-used. So what is let in never exceeds the limit, however shares move; what a region that is cut off may have used stays
-its own as long as it counts.
+A region that is not on the page has its floor. A region on the page has its share until the share ends, and then its
+floor. A share can grow at once, by what no region holds. A region holds `high`: the most that it may have used. `high`
+shrinks only when the region itself reports its use, after every larger share of the region has ended. So the regions
+together never admit more than the limit, however shares move. What a region that is cut off may have used stays its
+own as long as it counts.
 
-The windows of a fixed_window are told apart by their number, as clocks are off: some regions may be in the next
-one when others are not. A share that may still hold when the next one begins counts in both. Other algorithms have no
-such windows: what they have used only fades, and the number is 0.
+Clocks differ, so some regions may be in the next window of a fixed_window before others. Windows therefore have
+numbers. A share that may last into the next window counts in both. Other algorithms have no such windows: their use
+only fades, and the number is 0.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Terms(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a region says of one key."""
+    """A region's report on one key."""
 
     used: int  # of the limit, by the region's own store
     number: int  # of the window in which that was, and
@@ -64,7 +64,7 @@ class Entry(NamedTuple):
     past_high: int = 0
 
     def held(self, floor: int, number: int) -> int:
-        """What others must leave to it in a window."""
+        """Return what other regions must leave to it in a window."""
         if number > self.last:
             return floor
         if number >= self.number:
@@ -73,7 +73,7 @@ class Entry(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """What a region was given."""
+    """The share that a region got."""
 
     share: int
     until_us: int
@@ -84,7 +84,7 @@ Entries = dict[str, Entry]
 
 
 class Sheet(NamedTuple):
-    """A page, read."""
+    """A parsed page."""
 
     fence: int
     entries: Entries
@@ -101,7 +101,7 @@ class Sheet(NamedTuple):
 
 
 def shared(sheet: Sheet, me: str, report: Report, now_us: int, terms: Terms) -> Grant | None:
-    """The share that another node of the region was given just now, and that will do; None: there is no such."""
+    """Return the share that another node of the region has just got, if it is enough for this node; else None."""
     mine = sheet.entries.get(me)
     if mine is None or mine.until_us - now_us <= terms.term_us * FRESH // (FRESH + 1) or report.asked > mine.demand:
         return None
@@ -109,7 +109,7 @@ def shared(sheet: Sheet, me: str, report: Report, now_us: int, terms: Terms) -> 
 
 
 def renewed(sheet: Sheet, me: str, report: Report, now_us: int, terms: Terms) -> tuple[Sheet, Grant]:
-    """The page with a new share for one region, by its report."""
+    """Return the page with a new share for one region, computed from its report, and that share."""
     entries = {
         name: entry
         for name, entry in sheet.entries.items()
@@ -137,7 +137,7 @@ def renewed(sheet: Sheet, me: str, report: Report, now_us: int, terms: Terms) ->
 
 
 def _held(entries: Entries, me: str, number: int, terms: Terms) -> int:
-    """What the others hold in a window."""
+    """Return what the other regions hold in a window."""
     return sum(
         entries[name].held(least, number) if name in entries else least
         for name, least in terms.floors.items()
@@ -161,7 +161,7 @@ def _known(mine: Entry | None, report: Report, floor: int, now_us: int) -> tuple
 
 
 def _demand(mine: Entry | None, report: Report, now_us: int, terms: Terms) -> tuple[int, int]:
-    """What a node of the region is asked for between two reports: the most that was said of late."""
+    """Return the demand on a node between two reports, the largest recently reported, and the time of that."""
     if mine is None:
         return report.asked, now_us
     fade_us = max(1, terms.term_us // FADES)
@@ -180,7 +180,7 @@ def _wanted(entries: Entries, me: str, want: int, before: int, now_us: int, term
     shares = fair(terms.limit, wants, terms.floors, terms.weights)
     spare = terms.limit - sum(shares.values())
     active = 1 + sum(entry.demand > 0 for entry in alive.values())
-    share = shares[me] + spare // (active + 1)  # one part is left for whoever comes next
+    share = shares[me] + spare // (active + 1)  # one part stays free for the next region
     if share < before and not any(entry.want > entry.share for entry in alive.values()):
-        return before  # nobody needs it
+        return before  # no other region needs it
     return share

@@ -1,4 +1,4 @@
-"""Link: how another region is reached, and what the log says of it: a line when it is cut, and one when it is back."""
+"""Link: whether another region can be reached. It logs a line when the link is cut, and one when it is back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from headgate.errors import StoreError
-from headgate.limiter.spreading import PeerStatus
+from headgate.limiter.region_protocol import PeerStatus
 
 PATIENCE: Final = 3  # intervals without an answer, after which a region counts as cut off
 
@@ -15,11 +15,11 @@ log = logging.getLogger("headgate")
 
 
 class Link:
-    """To one region. `now_us` is a clock that only goes forward."""
+    """The link to one region. `now_us` is a clock that only goes forward."""
 
     def __init__(self, name: str, interval_us: int, now_us: Callable[[], int]) -> None:
         self.name = name
-        self.heard_us: int | None = None  # when its counts were last asked for, and came
+        self.heard_us: int | None = None  # time of the last call for its counts that was answered
         self._patience_us = PATIENCE * interval_us
         self._now_us = now_us
         self._calls = self._failures = 0
@@ -28,7 +28,7 @@ class Link:
 
     @property
     def cut(self) -> bool:
-        """Whether it has not answered for so long that what is known of it is worth nothing any more."""
+        """Whether it has not answered for so long that its last counts are out of date."""
         return self._failing_us is not None and self._now_us() - self._failing_us >= self._patience_us
 
     @property

@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from headgate.core.clock import Clock
-from headgate.limiter.spreading import AsyncSpreadStore, SpreadStore
+from headgate.limiter.region_protocol import AsyncRegionStore, RegionStore
 from headgate.rules.holder import Holder
 from headgate.rules.rule import FailureMode
 from headgate.stores.protocol import AsyncStore, Store
@@ -91,16 +91,18 @@ class Region:
             if member.name != self.name and member.store is not None
         }
 
-    def open(self, store: Store, holder: Holder, clock: Clock | None, failure_mode: FailureMode) -> SpreadStore:
-        """See `headgate.limiter.spreading.Spreading`."""
-        opened: SpreadStore = _module("sync").RegionalStore(self, store, holder, clock, failure_mode)
+    def open(self, store: Store, holder: Holder, clock: Clock | None, failure_mode: FailureMode) -> RegionStore:
+        """Wrap `store`, this region's own store. Raises `ValueError` on a store that cannot be used."""
+        opened: RegionStore = _module("regional_store").RegionalStore(self, store, holder, clock, failure_mode)
         return opened
 
     def open_async(
         self, store: AsyncStore, holder: Holder, clock: Clock | None, failure_mode: FailureMode
-    ) -> AsyncSpreadStore:
-        """See `headgate.limiter.spreading.Spreading`."""
-        opened: AsyncSpreadStore = _module("aio").AsyncRegionalStore(self, store, holder, clock, failure_mode)
+    ) -> AsyncRegionStore:
+        """Wrap the async `store`, this region's own store. Raises `ValueError` on a store that cannot be used."""
+        opened: AsyncRegionStore = _module("async_regional_store").AsyncRegionalStore(
+            self, store, holder, clock, failure_mode
+        )
         return opened
 
 

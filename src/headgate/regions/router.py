@@ -28,7 +28,7 @@ from headgate.core.check import (
 from headgate.core.clock import Clock
 from headgate.core.quota import BUCKETS, Quota
 from headgate.errors import IdempotencyConflict, StoreError
-from headgate.limiter.spreading import RegionStatus
+from headgate.limiter.region_protocol import RegionStatus
 from headgate.regions.counts import Counts
 from headgate.regions.division import by_weight
 from headgate.regions.link import Link
@@ -47,22 +47,22 @@ class _Trip:
     """A group on its way."""
 
     group: Group
-    here: Group | None = None  # what of it our own store is asked
+    here: Group | None = None  # the checks for our own store
     here_places: list[int] = field(default_factory=list)
-    far: Group | None = None  # and the central region's
+    far: Group | None = None  # the checks for the central region's store
     far_places: list[int] = field(default_factory=list)
-    known: dict[int, Outcome] = field(default_factory=dict)  # of checks that nobody has to be asked about
-    quotas: dict[int, Quota] = field(default_factory=dict)  # by which checks are decided that are told to the caller
+    known: dict[int, Outcome] = field(default_factory=dict)  # of checks that need no store
+    quotas: dict[int, Quota] = field(default_factory=dict)  # the quotas to show to the caller
     answer: Answer | None = None
     decided: Result | None = None  # here
 
     @property
     def waits(self) -> bool:
-        """Whether the central region is to be asked only if our own store allows it."""
+        """Whether to call the central region only if our own store allows the request."""
         return self.here is not None and self.far is not None and not self.group.peek
 
     def unasked(self) -> dict[int, Outcome]:
-        """Of checks that the central region was not asked about, or did not answer: they stand in nobody's way."""
+        """Return allowing outcomes for the checks that the central region did not decide."""
         return {place: _unasked(self.group.checks[place]) for place in self.far_places}
 
 
@@ -134,7 +134,7 @@ class Router:
         return share
 
     def under(self, quota: Quota, limit: int) -> Quota | None:
-        """The same quota of a window algorithm with another limit; None: nothing may pass."""
+        """Return a window algorithm's quota with another limit; None: nothing may pass."""
         if limit == quota.limit:
             return quota
         if limit <= 0:
@@ -229,7 +229,7 @@ class Router:
         )
 
     def forked(self) -> None:
-        """In a forked child: whoever held a lock is not here. Shares are the region's, and so still good."""
+        """Make new locks in a forked child: the threads that held the old ones are not there. Shares stay valid."""
         self.shares.forked()
         self.counts.forked()
 
@@ -420,7 +420,7 @@ def _named(error: Any, region: str) -> Any:
 
 
 def _unasked(check: Check) -> Outcome:
-    """Of a check that nobody was asked about: it stands in nobody's way."""
+    """Return the outcome of an unevaluated check: allowed."""
     return Outcome(0, check.quota.capacity, 0)
 
 

@@ -1,7 +1,7 @@
-"""Shares: what this node knows of its region's shares of single keys, and how it has them renewed. No I/O.
+"""Shares: this region's shares of single keys, as far as this node knows, and their renewal. No I/O.
 
-A share that was agreed on is used until it ends, by a clock that started before the page was read, and a little less: a
-check that is on its way then must have arrived. After that, and before the first, there is the floor.
+The node uses a share until shortly before it ends, by a clock that started before the page was read, so that checks
+under way arrive in time. Before the first share, and after the last, the region has its floor.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from headgate.regions.steps import HERE, Ask, Steps
 MAX_KEYS: Final = 100_000  # that are remembered; others have their floor
 AT_ONCE: Final = 2_048  # keys in one call: it takes a server some milliseconds
 IDLE: Final = 10  # reports without demand here, after which a key is left to other nodes of the region
-DRIFT: Final = 10  # a share ends early by its time shifted by so many bits: clocks run differently fast
-MARGIN_US: Final = 250_000  # and by this, or a quarter: what was decided to be asked must have been asked by then
+DRIFT: Final = 10  # a share ends early by 1/2^DRIFT of its time: clocks run at different rates
+MARGIN_US: Final = 250_000  # and by this, or a quarter of its time: checks under way must arrive before it ends
 
 
 class Held:
@@ -44,12 +44,12 @@ class Held:
         self.seen_us = 0  # and here, after that
 
     def limit(self, at_us: int) -> int:
-        """What the key may have used, at most, for another unit to be let in."""
+        """Return the limit that applies to the key in this region: its share, or else its floor."""
         return self.share if at_us < self.until_us else self.floor
 
 
 class Shares:
-    """Of all keys. Callers only read and count; what is agreed on is for `work`, which one at a time may run."""
+    """The shares of all keys. Callers only read and count. `work` renews shares; only one thread or task may run it."""
 
     name = "shares"
 
@@ -71,11 +71,11 @@ class Shares:
         self.failures = 0
 
     def table(self, space: str) -> dict[str, Held]:
-        """The keys of one space by subject, for those who look often."""
+        """Return the keys of one space by subject, for callers that look often."""
         return self._tables.setdefault(space, {})
 
     def held(self, check: Check) -> Held | None:
-        """What is held of a key; from now on, it is looked after. None: there are too many."""
+        """Return this region's share of a key, and renew it from now on; None if there are too many keys."""
         table = self.table(check.space)
         held = table.get(check.subject)
         if held is not None and held.check.quota == check.quota:
@@ -106,14 +106,14 @@ class Shares:
         return terms
 
     def forget(self, checks: Sequence[Check]) -> None:
-        """What these keys have used was forgotten: there is nothing else to forget, as shares are what they are."""
+        """Do nothing: a reset of these keys leaves their shares as they are."""
 
     def forked(self) -> None:
         self._lock = Lock()
 
     @property
     def live(self) -> int:
-        """Keys of which there is a share that was agreed on."""
+        """How many keys have a granted share that has not ended."""
         at_us = self._now_us()
         return sum(at_us < held.until_us for held in self.all())
 
@@ -123,7 +123,7 @@ class Shares:
         return 0 if self._new else max(0, self._next_us - self._now_us())
 
     def work(self) -> Steps[None]:
-        """Renew the shares of all keys that are in use; or, if it is too early for that, of new ones."""
+        """Renew the shares of all keys in use; or, if it is too early for that, of new keys only."""
         now_us = self._now_us()
         with self._lock:
             new, self._new = self._new, []
@@ -157,7 +157,7 @@ class Shares:
             found = shared(sheet, self._me, report, page.now_us, held.terms)
             if found is not None:
                 self._given(held, found, report, page, sent_us)
-                if held.idle > IDLE and not held.asked:  # there is somebody else to look after it
+                if held.idle > IDLE and not held.asked:  # another node of the region looks after it
                     self._drop(held)
                 continue
             after, grant = renewed(sheet, self._me, report, page.now_us, held.terms)
@@ -171,7 +171,7 @@ class Shares:
         for (held, grant, report, page), done in zip(grants, written, strict=True):
             if done:
                 self._given(held, grant, report, page, sent_us)
-            else:  # somebody else was faster
+            else:  # another node was faster
                 with self._lock:
                     self._new.append(held)
         return True
@@ -198,7 +198,7 @@ class Shares:
         return Report(quota.limit - result.outcomes[0].remaining, number, last, as_of_us, held.asked)
 
     def _drop(self, held: Held) -> None:
-        """Nobody asks for it, and it has given back what it did not need."""
+        """Forget a key without demand, whose unused share has been given back."""
         with self._lock:
             table = self._tables[held.check.space]
             if table.get(held.check.subject) is held:
@@ -215,6 +215,6 @@ class Shares:
         return False
 
     def all(self) -> Iterator[Held]:
-        """For those who look at what is held."""
+        """Yield all keys' shares."""
         for table in list(self._tables.values()):
             yield from list(table.values())

@@ -1,4 +1,4 @@
-"""What the parts that do no I/O ask for: calls to the regions' stores."""
+"""Calls to the regions' stores, as the parts that do no I/O yield them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Steps = Generator[list[Ask], list[Any], T]
 
 
 class Duty(Protocol):
-    """Something that is done in the background, again and again."""
+    """Periodic work in the background."""
 
     name: str
 
     def due_us(self) -> int | None:
-        """How long until it is to be done; None: there is nothing to do, until `notify` says so."""
+        """Return the time until the next `work`; None: there is nothing to do until `notify` is called."""
         ...
 
     def work(self) -> Steps[None]:
-        """Do it."""
+        """Yield the calls of one round of work."""
         ...

@@ -51,7 +51,7 @@ class Listed:
     def __init__(self, users: Iterable[User]) -> None:
         self._users = {user.id: user for user in users}
         self.has_tiers = any(user.tier is not None for user in self._users.values())
-        self.has_overrides = any(user.overrides for user in self._users.values())
+        self.has_overrides = any(user.overrides or user.anchor is not None for user in self._users.values())
         self.recall = self._users.get
 
     def find(self, user_id: str) -> User | None:

@@ -1,57 +1,101 @@
 """What the fields of rules, users, exemptions and penalties may hold.
 
-A check takes a value and returns the one to keep, or raises `ValueError` with what is wrong with it. `checked` runs
-the checks of a record's fields, all of them, so that its author hears of every mistake at once.
+A `Kind` checks a value: it returns the one to keep, or raises `ValueError` with what is wrong with it. It also says of
+which type the values are, and within which bounds, for whoever describes a field: `headgate.rules.description`.
+`checked` runs the checks of a record's fields, all of them, so that its author hears of every mistake at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from headgate.core.quota import MAX_INT, MAX_WINDOW_US, MICROSECONDS, Quota, duration_us
 from headgate.errors import InvalidQuota, InvalidRule, Problem
 
 Check = Callable[[Any], Any]
+Type = Literal["text", "whole", "flag", "duration", "texts", "table", "anchor"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a field may hold. `type` is how a rules file writes it; a duration is seconds, or a text like `"15m"`."""
+
+    type: Type
+    check: Check
+    choices: tuple[str, ...] = ()  # the only texts that it may be; empty: any
+    aliases: tuple[str, ...] = ()  # texts that stand for one of `choices`
+    low: int | None = None  # the bounds of a whole number
+    high: int | None = None
+    is_optional: bool = False  # None is a value too: nothing, or what is said elsewhere
+
+    def __call__(self, value: Any) -> Any:
+        return self.check(value)
+
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+class Converted(Generic[In, Out]):
+    """The type of a record's field that takes an `In` and keeps an `Out`, for type checkers: nothing is one."""
+
+    def __get__(self, record: object, owner: type | None = None) -> Out:
+        raise NotImplementedError
+
+    def __set__(self, record: object, value: In) -> None:
+        raise NotImplementedError
+
+
+class Description(NamedTuple):
+    """What a field of a rule may hold, and what it means, in Markdown as docs/reference has it."""
+
+    kind: Kind
+    meaning: str
+    default: str = ""  # how the docs show the default; empty: as it is
+
+
+def described(kind: Kind, meaning: str, default: str = "") -> dict[str, Description]:
+    """Return the metadata of a dataclass field that is a field of rules."""
+    return {"description": Description(kind, meaning, default)}
 
 
 def checked(record: object, where: str, values: Mapping[str, Any], checks: Mapping[str, Check]) -> None:
     """Set a frozen record's fields to their checked values. Raises `InvalidRule` with all problems."""
     problems = []
-    for name, check in checks.items():
+    for field, check in checks.items():
         try:
-            kept = check(values[name])
+            kept = check(values[field])
         except InvalidRule as error:
-            problems += [Problem(where, name, problem.message) for problem in error.problems]
+            problems += [Problem(where, field, problem.message) for problem in error.problems]
         except ValueError as error:
-            problems.append(Problem(where, name, str(error)))
+            problems.append(Problem(where, field, str(error)))
         else:
-            object.__setattr__(record, name, kept)
+            object.__setattr__(record, field, kept)
     if problems:
         raise InvalidRule(*problems)
 
 
-def text(value: Any) -> str:
-    """Any text."""
+def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"must be a text, got {value!r}")  # noqa: TRY004 - a field's mistakes are all of one kind
     return value
 
 
-def name(value: Any) -> str:
-    """A text that is not empty and can be shown on one line."""
+def _name(value: Any) -> str:
     if not isinstance(value, str) or not value or not value.isprintable():
         raise ValueError(f"must be a text that is not empty and has no control characters, got {value!r}")
     return value
 
 
-def flag(value: Any) -> bool:
+def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"must be true or false, got {value!r}")  # noqa: TRY004
     return value
 
 
-def whole(low: int, high: int = MAX_INT) -> Check:
+def whole(low: int, high: int = MAX_INT) -> Kind:
     """A whole number from `low` to `high`."""
     bounds = f"from {_figure(low)} to {_figure(high)}"
 
@@ -60,10 +104,10 @@ def whole(low: int, high: int = MAX_INT) -> Check:
             raise ValueError(f"must be a whole number {bounds}, got {value!r}")
         return value
 
-    return check
+    return Kind("whole", check, low=low, high=high)
 
 
-def choice(*choices: str, **aliases: str) -> Check:
+def choice(*choices: str, **aliases: str) -> Kind:
     """One of a few words. An alias stands for one of them."""
 
     def check(value: Any) -> str:
@@ -73,15 +117,21 @@ def choice(*choices: str, **aliases: str) -> Check:
         kept: str = value
         return kept
 
-    return check
+    return Kind("text", check, choices, tuple(aliases))
 
 
-def optional(check: Check) -> Check:
+def optional(check: Check) -> Kind:
     """None, or what `check` lets pass."""
-    return lambda value: None if value is None else check(value)
+
+    def check_any(value: Any) -> Any:
+        return None if value is None else check(value)
+
+    if isinstance(check, Kind):
+        return replace(check, check=check_any, is_optional=True)
+    return Kind("text", check_any, is_optional=True)
 
 
-def several(check: Check, what: str) -> Check:
+def several(check: Check, what: str) -> Kind:
     """A list, kept as a tuple, of what `check` lets pass; each once. `what` names its members in messages."""
 
     def check_all(value: Any) -> tuple[Any, ...]:
@@ -98,11 +148,10 @@ def several(check: Check, what: str) -> Check:
             raise InvalidRule(*problems)
         return tuple(kept)
 
-    return check_all
+    return Kind("texts", check_all)
 
 
-def seconds(value: Any) -> float:
-    """A duration from 0 to 366 days: seconds, a timedelta, or text like `"2s"`; kept as seconds."""
+def _seconds(value: Any) -> float:
     try:
         us = duration_us(value)
     except InvalidQuota as error:
@@ -112,14 +161,18 @@ def seconds(value: Any) -> float:
     return us / MICROSECONDS
 
 
-def window(value: Any) -> float:
-    """A duration that can be a quota's window, from 1 ms to 366 days; kept as seconds."""
+def _window(value: Any) -> float:
     try:
         return Quota(1, value).window
     except InvalidQuota as error:
         raise ValueError(str(error).partition(": ")[2]) from None
 
 
+text = Kind("text", _text)
+name = Kind("text", _name)  # not empty, and can be shown on one line
+flag = Kind("flag", _flag)
+seconds = Kind("duration", _seconds)  # from 0 to 366 days: seconds, a timedelta, or text like "2s"; kept as seconds
+window = Kind("duration", _window)  # can be a quota's window: from 1 ms to 366 days; kept as seconds
 failure_mode = choice("open", "closed", "local", fail_open="open", fail_closed="closed")
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from typing import Final
+from typing import Final, NamedTuple
 
 from headgate.rules.path import EVERYWHERE, Pattern, segments_of
 from headgate.rules.rule import Rule
@@ -186,6 +186,70 @@ def applying(shelves: Iterable[Shelf], facts: Mapping[str, str], method: str | N
             groups.add(rule.group)
             applied.append((rule, shelf))
     return applied
+
+
+class Unmet(NamedTuple):
+    """A condition of a rule that a request does not fit."""
+
+    field: str  # of the rule: enabled, endpoints, methods, tiers, match, dimension, unit
+    wanted: str
+    found: str | None  # None: the request does not say
+
+    def __str__(self) -> str:
+        if self.field == "enabled":
+            return "the rule is switched off"
+        if self.field == "dimension":
+            return f"it counts by {self.wanted}, which the request does not have"
+        if self.field == "unit":
+            return f"it counts {self.wanted}, of which the cost names none"
+        if self.field == "match":
+            name, _, value = self.wanted.partition("=")
+            return f"{name} must be {value}, and is {self.found or 'not known'}"
+        return f"{self.field}: {self.found or 'what is not known'} is not one of {self.wanted}"
+
+
+def unmet_conditions(rule: Rule, path: str | None, method: str | None, facts: Mapping[str, str]) -> tuple[Unmet, ...]:
+    """Return the conditions of a rule that a request does not fit. Without any, it applies, or another of its group.
+
+    `path` is normal, `method` in capitals, and the tier is among `facts`. What `applying` finds in one look, by tables,
+    this asks one by one.
+    """
+    unmet = []
+    if not rule.enabled:
+        unmet.append(Unmet("enabled", "true", "false"))
+    if rule.patterns and not _fitting(rule, path):
+        unmet.append(Unmet("endpoints", ", ".join(rule.endpoints), path))
+    if not fits_method(rule, method):
+        unmet.append(Unmet("methods", ", ".join(rule.methods), method))
+    if rule.tiers and facts.get("tier") not in rule.tiers:
+        unmet.append(Unmet("tiers", ", ".join(rule.tiers), facts.get("tier")))
+    for fact, value in rule.match.items():
+        if facts.get(fact) != value:
+            unmet.append(Unmet("match", f"{fact}={value}", facts.get(fact)))
+    unmet += [Unmet("dimension", fact, None) for fact in rule.facts if fact not in facts]
+    return tuple(unmet)
+
+
+def rank_reason(winner: Rule, loser: Rule, path: str | None) -> str:
+    """Return why a rule comes before another of its group, for a request to a normal path that both fit."""
+    if winner.priority != loser.priority:
+        return f"priority {winner.priority} comes before {loser.priority}"
+    ours, theirs = _fitting(winner, path), _fitting(loser, path)
+    if _shape(ours) != _shape(theirs):
+        return f"{ours or 'no pattern'} is more specific than {theirs or 'every path'}"
+    if winner.conditions != loser.conditions:
+        return f"it has more conditions: {winner.conditions} against {loser.conditions}"
+    return "they are equal but for their ids, and its id comes first"
+
+
+def _fitting(rule: Rule, path: str | None) -> Pattern | None:
+    """Return the most specific pattern of a rule that fits a path."""
+    fitting = [pattern for pattern in rule.patterns if path is not None and pattern.fits(path)]
+    return min(fitting, key=lambda pattern: pattern.shape, default=None)
+
+
+def _shape(pattern: Pattern | None) -> Shape:
+    return (EVERYWHERE,) if pattern is None else pattern.shape
 
 
 def fits_method(rule: Rule, method: str | None) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from headgate.core.check import Check, Refusal
 from headgate.core.key import joined
 from headgate.core.plan import Plan, Reason
-from headgate.core.quota import MICROSECONDS, Quota
+from headgate.core.quota import MAX_INT, MICROSECONDS, Quota
 from headgate.rules.path import normal_path
 from headgate.rules.rule import FailureMode, Rule
 
@@ -56,13 +56,53 @@ class Applied(NamedTuple):
 class RulePlan(Plan):
     """A plan of rules. `subjects` finds whose state each limit looks at, in a request with these facts."""
 
-    __slots__ = ("applied", "failure_modes", "subjects")
+    __slots__ = ("_dated", "_rates", "applied", "failure_modes", "has_calendar", "notice", "subjects")
 
-    def __init__(self, applied: tuple[Applied, ...], reason: Reason | None = None) -> None:
-        super().__init__(tuple(one.template for one in applied), reason)
+    def __init__(
+        self,
+        applied: tuple[Applied, ...],
+        reason: Reason | None = None,
+        *,
+        refuses: bool = False,
+        notice: Callable[[Facts], None] | None = None,
+    ) -> None:
+        super().__init__(tuple(one.template for one in applied), reason, refuses=refuses)
         self.applied = applied
+        self.notice = notice  # logs that there are such requests; called with the facts of the first, and then None
         self.failure_modes = tuple(one.failure_mode for one in applied)  # None leaves it to the limiter
         self.subjects: Callable[[Facts], tuple[str, ...]] = _subjects(applied)
+        self._rates: RulePlan | None = None
+        self.has_calendar = any(limit.quota.calendar is not None for limit in self.limits)
+        self._dated: tuple[int, int, RulePlan] | None = None  # from when, until when, and what the plan is then
+
+    def dated(self, now_us: int) -> RulePlan:
+        """Return the plan with the boundaries of its calendars around a time."""
+        known = self._dated
+        if known is not None and known[0] <= now_us < known[1]:
+            return known[2]
+        since, until, applied = 0, MAX_INT, []
+        for one in self.applied:
+            if one.template.quota.calendar is not None:
+                quota, begins, ends = one.template.quota.dated(now_us)
+                since, until = max(since, begins), min(until, ends)
+                applied.append(one._replace(template=one.template._replace(quota=quota)))
+            else:
+                applied.append(one)
+        plan = plan_of(tuple(applied))
+        self._dated = (since, until, plan)
+        return plan
+
+    @property
+    def rates(self) -> RulePlan:
+        """The plan without its limits of concurrency: for those who cannot say when a request is over."""
+        if not self.slots:
+            return self
+        if self._rates is None:
+            self._rates = plan_of(tuple([one for at, one in enumerate(self.applied) if at not in self.slots]))
+        return self._rates
+
+    def _part(self, places: Sequence[int]) -> Self:
+        return type(self)(tuple(self.applied[place] for place in places), None if places else "no_rule")
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -79,7 +119,7 @@ def checks_of(plan: Plan, subjects: tuple[str, ...], costs: tuple[int, ...]) -> 
     return tuple(
         [
             Check(rule, space, subject, quota, cost, enforced, refusal, leased)
-            for (rule, space, _, quota, _, enforced, refusal, leased, _), subject, cost in zip(
+            for (rule, space, _, quota, _, enforced, refusal, leased, *_), subject, cost in zip(
                 plan.limits, subjects, costs, strict=True
             )
         ]
@@ -119,9 +159,9 @@ def template_of(rule: Rule) -> Check:
     delay = 0
     if rule.action == "throttle":
         delay = rule.quota.window_us if rule.max_delay is None else round(rule.max_delay * MICROSECONDS)
-    refusal = Refusal(rule.status, rule.message, delay)
+    refusal = Refusal(rule.status, rule.message, delay, rule.unit, rule.action == "annotate")
     quota = quota_in_force(rule, rule.quota)
-    enforced, leased = rule.action != "log_only", rule.sync == "leased"
+    enforced, leased = rule.action not in ("annotate", "log_only"), rule.sync == "leased"
     return Check(rule.id, rule.space, "", quota, rule.cost, enforced, refusal, leased)
 
 

@@ -10,18 +10,20 @@ is remembered is bounded all the same, and goes with the snapshot.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from headgate.core.check import Check
 from headgate.core.clock import Clock
-from headgate.core.quota import Quota, duration_text
+from headgate.core.quota import CONCURRENCY, Quota, duration_text
 from headgate.rules.directory import UNKNOWN, Directory, Listed, Unknown
 from headgate.rules.exemptions import Exempt, Exemption
+from headgate.rules.facts import FactNames
 from headgate.rules.matcher import Matcher, Shelf, applying
 from headgate.rules.path import normal_path
 from headgate.rules.plan import EXEMPT, NO_RULE, Applied, Facts, RulePlan, plan_of, quota_in_force, template_of
 from headgate.rules.recent import Recent
 from headgate.rules.rule import FailureMode, Rule
+from headgate.rules.unmatched import UnmatchedRequests
 from headgate.rules.users import User, misfit
 
 MIN_REMEMBERED: Final = 4_096  # paths, and plans: with more rules than this, as many as there are rules
@@ -71,13 +73,19 @@ class Planner:
         exemptions: Sequence[Exemption],
         default_tier: str | None,
         failure_mode: FailureMode | None,
+        fact_names: FactNames | None = None,
+        unmatched: Literal["allow", "refuse"] = "allow",
         previous: Planner | None = None,
     ) -> None:
+        self._fact_names = fact_names or FactNames()
+        before = None if previous is None else previous._unmatched
+        self._unmatched: UnmatchedRequests = UnmatchedRequests(unmatched, before)
         self._default_tier = default_tier
         self._failure_mode = failure_mode
         self._exempt = Exempt(exemptions) if exemptions else None
         self._directory = directory
         self._by_id = {rule.id: rule for rule in rules}
+        self._calendars = [rule for rule in rules if rule.quota.calendar is not None and "user" in rule.facts]
 
         rules = [rule for rule in rules if rule.enabled]
         self._matcher: Matcher = Matcher(rules, None if previous is None else previous._matcher)
@@ -109,10 +117,15 @@ class Planner:
         self._overrides: Recent[str, _Overrides] = Recent(remembered)
 
     def plan(self, facts: Facts, clock: Clock, user: User | Unknown | None = UNKNOWN) -> RulePlan:
-        """The rules that apply to a request. The clock is asked whether the user's overrides have expired."""
+        """The rules that apply to a request. The clock is asked whether the user's overrides have expired.
+
+        Raises `InvalidCheck` if a fact has a name that is neither well-known nor declared.
+        """
         if self._empty:
+            self._fact_names.require(facts)
             return NO_RULE
         if self._exempt is not None and self._exempt.covers(facts):
+            self._fact_names.require(facts)
             return EXEMPT
         if user is UNKNOWN:
             user = self.user(facts) if self._asks else None
@@ -125,18 +138,21 @@ class Planner:
             plan = self._found(facts, tier)
             if sum([len(value) for value in request[2:] if value is not None]) <= MAX_PATH:
                 self._by_request.put(request, plan)
-        if user is not None and user.overrides:
+        if user is not None and (user.overrides or user.anchor is not None):
             overrides = self._overrides_of(user, clock)
-            return overrides.plans.get(plan) or self._overridden(plan, overrides)
-        return plan
+            plan = overrides.plans.get(plan) or self._overridden(plan, overrides)
+        return plan.dated(clock.now_us()) if plan.has_calendar else plan
 
     def _found(self, facts: Facts, tier: str | None) -> RulePlan:
-        """The plan of a request by its shape: of a user without overrides."""
+        """The plan of a request by its shape: of a user without overrides. Raises `InvalidCheck` on unknown facts."""
+        self._fact_names.require(facts)
         shelves = self._shelves_of(facts["endpoint"]) if self._by_path and "endpoint" in facts else self._no_path
         shape = self._shape(facts, tier, shelves)
         plan = self._plans.get(shape)
         if plan is None:
             plan = self._make(facts, tier, shelves)
+            if not plan.applied:
+                plan = self._unmatched.plan((tuple(shelf.text for shelf in shelves), *shape[1:]))
             self._plans.put(shape, plan)
         return plan
 
@@ -186,7 +202,7 @@ class Planner:
                 return found
         else:
             now_us = clock.now_us()
-        found = _Overrides(user, _overriding(user, self._by_id), now_us)
+        found = _Overrides(user, _overriding(user, self._by_id, self._calendars), now_us)
         self._overrides.put(user.id, found)
         return found
 
@@ -260,19 +276,24 @@ class Planner:
         )
 
 
-def _overriding(user: User, rules: Mapping[str, Rule]) -> dict[str, _Overriding]:
+def _overriding(user: User, rules: Mapping[str, Rule], calendars: Sequence[Rule]) -> dict[str, _Overriding]:
     """A user's overrides by rule. Those of another window count apart: a window's state means nothing to another.
 
-    One that fits no rule of the snapshot is left out: a directory may be ahead of it, or behind.
+    One that fits no rule of the snapshot is left out: a directory may be ahead of it, or behind. A user with an anchor
+    has quotas of their own for all `calendars` whose periods have such anchors.
     """
     worked_out = {}
+    for one in () if user.anchor is None else calendars:
+        anchored = one.quota.with_anchor(user.anchor)
+        if anchored is not None:
+            worked_out[one.id] = _Overriding(None, one.space, anchored)
     for override in user.overrides:
         rule = rules.get(override.rule)
         if rule is None or misfit(override, rule) is not None:
             continue
-        quota = override.applied_to(rule.quota)
+        quota = override.applied_to(worked_out[rule.id].quota if rule.id in worked_out else rule.quota)
         where = rule.space
-        if quota.window_us != rule.quota.window_us:
+        if quota.window_us != rule.quota.window_us and quota.algorithm != CONCURRENCY:
             where = f"{rule.space}:{duration_text(quota.window_us)}"
         worked_out[rule.id] = _Overriding(override.expires_us, where, quota_in_force(rule, quota))
     return worked_out

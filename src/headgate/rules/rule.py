@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, get_args
 
+from headgate.core.cost import REQUESTS, UNIT
 from headgate.core.key import space
-from headgate.core.quota import BUCKETS, MAX_INT, MICROSECONDS, Quota
+from headgate.core.quota import BUCKETS, CONCURRENCY, MAX_INT, MICROSECONDS, Quota
 from headgate.core.shards import MAX_SHARDS, is_whole
 from headgate.errors import InvalidRule, Problem
 from headgate.rules import fields
+from headgate.rules.fields import Converted, Kind, choice, described, optional, several
 from headgate.rules.path import Pattern
 
-Action = Literal["reject", "throttle", "log_only"]
+Action = Literal["reject", "throttle", "annotate", "log_only"]
 FailureMode = Literal["open", "closed", "local"]
 Sync = Literal["exact", "leased"]
 Spread = Literal["separate", "central", "quota", "quota_auto", "synced"]
@@ -25,93 +28,230 @@ DEFAULT_PRIORITY: Final = 100
 MIN_AUTO_US: Final = 10 * MICROSECONDS  # the shortest window whose shares can follow the demand
 GLOBAL: Final = "global"
 _METHOD: Final = re.compile(r"[A-Z][A-Z_-]*")
+_SEPARATORS: Final = re.compile(r"[\s,;&|+/]*[\s,;&|/][\s,;&|+/]*")  # what people write between facts, but for a lone +
 _OWN_FIELDS: Final = {"endpoint": "endpoints", "method": "methods", "tier": "tiers"}
 
 
-@dataclass(frozen=True, slots=True, init=False)
+def _quota(value: Any) -> Quota:
+    if value is _MISSING:
+        raise ValueError("is missing; give a Quota, or a notation like '100/minute'")
+    if isinstance(value, str):
+        return Quota.parse(value)
+    if not isinstance(value, Quota):
+        raise ValueError(f"must be a Quota, or a notation like '100/minute', got {value!r}")  # noqa: TRY004
+    return value
+
+
+def _dimension(value: Any) -> str:
+    if isinstance(value, str) and _SEPARATORS.search(value.strip()):
+        joined = "+".join(part for part in _SEPARATORS.split(value) if part)
+        raise ValueError(f"cannot read {value!r}; join facts with '+', without spaces: did you mean {joined!r}?")
+    facts = value.split("+") if isinstance(value, str) else [""]
+    strange = not all(fact and fact.isprintable() and " " not in fact for fact in facts)
+    if strange or len(set(facts)) != len(facts) or (GLOBAL in facts and len(facts) > 1):
+        raise ValueError(f"cannot read {value!r}; write 'user', several as in 'user+endpoint', or 'global'")
+    return "+".join(facts)
+
+
+def _endpoint(value: Any) -> str:
+    Pattern.parse(value)
+    kept: str = value
+    return kept
+
+
+def _method(value: Any) -> str:
+    method = value.upper() if isinstance(value, str) else ""
+    if not _METHOD.fullmatch(method):
+        raise ValueError(f"must be methods like 'GET', got {value!r}")
+    return method
+
+
+def _unit(value: Any) -> str:
+    if not isinstance(value, str) or not UNIT.fullmatch(value):
+        raise ValueError(f"must be a name like 'requests' or 'tokens': letters, digits and _.-, got {value!r}")
+    return value
+
+
+def _match(value: Any) -> dict[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"must be a table of facts and their values, got {value!r}")  # noqa: TRY004
+    kept = {}
+    for fact, wanted in value.items():
+        if not isinstance(fact, str) or not fact:
+            raise ValueError(f"must name facts, got {fact!r}")
+        if fact in _OWN_FIELDS:
+            raise ValueError(f"cannot have {fact!r}, which has a field of its own: {_OWN_FIELDS[fact]}")
+        if isinstance(wanted, bool) or not isinstance(wanted, str | int):
+            raise ValueError(f"{fact!r} must be a text or a whole number, got {wanted!r}")  # noqa: TRY004
+        kept[fact] = str(wanted)
+    return kept
+
+
+_QUOTA: Final = Kind("text", _quota)
+_DIMENSION: Final = Kind("text", _dimension)
+_ENDPOINTS: Final = several(_endpoint, "patterns")
+_METHODS: Final = several(_method, "methods")
+_TIERS: Final = several(fields.name, "tiers")
+_MATCH: Final = Kind("table", _match)
+# Typed as Any: the types of fields that are converted are those of `Converted`, which no value has.
+_EMPTY: Final[Any] = ()
+_NONE: Final[Any] = None
+_MISSING: Final[Any] = ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """Limits each subject of a dimension to a quota, in the requests that it matches.
 
     `quota` is a `Quota` or its notation (`"100/minute"`). `dimension` names the fact whose value is the subject
-    (`user`, `ip`, `api_key`, `tenant`, or any other), several joined by `+` (`user+endpoint`), or `global`: one
-    subject for all. A rule applies to requests that have all of its dimension's facts and that fit `endpoints`,
-    `methods`, `tiers` and `match`; one that is left empty fits every request. docs/reference/rules.md has all
-    fields and their meanings.
+    (`user`, `ip`, `api_key`, `tenant`, or one that the limiter declares in `facts`), several joined by `+`
+    (`user+endpoint`), or `global`: one subject for all. A rule applies to requests that have all of its dimension's
+    facts and that fit `endpoints`, `methods`, `tiers` and `match`; one that is left empty fits every request.
+    docs/reference/rules.md has all fields and their meanings.
+
+    A field is declared here once, with what it may hold and what it means. Rules files, the database, the admin API
+    and the table in docs/reference/rules.md have it from here: see `headgate.rules.description`.
 
     Raises `InvalidRule`, which names every field that is wrong.
     """
 
-    id: str
-    quota: Quota
-    name: str
-    dimension: str
-    endpoints: tuple[str, ...]
-    methods: tuple[str, ...]  # in capitals; GET means HEAD too
-    tiers: tuple[str, ...]
-    match: Mapping[str, str] = field(hash=False)
-    action: Action
-    max_delay: float | None  # seconds
-    priority: int  # lower first
-    group: str | None
-    sync: Sync
-    shards: int  # in how many parts a subject's state is kept
-    regions: Spread | None  # how several regions share the quota; None leaves it to the snapshot
-    failure_mode: FailureMode | None  # None leaves it to the snapshot, then to the limiter
-    cost: int  # multiplies the cost of a request
-    status: int
-    message: str
-    enabled: bool
+    id: str = field(
+        metadata=described(fields.name, "names the rule in decisions, headers, logs and keys. A new id is a new count")
+    )
+    quota: Converted[Quota | str, Quota] = field(default=_MISSING, metadata=described(_QUOTA, "how much per how long"))
+    name: str = field(default="", metadata=described(fields.text, "for people"))
+    dimension: str = field(
+        default="user",
+        metadata=described(
+            _DIMENSION,
+            'the fact that is counted by: `user`, `ip`, `api_key`, `tenant`, any other; several, `"user+endpoint"`; '
+            'or `"global"`, one count for all',
+        ),
+    )
+    endpoints: Converted[Iterable[str], tuple[str, ...]] = field(
+        default=_EMPTY, metadata=described(_ENDPOINTS, "[patterns](#endpoints) of which one has to fit", default="all")
+    )
+    methods: Converted[Iterable[str], tuple[str, ...]] = field(
+        default=_EMPTY,
+        metadata=described(
+            _METHODS,
+            "HTTP methods, in any case. `GET` means `HEAD` too, which servers answer by doing the same work",
+            default="all",
+        ),
+    )
+    tiers: Converted[Iterable[str], tuple[str, ...]] = field(
+        default=_EMPTY,
+        metadata=described(_TIERS, "of which the request's [tier](#tiers-and-users) has to be one", default="all"),
+    )
+    match: Converted[Mapping[str, str | int] | None, Mapping[str, str]] = field(
+        default=_NONE,
+        hash=False,
+        metadata=described(
+            _MATCH, 'values that other facts must have: `{ country = "DE", tenant = "acme" }`', default="`{}`"
+        ),
+    )
+    action: Action = field(
+        default="reject",
+        metadata=described(
+            choice(*get_args(Action)),
+            "`reject`, `throttle`, `annotate` or `log_only`: [what happens](#actions) to a request over the limit",
+        ),
+    )
+    max_delay: Converted[float | str | timedelta | None, float | None] = field(
+        default=_NONE,
+        metadata=described(optional(fields.seconds), "how long `throttle` may hold a request back; kept as seconds"),
+    )
+    priority: int = field(
+        default=DEFAULT_PRIORITY,
+        metadata=described(fields.whole(-MAX_INT), "lower first, among the alternatives of a group"),
+    )
+    group: str | None = field(
+        default=None,
+        metadata=described(
+            optional(fields.name), "rules of one group are [alternatives](#all-that-match-apply-and-of-a-group-one)"
+        ),
+    )
+    sync: Sync = field(
+        default="exact",
+        metadata=described(
+            choice(*get_args(Sync)),
+            "`exact`, or [`leased`](../how-to/lease-hot-limits.md): nodes take slices of the quota. A "
+            "`sliding_window_log` cannot be leased",
+        ),
+    )
+    shards: int = field(
+        default=1,
+        metadata=described(
+            fields.whole(1, MAX_SHARDS),
+            "in how many keys each subject's state is [divided](../how-to/split-hot-keys.md), 1 to 64. Not with "
+            '`leaky_bucket`, `sync = "leased"` or penalties',
+        ),
+    )
+    regions: Spread | None = field(
+        default=None,
+        metadata=described(
+            optional(choice(*get_args(Spread))),
+            "how [several regions](../explanation/several-regions.md) share the limit: `separate` (each has all of "
+            "it), `central`, `quota`, `quota_auto`, `synced`. Not every algorithm can be shared in every way. Without "
+            "`[region]` in the settings, it makes no difference",
+            default="that of `[headgate]`",
+        ),
+    )
+    failure_mode: FailureMode | None = field(
+        default=None,
+        metadata=described(
+            optional(fields.failure_mode),
+            "[`open`, `closed` or `local`](stores.md#when-the-store-cannot-decide): when the store cannot decide",
+            default="that of `[headgate]`",
+        ),
+    )
+    unit: str = field(
+        default=REQUESTS,
+        metadata=described(
+            Kind("text", _unit),
+            "what the limit counts: `tokens`, `bytes`, `usd_micros`, any name. A rule applies to requests whose "
+            "[cost](../how-to/limit-tokens-and-money.md) names its unit",
+        ),
+    )
+    cost: int = field(default=1, metadata=described(fields.whole(1), "multiplies the cost of a request"))
+    status: int = field(default=429, metadata=described(fields.whole(400, 599), "of a refusal, 400 to 599"))
+    message: str = field(default="", metadata=described(fields.text, "what a refused client is told"))
+    enabled: bool = field(default=True, metadata=described(fields.flag, "a rule that is not applies to nobody"))
+
     space: str = field(init=False, repr=False, compare=False)
     facts: tuple[str, ...] = field(init=False, repr=False, compare=False)  # whose values make the subject
     patterns: tuple[Pattern, ...] = field(init=False, repr=False, compare=False)
 
-    def __init__(
-        self,
-        *,
-        id: str,  # noqa: A002 - the name that users write
-        quota: Quota | str,
-        name: str = "",
-        dimension: str = "user",
-        endpoints: Iterable[str] = (),
-        methods: Iterable[str] = (),
-        tiers: Iterable[str] = (),
-        match: Mapping[str, str | int] | None = None,
-        action: Action = "reject",
-        max_delay: float | str | timedelta | None = None,
-        priority: int = DEFAULT_PRIORITY,
-        group: str | None = None,
-        sync: Sync = "exact",
-        shards: int = 1,
-        regions: Spread | None = None,
-        failure_mode: FailureMode | None = None,
-        cost: int = 1,
-        status: int = 429,
-        message: str = "",
-        enabled: bool = True,
-    ) -> None:
-        where = f"rule {id!r}"
+    def __post_init__(self) -> None:
+        where = f"rule {self.id!r}"
         problems: tuple[Problem, ...] = ()
+        values = {name: getattr(self, name) for name in CHECKS}
         try:
-            fields.checked(self, where, locals(), _CHECKS)
+            fields.checked(self, where, values, CHECKS)
         except InvalidRule as error:
             problems = error.problems
-        if sync == "leased" and getattr(getattr(self, "quota", None), "algorithm", "") == "sliding_window_log":
+        if self.sync == "leased" and getattr(self.quota, "algorithm", "") == "sliding_window_log":
             problems += (
                 Problem(where, "sync", "a sliding_window_log cannot be leased; use another algorithm, or 'exact'"),
             )
-        if not problems and shards > 1:
+        if not problems and self.quota.algorithm == CONCURRENCY:
+            problems = tuple(_slots_misfit(where, self))
+        if self.sync == "leased" and getattr(self.quota, "calendar", None) is not None:
+            problems += (Problem(where, "sync", "a calendar's windows cannot be leased; use sync = 'exact'"),)
+        if not problems and self.shards > 1:
             problems = tuple(Problem(where, "shards", message) for message in _shards_misfit(self))
-        problem = None if problems or regions is None else unspreadable(regions, self.quota, shards)
-        if problem is not None:
-            problems = (Problem(where, "regions", problem),)
+        if not problems and self.regions is not None:
+            problem = unspreadable(self.regions, self.quota, self.shards)
+            if problem is not None:
+                problems = (Problem(where, "regions", problem),)
         if problems:
             raise InvalidRule(*problems)
-        facts = () if dimension == GLOBAL else tuple(dimension.split("+"))
+        facts = () if self.dimension == GLOBAL else tuple(self.dimension.split("+"))
         object.__setattr__(self, "facts", facts)
-        object.__setattr__(self, "space", space(dimension, id, self.quota.algorithm))
-        parsed: tuple[_Endpoint, ...] = self.endpoints  # type: ignore[assignment]
-        object.__setattr__(self, "endpoints", tuple(endpoint.text for endpoint in parsed))
-        object.__setattr__(self, "patterns", tuple(dict.fromkeys(endpoint.pattern for endpoint in parsed)))
+        object.__setattr__(self, "space", space(self.dimension, self.id, self.quota.algorithm))
+        object.__setattr__(self, "patterns", tuple(dict.fromkeys(map(Pattern.parse, self.endpoints))))
 
     @property
     def conditions(self) -> int:
@@ -126,10 +266,23 @@ def made_by(limiter: str, rule: Rule) -> Rule:
     return own
 
 
+def _slots_misfit(where: str, rule: Rule) -> Iterator[Problem]:
+    """Why a rule that limits concurrency cannot be as it is: slots are counted in one place, by one clock."""
+    if rule.sync == "leased":
+        yield Problem(where, "sync", "concurrency cannot be leased: every slot is counted in the store; use 'exact'")
+    if rule.shards > 1:
+        yield Problem(where, "shards", "concurrency cannot have shards: a slot is in one place; use 1")
+    if rule.action == "throttle":
+        message = "concurrency cannot throttle: nobody knows when a slot will be free; use 'reject', or acquire(wait=…)"
+        yield Problem(where, "action", message)
+
+
 def _shards_misfit(rule: Rule) -> Iterator[str]:
     """Why a rule cannot have its shards."""
     quota, shards = rule.quota, rule.shards
-    if quota.algorithm == "leaky_bucket":
+    if quota.calendar is not None:
+        yield "a calendar's windows cannot have shards; use 1"
+    elif quota.algorithm == "leaky_bucket":
         yield "a leaky_bucket cannot have shards: its requests leave one by one; use another algorithm, or 1"
     elif rule.sync == "leased":
         yield "a leased rule cannot have shards: leases keep its calls few; use sync = 'exact', or 1"
@@ -143,6 +296,10 @@ def _shards_misfit(rule: Rule) -> Iterator[str]:
 def unspreadable(spread: Spread, quota: Quota, shards: int) -> str | None:
     """Why several regions cannot share a quota in this way; None: they can."""
     algorithm = quota.algorithm
+    if algorithm == CONCURRENCY and spread != "separate":
+        return "regions cannot share slots: each is held in one store, by its clock; use regions = 'separate'"
+    if quota.calendar is not None and spread not in ("separate", "central"):
+        return "regions cannot share the windows of a calendar; use regions = 'central' or 'separate'"
     if shards > 1 and spread != "separate":
         return "a rule with shards cannot be shared by regions: what is in which shard differs; use shards = 1"
     if spread == "synced" and algorithm in BUCKETS:
@@ -168,74 +325,6 @@ def unspreadable(spread: Spread, quota: Quota, shards: int) -> str | None:
     return None
 
 
-def _quota(value: Any) -> Quota:
-    if isinstance(value, str):
-        return Quota.parse(value)
-    if not isinstance(value, Quota):
-        raise ValueError(f"must be a Quota, or a notation like '100/minute', got {value!r}")  # noqa: TRY004
-    return value
-
-
-def _dimension(value: Any) -> str:
-    facts = value.split("+") if isinstance(value, str) else [""]
-    strange = not all(fact and fact.isprintable() and " " not in fact for fact in facts)
-    if strange or len(set(facts)) != len(facts) or (GLOBAL in facts and len(facts) > 1):
-        raise ValueError(f"cannot read {value!r}; write 'user', several as in 'user+endpoint', or 'global'")
-    return "+".join(facts)
-
-
-class _Endpoint(NamedTuple):
-    text: str
-    pattern: Pattern
-
-
-def _endpoint(value: Any) -> _Endpoint:
-    return _Endpoint(value, Pattern.parse(value))
-
-
-def _method(value: Any) -> str:
-    method = value.upper() if isinstance(value, str) else ""
-    if not _METHOD.fullmatch(method):
-        raise ValueError(f"must be methods like 'GET', got {value!r}")
-    return method
-
-
-def _match(value: Any) -> dict[str, str]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise ValueError(f"must be a table of facts and their values, got {value!r}")  # noqa: TRY004
-    kept = {}
-    for fact, wanted in value.items():
-        if not isinstance(fact, str) or not fact:
-            raise ValueError(f"must name facts, got {fact!r}")
-        if fact in _OWN_FIELDS:
-            raise ValueError(f"cannot have {fact!r}, which has a field of its own: {_OWN_FIELDS[fact]}")
-        if isinstance(wanted, bool) or not isinstance(wanted, str | int):
-            raise ValueError(f"{fact!r} must be a text or a whole number, got {wanted!r}")  # noqa: TRY004
-        kept[fact] = str(wanted)
-    return kept
-
-
-_CHECKS: Final[dict[str, fields.Check]] = {
-    "id": fields.name,
-    "quota": _quota,
-    "name": fields.text,
-    "dimension": _dimension,
-    "endpoints": fields.several(_endpoint, "patterns"),
-    "methods": fields.several(_method, "methods"),
-    "tiers": fields.several(fields.name, "tiers"),
-    "match": _match,
-    "action": fields.choice(*get_args(Action)),
-    "max_delay": fields.optional(fields.seconds),
-    "priority": fields.whole(-MAX_INT),
-    "group": fields.optional(fields.name),
-    "sync": fields.choice(*get_args(Sync)),
-    "shards": fields.whole(1, MAX_SHARDS),
-    "regions": fields.optional(fields.choice(*get_args(Spread))),
-    "failure_mode": fields.optional(fields.failure_mode),
-    "cost": fields.whole(1),
-    "status": fields.whole(400, 599),
-    "message": fields.text,
-    "enabled": fields.flag,
+CHECKS: Final[dict[str, fields.Kind]] = {  # by field, in the order of their declaration
+    one.name: one.metadata["description"].kind for one in dataclasses.fields(Rule) if one.metadata
 }

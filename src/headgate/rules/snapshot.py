@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import KW_ONLY, InitVar, dataclass, field
-from typing import Final, get_args
+from typing import Final, Literal, get_args
 
 from headgate.core.check import Check, Terms
 from headgate.core.clock import Clock
@@ -13,12 +13,15 @@ from headgate.errors import InvalidRule, Problem
 from headgate.rules import fields
 from headgate.rules.directory import UNKNOWN, Directory, Listed, Unknown
 from headgate.rules.exemptions import Exemption
+from headgate.rules.facts import FactNames
 from headgate.rules.networks import Proxy, proxy
 from headgate.rules.penalties import Penalties
 from headgate.rules.plan import Facts, RulePlan, template_of
 from headgate.rules.planner import Planner
 from headgate.rules.rule import FailureMode, Rule, Spread, unspreadable
 from headgate.rules.users import Tier, User, misfit
+
+Unmatched = Literal["allow", "refuse"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,8 +33,11 @@ class Snapshot:
     their tier nor come from a user with one. `failure_mode` is that of rules that have none; None leaves it to
     the limiter. `trusted_proxies` and `trusted_proxy_depth` are for whoever reads the client's address from a
     request. `warning_at` and `warning_until` are the percentages of use at which state `warning` begins, and below
-    which it ends; None leaves them to the limiter. `regions` is how several regions share the quotas of rules that do
-    not say so themselves; None: each has them whole. While not `enabled`, no rule applies to anything. `version` tells
+    which it ends; None leaves them to the limiter. `facts` declares the names of facts that rules and requests may have
+    besides the well-known ones. `unmatched` is what becomes of requests to which no rule applies, where there are
+    rules. `regions` is how several regions share the quotas of rules that do
+    not say so themselves; None: each has them whole. `decision_header` has refusals carry the id of their decision in a
+    header field. While not `enabled`, no rule applies to anything. `version` tells
     one snapshot from another. `previous` is the snapshot that this one replaces: what was worked out for rules that are
     the same objects in both is used again.
 
@@ -52,6 +58,9 @@ class Snapshot:
     warning_at: int | None = None
     warning_until: int | None = None
     regions: Spread | None = None
+    decision_header: bool = False
+    facts: Sequence[str] = ()
+    unmatched: Unmatched = "allow"
     version: str = "1"
     directory: Directory | None = None
     previous: InitVar[Snapshot | None] = None
@@ -59,6 +68,7 @@ class Snapshot:
     leased: frozenset[str] = field(init=False, repr=False)  # the ids of rules whose quota nodes take slices of
     sharded: Mapping[str, int] = field(init=False, repr=False)  # how many shards rules have that have any, by id
     spread: Mapping[str, Spread] = field(init=False, repr=False)  # by id: how regions share what they do not have whole
+    fact_names: FactNames = field(init=False, repr=False)  # that rules and requests may have
     planner: Planner = field(init=False, repr=False)
     _by_id: Mapping[str, Rule] = field(init=False, repr=False)
 
@@ -70,6 +80,9 @@ class Snapshot:
             fields.checked(self, SETTINGS, {name: getattr(self, name) for name in _CHECKS}, _CHECKS)
         except InvalidRule as error:
             problems += error.problems
+        if "facts" not in {problem.field for problem in problems}:
+            object.__setattr__(self, "fact_names", FactNames(self.facts))
+            problems += self._unknown_facts()
         if problems:
             raise InvalidRule(*problems)
         planner = Planner(
@@ -78,6 +91,8 @@ class Snapshot:
             exemptions=self.exemptions,
             default_tier=self.default_tier,
             failure_mode=self.failure_mode,
+            fact_names=self.fact_names,
+            unmatched=self.unmatched,
             previous=None if previous is None else previous.planner,
         )
         object.__setattr__(self, "planner", planner)
@@ -147,6 +162,14 @@ class Snapshot:
             if why is not None:
                 yield Problem(f"rule {rule.id!r}", "regions", f"not set, and {SETTINGS} says {spread!r}: {why}")
 
+    def _unknown_facts(self) -> Iterator[Problem]:
+        """Rules that count by facts, or match on facts, whose names nobody knows."""
+        for rule in self.rules:
+            for name, facts in (("dimension", rule.facts), ("match", rule.match)):
+                for fact in facts:
+                    if fact not in self.fact_names:
+                        yield Problem(f"rule {rule.id!r}", name, self.fact_names.describe_unknown(fact))
+
     def _problems(self) -> Iterator[Problem]:
         """What does not fit together."""
         at, until = self.warning_at, self.warning_until
@@ -205,6 +228,9 @@ _CHECKS: Final[dict[str, fields.Check]] = {
     "trusted_proxy_depth": fields.whole(1, 100),
     "warning_at": fields.optional(fields.whole(1, 100)),
     "warning_until": fields.optional(fields.whole(1, 100)),
+    "decision_header": fields.flag,
     "regions": fields.optional(fields.choice(*get_args(Spread))),
+    "facts": fields.several(fields.name, "names of facts"),
+    "unmatched": fields.choice(*get_args(Unmatched)),
 }
 SETTING_NAMES: Final = tuple(_CHECKS)  # what [headgate] may hold

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from headgate.core.calendar import Calendar
 from headgate.core.quota import MICROSECONDS, Quota
 from headgate.errors import InvalidQuota
 from headgate.rules import fields
@@ -56,6 +57,13 @@ class Override:
 
     def applied_to(self, quota: Quota) -> Quota:
         """The user's quota under a rule of this quota. Raises `InvalidQuota`."""
+        if quota.calendar is not None:
+            if self.window is not None or self.burst is not None:
+                name = "burst" if self.window is None else "window"
+                raise InvalidQuota(
+                    f"{name}: a rule of the calendar keeps its windows; only its limit can be overridden"
+                )
+            return quota.with_limit(self.limit)
         window = quota.window_us / MICROSECONDS if self.window is None else self.window
         burst = self.burst
         if burst is None and quota.burst != quota.limit:
@@ -65,14 +73,19 @@ class Override:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """A user's tier, when requests do not say it themselves, and overrides."""
+    """A user's tier, when requests do not say it themselves, overrides, and anchor.
+
+    The anchor is where the user's periods begin under rules of the calendar, as their billing does: a day of the month
+    (or an hour, for days), or a weekday.
+    """
 
     id: str
     tier: str | None = None
     overrides: Sequence[Override] = ()
+    anchor: int | str | None = None
 
     def __post_init__(self) -> None:
-        values = {"id": self.id, "tier": self.tier, "overrides": self.overrides}
+        values = {"id": self.id, "tier": self.tier, "overrides": self.overrides, "anchor": self.anchor}
         fields.checked(self, f"user {self.id!r}", values, _USER)
 
 
@@ -107,6 +120,13 @@ def _expires(value: Any) -> datetime:
     return value
 
 
+def _anchor(value: Any) -> int | str:
+    if any(Calendar(period).anchored(value) is not None for period in ("month", "week", "day")):
+        kept: int | str = value
+        return kept
+    raise ValueError(f"must be a day of the month from 1 to 31, or a weekday like 'monday', got {value!r}")
+
+
 def _override(value: Any) -> Override:
     if not isinstance(value, Override):
         raise ValueError(f"must be Override objects, got {value!r}")  # noqa: TRY004
@@ -124,4 +144,5 @@ _USER: Final[dict[str, fields.Check]] = {
     "id": _id,
     "tier": fields.optional(fields.name),
     "overrides": fields.several(_override, "overrides"),
+    "anchor": fields.optional(_anchor),
 }

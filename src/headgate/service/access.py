@@ -9,19 +9,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from hmac import compare_digest
 from math import inf
-from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Final, NamedTuple, Protocol
 
 from headgate.core.clock import Clock, SystemClock
 from headgate.db.tokens import PREFIX, Token, hash_of
-from headgate.errors import DatabaseError, DatabaseUnavailable, Forbidden, Unauthenticated
+from headgate.errors import DatabaseError, DatabaseUnavailable, Unauthenticated
+from headgate.operations.caller import ROLES, SCOPES, Caller, Role
 from headgate.service.auth_failures import AuthFailures
 from headgate.service.guesses import Guesses
-
-Role = Literal["viewer", "operator", "admin"]
-Scope = Literal["check", "rules", "users", "events", "tokens"]
-
-ROLES: Final[tuple[Role, ...]] = get_args(Role)  # each may do what those before it may
-SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
 FRESH_SECONDS: Final = 2.0  # how long an answer of the database counts
 OUTAGE_SECONDS: Final = 3_600.0  # … on the data plane, while the database cannot be asked
@@ -36,29 +31,9 @@ LONGEST: Final = 512  # characters of a token
 log = logging.getLogger("headgate")
 
 
-class Caller(NamedTuple):
-    """Somebody whose token was good."""
-
-    name: str  # for the change log
-    role: Role
-    scopes: frozenset[Scope]
-
-    def may(self, scope: Scope, role: Role = "viewer") -> bool:
-        """Whether they may do what asks for this."""
-        return scope in self.scopes and ROLES.index(self.role) >= ROLES.index(role)
-
-    def require(self, scope: Scope, role: Role = "viewer") -> None:
-        """Raises `Forbidden` unless they may do what asks for this."""
-        if scope not in self.scopes:
-            raise Forbidden(f"this token is not for {scope}: its scopes are {', '.join(sorted(self.scopes))}")
-        if ROLES.index(self.role) < ROLES.index(role):
-            raise Forbidden(f"this needs the role {role}, and the token's is {self.role}")
-
-
 ANYBODY: Final = Caller("anybody", "operator", frozenset({"check"}))  # on a data plane that asks for no token
 BOOTSTRAP: Final = Caller("bootstrap", "admin", frozenset(SCOPES))
 DATA: Final = Caller("data", "operator", frozenset({"check"}))
-OWN_NAMES: Final = frozenset({ANYBODY.name, BOOTSTRAP.name, DATA.name})  # which no token in the database may have
 
 
 class Finder(Protocol):
@@ -114,10 +89,19 @@ class Access:
         if len(token) > LONGEST:
             raise Unauthenticated("this token is not known")
         digest = hash_of(token)
+        if not token.startswith(PREFIX):
+            found = _equal(digest, self._own)
+            if found is None:
+                raise Unauthenticated("this token is not known")
+            return found
+        return await self.caller_by_hash(digest, stale=stale)
+
+    async def caller_by_hash(self, digest: str, *, stale: bool = False) -> Caller:
+        """Who has the token of this hash, as `caller` does: for sessions, which keep no token."""
         found = _equal(digest, self._own)
         if found is not None:
             return found
-        if self._lookup is None or not token.startswith(PREFIX):
+        if self._lookup is None:
             raise Unauthenticated("this token is not known")
         return _caller(await self._lookup.token(digest, stale=stale), self._clock.now_us())
 

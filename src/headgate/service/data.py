@@ -6,33 +6,25 @@ recorded, here and nowhere else.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Awaitable, Sequence
-from typing import Final, NamedTuple
+from time import perf_counter
+from typing import Final
 
 from headgate.audit.recorder import Forgetful, Recorder
+from headgate.audit.usage import UsageCounter
+from headgate.core.cost import Cost
 from headgate.core.decision import Decision
 from headgate.http.entrance import awaited
 from headgate.http.identity import hashed_api_key
 from headgate.http.identity.address import Trust
-from headgate.limiter.aio import AsyncLimiter
-from headgate.limiter.alike import Concluded, Likeness
+from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.limiter.batch import Ask, Part
+from headgate.limiter.slot_records import SlotUse
 from headgate.telemetry.meter import Meter
 
-__all__ = ["MAX_BATCH", "Ask", "Concluded", "DataPlane", "Part", "Shape"]
-
-_WRITTEN: Final = ("api_key", "ip")  # facts that are written anew
+__all__ = ["MAX_BATCH", "Ask", "DataPlane", "Part"]
 
 MAX_BATCH: Final = 1_000  # checks in one call
-
-
-class Shape(NamedTuple):
-    """What is said of requests that differ in one fact alone."""
-
-    facts: dict[str, str]  # all others
-    fact: str
-    likeness: Likeness  # what they have in common with others of other shapes, perhaps
 
 
 class DataPlane:
@@ -51,36 +43,68 @@ class DataPlane:
         *,
         meter: Meter | None = None,
         recorder: Recorder | None = None,
+        usage: UsageCounter | None = None,
         ipv6_prefix: int = 64,
     ) -> None:
         self.limiter = limiter
         self.meter = meter or Meter()
+        self._usage = usage or UsageCounter()
         self._recorder = recorder or Forgetful()
         self._addresses = Trust((), 1, ipv6_prefix)
 
     async def check(
-        self, facts: dict[str, str], cost: int = 1, idempotency_key: str | None = None, *, ready: bool = False
+        self,
+        facts: dict[str, str],
+        cost: Cost = 1,
+        idempotency_key: str | None = None,
+        *,
+        ready: bool = False,
+        slots: SlotUse = "refuse",
     ) -> Decision:
-        """Decide a request and charge it. `ready` facts are those of an `Identity`, and need not be written anew."""
-        decision = self.begin(facts, cost, idempotency_key, ready=ready)
+        """Decide a request and charge it. `ready` facts are those of an `Identity`, and need not be written anew.
+
+        `slots` says what to do where rules limit concurrency: see `AsyncLimiter.decide`.
+        """
+        decision = self.begin(facts, cost, idempotency_key, ready=ready, slots=slots)
         return decision if isinstance(decision, Decision) else await decision
 
+    async def release(self, slot_id: str) -> bool:
+        """Give back a slot that any node has taken. Returns whether it was held. Raises `StoreError`."""
+        return await self.limiter.release(slot_id)
+
+    async def renew(self, slot_id: str) -> bool:
+        """Have a slot live on for its ttl from now. Returns whether it was held. Raises `StoreError`."""
+        return await self.limiter.renew(slot_id)
+
     def begin(
-        self, facts: dict[str, str], cost: int = 1, idempotency_key: str | None = None, *, ready: bool = False
+        self,
+        facts: dict[str, str],
+        cost: Cost = 1,
+        idempotency_key: str | None = None,
+        *,
+        ready: bool = False,
+        slots: SlotUse = "refuse",
     ) -> Decision | Awaitable[Decision]:
         """`check`, with the decision at once where nothing has to be waited for, as in memory."""
         if not ready and ("api_key" in facts or "ip" in facts):
             self._write(facts)
         if cost == 0:
             return self.limiter.decide(facts, cost=0, peek=True)
-        decision = self.limiter.decide(facts, cost=cost, idempotency_key=idempotency_key)
+        usage = self._usage
+        usage.untimed -= 1
+        began = perf_counter() if usage.untimed <= 0 else 0.0
+        decision = self.limiter.decide(facts, cost=cost, idempotency_key=idempotency_key, slots=slots)
         if decision.__class__ is not Decision:
-            return self._await(facts, cost, decision)  # type: ignore[arg-type]
+            return self._await(facts, cost, decision, began)  # type: ignore[arg-type]
+        if began:
+            usage.add_time(decision.plan, perf_counter() - began)
         self._observe(facts, cost, decision)
         return decision
 
-    async def _await(self, facts: dict[str, str], cost: int, answer: Awaitable[Decision]) -> Decision:
+    async def _await(self, facts: dict[str, str], cost: Cost, answer: Awaitable[Decision], began: float) -> Decision:
         decision = await answer
+        if began:
+            self._usage.add_time(decision.plan, perf_counter() - began)
         self._observe(facts, cost, decision)
         return decision
 
@@ -94,52 +118,24 @@ class DataPlane:
         for facts, _, _ in asks:
             if "api_key" in facts or "ip" in facts:
                 self._write(facts)
+        began = perf_counter()
         decisions = self.limiter.decide_many(asks)
         if not isinstance(decisions, list):
-            return self._await_many(asks, decisions)
-        self._observe_many(asks, decisions)
+            return self._await_many(asks, decisions, began)
+        self._observe_many(asks, decisions, began)
         return decisions
 
-    async def _await_many(self, asks: Sequence[Ask], answer: Awaitable[list[Decision]]) -> list[Decision]:
+    async def _await_many(self, asks: Sequence[Ask], answer: Awaitable[list[Decision]], began: float) -> list[Decision]:
         decisions = await answer
-        self._observe_many(asks, decisions)
+        self._observe_many(asks, decisions, began)
         return decisions
 
-    def _observe_many(self, asks: Sequence[Ask], decisions: Sequence[Decision]) -> None:
+    def _observe_many(self, asks: Sequence[Ask], decisions: Sequence[Decision], began: float) -> None:
+        if decisions:  # which all took as long
+            self._usage.add_time(decisions[0].plan, perf_counter() - began)
         for (facts, cost, _), decision in zip(asks, decisions, strict=True):
             if cost:
                 self._observe(facts, cost, decision)
-
-    def shape(self, facts: dict[str, str], fact: str, cost: int) -> Shape | None:
-        """What is said of requests that differ in this one fact alone, if they can be decided many at a time."""
-        if cost == 0 or fact in _WRITTEN or "api_key" in facts or "ip" in facts:
-            return None
-        likeness = self.limiter.alike.likeness(facts, fact, cost)
-        return None if likeness is None else Shape(facts, fact, likeness)
-
-    def holds(self, shape: Shape) -> bool:
-        """Whether that is still so."""
-        return self.limiter.alike.holds(shape.likeness, shape.facts, shape.fact)
-
-    async def check_alike(self, shapes: Sequence[Shape], subjects: Sequence[str]) -> list[Concluded]:
-        """Decide requests that have these shapes, all of one likeness, and these values of the fact that differs."""
-        concluded = await self.limiter.alike.check(shapes[0].likeness, subjects)
-        self._observe_alike(shapes, subjects, concluded)
-        return concluded
-
-    def _observe_alike(self, shapes: Sequence[Shape], subjects: Sequence[str], concluded: Sequence[Concluded]) -> None:
-        start = 0
-        for checks, _, size, unusual, orders in concluded:
-            for place, decision in unusual.items():
-                shape, subject = shapes[start + place], subjects[start + place]
-                self._observe({**shape.facts, shape.fact: subject}, shape.likeness.cost, decision)
-            if len(checks) == 1:
-                self.meter.within(checks[0].rule, size - len(unusual))
-            else:
-                binding = Counter(order[0] for place, order in enumerate(orders) if place not in unusual)
-                for at, count in binding.items():
-                    self.meter.within(checks[at].rule, count)
-            start += size
 
     async def check_together(self, parts: Sequence[Part]) -> list[Decision]:
         """Decide one request that is known in several ways: either every limit is charged, or none is.
@@ -154,7 +150,7 @@ class DataPlane:
                 self._observe(facts, cost, decision)
         return decisions
 
-    async def peek(self, facts: dict[str, str], cost: int = 1) -> Decision:
+    async def peek(self, facts: dict[str, str], cost: Cost = 1) -> Decision:
         """What a check would say. Charges nothing, and leaves no trace."""
         self._write(facts)
         return await awaited(self.limiter.decide(facts, cost=cost, peek=True))
@@ -162,10 +158,11 @@ class DataPlane:
     async def reset(self, facts: dict[str, str]) -> None:
         """Forget what these facts have used, under every rule that applies to them."""
         self._write(facts)
-        await self.limiter.reset(None, **facts)
+        await self.limiter.reset(**facts)
 
-    def _observe(self, facts: dict[str, str], cost: int, decision: Decision) -> None:
+    def _observe(self, facts: dict[str, str], cost: Cost, decision: Decision) -> None:
         self.meter.decided(decision)
+        self._usage.add(cost, decision)
         if not decision.allowed or (decision.plan.shadows and decision.reason == "shadow"):
             self._recorder.record(facts, cost, decision)
 

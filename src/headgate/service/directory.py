@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
+from headgate.db.tokens import hash_of
 from headgate.errors import InvalidRule, InvalidSettings
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.sources.export import text_of
@@ -17,6 +18,7 @@ from headgate.rules.sources.file import load
 from headgate.settings import ADMIN_TOKEN_FILE, DATABASE_FILE, Settings, variable
 
 PRIVATE: Final = 0o700
+LINK_FILE: Final = "console-link"  # the hash of the code of the link that signs in to the console once
 HEAD: Final = """\
 # The rules of {name} as they were last in force here: version {version}. Written by Headgate, and read by it alone:
 # when it starts and cannot reach the database. Users' tiers and overrides are not in it.
@@ -110,3 +112,12 @@ class DataDirectory:
 def admin_token(settings: Settings, directory: DataDirectory) -> str:
     """The one of the settings, else the data directory's. Raises `InvalidSettings`."""
     return directory.admin_token() if settings.admin_token is None else settings.admin_token.get_secret_value()
+
+
+def make_link_code(directory: Path) -> str:
+    """Make the code of a link that signs in to the console once, and keep its hash. Raises `OSError`."""
+    code = secrets.token_urlsafe(24)
+    file = os.open(directory / LINK_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(file, "w") as opened:
+        opened.write(hash_of(code))
+    return code

@@ -10,12 +10,12 @@ from headgate.core.decision import Decision
 from headgate.db.tokens import hash_of
 from headgate.errors import RateLimited, Unauthenticated
 from headgate.http.identity.address import Trust
-from headgate.limiter.sync import Limiter
+from headgate.limiter.limiter import Limiter
 from headgate.rules.recent import Recent
 from headgate.rules.rule import Rule
 
 if TYPE_CHECKING:
-    from headgate.service.access import Caller
+    from headgate.operations.caller import Caller
 
 ADDRESS_FACT: Final = "headgate_address"
 QUOTA: Final = "30/minute"  # bad tokens from an address
@@ -64,10 +64,10 @@ class Guesses:
 
     def forgive(self, address: str | None) -> None:
         """Forget the bad tokens that came from an address."""
-        self._failures.reset(None, **_facts(address))
+        self._failures.reset(**_facts(address))
 
     def _peek(self, address: str | None) -> Decision:
-        return self._failures.peek(None, cost=1, **_facts(address))
+        return self._failures.peek(cost=1, **_facts(address))
 
 
 def _facts(address: str | None) -> dict[str, str]:

@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headgate.audit.auditor import Auditor
 from headgate.audit.options import AuditOptions
+from headgate.audit.usage import UsageCounter
+from headgate.audit.webhook import Webhook
 from headgate.core.quota import MICROSECONDS
 from headgate.db import Changes, Database, Tokens, migrate
+from headgate.db.changes import ChangeListener
 from headgate.db.tokens import Token
 from headgate.errors import DatabaseError, InvalidSettings, StoreError
-from headgate.limiter.aio import AsyncLimiter
+from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.sources import sighup
 from headgate.rules.sources.database import DatabaseSource
@@ -66,13 +69,16 @@ class Node:
         self.draining = False
         self.directory = DataDirectory(settings.data_dir)
         self.database = _database(settings, self.directory)
-        self.tokens = Tokens(self.database)
+        self.webhook = _webhook(settings)
+        self.tokens = Tokens(self.database, listener=self._change_listener)
+        self.admin_token = admin_token(settings, self.directory)
         self.access = Access(
-            admin_token=admin_token(settings, self.directory),
+            admin_token=self.admin_token,
             data_token=None if settings.data_token is None else settings.data_token.get_secret_value(),
             tokens=self.tokens,
         )
-        self.auditor = _auditor(settings, self.database, self.directory)
+        self.usage = UsageCounter()
+        self.auditor = _auditor(settings, self.database, self.directory, self.usage, self.webhook)
         self.tracing = None if settings.otlp_endpoint is None else _tracing(settings.otlp_endpoint)
         self._kept: Snapshot | None = None
         self._unkept = False  # whether rules could not be written down when they last should have been
@@ -96,19 +102,21 @@ class Node:
                 self._start(self._keep_last_good())
         if not self.source.holder.current.rules:
             log.warning("there are no rules: every request is allowed until you add some (headgate rules apply FILE)")
+        _tell_of_slots(self.source.holder.current)
         self.meter = Meter(holder=self.source.holder)
         if self.tracing is not None:
             self.meter = _traced_meter(self.tracing, self.source.holder)
         self._store = _store(self.settings, self.meter)
         self.limiter = AsyncLimiter(self.source, store=self._store, region=self.settings.own_region)
-        self.plane = DataPlane(self.limiter, meter=self.meter, recorder=self.auditor)
+        self.plane = DataPlane(self.limiter, meter=self.meter, recorder=self.auditor, usage=self.usage)
         self.auditor.start()
         if isinstance(self._store, AsyncBeatingStore):
             self._start(self._probe_store(self._store))
         self._start(measure_loop_lag(self.meter.loop_lags))
+        self._start(self._count_usage())
         if self.worker == 0:
             self._start(self._watch_tokens())
-        known = getattr(self._store, "exhausted", None)  # which stores in memory have not
+        known = getattr(self._store, "denials", None)  # which stores in memory have not
         self.metrics = Metrics(
             self.meter,
             holder=self.source.holder,
@@ -117,7 +125,9 @@ class Node:
             rules=self.source.status,
             database=self.source.status if isinstance(self.source, DatabaseSource) else None,
             audit=self.auditor.status,
+            webhook=None if self.webhook is None else self.webhook.status,
             leases=self.limiter.leases,
+            slots=self.limiter.slots,
             regions=None if self.settings.region is None else self.limiter.regions,
             auth_failures=self.access.failures.counts.copy,
             token_expiry=self._token_expiry if self.worker == 0 else None,
@@ -126,7 +136,10 @@ class Node:
     async def close(self) -> None:
         """Keep what is to be kept, and let go of everything. Nobody may be using it any more."""
         self._unsubscribe()
+        self.usage.rotate()
         await asyncio.to_thread(self.auditor.close)
+        if self.webhook is not None:
+            await asyncio.to_thread(self.webhook.close)
         await self.limiter.close()
         for task in self._tasks:
             task.cancel()
@@ -147,7 +160,15 @@ class Node:
     @property
     def changes(self) -> Changes | None:
         """What changes the rules; None where they are in a file."""
-        return self.source.changes() if isinstance(self.source, DatabaseSource) else None
+        if not isinstance(self.source, DatabaseSource):
+            return None
+        return self.source.changes(self._change_listener)
+
+    @property
+    def _change_listener(self) -> ChangeListener | None:
+        if self.webhook is None or self.settings.webhook_events == "refusals":
+            return None
+        return self.webhook.tell_changes
 
     # How it is doing: what `/readyz` asks
 
@@ -224,6 +245,12 @@ class Node:
                 self.limiter.store_answers()
             await asyncio.sleep(LOOK_SECONDS if failures or self.is_store_failing() else PROBE_SECONDS)
 
+    async def _count_usage(self) -> None:
+        """Look at the usage at the beginning of every second."""
+        while True:
+            await asyncio.sleep(1 - self.limiter.clock.now_us() % MICROSECONDS / MICROSECONDS)
+            self.usage.tick()
+
     async def _watch_tokens(self) -> None:
         """Know when tokens expire. What was known counts while the database is away."""
         while True:
@@ -262,6 +289,17 @@ class Node:
         self._kept, self._unkept = snapshot, False
 
 
+def _tell_of_slots(snapshot: Snapshot) -> None:
+    """Log which rules proxies are not held to."""
+    rules = [rule.id for rule in snapshot.rules if rule.quota.ttl is not None]
+    if rules:
+        log.warning(
+            "rules that limit concurrency (%s) are left out of /v1/authorize and Envoy's ShouldRateLimit: "
+            "a proxy cannot say when a request is over",
+            ", ".join(rules),
+        )
+
+
 def _database(settings: Settings, directory: DataDirectory) -> Database:
     if settings.database_url is None:
         directory.create_database()
@@ -271,11 +309,25 @@ def _database(settings: Settings, directory: DataDirectory) -> Database:
         raise InvalidSettings(f"{variable('database_url')}: {error}") from error
 
 
-def _auditor(settings: Settings, database: Database, directory: DataDirectory) -> Auditor:
+def _webhook(settings: Settings) -> Webhook | None:
+    if settings.webhook_url is None or settings.webhook_secret is None:
+        return None
+    return Webhook(settings.webhook_url, settings.webhook_secret.get_secret_value())
+
+
+def _auditor(
+    settings: Settings, database: Database, directory: DataDirectory, usage: UsageCounter, webhook: Webhook | None
+) -> Auditor:
+    tell = None if webhook is None or settings.webhook_events == "changes" else webhook.tell_refusals
     try:
-        return Auditor(database, directory.events, options=AuditOptions(retention=settings.audit_retention))
+        options = AuditOptions(
+            retention=settings.audit_retention,
+            usage_retention=settings.usage_retention,
+            usage_hourly_retention=settings.usage_hourly_retention,
+        )
+        return Auditor(database, directory.events, options=options, usage=usage, tell=tell)
     except ValueError as error:
-        raise InvalidSettings(f"{variable('audit_retention')}: {error}") from error
+        raise InvalidSettings(f"{variable('audit_retention')}, {variable('usage_retention')}: {error}") from error
     except OSError as error:
         raise InvalidSettings(f"{variable('data_dir')}: {directory.events}: cannot be used: {error}") from error
 

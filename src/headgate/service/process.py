@@ -15,6 +15,7 @@ class Addresses(NamedTuple):
 
     http: Address
     grpc: Address
+    admin: Address | None = None  # None: HTTP's
 
 
 class Worker(NamedTuple):

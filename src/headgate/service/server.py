@@ -13,17 +13,26 @@ import os
 import signal
 from collections.abc import Callable, Collection
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from importlib import import_module
+from socket import socket
+from ssl import SSLContext
 from typing import Final
 
 import uvloop
 
 from headgate.db import Changes
 from headgate.db.events import Events
+from headgate.db.usage import UsageHistory
 from headgate.http.asgi import App
+from headgate.operations import Operations
 from headgate.service.admin import admin_app
 from headgate.service.admin.context import needs
 from headgate.service.admin.events import events_router
+from headgate.service.admin.trials import trials_router
+from headgate.service.admin.usage import usage_router
+from headgate.service.console import console_app
+from headgate.service.fleet import Fleet
 from headgate.service.grpc.call import Around
 from headgate.service.grpc.server import GrpcServer
 from headgate.service.listener import MOST_CONNECTIONS
@@ -36,7 +45,7 @@ from headgate.service.rpc.rate_limiter import RateLimiter
 from headgate.service.sockets import allow_many, bound, close
 from headgate.service.tls import Certificates
 from headgate.service.web import WebServer
-from headgate.settings import Settings
+from headgate.settings import Address, Settings
 from headgate.telemetry.meter import OpenConnections
 
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
@@ -90,11 +99,12 @@ class Server:
     def __init__(self, settings: Settings, worker: Worker | None = None) -> None:
         self._settings = settings
         self._worker = worker
-        self._http_tls = self._grpc_tls = None
+        self._http_tls = self._grpc_tls = self._admin_tls = None
         if settings.tls_certificate is not None and settings.tls_key is not None:
             files = (settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
             self._http_tls = Certificates(*files, protocol="http/1.1")
             self._grpc_tls = Certificates(*files, protocol="h2")
+            self._admin_tls = Certificates(*files, protocol="http/1.1")
         self._node = Node(settings, worker=0 if worker is None else worker.number)
 
     async def start(self, stack: AsyncExitStack) -> Addresses:
@@ -104,7 +114,15 @@ class Server:
         stack.callback(close, http)
         grpc = bound(settings.grpc_address, "grpc_address", shared=shared)
         stack.callback(close, grpc)
-        http_port, grpc_port = (sockets[0].getsockname()[1] for sockets in (http, grpc))
+        admin = []
+        if settings.admin_address is not None:
+            admin = bound(settings.admin_address, "admin_address", shared=shared)
+            stack.callback(close, admin)
+        addresses = Addresses(
+            _actual(settings.http_address, http),
+            _actual(settings.grpc_address, grpc),
+            None if settings.admin_address is None else _actual(settings.admin_address, admin),
+        )
         await node.open()
         stack.push_async_callback(node.close)
         pages = Pages(node.metrics)
@@ -112,44 +130,71 @@ class Server:
             pages = Pages(node.metrics, self._worker.number, settings.workers, self._worker.sockets)
         await pages.start()
         stack.callback(pages.close)
-        self._web = WebServer(
-            self._http_app(pages), meter=node.meter, tls=None if self._http_tls is None else self._http_tls.context
-        )
+        self._fleet = Fleet(node) if settings.console else None
+        if self._fleet is not None:
+            stack.push_async_callback(_cancelled, asyncio.create_task(self._fleet.keep_reporting()))
+        data_app, admin_app = self._http_apps(pages)
+        self._web = WebServer(data_app, meter=node.meter, tls=_context(self._http_tls))
+        self._admin_web = None
+        if admin_app is not None:
+            self._admin_web = WebServer(admin_app, meter=node.meter, tls=_context(self._admin_tls))
         self._grpc = GrpcServer(
             [RateLimiter(node.plane), RateLimitService(node.plane)],
             access=node.access,
             meter=node.meter,
             reflection=settings.reflection,
-            tls=None if self._grpc_tls is None else self._grpc_tls.context,
+            tls=_context(self._grpc_tls),
             around=self._around(),
         )
         node.meter.connections = {
             "http": OpenConnections(self._web.count, MOST_CONNECTIONS),
             "grpc": OpenConnections(self._grpc.count, MOST_CONNECTIONS),
         }
+        if self._admin_web is not None:
+            node.meter.connections["admin"] = OpenConnections(self._admin_web.count, MOST_CONNECTIONS)
+            await self._admin_web.start(admin)
         await self._web.start(http)
         await self._grpc.start(grpc)
-        if self._http_tls is not None and self._grpc_tls is not None:
-            for certificates, server in ((self._http_tls, self._web), (self._grpc_tls, self._grpc)):
+        for certificates, server in (
+            (self._http_tls, self._web),
+            (self._grpc_tls, self._grpc),
+            (self._admin_tls, self._admin_web),
+        ):
+            if certificates is not None and server is not None:
                 watching = asyncio.create_task(_watch(certificates, server))
                 stack.push_async_callback(_cancelled, watching)
-        return Addresses(settings.http_address._replace(port=http_port), settings.grpc_address._replace(port=grpc_port))
+        return addresses
 
-    def _http_app(self, pages: Pages) -> App:
+    def _http_apps(self, pages: Pages) -> tuple[App, App | None]:
+        """What HTTP's address serves, and the admin's, if that has one of its own."""
         node = self._node
-        admin = admin_app(
+        operations = Operations(
             source=node.source,
             limiter=node.limiter,
-            access=node.access,
             changes=node.changes,
             log=node.changes or Changes(node.database),
-            tokens=node.tokens,
-            routers=[events_router(Events(node.database), needs("events"))],
         )
-        app: App = HttpApp(node.plane, node.access, health=node, metrics=pages.page, admin=admin)
-        if node.tracing is not None:
-            app = import_module("headgate.telemetry.spans").TracedApp(app, node.tracing)
-        return app
+        admin = admin_app(
+            operations=operations,
+            access=node.access,
+            tokens=node.tokens,
+            routers=[
+                events_router(Events(node.database), needs("events")),
+                trials_router(Events(node.database)),
+                usage_router(UsageHistory(node.database), node.limiter.clock.now_us, needs("events")),
+            ],
+        )
+        console = None if self._fleet is None else console_app(node, operations, self._fleet, secure=self._settings.tls)
+        make = partial(HttpApp, node.plane, node.access, health=node, metrics=pages.page)
+        if self._settings.admin_address is None:
+            return self._traced(make(admin=admin, console=console)), None
+        return self._traced(make(serves="data")), self._traced(make(serves="admin", admin=admin, console=console))
+
+    def _traced(self, app: App) -> App:
+        if self._node.tracing is None:
+            return app
+        traced: App = import_module("headgate.telemetry.spans").TracedApp(app, self._node.tracing)
+        return traced
 
     def _around(self) -> Around | None:
         return None if self._node.tracing is None else self._node.tracing.check
@@ -158,12 +203,11 @@ class Server:
         """Stop serving, without anybody noticing who had begun."""
         settings = self._settings
         self._node.draining = True
-        self._web.drain()
-        self._grpc.drain()
+        servers = [one for one in (self._web, self._grpc, self._admin_web) if one is not None]
+        for server in servers:
+            server.drain()
         await asyncio.sleep(settings.drain_delay)
-        cut_off = sum(
-            await asyncio.gather(self._web.stop(settings.drain_timeout), self._grpc.stop(settings.drain_timeout))
-        )
+        cut_off = sum(await asyncio.gather(*(server.stop(settings.drain_timeout) for server in servers)))
         if cut_off:
             log.warning("%d connections were cut off: their calls took longer than drain_timeout", cut_off)
 
@@ -188,6 +232,15 @@ def _stopping(signals: Collection[signal.Signals], stop_on: int | None) -> async
     if stop_on is not None:
         loop.add_reader(stop_on, stop_with_parent)
     return stopping
+
+
+def _actual(address: Address, sockets: list[socket]) -> Address:
+    """An address with the port that it really has."""
+    return address._replace(port=sockets[0].getsockname()[1])
+
+
+def _context(certificates: Certificates | None) -> SSLContext | None:
+    return None if certificates is None else certificates.context
 
 
 async def _watch(certificates: Certificates, server: WebServer | GrpcServer) -> None:

@@ -51,14 +51,18 @@ def run(settings: Settings, started: Callable[[Addresses], None]) -> None:
         stack.callback(close, http_sockets)
         grpc_sockets, grpc = reserved(settings.grpc_address, "grpc_address")
         stack.callback(close, grpc_sockets)
+        admin = None
+        if settings.admin_address is not None:
+            admin_sockets, admin = reserved(settings.admin_address, "admin_address")
+            stack.callback(close, admin_sockets)
         admin_token(settings, DataDirectory(settings.data_dir))  # made here, once, and not by all of them
         if settings.embedded:  # held here, the counts outlive the workers
             stack.callback(_counters(settings).close)
-        settings = settings.model_copy(update={"http_address": http, "grpc_address": grpc})
+        settings = settings.model_copy(update={"http_address": http, "grpc_address": grpc, "admin_address": admin})
         # Not in the data directory: its path may be longer than that of a socket can be.
         sockets = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headgate-")))
         signals = stack.enter_context(_signals())
-        _Supervisor(settings, sockets, signals, lambda: started(Addresses(http, grpc))).run()
+        _Supervisor(settings, sockets, signals, lambda: started(Addresses(http, grpc, admin))).run()
 
 
 def _counters(settings: Settings) -> Hold:

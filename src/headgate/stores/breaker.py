@@ -2,7 +2,7 @@
 
 closed      every call goes out
 open        no call does; a probe is due at once when it opens, and then every `probe_every` seconds
-half-open   a probe is under way: a connection of its own, which carries nobody's call
+half-open   a probe is under way, on a connection of its own that carries no calls
 
 It opens on evidence that the server is gone, and never because a caller's time was up:
 - for as long as a caller waits, a call or a connection was under way, and nothing was heard from the server;
@@ -52,11 +52,11 @@ class Breaker:
         self._probe_every = probe_every
         self._lock = Lock()
         self._failures = 0  # in a row
-        self._heard: float | None = None  # when the server last gave a sign of life; None: it was never asked
+        self._heard: float | None = None  # time of the server's last sign of life; None: it was never called
         self._next_probe = self._closed_at = float("-inf")
 
     def ask(self, now: float) -> None:
-        """Note that the server is asked something. The first time, it is given the benefit of the doubt."""
+        """Note a call to the server. The first call counts as a sign of life."""
         if self._heard is None:
             self._heard = now
 
@@ -107,7 +107,7 @@ class Breaker:
 
     @property
     def grace_ends(self) -> float:
-        """Until when callers may wait for the answer of a probe."""
+        """The time until which callers may wait for the answer of a probe."""
         return float("-inf") if self._heard is None else self._heard + GRACE_SECONDS
 
     def close(self, now: float) -> None:
@@ -118,7 +118,7 @@ class Breaker:
             self._become("closed")
 
     def forked(self) -> None:
-        """Begin anew in a forked child: whoever held the lock is not here, nor is a probe."""
+        """Begin anew in a forked child, where no thread holds the lock and no probe is under way."""
         self._lock = Lock()
         if self.state == "half_open":
             self.state, self._next_probe = "open", float("-inf")

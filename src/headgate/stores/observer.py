@@ -1,4 +1,4 @@
-"""How a store tells of its calls to a server, to whoever counts or traces them."""
+"""The interface through which a store reports its calls to a server, for metrics and traces."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headgate.stores.breaker import State
 
 
 class StoreObserver(Protocol):
-    """Told when a call has ended. Its methods never block and never raise; of a store for threads, any may call."""
+    """Receives the end of each call. Its methods never block and never raise. Several threads may call at once."""
 
     def called(self, seconds: float, groups: int) -> None:
         """A call was answered. It carried so many groups of checks; 0: it was a reset, a refund or the like."""

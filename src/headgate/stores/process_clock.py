@@ -1,7 +1,7 @@
-"""A clock that stands still while this process does not get to run, so that its own lateness counts against nobody.
+"""A clock that stands still while this process does not get to run, so that its own lateness trips no deadline.
 
-A machine that is starved of CPU wakes its processes late. A reply may have been there all the while, or the server may
-have been as late as we are: a deadline by the wall clock would take either for a server that does not answer.
+A machine that is starved of CPU wakes its processes late. Meanwhile, the reply may have arrived, or the server may be
+just as late. A deadline by the wall clock would take either for a server that does not answer.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Final
 
 from headgate.core.fork import renew_in_children
 
-TICK_SECONDS: Final = 0.01  # between two ticks, while somebody waits
+TICK_SECONDS: Final = 0.01  # between two ticks, while a caller waits
 SLACK_SECONDS: Final = 0.002  # by which a tick may be late before that counts
-WATCH_SECONDS: Final = 0.5  # for which a thread ticks after somebody has last waited
+WATCH_SECONDS: Final = 0.5  # for which the thread goes on ticking after the last wait
 
 
 class ProcessClock:
     """Seconds of time.monotonic, less those in which a promised tick was overdue. Pure; any thread may call.
 
-    Whoever drives it promises each tick beforehand. Without a promise it runs as time.monotonic does.
+    Its driver promises each tick beforehand. Without a promise it runs as time.monotonic does.
     """
 
     __slots__ = ("_lock", "_state")
@@ -43,7 +43,7 @@ class ProcessClock:
             self._state = (due, *self._counted(before, at, late, counted))
 
     def overslept(self, due: float, at: float) -> None:
-        """Note that a thread which asked to be woken at `due` was woken at `at`, while nobody promises ticks."""
+        """Note that a thread which slept until `due` woke at `at`. Has no effect while ticks are promised."""
         with self._lock:
             promised, late, counted = self._state
             if promised == inf:
@@ -82,7 +82,7 @@ class ThreadClock(ProcessClock):
             Thread(target=self._run, name="headgate-clock", daemon=True).start()
 
     def _begin(self) -> bool:
-        """Return whether nobody else has begun to tick meanwhile."""
+        """Claim the ticking. Returns False if another thread has claimed it."""
         with self._lock:
             began, self._ticking = self._ticking, True
         return not began

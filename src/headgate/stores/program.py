@@ -24,8 +24,11 @@ Program = Callable[..., Any]
 `subjects` and `costs` are those of the plan's limits, in order. A `peek` charges nothing. With an `Idempotency` among
 the `Extras`, a repetition is given the first decision; with a `Penalty`, a refusal counts against its client, and a
 decision has the attribute `block` while that client is blocked. Returns a `Decision`, or something to await for one
-where the store has to be waited for. With a reservation, buckets keep track of what it can still give back. Raises
-`StoreError` and `IdempotencyConflict`.
+where the store has to be waited for. With a reservation, buckets keep track of what it can still give back. With a
+`slot`, limits of concurrency hold it from then on. Raises `StoreError` and `IdempotencyConflict`.
+
+A program may have an attribute `many`: it takes a list of subjects and costs, decides those requests in order, each by
+itself, and returns a decision or a `StoreError` for each, or something to await for these.
 """
 
 
@@ -37,10 +40,10 @@ def group_of(
     extras: Extras | None = None,
 ) -> Group:
     """Return a request as the group of checks that a store's `check` takes."""
-    mark = 0 if extras is None else extras.reservation
+    mark, slot = (0, "") if extras is None else (extras.reservation, extras.slot)
     checks = [
-        Check(rule, space, subject, quota, cost, enforced, refusal, leased, mark)
-        for (rule, space, _, quota, _, enforced, refusal, leased, _), subject, cost in zip(
+        Check(rule, space, subject, quota, cost, enforced, refusal, leased, mark, slot)
+        for (rule, space, _, quota, _, enforced, refusal, leased, *_), subject, cost in zip(
             plan.limits, subjects, costs, strict=True
         )
     ]
@@ -70,7 +73,7 @@ def decision_of(
 
 
 def group_program(check: GroupCheck, plan: Plan, states: States | None = None, told: Plan | None = None) -> Program:
-    """Return the program of a plan for a store that takes groups. Decisions tell of `told`, if it is given."""
+    """Return the program of a plan for a store that takes groups. Decisions show the plan `told`, if there is one."""
 
     def decide_group(
         subjects: tuple[str, ...],

@@ -1,16 +1,15 @@
-"""What a store promises. Write your own against this, and prove it with `headgate.testing.StoreContract`."""
+"""The interface of a store. Write your own against this, and test it with `headgate.testing.StoreContract`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from headgate.core.alike import AsyncAlike, Pattern
 from headgate.core.check import Answer, Charge, Check, Client, Group
 from headgate.core.decision import States
 from headgate.core.ledger import Counted, Page, Swap
 from headgate.core.plan import Plan
-from headgate.core.reservation import Claim, Expired
+from headgate.core.reservation import Claim, Expired, Record
 from headgate.core.share import Standing
 from headgate.stores.program import Program
 
@@ -22,13 +21,13 @@ class Store(Protocol):
     def check(self, groups: Sequence[Group]) -> Sequence[Answer]:
         """Decide each group by itself: charge all its checks if every enforced one fits, else none.
 
-        Answers come in the order of the groups. A conflict concerns its own group only. So does a fault that is among
-        the answers; one that kept all groups from being decided is raised.
+        Answers come in the order of the groups. A conflict or a fault among the answers concerns its own group only. A
+        fault that kept all groups from being decided is raised.
         """
         ...
 
     def refund(self, charges: Sequence[Charge]) -> None:
-        """Undo charges that an earlier `check` made. A charge whose state has since expired is left alone."""
+        """Undo charges that an earlier `check` made. Has no effect on a charge whose state has expired since."""
         ...
 
     def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
@@ -39,19 +38,19 @@ class Store(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back connections. A closed store is not used again."""
+        """Close connections. Do not use a store after closing it."""
         ...
 
 
 @runtime_checkable
 class CompilingStore(Store, Protocol):
-    """A store that compiles plans. A program is made for any other of its `check`."""
+    """A store that compiles plans. For any other store, the limiter builds programs on its `check`."""
 
     def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> Program:
         """Return the program that decides requests of a plan.
 
-        Decisions are given `states`. They tell of `told`, if that is another plan than the one that is charged: of
-        larger limits, of which the same remains.
+        Decisions get `states`. They show the plan `told`, if it is not the one that is charged: one with larger
+        limits, of which the same remains.
         """
         ...
 
@@ -65,29 +64,58 @@ class ReservingStore(Store, Protocol):
         ...
 
     def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
-        """Replace the record of a reservation that nobody has claimed or given back, and let it live for `ttl_us` from
-        now. Returns whether there was one."""
+        """Replace the record of a reservation that is neither claimed nor given back, and let it live for `ttl_us`
+        from now. Returns whether there was one."""
         ...
 
     def claim(self, reservation_id: str) -> Claim | None:
-        """Take out a reservation, in one atomic step: of all who try, one gets it, and the others None."""
+        """Take out a reservation, in one atomic step: one caller gets it, and all others get None."""
         ...
 
     def expire(self) -> Expired:
         """Take out reservations that have expired, a hundred or so, for the caller to give back.
 
-        Each is given to one caller. It can still be claimed for an hour: then it is `LATE`.
+        Only one caller gets each of them. For an hour, `claim` still finds it: then it is `LATE`.
         """
         ...
 
     def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> Sequence[int] | None:
         """Undo charges, as `refund` does, and charge checks whether they fit or not.
 
-        A charge with a reservation's mark (`Check.reservation`) leaves a bucket as if it had not been made, however
-        many overlap it; a refund of 0 says that there is nothing left to give back. Other charges that overlapped in
-        time give back no more together than was lost. A window counts a surcharge above its limit if need be; a
-        bucket goes into debt. Returns how much of each refund was given back; None: that is not known.
+        Undoing a charge with a reservation's mark (`Check.reservation`) leaves a bucket as if the charge had not been
+        made, however many others overlap it. A refund of 0 says that there is nothing left to give back. Other charges
+        that overlapped in time give back no more together than was lost. A window counts a surcharge above its limit
+        if need be; a bucket goes into debt. Returns how much of each refund was given back; None: that is not known.
         """
+        ...
+
+
+@runtime_checkable
+class AtomicReservingStore(ReservingStore, Protocol):
+    """A store that can charge a reservation and keep its record in one step."""
+
+    def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> Answer | None:
+        """Charge `pending.charge` as `check` does and, if it fits, keep the record with the answer: in one atomic step.
+
+        Returns the answer. Returns None, and does nothing, if this takes several steps: limits on several servers.
+        """
+        ...
+
+
+@runtime_checkable
+class SlotStore(Store, Protocol):
+    """A store that decides limits of concurrency: what `Limiter.acquire` needs.
+
+    A check with a `slot` that is charged to such a limit holds that slot until it is released, or expires by the
+    store's clock: a quota's `window` after it was taken or last renewed.
+    """
+
+    def release_slots(self, held: Sequence[Check]) -> Sequence[bool]:
+        """Release the slot of each check. Returns whether it was held and not expired. Repeating changes nothing."""
+        ...
+
+    def renew_slots(self, held: Sequence[Check]) -> Sequence[bool]:
+        """Renew the slot of each check: its time to live begins now. Returns whether it was held and not expired."""
         ...
 
 
@@ -96,9 +124,9 @@ class BeatingStore(Store, Protocol):
     """A store that knows which nodes use it: what failure mode `local` needs to count by shares."""
 
     def beat(self, name: str, node: str, ttl_us: int) -> Standing:
-        """Say that a node is alive, of those that go by `name`, for `ttl_us` by the store's clock; 0: it leaves.
+        """Note a node's heartbeat: among the nodes called `name`, it is alive for `ttl_us` by the store's clock.
 
-        Returns how many are alive, and the node's place among them by its id.
+        With a `ttl_us` of 0, the node leaves. Returns how many are alive, and the node's place among them by its id.
         """
         ...
 
@@ -108,18 +136,18 @@ class PeerStore(Store, Protocol):
     """A store that other regions can read: what `headgate.regions` needs of each."""
 
     def counts(self, checks: Sequence[Check]) -> list[Counted | None]:
-        """What the keys of these checks have counted, of `fixed_window` and `sliding_window_counter`; None: nothing.
+        """Return the counts of these checks' keys, for `fixed_window` and `sliding_window_counter`; None: no count.
 
-        It may be of a bucket of time that is over.
+        A count may be of a bucket of time that is over.
         """
         ...
 
     def read(self, names: Sequence[str]) -> list[Page]:
-        """Pages of the ledger."""
+        """Return pages of the ledger."""
         ...
 
     def swap(self, swaps: Sequence[Swap]) -> list[bool]:
-        """Write each of these pages if it still says what it said before, in one atomic step; whether it did."""
+        """Write each page that has not changed since it was read, each in one atomic step. Returns whether it did."""
         ...
 
 
@@ -144,23 +172,6 @@ class AsyncCompilingStore(AsyncStore, Protocol):
 
 
 @runtime_checkable
-class AsyncAlikeStore(AsyncStore, Protocol):
-    """A store that has a short way for many requests that are alike."""
-
-    @property
-    def most_alike(self) -> int:
-        """How many can be asked at a time."""
-        ...
-
-    def alike(self, pattern: Pattern) -> AsyncAlike | None:
-        """The short way from subjects to answers: each request is decided by itself, in order, as by `check`.
-
-        It raises `StoreError` if none was decided, or nobody knows which. None: there is no short way.
-        """
-        ...
-
-
-@runtime_checkable
 class AsyncReservingStore(AsyncStore, Protocol):
     """`ReservingStore`, awaited."""
 
@@ -173,6 +184,22 @@ class AsyncReservingStore(AsyncStore, Protocol):
     async def expire(self) -> Expired: ...
 
     async def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> Sequence[int] | None: ...
+
+
+@runtime_checkable
+class AsyncAtomicReservingStore(AsyncReservingStore, Protocol):
+    """`AtomicReservingStore`, awaited."""
+
+    async def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> Answer | None: ...
+
+
+@runtime_checkable
+class AsyncSlotStore(AsyncStore, Protocol):
+    """`SlotStore`, awaited."""
+
+    async def release_slots(self, held: Sequence[Check]) -> Sequence[bool]: ...
+
+    async def renew_slots(self, held: Sequence[Check]) -> Sequence[bool]: ...
 
 
 @runtime_checkable

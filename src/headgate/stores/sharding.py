@@ -1,10 +1,11 @@
-"""Sharding: decides groups of which some rules have shards, and says what the store has to be asked for that.
+"""Sharding: decide groups with rules that have shards, and say what to send to the store for them.
 
 It does no I/O. `decide` is a generator: it yields groups for the store, and is sent its answers, or thrown its error.
 
-A request is first charged to the shard where this node is at home. If that has no room, others are asked, one after
-the other, each time with all other checks of the group: it is charged all of it or nothing, and refused only when
-every shard has refused it. A store that remembers refusals answers for those that are known to be empty.
+A request first tries its home shard, which depends on the node and the subject. If that shard has no room, it tries the
+others, one after the other, each time with all other checks of the group. The group is charged as a whole or not at
+all, and refused only when every shard has refused it. A store that remembers refusals answers for full shards without
+a call.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from headgate.core.key import joined
 from headgate.core.shards import Search, forgotten
 from headgate.errors import StoreError, StoreUnavailable
 
-Shards = Mapping[str, int]  # how many the rules have that have any, by id
+Shards = Mapping[str, int]  # the number of shards by rule id, of rules with shards
 
 
 def decide(groups: Sequence[Group], shards: Shards, start: int) -> Generator[list[Group], Sequence[Any], list[Any]]:
-    """Decide groups. `start` is this node's own number, whatever it is.
+    """Decide groups. `start` is any number of this node's own, from which its home shards follow.
 
-    Raises the store's error, if nothing was decided; else that is the answer to those that it met.
+    Raises the store's error if no group was decided. Otherwise the error is the answer to each group that it concerns.
     """
     trips = [_Trip(group, shards, start) for group in groups]
     under_way = trips
@@ -42,12 +43,12 @@ def decide(groups: Sequence[Group], shards: Shards, start: int) -> Generator[lis
 
 
 def home_of(subject: str, start: int) -> int:
-    """Where a node begins: nodes differ, and so do subjects."""
+    """Return the home shard of a subject on a node, before the remainder by the number of shards."""
     return crc32(subject.encode("utf-8", "surrogatepass")) + start
 
 
 def surcharges(checks: Sequence[Check], shards: Shards) -> Generator[list[Group], Sequence[Any], list[Check]]:
-    """Checks that are charged whether they fit or not: those of rules with shards where there is room for them."""
+    """Lay out checks that are charged whether they fit or not. Rules with shards are charged where there is room."""
     searches = [
         Search(check._replace(cost=0), shards[check.rule], 0) if check.rule in shards else None for check in checks
     ]
@@ -67,7 +68,7 @@ def surcharges(checks: Sequence[Check], shards: Shards) -> Generator[list[Group]
 
 
 def everywhere(checks: Sequence[Check], shards: Shards) -> list[Check]:
-    """Checks whose state is to be forgotten."""
+    """Return the checks of all shards, for a reset."""
     return [one for check in checks for one in forgotten(check, shards.get(check.rule, 1))]
 
 
@@ -78,19 +79,19 @@ class _Trip:
 
     def __init__(self, group: Group, shards: Shards, start: int) -> None:
         self.answer: Answer | None = None
-        self._error: StoreError | None = None  # of a shard that could not be asked
+        self._error: StoreError | None = None  # of a shard that could not be reached
         self.refused = False
         self._group = group
         key = group.idempotency
         self._searches: dict[int, Search] = {}
         for place, check in enumerate(group.checks):
             if check.rule in shards:
-                # A repetition has to find what was asked the first time, wherever it comes from.
+                # A repeated request must find the shard of the first one, whichever node it comes from.
                 home = home_of(check.subject, start) if key is None else home_of(key.key, 0)
                 self._searches[place] = Search(check, shards[check.rule], home, look=group.peek)
         self._outcomes: dict[int, Outcome] = {}  # of the other checks
         self._round = 0
-        self._shadow: Search | None = None  # that is asked by itself, when all else is decided
+        self._shadow: Search | None = None  # checked by itself, when all else is decided
         self._kind: type[Result] = Result  # RepeatedResult as soon as a part of the answer is a repetition
 
     def ask(self) -> Group:
@@ -110,7 +111,7 @@ class _Trip:
         return Group(checks, group.peek, key, group.penalty)
 
     def passed_over(self, error: StoreError) -> bool:
-        """What was asked cannot be. Whether there is something else to ask: not if it may have been charged."""
+        """Go on after an error. Returns whether another shard can be tried: not if the group may have been charged."""
         if not isinstance(error, StoreUnavailable) or error.sent:
             return False
         searches = [self._shadow] if self._shadow is not None else list(self._searches.values())
@@ -121,7 +122,7 @@ class _Trip:
         return True
 
     def told(self, answer: Answer) -> None:
-        """What was asked was answered. If that is all, `answer` is there then."""
+        """Take the store's answer to the last group. If that ends the search, set `answer`."""
         if not self._searches or not isinstance(answer, Result) or not answer.outcomes:
             self.answer = answer
             return
@@ -154,7 +155,7 @@ class _Trip:
                 self._shadow = search
                 return
         if self._error is not None and self.refused:
-            self.answer = self._error  # nobody knows what is left there
+            self.answer = self._error  # what is left on the failed server is unknown
             return
         charged = not self.refused and not self._group.peek
         outcomes = self._outcomes | {place: search.outcome(charged=charged) for place, search in self._searches.items()}

@@ -31,7 +31,7 @@ def open_store(url: str, clock: Clock | None, *, observer: StoreObserver | None 
     Raises `ValueError` on a URL that names none, and `ImportError` without the packages that it needs; `embedded://`
     raises `StoreUnavailable` when there is no server to be had.
 
-    `observer` is told of its calls to a server; memory has none.
+    The store reports its calls to a server to `observer`; memory makes none.
     """
     scheme = _scheme(url)
     if scheme == "memory":
@@ -70,7 +70,7 @@ def check_url(url: str) -> None:
 
 
 def no_store(given: object) -> ValueError:
-    """What is told of something that is neither a URL nor a store."""
+    """Return the error for something that is neither a URL nor a store."""
     return ValueError(f"store: must be a URL, or a store, got {given!r}; use {FORMS}")
 
 
@@ -84,7 +84,7 @@ def _scheme(url: str) -> str:
 def _open_memory(url: str, clock: Clock | None) -> MemoryStore:
     options: dict[str, int] = {}
     for name, value in parse_qsl(parts_of(url).query, keep_blank_values=True):
-        if name == "prefix":  # which means nothing to a store that nobody shares
+        if name == "prefix":  # has no effect: no other process shares this store
             read_prefix(value)
         elif name == "max_keys" and value.isdecimal():
             options[name] = int(value)

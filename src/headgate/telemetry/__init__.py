@@ -1,1 +1,1 @@
-"""What operators watch: metrics, traces and logs. Nothing here changes what is decided."""
+"""Metrics, traces and logs for operators. Nothing here changes decisions."""

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, TextIO, get_args
 import structlog
 from structlog.stdlib import ProcessorFormatter
 
-from headgate.telemetry.secrets import Masking
+from headgate.masking import Masking
 
 Format = Literal["auto", "console", "json"]
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
@@ -30,11 +30,11 @@ _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # what a terminal
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Writes lines. One that cannot be written is not shown as it was given, which is not masked."""
+    """Writes lines. If writing one fails, only its logger and the error's type are shown: its text is not masked."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the standard library's name
         problem = sys.exception()
-        with suppress(OSError, ValueError):  # nobody to tell
+        with suppress(OSError, ValueError):  # standard error is closed
             sys.stderr.write(f"a line of logger {record.name} could not be logged: {type(problem).__name__}\n")
 
 

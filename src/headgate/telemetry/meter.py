@@ -1,4 +1,4 @@
-"""Counts what the service does, cheaply enough to be told of every check. What it counted, `metrics` exports."""
+"""Count what the service does, cheaply enough to count every check. `metrics` exports the counts."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ class Meter:
         self._swept: Snapshot | None = None  # those that are not in force there are no longer counted
         self._allowed: dict[Cause, int] = {}
         self._refused: dict[Cause, int] = {}
+        self._near_limit: dict[str | None, int] = {}
         self.requests = {protocol: Histogram(REQUEST_BOUNDS) for protocol in PROTOCOLS}
         self.checks = {protocol: Histogram(CHECKS_BOUNDS) for protocol in PROTOCOLS}
         self.responses: dict[tuple[str, str | int], int] = {}  # by protocol and status
@@ -71,14 +72,8 @@ class Meter:
         except KeyError:
             cause = self._begun(cause)
             tallies[cause] = tallies.get(cause, 0) + 1
-
-    def within(self, rule: str, count: int) -> None:
-        """So many requests were decided as usual: allowed, and bound by this rule."""
-        try:
-            self._allowed[rule, "within_limit"] += count
-        except KeyError:
-            cause = self._begun((rule, "within_limit"))
-            self._allowed[cause] = self._allowed.get(cause, 0) + count
+        if cause[1] == "within_limit" and decision.is_near_limit:
+            self._near_limit[cause[0]] = self._near_limit.get(cause[0], 0) + 1
 
     def took(self, protocol: str, seconds: float, checks: int = 1) -> None:
         """A call to the data plane was answered: by `http`, `grpc`, `envoy` or `authorize`."""
@@ -113,7 +108,7 @@ class Meter:
     def failed(self, error: StoreError, seconds: float, groups: int) -> None:
         """A call to the store failed."""
         self.store_errors[KINDS.get(type(error), OTHER)] += 1
-        if groups:  # one of a reset is nobody's check
+        if groups:  # 0: a reset, which is not a check
             self.store_calls.add(seconds)
 
     def breaker(self, node: str, state: State | Literal["gone"]) -> None:
@@ -130,16 +125,22 @@ class Meter:
         for (rule, reason), count in self._refused.copy().items():
             yield rule or "", "refused", reason, count
 
+    def near_limit(self) -> Iterator[tuple[str, int]]:
+        """Of every rule: how many of those `within_limit` came near it."""
+        for rule, count in self._near_limit.copy().items():
+            yield rule or "", count
+
     def _begun(self, cause: Cause) -> Cause:
-        """What to count a cause under that has not been met before, or that has no tally of its own."""
+        """Return the cause under which to count one that is new, or that has no count of its own."""
         rule, reason = cause
         if rule not in self._rules:
             if not self._has_room(rule):
                 return OTHER, reason
             self._rules.add(rule)
-            # From the first check on, there is a refusal count of 0 for the first refusal to rise from.
+            # From the first check on, there are counts of 0 for the first refusal to rise from.
             self._allowed.setdefault((rule, "within_limit"), 0)
             self._refused.setdefault((rule, "over_limit"), 0)
+            self._near_limit.setdefault(rule, 0)
         return cause
 
     def _has_room(self, rule: str | None) -> bool:
@@ -159,3 +160,5 @@ class Meter:
         for tallies in (self._allowed, self._refused):
             for cause in [cause for cause in tallies if cause[0] in gone]:
                 del tallies[cause]
+        for rule in gone:
+            self._near_limit.pop(rule, None)

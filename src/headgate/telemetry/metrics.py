@@ -20,7 +20,8 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from headgate._version import __version__
-from headgate.limiter.spreading import RegionStatus
+from headgate.limiter.region_protocol import RegionStatus
+from headgate.limiter.slot_records import SlotStatus
 from headgate.rules.holder import Holder
 from headgate.stores.leases import LeaseStatus
 from headgate.telemetry.histogram import Histogram
@@ -37,7 +38,7 @@ log = logging.getLogger("headgate")
 
 
 class RulesStatus(Protocol):
-    """What a source of rules tells of itself, whichever it is."""
+    """The state of any source of rules."""
 
     @property
     def loads(self) -> int: ...
@@ -50,7 +51,7 @@ class RulesStatus(Protocol):
 
 
 class AuditStatus(Protocol):
-    """What the audit log tells of itself; in events, since it was opened."""
+    """The state of the audit log; in events, since it was opened."""
 
     @property
     def backlog(self) -> int: ...
@@ -77,15 +78,34 @@ class AuditStatus(Protocol):
     def deleted(self) -> int: ...
 
 
+class WebhookStatus(Protocol):
+    """The state of the webhook, in messages."""
+
+    @property
+    def delivered(self) -> int: ...
+
+    @property
+    def failed(self) -> int: ...
+
+    @property
+    def dropped(self) -> int: ...
+
+    @property
+    def retries(self) -> int: ...
+
+    @property
+    def queued(self) -> int: ...
+
+
 class Metrics:
     """The metrics of one worker.
 
     `failing` says whether the store cannot decide right now, and `exhausted` how many refusals it gave that it knew
     already; `rules` and `database` are the `status` of the rules' source, the second only if that is a database;
-    `audit` is that of the audit log, `leases` and `regions` are the limiter's; `rejections` says how often credentials
-    of the middleware's clients were rejected, by reason, and `auth_failures` those of the service's callers, by
-    protocol and reason. `token_expiry` is in how many seconds tokens expire, by name. What is not given is not on the
-    page.
+    `audit` is that of the audit log, `webhook` that of the webhook, `leases`, `slots` and `regions` are the limiter's;
+    `rejections` says how often credentials of the middleware's clients were rejected, by reason, and `auth_failures`
+    those of the service's callers, by protocol and reason. `token_expiry` is in how many seconds tokens expire, by
+    name. What is not given is not on the page.
     """
 
     def __init__(
@@ -98,7 +118,9 @@ class Metrics:
         rules: Callable[[], RulesStatus] | None = None,
         database: Callable[[], DatabaseStatus] | None = None,
         audit: Callable[[], AuditStatus] | None = None,
+        webhook: Callable[[], WebhookStatus] | None = None,
         leases: Callable[[], LeaseStatus] | None = None,
+        slots: Callable[[], SlotStatus] | None = None,
         regions: Callable[[], RegionStatus] | None = None,
         rejections: Callable[[], Mapping[str, int]] | None = None,
         auth_failures: Callable[[], Mapping[tuple[str, str], int]] | None = None,
@@ -115,7 +137,9 @@ class Metrics:
             (rules, _rules),
             (database, _database),
             (audit, _audit),
+            (webhook, _webhook),
             (leases, _leases),
+            (slots, _slots),
             (regions, _regions),
             (rejections, _rejections),
             (auth_failures, _auth_failures),
@@ -187,8 +211,9 @@ def _bound(bound: float) -> str:
 
 
 def _build() -> Iterator[Metric]:
-    family = GaugeMetricFamily("headgate_build_info", "1, of this version of Headgate.", labels=("version", "python"))
-    family.add_metric((__version__, platform.python_version()), 1)
+    labels = ("version", "python", "node")
+    family = GaugeMetricFamily("headgate_build_info", "1, of this version of Headgate on this machine.", labels=labels)
+    family.add_metric((__version__, platform.python_version(), platform.node()), 1)
     yield family
 
 
@@ -201,6 +226,14 @@ def _counted(meter: Meter) -> Iterator[Metric]:
     for *labels, count in sorted(meter.tallies()):
         checks.add_metric(labels, count)
     yield checks
+    near = CounterMetricFamily(
+        "headgate_near_limit",
+        "Requests within their limit that used 80 % or more of it, by the rule that decided them.",
+        labels=("rule",),
+    )
+    for rule, count in sorted(meter.near_limit()):
+        near.add_metric((rule,), count)
+    yield near
     yield _by_protocol("headgate_request_seconds", "How long calls to the data plane took to answer.", meter.requests)
     yield _by_protocol("headgate_checks_per_request", "How many checks a call to the data plane held.", meter.checks)
     responses = CounterMetricFamily(
@@ -311,6 +344,40 @@ def _audit(status: AuditStatus) -> Iterator[Metric]:
     yield _counter("headgate_audit_deleted", "Old events that were deleted.", status.deleted)
 
 
+def _slots(status: SlotStatus) -> Iterator[Metric]:
+    counters = (
+        ("acquired", "Slots that this node has taken.", status.acquired),
+        ("released", "Slots that were released through this node.", status.released),
+        ("expired", "Slots of this node that were neither released nor renewed in time through it.", status.expired),
+    )
+    for name, text, counts in counters:
+        counter = CounterMetricFamily(f"headgate_slots_{name}", text, labels=("rule",))
+        for rule, count in sorted(counts.items()):
+            counter.add_metric((rule,), count)
+        yield counter
+    in_use = GaugeMetricFamily("headgate_slots_in_use", "Slots that this node holds.", labels=("rule",))
+    for rule, count in sorted(status.in_use.items()):
+        in_use.add_metric((rule,), count)
+    yield in_use
+    longest = GaugeMetricFamily(
+        "headgate_slots_longest_held_seconds", "How long the oldest of them has been held.", labels=("rule",)
+    )
+    for rule, seconds in sorted(status.longest_held.items()):
+        longest.add_metric((rule,), seconds)
+    yield longest
+
+
+def _webhook(status: WebhookStatus) -> Iterator[Metric]:
+    messages = CounterMetricFamily(
+        "headgate_webhook_messages", "Messages to the webhook, by what became of them.", labels=("outcome",)
+    )
+    for outcome in ("delivered", "failed", "dropped"):
+        messages.add_metric((outcome,), getattr(status, outcome))
+    yield messages
+    yield _counter("headgate_webhook_retries", "Attempts to deliver a message again.", status.retries)
+    yield _gauge("headgate_webhook_queued", "Messages that wait to be delivered.", status.queued)
+
+
 def _leases(status: LeaseStatus) -> Iterator[Metric]:
     yield _counter("headgate_lease_checks", "Requests to which leased rules applied.", status.checks)
     yield _counter("headgate_lease_hits", "Such as were decided without asking the store.", status.hits)
@@ -345,7 +412,7 @@ def _regions(status: RegionStatus) -> Iterator[Metric]:
     yield from (calls, failures, cut, age)
     yield _counter(
         "headgate_region_fallbacks",
-        "Requests of which a part was decided by failure modes, as the central region was away.",
+        "Requests partly decided by failure modes because the central region could not be reached.",
         status.fallbacks,
     )
     yield _gauge("headgate_region_grants", "Keys of which this region has a share that follows demand.", status.grants)

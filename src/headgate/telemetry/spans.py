@@ -32,7 +32,7 @@ App = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], A
 
 
 class _Call:
-    """What was decided in one call to the data plane. Of several decisions, it tells of the first refusal."""
+    """The decisions of one call to the data plane. Of several decisions, the span shows the first refusal."""
 
     __slots__ = ("checks", "first", "refused")
 
@@ -78,7 +78,7 @@ class Tracing:
     def check(self, protocol: str, headers: Mapping[str, str]) -> Iterator[None]:
         """Around a call to the data plane: the span `headgate.check`, in the trace that the caller's headers name.
 
-        What is decided meanwhile is told by a `TracedMeter`.
+        A `TracedMeter` adds the decisions made meanwhile.
         """
         with self._tracer.start_as_current_span(
             "headgate.check",
@@ -129,7 +129,7 @@ class Tracing:
 
 
 class TracedMeter(Meter):
-    """A meter that tells spans, too: of what is decided within one, and of the store's calls."""
+    """A meter that also adds decisions and the store's calls to the current span."""
 
     def __init__(self, tracing: Tracing, *, holder: Holder | None = None, max_rules: int = MAX_RULES) -> None:
         super().__init__(holder=holder, max_rules=max_rules)

@@ -5,6 +5,7 @@ Nothing in the engine imports this, and nothing in here imports a test framework
 
 from headgate.testing.clock import FakeClock
 from headgate.testing.reservations import ReservingContract
+from headgate.testing.slots import SlotContract
 from headgate.testing.store import StoreContract
 
-__all__ = ["FakeClock", "ReservingContract", "StoreContract"]
+__all__ = ["FakeClock", "ReservingContract", "SlotContract", "StoreContract"]

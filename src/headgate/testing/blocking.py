@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 from headgate.core.check import Answer, Charge, Check, Client, Group
 from headgate.core.reservation import Claim, Expired
-from headgate.stores.protocol import AsyncReservingStore, AsyncStore, Store
+from headgate.stores.protocol import AsyncReservingStore, AsyncSlotStore, AsyncStore, Store
 
 T = TypeVar("T")
 
@@ -50,6 +50,12 @@ class Blocking:
 
     def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> Sequence[int] | None:
         return self._run(self._reserving().adjust(refunds, surcharges))
+
+    def release_slots(self, held: Sequence[Check]) -> Sequence[bool]:
+        return self._run(cast("AsyncSlotStore", self._store).release_slots(held))
+
+    def renew_slots(self, held: Sequence[Check]) -> Sequence[bool]:
+        return self._run(cast("AsyncSlotStore", self._store).renew_slots(held))
 
     def close(self) -> None:
         """Close the store and end the loop; the loop ends even if the store fails to close."""

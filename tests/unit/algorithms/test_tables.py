@@ -21,7 +21,7 @@ from headgate.algorithms import (
 )
 from headgate.algorithms.sliding_window_log import MAX_ENTRIES
 from headgate.core.check import NEVER
-from headgate.core.quota import BUCKETS
+from headgate.core.quota import BUCKETS, WINDOWS
 from headgate.testing import FakeClock
 
 START: Final = 1_700_000_000  # seconds; a multiple of ten, where buckets of ten seconds begin
@@ -118,14 +118,14 @@ SLIDING_WINDOW_COUNTER = (
     Row(60, 11, 10, 0, "never"),
 )
 
-TABLES = {
+TABLES: dict[str, tuple[Quota, tuple[Row, ...]]] = {
     **{name: (Quota(1, 1, burst=5, algorithm=name), BUCKET) for name in BUCKETS},
     "fixed_window": (Quota(5, 10, algorithm="fixed_window"), FIXED_WINDOW),
     "sliding_window_log": (Quota(5, 10, algorithm="sliding_window_log"), SLIDING_WINDOW_LOG),
     "sliding_window_counter": (Quota(10, 10, algorithm="sliding_window_counter"), SLIDING_WINDOW_COUNTER),
 }
 
-algorithms = pytest.mark.parametrize("algorithm", ALGORITHMS)
+algorithms = pytest.mark.parametrize("algorithm", WINDOWS + BUCKETS)
 
 
 @algorithms

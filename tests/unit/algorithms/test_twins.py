@@ -7,10 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from headgate import Quota
-from headgate.algorithms import ALGORITHMS
 from headgate.core.check import NEVER, Check, Group, Outcome, Result
 from headgate.core.key import space
-from headgate.core.quota import MAX_INT
+from headgate.core.quota import BUCKETS, MAX_INT, WINDOWS
 from headgate.stores.memory import MemoryStore
 from headgate.stores.redis.sync import RedisStore
 from headgate.testing import FakeClock
@@ -116,7 +115,7 @@ def test_a_log_that_is_partly_over_has_its_future_moved_to_now_as_well(twins: Tw
 
 
 @pytest.mark.parametrize("costs", [(1, 1, 1, 1), (3, 3, 3, 3), (1, 0, 4, 1), (1, 1, 1, 6)])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", WINDOWS + BUCKETS)
 def test_checks_under_one_quota_are_decided_in_one_call(twins: Twins, algorithm: str, costs: tuple[int, ...]) -> None:
     quota, where = Quota(5, 60, algorithm=algorithm), space("user", "rule", algorithm)
     groups = [

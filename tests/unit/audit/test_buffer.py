@@ -14,11 +14,13 @@ from headgate.audit.options import AuditOptions
 from headgate.core.check import Block
 from headgate.core.deciding import blocked
 from headgate.db.events import MAX_TEXT, MINUTE_US, Batch, Count, Event
+from headgate.rules import Snapshot
 from headgate.testing import FakeClock
 
 RUN = "019a3f0c2b17e4d2"
 START = 1_700_000_000.0
 MINUTE = 1_700_000_000_000_000 - 1_700_000_000_000_000 % MINUTE_US
+FACTS = ["device", "strange", "session_token", "authorization", "note", *(f"fact-{number}" for number in range(100))]
 
 
 class World:
@@ -26,7 +28,7 @@ class World:
 
     def __init__(self, *rules: Rule, **options: Any) -> None:
         self.clock = FakeClock(START)
-        self.limiter = Limiter(list(rules), clock=self.clock)
+        self.limiter = Limiter(Snapshot(rules, facts=FACTS), clock=self.clock)
         self.options = AuditOptions(**options)
         self.buffer = Buffer("node-1", self.options)
         self.digest = Digest(RUN, self.options.subjects)
@@ -68,10 +70,10 @@ def test_an_event_has_what_was_decided_and_for_whom() -> None:
     facts |= {"method": "GET", "tier": "free", "country": "DE"}
     world.ask(cost=10, **facts)
     world.clock.advance(1.5)
-    world.ask(cost=3, **facts)
+    decision = world.ask(cost=3, **facts)
     assert world.events() == [
         Event(
-            id=f"{RUN}0000000001",
+            id=decision.id,
             at_us=1_700_000_001_500_000,
             node="node-1",
             rule="search",
@@ -304,3 +306,28 @@ def test_facts_without_a_column_are_bounded_in_number() -> None:
 def test_options_that_make_no_sense_are_refused(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=rf"^{field}: must be .*, got {value!r}$"):
         AuditOptions(**{field: value})  # type: ignore[arg-type]
+
+
+def test_credentials_are_masked_wherever_they_come() -> None:
+    rules = [
+        Rule(id="by-token", quota="1/minute", dimension="session_token"),
+        Rule(id="by-user", quota="1/minute", dimension="user"),
+    ]
+    world = World(*rules)
+    token = "hg_" + "a" * 43
+    secrets: Any = {"session_token": "s3cr3t-session", "authorization": "Bearer abcdefghijkl", "country": "DE"}
+    for _ in range(3):
+        world.ask(
+            user=f"me {token}", endpoint="/reset?token=12345", note=f"jwt eyJhbGciOi.eyJzdWIi.c2ln {token}", **secrets
+        )
+        world.ask(user="alice", country="DE")
+    batch = world.batch()
+    kept = repr(batch)
+    for secret in ("s3cr3t-session", "abcdefghijkl", token, "12345", "eyJhbGciOi"):
+        assert secret not in kept
+    facts = batch.events[0].facts
+    assert facts == {"session_token": "***", "authorization": "***", "country": "DE", "note": "jwt *** hg_***"}
+    assert {count.subject for count in batch.counts if count.dimension == "session_token"} == {"***"}
+    assert "alice" in {count.subject for count in batch.counts}
+    assert {event.user for event in batch.events} == {"me hg_***", "alice"}
+    assert {event.endpoint for event in batch.events} == {"/reset?token=***", None}

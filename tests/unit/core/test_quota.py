@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import InvalidQuota, Quota
-from headgate.core.quota import BUCKETS, MAX_INT, MAX_WINDOW_US, MIN_WINDOW_US, WINDOWS, duration_text, duration_us
+from headgate.core.quota import (
+    BUCKETS,
+    MAX_INT,
+    MAX_WINDOW_US,
+    MIN_WINDOW_US,
+    WINDOWS,
+    duration_text,
+    duration_us,
+)
 
 SECOND = 1_000_000
 
@@ -34,6 +42,8 @@ SECOND = 1_000_000
         ("1/1.5s", 1, 1_500_000, 1, "sliding_window_counter"),
         ("1/year", 1, 365 * 86_400 * SECOND, 1, "sliding_window_counter"),
         ("9007199254740991/ms", MAX_INT, 1_000, MAX_INT, "sliding_window_counter"),
+        ("5 concurrent", 5, 60 * SECOND, 5, "concurrency"),
+        (" 1_000 CONCURRENT  ttl 1.5m", 1_000, 90 * SECOND, 1_000, "concurrency"),
     ],
 )
 def test_notation(notation: str, limit: int, window_us: int, burst: int, algorithm: str) -> None:
@@ -60,7 +70,25 @@ def test_notation(notation: str, limit: int, window_us: int, burst: int, algorit
         ("5/0.5ms", "window: must be from 1 ms to 366 days, got '0.5ms'"),
         ("5/0s", "window: must be from 1 ms"),
         ("5/2 years", "window: must be from 1 ms to 366 days"),
-        ("5/second quickly", "algorithm: 'quickly' is not known; choose one of fixed_window, sliding_window_log"),
+        (
+            "5/second quickly",
+            "'quickly' (character 10): here may be 'burst' and a number, or an algorithm (fixed_window",
+        ),
+        ("10/second brust 20", "'brust' (character 11); did you mean 'burst'?"),
+        ("10/second brust", "'brust' (character 11); did you mean 'burst'?"),
+        ("10 pre second", "'pre' (character 4); did you mean 'per'?"),
+        ("10 second", "'second' (character 4): here must be '/', 'per' or 'concurrent'"),
+        ("10 concurent", "'concurent' (character 4); did you mean 'concurrent'?"),
+        ("10 concurrent tll 60s", "'tll' (character 15); did you mean 'ttl'?"),
+        ("ten/second", "'ten' (character 1): here must be a whole number"),
+        ("10/secnod", "window: cannot read 'secnod' as a duration; did you mean 'second'?"),
+        ("10/Minute Token_Bukcet", "'Token_Bukcet' (character 11); did you mean 'token_bucket'?"),
+        (
+            "10/minute gcra burst 20",
+            "'burst' (character 16): nothing may follow the algorithm: a burst comes before it",
+        ),
+        ("10/minute burst many", "'many' (character 17): here must be a whole number, as in 'burst 20'"),
+        ("10 per", "it ends too early, here must be a window like '15m'"),
         ("1/year burst 1000", "burst: 1000 would take more than 100 years"),
         (None, "cannot read None"),
         (100, "cannot read 100"),
@@ -70,6 +98,18 @@ def test_notation_that_makes_no_quota(notation: Any, complaint: str) -> None:
     with pytest.raises(InvalidQuota) as caught:
         Quota.parse(notation)
     assert complaint in str(caught.value)
+
+
+def test_a_burst_without_an_algorithm_means_a_bucket_as_in_the_notation() -> None:
+    assert Quota(10, "1s", burst=50) == Quota.parse("10/second burst 50")
+    assert Quota(10, "1s", burst=50).capacity == 50
+    assert Quota(10, "1s", burst=50, algorithm="gcra").algorithm == "gcra"
+    assert Quota(10, "1s").algorithm == "sliding_window_counter"
+
+
+def test_a_mistyped_algorithm_gets_the_nearest() -> None:
+    with pytest.raises(InvalidQuota, match="algorithm: 'sliding_log' is not known; did you mean 'sliding_window_log'"):
+        Quota(10, "1s", algorithm="sliding_log")
 
 
 @pytest.mark.parametrize("limit", [0, -1, 2**53, 2**64, 1.0, 1.5, math.nan, math.inf, True, "5", None])

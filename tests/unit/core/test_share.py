@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate import Quota
@@ -39,6 +39,7 @@ def test_buckets_are_divided_and_filled_slower(algorithm: str) -> None:
     assert [(part.burst, part.limit, part.window) for part in parts] == [(2, 1, 180), (2, 1, 180), (1, 1, 180)]
 
 
+@settings(deadline=None)
 @given(quotas(), st.integers(2, 200))
 def test_shares_never_add_up_to_more(quota: Quota, nodes: int) -> None:
     parts = shares(quota, nodes)
@@ -47,6 +48,7 @@ def test_shares_never_add_up_to_more(quota: Quota, nodes: int) -> None:
     assert {part.algorithm for part in parts} <= {quota.algorithm}
 
 
+@settings(deadline=None)
 @given(quotas(limit=st.integers(1, 10_000), window=st.integers(1_000, 10**9)), st.integers(2, 200))
 def test_nothing_is_lost(quota: Quota, nodes: int) -> None:
     parts = shares(quota, nodes)

@@ -101,6 +101,18 @@ def test_a_limit_per_client_and_nothing_else_said(clock: FakeClock) -> None:
     run(test)
 
 
+def test_the_id_of_a_refusal_is_a_header_where_the_rules_ask_for_it(clock: FakeClock) -> None:
+    async def test() -> None:
+        snapshot = Snapshot([Rule(id="r", quota="1/minute", dimension="ip")], decision_header=True)
+        app = RateLimitMiddleware(answer, limiter=AsyncLimiter(snapshot, clock=clock))
+        assert "x-ratelimit-decision-id" not in (await get(app)).headers
+        refused = await get(app)
+        assert refused.status == 429
+        assert refused.headers["x-ratelimit-decision-id"] == json.loads(refused.got[1]["body"])["decision_id"]
+
+    run(test)
+
+
 def test_the_apps_own_headers_come_first_and_its_message_is_left_alone(clock: FakeClock) -> None:
     async def test() -> None:
         app = RateLimitMiddleware(answer, limiter=AsyncLimiter("2/minute", clock=clock))

@@ -21,7 +21,7 @@ from django.views import View
 from rest_framework.settings import api_settings
 from rest_framework.views import APIView
 
-from headgate import Rule
+from headgate import Limiter, Rule
 from headgate.http import django as module
 from headgate.http.django import RateLimitMiddleware, Setup, limit
 from headgate.http.drf import HeadgateThrottle
@@ -403,3 +403,24 @@ def test_locks_that_another_thread_held_are_free_in_a_forked_child() -> None:
         setup = module.current()
         with module._project._lock, setup._lock:
             assert in_child(lambda: module.current().entrance() is not None) == 0
+
+
+@pytest.mark.parametrize("view", [hello, hello_async])
+def test_a_limit_has_a_message_and_exemptions(site: Site, view: Any) -> None:
+    route("exempting", limit("1/day", message="Slowly.", exempt_when=lambda request: "internal" in request.GET)(view))
+    with site():
+        assert site.get("/exempting").status_code == 200
+        refused = site.get("/exempting")
+        assert (refused.status_code, refused.json()["detail"]) == (429, "Slowly.")
+        assert site.get("/exempting?internal=1").status_code == 200
+
+
+def test_a_function_that_its_limiter_refuses_is_answered_with_429(site: Site) -> None:
+    limiter = Limiter([])
+    reports = limiter.limit("1/day", name="reports")(lambda: "report")
+    route("reports", lambda _: HttpResponse(reports()))
+    with site():
+        assert site.get("/reports").status_code == 200
+        refused = site.get("/reports")
+        assert (refused.status_code, refused.headers["Content-Type"]) == (429, "application/problem+json")
+        assert '"reports"' in refused.headers["RateLimit-Policy"]

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, WebSock
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from headgate import AsyncLimiter, InvalidCheck, InvalidQuota, InvalidRule, Limiter, Rule
+from headgate import AsyncLimiter, InvalidCheck, InvalidQuota, InvalidRule, Limiter, RateLimited, Rule
 from headgate.http.fastapi import RESPONSES, Refused, install, limit
 from headgate.http.limits import Limits
 from headgate.rules import Snapshot
@@ -107,7 +107,9 @@ def test_a_refusal_is_a_problem_with_headers_also_without_the_middleware() -> No
     assert refused.headers["Content-Type"] == PROBLEM
     assert refused.headers["Retry-After"] == "86400"
     assert refused.headers["RateLimit-Policy"] == '"GET /users/{user_id}";q=1;w=86400'
-    assert refused.json() == {
+    told = refused.json()
+    assert len(told.pop("decision_id")) == 30
+    assert told == {
         "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
         "title": "Request cannot be satisfied as assigned quota has been exceeded",
         "status": 429,
@@ -619,3 +621,86 @@ def test_a_key_of_a_wrong_type_and_a_limiter_of_the_wrong_kind_are_faults() -> N
     other.get("/")(lambda: None)
     with pytest.raises(InvalidRule, match=r"app\.state\.headgate"):
         asyncio.run(ask(other))
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_limit_decorates_a_handler(installed: bool) -> None:
+    app = FastAPI()
+    if installed:
+        install(app, limiter=limiter())
+
+    @app.get("/users/{number}")
+    @limit("2/day", message="Slowly.")
+    async def user(number: int, short: bool = False) -> dict[str, Any]:
+        return {"number": number, "short": short}
+
+    @app.get("/report")
+    @limit("1/day")
+    def report(request: Request) -> str:
+        return request.url.path
+
+    first, second, third = send(app, "GET /users/1?short=1", "GET /users/2", "GET /users/3")
+    assert first.json() == {"number": 1, "short": True}
+    assert (second.status_code, second.headers["X-RateLimit-Remaining"]) == (200, "0")
+    assert (third.status_code, third.json()["detail"]) == (429, "Slowly.")
+    assert statuses(app, "GET /report", "GET /report") == [200, 429]
+    parameters = app.openapi()["paths"]["/users/{number}"]["get"]["parameters"]
+    assert [one["name"] for one in parameters] == ["number", "short"]
+
+
+def test_a_decorated_handler_that_something_else_calls_fails_loudly() -> None:
+    @limit("1/day")
+    def handler() -> None: ...
+
+    with pytest.raises(InvalidRule, match=r"Put @limit\(…\) below the decorator of the route"):
+        handler()
+    with pytest.raises(InvalidRule, match="decorates handlers"):
+        limit("1/day")("5/minute")  # type: ignore[call-overload]
+
+
+def test_a_function_that_its_limiter_refuses_is_answered_with_429() -> None:
+    app, counts = FastAPI(), AsyncLimiter([Rule(id="all", quota="9/day", dimension="ip")])
+    install(app, limiter=counts, skip=["/skipped"])
+
+    @counts.limit("1/day", name="reports")
+    async def reports() -> str:
+        return "report"
+
+    app.get("/")(reports)
+    app.get("/skipped")(reports)
+    allowed, refused, skipped = send(app, "GET /", "GET /", "GET /skipped")
+    assert allowed.status_code == 200
+    for response in (refused, skipped):
+        assert (response.status_code, response.headers["Content-Type"]) == (429, PROBLEM)
+        assert response.json()["violated-policies"] == ["reports"]
+        assert "reports" in policies(response)
+        assert int(response.headers["Retry-After"]) > 0
+    assert asyncio.run(counts.peek(ip="192.0.2.1", endpoint="/", method="GET")).remaining == 8  # given back
+
+
+def test_without_install_the_error_says_what_to_do() -> None:
+    app, counts = FastAPI(), AsyncLimiter([])
+
+    @app.get("/")
+    @counts.limit("1/day")
+    async def home() -> str:
+        return "home"
+
+    assert statuses(app, "GET /", "GET /") == [200, 500]
+    with pytest.raises(RateLimited) as caught:
+        asyncio.run(home())
+    assert "headgate.http.fastapi.install(app, limiter=…)" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_requests_may_be_exempt_by_a_function(is_async: bool) -> None:
+    async def asked(request: Request) -> bool:
+        return request.headers.get("x-internal") == "yes"
+
+    app = FastAPI()
+    exempt_when: Any = asked if is_async else (lambda request: request.headers.get("x-internal") == "yes")
+    app.get("/", dependencies=[Depends(limit("1/day", exempt_when=exempt_when))])(lambda: "home")
+    assert statuses(app, "GET /", "GET /") == [200, 429]
+    assert statuses(app, "GET /", "GET /", headers={"x-internal": "yes"}) == [200, 200]
+    with pytest.raises(InvalidRule, match="exempt_when: must be a function"):
+        limit("1/day", exempt_when=True)  # type: ignore[arg-type]

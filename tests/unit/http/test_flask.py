@@ -339,3 +339,62 @@ def test_mistakes() -> None:
     other.add_url_rule("/", "index", headgate.limit("1/minute")(lambda: "hello"))
     with pytest.raises(InvalidRule, match="call init_app"):
         other.test_client().get("/")
+
+
+def test_a_limit_above_the_route_holds_too() -> None:
+    app, headgate = make()
+
+    @headgate.limit("1/day")
+    @app.get("/above")
+    def above() -> str:
+        return "above"
+
+    @headgate.limit("3/day")
+    @headgate.limit("2/day")
+    @app.get("/twice")
+    def twice() -> str:
+        return "twice"
+
+    @headgate.limit("1/day")
+    @app.get("/both")
+    @headgate.limit("9/day")
+    def both() -> str:
+        return "both"
+
+    assert statuses(app, "/above", "/above") == [200, 429]
+    assert statuses(app, "/twice", "/twice", "/twice") == [200, 200, 429]
+    assert statuses(app, "/both", "/both") == [200, 429]
+
+
+def test_a_limit_has_a_message_a_failure_mode_and_exemptions() -> None:
+    app, headgate = make()
+
+    @app.get("/")
+    @headgate.limit("1/day", message="Slowly.", exempt_when=lambda: "X-Internal" in flask.request.headers)
+    def home() -> str:
+        return "home"
+
+    client = app.test_client()
+    assert client.get("/").status_code == 200
+    assert (refused := client.get("/")).status_code == 429
+    assert refused.json is not None
+    assert refused.json["detail"] == "Slowly."
+    assert client.get("/", headers={"X-Internal": "1"}).status_code == 200
+    with pytest.raises(InvalidRule, match="failure_mode: must be one of open, closed, local"):
+        headgate.limit("1/day", failure_mode="shut")  # type: ignore[arg-type]
+
+
+def test_a_function_that_its_limiter_refuses_is_answered_with_429() -> None:
+    limiter = Limiter([Rule(id="all", quota="9/day", dimension="ip")])
+    app = flask.Flask("shop")
+    Headgate(app, limiter=limiter)
+    reports = limiter.limit("1/day", name="reports")(lambda: "report")
+    app.get("/")(reports)
+    client = app.test_client()
+    assert client.get("/").status_code == 200
+    refused = client.get("/")
+    assert (refused.status_code, refused.content_type) == (429, "application/problem+json")
+    assert refused.json is not None
+    assert refused.json["violated-policies"] == ["reports"]
+    assert '"reports"' in refused.headers["RateLimit-Policy"]
+    assert limiter.peek(ip="127.0.0.1", endpoint="/", method="GET").remaining == 8  # given back

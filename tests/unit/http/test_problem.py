@@ -12,6 +12,7 @@ from headgate.errors import StoreUnavailable
 from headgate.http.headers import Charged
 from headgate.http.limits import Limits
 from headgate.http.problem import Refusal, problem, refusal
+from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import MemoryStore
 from headgate.testing import FakeClock
 
@@ -42,13 +43,15 @@ def refused(limiter: Limiter, times: int = 1) -> Decision:
 def test_a_refusal(clock: FakeClock) -> None:
     message = "Rate limit exceeded. Upgrade to Premium."
     rule = Rule(id="search-free", quota="1/10s fixed_window", dimension="ip", message=message)
-    assert problem(refused(Limiter([rule], clock=clock))) == {
+    decision = refused(Limiter([rule], clock=clock))
+    assert problem(decision) == {
         "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
         "title": "Request cannot be satisfied as assigned quota has been exceeded",
         "status": 429,
         "detail": message,
         "violated-policies": ["search-free"],
         "retry_after": 10,
+        "decision_id": decision.id,
     }
 
 
@@ -97,6 +100,16 @@ def test_the_whole_answer(clock: FakeClock) -> None:
     assert content["Content-Type"] == "application/problem+json"
     assert content["Content-Length"] == str(len(answer.body))
     assert json.loads(answer.body) == problem(limits.decision)
+    assert "X-RateLimit-Decision-Id" not in content
+
+
+def test_the_id_of_the_decision_is_a_header_where_the_rules_ask_for_it(clock: FakeClock) -> None:
+    snapshot = Snapshot([Rule(id="r", quota="1/minute", dimension="ip")], decision_header=True)
+    limiter = Limiter(snapshot, clock=clock)
+    limits = Limits(limiter, {"ip": "192.0.2.7"})
+    limits.charged.append(Charged(refused(limiter)))
+    answer = refusal(limits)
+    assert dict(answer.content)["X-RateLimit-Decision-Id"] == json.loads(answer.body)["decision_id"]
 
 
 @pytest.mark.parametrize(

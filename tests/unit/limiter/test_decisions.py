@@ -39,6 +39,7 @@ def test_an_allowed_one(open_limiter: Open, clock: FakeClock) -> None:
                 "reset_after": 44.5,
                 "retry_after": 0.0,
                 "delay": 0.0,
+                "unit": "requests",
             }
         ],
     }

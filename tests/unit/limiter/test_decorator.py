@@ -212,7 +212,7 @@ def test_a_partial_counts_with_its_function(limiter: Limiter, async_limiter: Asy
     assert [limited[0](1), limited[1](1)] == [2, 3]
     with pytest.raises(RateLimited, match=r"rule '.*\.add'"):
         limited[2](1, 1)
-    assert asyncio.run(async_limiter.limit("1/minute")(partial(add_async, 1))(2)) == 3  # type: ignore[arg-type]
+    assert asyncio.run(async_limiter.limit("1/minute")(partial(add_async, 1))(2)) == 3
 
 
 def test_what_has_no_name_is_given_one(limiter: Limiter, async_limiter: AsyncLimiter) -> None:

@@ -155,7 +155,8 @@ def test_requests_without_a_rule_say_nothing_of_the_store(
     for _ in range(3):
         limiter.check(ip="192.0.2.7")
         limiter.check(user="alice")
-    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    told = [record.levelname for record in caplog.records if "no rule applies" not in record.getMessage()]
+    assert told == ["ERROR"]
 
 
 def test_a_refusal_by_failure_names_the_rule(store: Flaky, clock: FakeClock) -> None:

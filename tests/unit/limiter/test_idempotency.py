@@ -45,7 +45,7 @@ def test_another_request_with_the_same_key_conflicts(open_limiter: Open, clock: 
 
 def test_facts_that_are_none_make_no_other_request(open_limiter: Open, clock: FakeClock) -> None:
     limiter = open_limiter("10/minute", clock=clock)
-    limiter.check(user="42", ip=None, idempotency_key="k")
+    limiter.check(user="42", tier=None, idempotency_key="k")
     limiter.check(42, idempotency_key="k")
     assert limiter.peek("42").remaining == 9
 

@@ -326,6 +326,64 @@ def test_what_cannot_be_given_back_is_stranded_and_told(open_node: Opened, remot
     assert (node.status().stranded, node.status().returned) == (held, 0)
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("seconds", [0.5, 5.0])  # until answers arrive again: before and after a slice ends
+def test_a_slice_whose_answer_was_lost_comes_back(
+    open_node: Opened, remote: Remote, clock: FakeClock, algorithm: str, seconds: float
+) -> None:
+    one = rule(100_000, 3_600, algorithm)
+    node = open_node(one)
+    node.warm()
+    remote.loses = True
+    checks = 40
+    while node.status().unanswered == 0:
+        assert all(node.check(20, gap=0.002))
+        checks += 20
+    lost = node.status().unanswered
+    clock.advance(seconds)
+    remote.loses = False
+    for _ in range(40):
+        clock.advance(0.05)
+        assert all(node.check(1))
+        checks += 1
+    assert (node.status().unanswered, node.status().stranded) == (0, 0)
+    assert lost > 0
+    node.close()
+    flowed = 0 if algorithm.endswith(("window", "counter")) else round(100_000 * (seconds + 5) / 3_600)
+    assert 100_000 - checks <= remaining(remote, one) <= 100_000 - checks + flowed
+
+
+def test_closing_asks_for_lost_slices_once_more(open_node: Opened, remote: Remote) -> None:
+    one = rule(100_000, 3_600)
+    node = open_node(one)
+    node.warm()
+    remote.loses = True
+    checks = 40
+    while node.status().unanswered == 0:
+        assert all(node.check(20, gap=0.002))
+        checks += 20
+    remote.loses = False
+    node.close()
+    assert (node.status().stranded, remaining(remote, one)) == (0, 100_000 - checks)
+
+
+def test_a_lost_slice_is_not_given_back_after_a_reset(open_node: Opened, remote: Remote, clock: FakeClock) -> None:
+    one = rule(100_000, 3_600)
+    node = open_node(one)
+    node.warm()
+    remote.loses = True
+    while node.status().unanswered == 0:
+        assert all(node.check(20, gap=0.002))
+    lost = node.status().unanswered
+    remote.loses = False
+    node.limiter.reset(user="alice")
+    clock.advance(1)
+    node.check(3)
+    node.close()
+    assert node.status().stranded >= lost
+    assert remaining(remote, one) == 100_000 - 3
+
+
 def test_a_change_of_the_limit_is_followed_at_once(open_node: Opened, remote: Remote, clock: FakeClock) -> None:
     node = open_node(rule(1_000))
     node.warm()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from headgate import AsyncLimiter, InvalidCheck, InvalidQuota, InvalidRule, Limiter, Quota, Rule
+from headgate import AsyncLimiter, InvalidCheck, InvalidQuota, InvalidRule, Limiter, Quota, Rule, StoreError
+from headgate.rules import Snapshot
 from headgate.stores.memory import MemoryStore
 from headgate.testing import FakeClock
 from tests.integration.limiters import Open
@@ -114,7 +117,7 @@ def test_the_subject_is_the_user_and_a_number_is_its_text(open_limiter: Open, cl
     limiter.check("42")
     limiter.check(user="42")
     limiter.check(42)
-    limiter.check(user=42, ip=None, port=8080)
+    limiter.check(user=42, endpoint=None, tenant=8080)
     assert limiter.peek("42").remaining == 6
 
 
@@ -137,20 +140,20 @@ def test_a_rule_applies_to_requests_that_have_its_facts(open_limiter: Open, cloc
         ("user",): {"user", "world"},
         ("endpoint",): {"world"},
     }
-    assert [rule.rule for rule in limiter.check(user=None, endpoint=None).limits] == ["world"]
+    assert [rule.rule for rule in limiter.check(endpoint=None).limits] == ["world"]
 
 
 @pytest.mark.parametrize(
     ("args", "facts", "message"),
     [
         ((), {}, r"counts by subject: call check\('alice'\)"),
-        ((None,), {}, "counts by subject"),
-        ((), {"user": None}, "counts by subject"),
+        ((None,), {}, "subject: must not be None"),
+        ((), {"user": None}, "user: must not be None"),
         (("alice",), {"user": "bob"}, "user: given twice"),
-        ((1.5,), {}, "subject: must be a text or a whole number, got 1.5"),
-        ((b"alice",), {}, "subject: must be a text or a whole number, got b'alice'"),
-        ((True,), {}, "subject: must be a text or a whole number, got True"),
-        (("alice",), {"ip": ["192.0.2.7"]}, r"ip: must be a text or a whole number, got \['192.0.2.7'\]"),
+        ((1.5,), {}, "subject: must be a text, a whole number or a UUID, got 1.5"),
+        ((b"alice",), {}, "subject: must be a text, a whole number or a UUID, got b'alice'"),
+        ((True,), {}, "subject: must be a text, a whole number or a UUID, got True"),
+        (("alice",), {"ip": ["192.0.2.7"]}, r"ip: must be a text, a whole number or a UUID, got \['192.0.2.7'\]"),
         (("alice",), {"idempotency_key": ""}, "idempotency_key: must be a text, and not empty, got ''"),
         (("alice",), {"idempotency_key": 7}, "idempotency_key: must be a text, and not empty, got 7"),
     ],
@@ -169,7 +172,10 @@ def test_rules_that_are_none_are_said_so(open_limiter: Open, rules: Any) -> None
 
 
 def test_a_notation_that_is_none_is_said_so(open_limiter: Open) -> None:
-    with pytest.raises(InvalidQuota, match="cannot read 'lots' as a quota; write it like '100/minute'"):
+    with pytest.raises(
+        InvalidQuota,
+        match="cannot read 'lots' as a quota: 'lots' \\(character 1\\): here must be a whole number; write",
+    ):
         open_limiter("lots")
 
 
@@ -222,3 +228,74 @@ def test_limiters_share_a_store_and_with_it_a_name(clock: FakeClock) -> None:
 
     assert asyncio.run(main()) == 2
     assert Limiter("5/minute", store=store).peek("alice").remaining == 2  # a store given stays open
+
+
+@pytest.mark.parametrize("rules", ["3/minute", [Rule(id="r", quota="3/minute")]])
+def test_nobody_is_no_subject(open_limiter: Open, rules: Any) -> None:
+    limiter = open_limiter(rules)
+    nobody: Any = None
+    methods: list[Any] = [limiter.check, limiter.peek, limiter.wait, limiter.reserve, limiter.reset]
+    for method in methods:
+        with pytest.raises(InvalidCheck, match=r"^subject: must not be None"):
+            method(nobody)
+        for fact in ("user", "ip", "api_key", "tenant"):
+            with pytest.raises(InvalidCheck, match=rf"^{fact}: must not be None: .*leave {fact} out"):
+                method(**{fact: None, "endpoint": "/"})
+    with pytest.raises(InvalidCheck, match=r"^subject: must not be None"):
+        limiter.check_many(["alice", nobody])
+    assert limiter.peek("alice").remaining == 3
+
+
+def test_a_uuid_is_its_text(open_limiter: Open) -> None:
+    limiter: Any = open_limiter("3/minute")
+    number = UUID(int=7)
+    limiter.check(number)
+    limiter.check(user=number)
+    assert limiter.peek(str(number)).remaining == 1
+
+
+def test_facts_are_declared_for_a_limiter(open_limiter: Open) -> None:
+    limiter = open_limiter([Rule(id="r", quota="3/minute", dimension="plan")], facts=["plan"])
+    assert limiter.check(plan="free").rule == "r"
+    with pytest.raises(InvalidRule, match="facts: declare them where these rules are made"):
+        open_limiter(Snapshot([]), facts=["plan"])
+    with pytest.raises(InvalidRule, match="facts: must be"):
+        open_limiter([], facts=[""])
+
+
+def test_facts_are_declared_for_a_file(open_limiter: Open, tmp_path: Path) -> None:
+    path = tmp_path / "rules.toml"
+    path.write_text('[headgate]\nfacts = ["a"]\n[[rules]]\nid = "r"\nlimit = 1\nwindow = 1\ndimension = "a+b"\n')
+    with pytest.raises(InvalidRule, match="unknown fact 'b'"):
+        open_limiter(path)
+    assert open_limiter(path, facts=["b"]).check(a=1, b=2).rule == "r"
+
+
+def test_refusals_are_told_to_the_hook(open_limiter: Open) -> None:
+    told: list[tuple[Any, ...]] = []
+    limiter = open_limiter("1/minute", on_refused=lambda decision, facts: told.append((decision.rule, dict(facts))))
+    for _ in range(2):
+        limiter.check("alice")
+    limiter.check_many(["alice", {"user": "alice", "endpoint": "/x"}])
+    limiter.wait("alice", timeout=0)
+    limiter.reserve("alice")
+    limiter.peek("alice")
+    alice = ("default", {"user": "alice"})
+    assert told == [alice, alice, ("default", {"user": "alice", "endpoint": "/x"}), alice, alice]
+
+
+def test_memory_is_always_ready(open_limiter: Open) -> None:
+    assert open_limiter("1/minute", require_store=True).ready() is True
+
+
+def test_a_store_that_does_not_answer_is_told_at_start(open_limiter: Open) -> None:
+    with pytest.raises(StoreError):
+        open_limiter("1/minute", store="redis://127.0.0.1:1/0?timeout=0.2&connect_timeout=0.2", require_store=True)
+    limiter = open_limiter("1/minute", store="redis://127.0.0.1:1/0?timeout=0.2&connect_timeout=0.2")
+    with pytest.raises(StoreError):
+        limiter.ready()
+
+
+def test_a_store_that_answers_is_ready(open_limiter: Open, redis_url: str) -> None:
+    limiter = open_limiter("1/minute", store=redis_url, require_store=True)
+    assert limiter.ready() is True

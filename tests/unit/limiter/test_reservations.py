@@ -16,7 +16,7 @@ from headgate import AsyncLimiter, InvalidCheck, Limiter, Rule, Settlement, Stor
 from headgate.core.check import Answer, Charge, Check, Client, Group
 from headgate.core.decision import States
 from headgate.core.plan import Plan
-from headgate.core.reservation import LATE_US, Claim
+from headgate.core.reservation import LATE_US, Claim, Record
 from headgate.errors import StoreTimeout
 from headgate.rules.penalties import Penalties
 from headgate.rules.snapshot import Snapshot
@@ -365,6 +365,9 @@ class Faulty(MemoryStore):
     def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> Program:
         return group_program(self.check, plan, states, told)
 
+    def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> None:
+        """It cannot do it in one step, as a cluster cannot."""
+
     def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
         self._fail("hold")
         super().hold(reservation_id, record, ttl_us)
@@ -480,6 +483,9 @@ def test_one_that_was_cut_before_its_record_was_renewed_is_given_back(
 
 def test_a_charge_that_comes_after_its_record_expired_is_charged_when_it_is_settled(clock: FakeClock) -> None:
     class Slow(MemoryStore):
+        def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> None:
+            """It cannot do it in one step, as a cluster cannot."""
+
         def check(self, groups: Sequence[Group]) -> list[Answer]:
             if slow:
                 slow.clear()
@@ -500,6 +506,39 @@ def test_a_charge_that_comes_after_its_record_expired_is_charged_when_it_is_sett
     assert limiter.peek("alice").remaining == 10
     assert reservation.settle(2).reason == "late"
     assert limiter.peek("alice").remaining == 8
+
+
+class Mute(MemoryStore):
+    """Does what it is asked, and its answer is lost."""
+
+    mute = False
+
+    def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> Answer | None:
+        answer = super().reserve(reservation_id, pending, ttl_us)
+        if self.mute:
+            raise StoreTimeout("no answer")
+        return answer
+
+
+def test_one_whose_answer_was_lost_is_given_back_long_before_its_ttl(do: Either, clock: FakeClock) -> None:
+    store = Mute(clock=clock)
+    limiter = do.open("10/day fixed_window", store=store)
+    store.mute = True
+    reservation = do(limiter.reserve("alice", cost=5, ttl=3_600))
+    assert (reservation.decision.reason, reservation.recorded) == ("fail_open", False)
+    store.mute = False
+    assert do(limiter.peek("alice")).remaining == 5
+    clock.advance(10)
+    assert do(limiter.peek("alice")).remaining == 10
+    assert store.expire() == ((), None)
+
+
+def test_a_store_without_room_for_a_record_charges_nothing(do: Either, clock: FakeClock) -> None:
+    store = MemoryStore(clock=clock, max_keys=1)
+    limiter = do.open("10/day fixed_window", store=store)
+    assert do(limiter.reserve("alice", cost=3)).recorded
+    assert not do(limiter.reserve("alice", cost=3)).recorded
+    assert do(limiter.peek("alice")).remaining == 7
 
 
 def test_a_refused_one_leaves_no_record(do: Either, clock: FakeClock) -> None:

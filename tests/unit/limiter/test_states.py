@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate import InvalidRule, Limiter, Rule
-from headgate.limiter.states import Warnings
+from headgate.limiter.warning_hysteresis import WarningHysteresis
 from headgate.rules import Holder, Snapshot
 from headgate.testing import FakeClock
 
@@ -124,7 +124,7 @@ def test_bad_thresholds_in_a_file(tmp_path: Path) -> None:
 
 
 def test_the_memory_is_bounded() -> None:
-    warnings = Warnings(Holder(Snapshot([])), None, None, size=10)
+    warnings = WarningHysteresis(Holder(Snapshot([])), None, None, size=10)
     for number in range(1_000):
         assert warnings.warns("space", str(number), 9, 10, 0, 100)
     assert 10 <= sum(warnings.warns("space", str(number), 75, 100, 1, 100) for number in range(1_000)) <= 20

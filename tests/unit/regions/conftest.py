@@ -86,9 +86,9 @@ class Regions:
     def exchange(self, limiter: Any) -> None:
         """Do what is due in the background."""
         if self._awaited:
-            limiter.run(limiter.limiter._spread.exchange())
+            limiter.run(limiter.limiter._region_store.exchange())
         else:
-            limiter._spread.exchange()
+            limiter._region_store.exchange()
 
     def limiters(self, rules: Any, **options: Any) -> dict[str, Any]:
         return {name: self.limiter(name, rules, **options) for name in WEIGHTS}

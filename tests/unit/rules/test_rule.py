@@ -102,7 +102,7 @@ def test_values_are_kept_in_one_form() -> None:
         ("match", {"endpoint": "/x"}, "field of its own: endpoints"),
         ("match", {"method": "GET"}, "field of its own: methods"),
         ("match", {"tier": "free"}, "field of its own: tiers"),
-        ("action", "block", "must be one of reject, throttle, log_only, got 'block'"),
+        ("action", "block", "must be one of reject, throttle, annotate, log_only, got 'block'"),
         ("action", None, "got None"),
         ("max_delay", -1, "must be from 0 to 366 days, got -1"),
         ("max_delay", "soon", "cannot read 'soon' as a duration"),

@@ -87,7 +87,7 @@ def test_an_empty_token_is_a_mistake(field: str) -> None:
 
 def test_a_token_of_the_database(access: Access) -> None:
     caller = asyncio.run(access.caller(GOOD))
-    assert caller == ("ci", "operator", frozenset({"check", "users"}))
+    assert caller == ("ci", "operator", frozenset({"check", "users"}), "")
     caller.require("users", "operator")
     with pytest.raises(Forbidden, match="the role admin"):
         caller.require("users", "admin")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import structlog
 
+from headgate.masking import MASK, Masking, masked
 from headgate.telemetry.logs import LOGGERS, QUIET, configure_logging
-from headgate.telemetry.secrets import MASK, Masking, masked
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,9 @@ MINUTE = Quota.parse("1/minute")
 
 
 def rules(*ids: str) -> Snapshot:
-    return Snapshot([Rule(id=one, quota=MINUTE, dimension="global", match={"only": one}) for one in ids])
+    return Snapshot(
+        [Rule(id=one, quota=MINUTE, dimension="global", match={"only": one}) for one in ids], facts=["only"]
+    )
 
 
 def refused(limiter: Limiter, rule: str) -> Decision:
@@ -46,6 +48,35 @@ def test_decisions_are_counted_by_rule_decision_and_reason() -> None:
         ("real", "refused", "over_limit"): 2,
         ("", "allowed", "no_rule"): 1,
     }
+
+
+def test_requests_near_their_limit_are_counted_by_the_rule_that_decided() -> None:
+    listed = [
+        Rule(id="wide", quota=Quota.parse("100/minute")),
+        Rule(id="narrow", quota=Quota.parse("10/minute")),
+        Rule(id="shadow", quota=Quota.parse("8/minute"), action="log_only"),
+    ]
+    limiter, meter = Limiter(listed), Meter()
+    for _ in range(7):
+        meter.decided(limiter.check(user="alice"))
+    assert dict(meter.near_limit()) == {"narrow": 0}
+    meter.decided(limiter.check(user="alice"))  # the eighth of ten
+    assert dict(meter.near_limit()) == {"narrow": 1}
+    for _ in range(4):  # two that a shadow would have refused, and two refusals: not within a limit
+        meter.decided(limiter.check(user="alice"))
+    assert dict(meter.near_limit()) == {"narrow": 1, "shadow": 0}
+
+
+def test_requests_near_the_limits_of_further_rules_are_counted_together() -> None:
+    old, new = rules("a", "b"), rules("c")
+    holder = Holder(old)
+    meter = Meter(holder=holder, max_rules=1)
+    for rule in ("a", "b"):
+        meter.decided(Limiter(old).check(only=rule))
+    assert dict(meter.near_limit()) == {"a": 1, OTHER: 1}
+    holder.swap(new)
+    meter.decided(Limiter(new).check(only="c"))
+    assert dict(meter.near_limit()) == {OTHER: 1, "c": 1}
 
 
 def test_a_rule_that_was_met_has_a_count_of_refusals_to_rise_from() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import platform
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ LABELS = {
     "protocol",
     "kind",
     "node",
+    "outcome",
     "region",
     "status",
     "token",  # the name that the operator gave it
@@ -49,12 +51,14 @@ def test_figures_are_what_they_were_told(tmp_path: Path) -> None:
     with service_metrics(tmp_path) as metrics:
         page, content_type = metrics.render()
     assert content_type == TEXT
-    assert value(page, "headgate_build_info", version=__version__, python=_python()) == 1
+    assert value(page, "headgate_build_info", version=__version__, python=_python(), node=platform.node()) == 1
     assert value(page, "headgate_checks_total", rule="search", decision="allowed", reason="within_limit") == 2
     assert value(page, "headgate_checks_total", rule="search", decision="refused", reason="over_limit") == 1
+    assert value(page, "headgate_near_limit_total", rule="search") == 1
     assert value(page, "headgate_request_seconds_bucket", protocol="http", le="0.00025") == 0
     assert value(page, "headgate_request_seconds_bucket", protocol="http", le="0.0005") == 1
     assert value(page, "headgate_checks_per_request_sum", protocol="http") == 1
+    assert value(page, "headgate_webhook_messages_total", outcome="failed") == 1
     assert value(page, "headgate_store_call_seconds_count") == 2
     assert value(page, "headgate_store_batch_size_sum") == 2
     assert value(page, "headgate_store_errors_total", kind="timeout") == 1

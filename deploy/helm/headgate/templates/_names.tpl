@@ -21,3 +21,26 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "headgate.region" -}}
 {{ .Values.region.existing | default (printf "%s-region" (include "headgate.name" .)) }}
 {{- end }}
+
+{{- /* How a pod is asked how it is: by the kubelet; where clients need certificates, which it has none of, by the pod itself. */ -}}
+{{- define "headgate.probe" -}}
+{{- $values := (index . 0).Values }}{{ $path := index . 1 -}}
+{{- if and $values.tls.mutual $values.tls.clientSecret -}}
+exec:
+  command:
+    - python
+    - -c
+    - |
+      import http.client, ssl
+      tls = ssl.create_default_context(cafile="/etc/headgate/tls/ca.crt")
+      tls.check_hostname = False  # it is this pod
+      tls.load_cert_chain("/etc/headgate/client/tls.crt", "/etc/headgate/client/tls.key")
+      connection = http.client.HTTPSConnection("127.0.0.1", 8080, timeout=1, context=tls)
+      connection.request("GET", "{{ $path }}")
+      raise SystemExit(connection.getresponse().status != 200)
+{{- else if $values.tls.mutual -}}
+tcpSocket: { port: http }
+{{- else -}}
+httpGet: { path: {{ $path }}, port: http, scheme: {{ ternary "HTTPS" "HTTP" (not (empty $values.tls.secret)) }} }
+{{- end -}}
+{{- end }}

@@ -18,7 +18,7 @@ from headgate.http.grpc.answer import CURRENT, metadata_of, status_of
 from headgate.http.grpc.handler import Behaviour, Handler, behaviour_of, replaced
 from headgate.http.grpc.request import GrpcRequest
 from headgate.http.limits import Limits
-from headgate.limiter.aio import AsyncLimiter
+from headgate.limiter.async_limiter import AsyncLimiter
 
 T = TypeVar("T")
 
@@ -58,6 +58,7 @@ class AsyncCalls:
                     return await behaviour(message, told)
                 finally:
                     _tell(told, context)
+                    await _release(told, context)
 
             return replaced(handler, call)
 
@@ -72,6 +73,7 @@ class AsyncCalls:
                             yield response
                 finally:
                     _tell(told, context)
+                    await _release(told, context)
 
             return replaced(handler, stream)
 
@@ -103,6 +105,7 @@ class AsyncCalls:
                     return variables.run(behaviour, message, told)
                 finally:
                     _tell(told, context)
+                    asyncio.run_coroutine_threadsafe(_release(told, context), loop).result()
 
             return call
 
@@ -115,6 +118,7 @@ class AsyncCalls:
                     yield response
             finally:
                 _tell(told, context)
+                asyncio.run_coroutine_threadsafe(_release(told, context), loop)  # it may be the loop's own thread
 
         return stream
 
@@ -175,6 +179,10 @@ class ToldContext:
     def abort_with_status(self, status: grpc.Status) -> Any:
         return self.abort(status.code, status.details, status.trailing_metadata)
 
+    async def release(self) -> None:
+        """Release what the call holds, as it is over."""
+        await self._limits.release_async()
+
     def tell(self) -> None:
         """Add the metadata to the end of the call."""
         self._context.set_trailing_metadata((*self._own, *metadata_of(self._limits)))
@@ -190,6 +198,12 @@ def _tell(told: Any, context: Any) -> None:
     """Tell of the limits, unless an interceptor further out does."""
     if told is not context:
         told.tell()
+
+
+async def _release(told: Any, context: Any) -> None:
+    """Release what the call holds, unless an interceptor further out does."""
+    if told is not context:
+        await told.release()
 
 
 async def _during(task: asyncio.Task[Any] | None, work: Awaitable[T]) -> T:

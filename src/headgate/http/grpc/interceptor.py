@@ -11,13 +11,13 @@ import grpc.aio
 
 from headgate.errors import InvalidRule
 from headgate.http.entrance import AsyncEntrance, Entrance
-from headgate.http.gate import MAX_WAITING, Cost, Identify, Options
+from headgate.http.gate import MAX_WAITING, CostOption, Identify, Options
 from headgate.http.grpc.aio import AsyncCalls
 from headgate.http.grpc.handler import Handler
 from headgate.http.grpc.sync import SyncCalls
 from headgate.http.identity import Identity
-from headgate.limiter.aio import AsyncLimiter
-from headgate.limiter.sync import Limiter
+from headgate.limiter.async_limiter import AsyncLimiter
+from headgate.limiter.limiter import Limiter
 
 HEALTH: Final = "/grpc.health.v1.Health/*"
 
@@ -56,7 +56,7 @@ class RateLimitInterceptor(_Either):
         limiter: Limiter | AsyncLimiter,
         identity: Identity | None = None,
         identify: Identify | None = None,
-        cost: Cost = 1,
+        cost: CostOption = 1,
         skip: Iterable[str] = (HEALTH,),
         max_waiting: int = MAX_WAITING,
     ) -> None:

@@ -14,7 +14,7 @@ from headgate.http.grpc.answer import CURRENT, metadata_of, status_of
 from headgate.http.grpc.handler import Handler, behaviour_of, replaced
 from headgate.http.grpc.request import GrpcRequest
 from headgate.http.limits import Limits
-from headgate.limiter.sync import Limiter
+from headgate.limiter.limiter import Limiter
 
 TICK: Final = 0.05  # seconds after which a call that waits looks whether its client is still there
 
@@ -36,7 +36,9 @@ class SyncCalls:
             request = GrpcRequest(path, context, None if handler.request_streaming else message)
             limits = self._admit(request, outer)
             CURRENT.set(limits)  # the call's alone: it has a context of its own
-            tell = partial(_tell, limits, context) if outer is None else _leave
+            tell = partial(_end, limits, context) if outer is None else _leave
+            if limits.holds and outer is None and not context.add_callback(limits.release):
+                limits.release()  # the client has gone meanwhile
             try:
                 if not limits.charged[-1].decision.allowed:
                     context.abort(*status_of(limits))
@@ -86,6 +88,14 @@ class _Held:
             self._clock.sleep(min(seconds, TICK))
             seconds -= TICK
         return self._context.is_active()
+
+
+def _end(limits: Limits[Limiter], context: grpc.ServicerContext) -> None:
+    """Tell of the limits, and release what the call holds: grpc's own thread does so for calls that are broken off."""
+    try:
+        _tell(limits, context)
+    finally:
+        limits.release()
 
 
 def _tell(limits: Limits[Limiter], context: grpc.ServicerContext) -> None:

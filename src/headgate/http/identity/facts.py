@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
 
 from headgate.errors import InvalidCheck
 
@@ -23,10 +24,10 @@ def checked_facts(facts: Any, where: str = "identify") -> dict[str, str]:
             raise InvalidCheck(f"{where}: the name of a fact must be a text, and not empty, got {name!r}")
         if isinstance(value, str):
             texts[name] = value
-        elif isinstance(value, int) and not isinstance(value, bool):
+        elif isinstance(value, int | UUID) and not isinstance(value, bool):
             texts[name] = str(value)
         elif value is not None:
-            raise InvalidCheck(f"{where}: {name}: must be a text or a whole number, got {value!r}")
+            raise InvalidCheck(f"{where}: {name}: must be a text, a whole number or a UUID, got {value!r}")
     return texts
 
 

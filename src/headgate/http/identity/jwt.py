@@ -111,7 +111,7 @@ def _algorithms(value: Any) -> tuple[str, ...]:
 
 
 def _url(value: Any) -> str:
-    url = fields.name(value)
+    url: str = fields.name(value)
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or " " in url:
         raise ValueError(f"must be a URL like 'https://issuer.example/jwks.json', got {value!r}")

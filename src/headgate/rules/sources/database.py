@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from headgate.core.fork import renew_in_children
 from headgate.db import queries
-from headgate.db.changes import Changes
+from headgate.db.changes import ChangeListener, Changes
 from headgate.db.connection import LARGE_SECONDS, Database, allow
 from headgate.db.listener import Listener, listen
 from headgate.db.migrations import migrate
@@ -148,9 +148,12 @@ class DatabaseSource:
         except Exception:  # of any kind: the thread that follows the rules must outlive it, or they would never change
             log.exception("rules: %s could not be followed", self._database.name)
 
-    def changes(self) -> Changes:
-        """What changes the rules of this database; here they are in force as soon as they are committed."""
-        return Changes(self._database, announce=self._announce)
+    def changes(self, listener: ChangeListener | None = None) -> Changes:
+        """What changes the rules of this database; here they are in force as soon as they are committed.
+
+        `listener` is told of each transaction.
+        """
+        return Changes(self._database, announce=self._announce, listener=listener)
 
     def status(self) -> DatabaseStatus:
         """How it is doing."""

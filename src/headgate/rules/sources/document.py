@@ -7,11 +7,12 @@ needed, and the rest is looked at as if it were right.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from headgate.core.quota import DEFAULT_ALGORITHM, Quota
+from headgate.core.quota import CONCURRENCY, Quota
 from headgate.errors import InvalidQuota, InvalidRule, Problem
+from headgate.rules.description import QUOTA_FIELDS
 from headgate.rules.exemptions import Exemption
 from headgate.rules.penalties import Penalties
 from headgate.rules.rule import Rule
@@ -24,7 +25,8 @@ Table = dict[str, Any]
 
 BURST_ALGORITHM: Final = "token_bucket"
 _LAST: Final = 2**31  # after all entries of a section
-_QUOTA: Final[Table] = {"algorithm": DEFAULT_ALGORITHM, "limit": 1, "window": 1, "burst": None}
+_STAND_INS: Final[Table] = {"limit": 1, "window": 1}
+_QUOTA: Final[Table] = {field.name: _STAND_INS.get(field.name, field.default) for field in QUOTA_FIELDS}
 
 
 def parsed(content: bytes, file: str = "") -> Table:
@@ -42,10 +44,16 @@ def parsed(content: bytes, file: str = "") -> Table:
     return data
 
 
-def snapshot_of(data: Table, *, version: str, file: str = "") -> Snapshot:
-    """The snapshot that a file's data means; `data` is used up. Raises `InvalidRule` with all problems at once."""
+def snapshot_of(data: Table, *, version: str, file: str = "", facts: Sequence[str] = ()) -> Snapshot:
+    """The snapshot that a file's data means; `data` is used up. Raises `InvalidRule` with all problems at once.
+
+    `facts` are declared besides those that the data declares.
+    """
     reader = _Reader()
     reader.leave_out_mistakes(data)
+    if facts:
+        settings = data.setdefault("headgate", {})
+        settings["facts"] = [*settings.get("facts", ()), *facts]
     snapshot = reader.snapshot(data, version)
     if snapshot is None:
         raise InvalidRule(*(problem._replace(file=file) for problem in reader.sorted()))
@@ -53,20 +61,29 @@ def snapshot_of(data: Table, *, version: str, file: str = "") -> Snapshot:
 
 
 def rule_from(entry: Table) -> Rule:
-    """The rule that one table of `[[rules]]` means; `entry` is used up. Raises `InvalidRule` with all problems."""
-    return snapshot_of({"rules": [entry]}, version="").rules[0]
+    """The rule that one table of `[[rules]]` means; `entry` is used up. Raises `InvalidRule` with all problems.
+
+    Whether its facts and tiers are known is for the snapshot to say that it becomes part of.
+    """
+    return _only(_Reader(), {"rules": [entry]}, lambda reader, data: reader.rules(data)[0])
 
 
-def override_from(user_id: str, entry: Table) -> Override:
-    """The same for one of a user's overrides. Whether there is such a rule is for others to say."""
-    data = {"users": [{"id": user_id, "overrides": [entry]}]}
-    reader = _Reader()
+def users_from(entries: list[Any]) -> list[User]:
+    """The users that tables of `[[users]]` mean; `entries` is used up. Raises `InvalidRule` with all problems.
+
+    Whether there are such tiers and rules is for others to say.
+    """
+    return _only(_Reader(), {"users": entries}, lambda reader, data: reader.users(data, set()))
+
+
+def _only(reader: _Reader, data: Table, read: Callable[[_Reader, Table], T]) -> T:
+    """What `read` makes of data. Raises `InvalidRule` with all problems."""
     reader.leave_out_mistakes(data)
-    users = reader.users(data, set())
+    made = read(reader, data)
     problems = reader.sorted()
     if problems:
         raise InvalidRule(*problems)
-    return users[0].overrides[0]
+    return made
 
 
 def _leave_out(data: Table, location: Location) -> None:
@@ -124,7 +141,7 @@ class _Reader:
 
     def snapshot(self, data: Table, version: str) -> Snapshot | None:
         """The snapshot; None when anything was noted."""
-        rules = [self._rule(entry, place) for place, entry in _entries(data, "rules")]
+        rules = self.rules(data)
         tiers = [self._tier(entry, place) for place, entry in _entries(data, "tiers")]
         ids = {rule.id for rule in rules}
         users = self.users(data, ids)
@@ -146,6 +163,9 @@ class _Reader:
                 self.note(_section_of(problem), problem._replace(where=where))
             return None
         return None if self._problems else snapshot
+
+    def rules(self, data: Table) -> list[Rule]:
+        return [self._rule(entry, place) for place, entry in _entries(data, "rules")]
 
     def users(self, data: Table, rules: set[str]) -> list[User]:
         return [self._user(entry, place, rules) for place, entry in _entries(data, "users")]
@@ -212,14 +232,22 @@ def _quota(given: Mapping[str, Any]) -> tuple[Quota, list[tuple[str, str]]]:
     fields = {**_QUOTA, **given}
     if "burst" in given and "algorithm" not in given:
         fields["algorithm"] = BURST_ALGORITHM
+    if given.get("calendar") is True and "algorithm" not in given:
+        fields["algorithm"] = "fixed_window"
+    if fields["algorithm"] == CONCURRENCY:
+        if "window" in given:
+            return Quota(1, algorithm=CONCURRENCY), [("window", "concurrency has none; its slots have a ttl")]
+        fields["window"] = None
     try:
         return Quota(**fields), []
     except InvalidQuota as error:
         together = error
+    if given.get("calendar") is True:  # what its fields mean, they mean together
+        return Quota(1, 1), [_split(together)]
     problems = []
     for name, value in given.items():
         try:
-            Quota(**{**_QUOTA, name: value})
+            Quota(**{**_QUOTA, **({"algorithm": CONCURRENCY} if name == "ttl" else {}), name: value})
         except InvalidQuota as error:
             problems.append(_split(error))
             fields[name] = _QUOTA[name]

@@ -8,7 +8,8 @@ from typing import Any, Final
 import tomli_w
 
 from headgate.core.quota import duration_text
-from headgate.db.records import exemption_table, penalties_table, rule_table, settings_table, user_table
+from headgate.db.records import exemption_table, penalties_table, settings_table, user_table
+from headgate.rules.description import FIELDS, rule_table
 from headgate.rules.penalties import Penalties
 from headgate.rules.rule import Rule
 from headgate.rules.snapshot import Snapshot
@@ -16,13 +17,22 @@ from headgate.rules.users import User
 
 Table = dict[str, Any]
 
-_ALWAYS: Final = ("id", "dimension", "limit", "window", "algorithm")  # fields that a file had better show
-_ORDER: Final = (*("id", "name", "dimension", "endpoints", "methods", "tiers", "match", "limit", "window", "burst"),)
+_ALWAYS: Final = ("id", "dimension", "limit", "window", "ttl", "algorithm")  # fields that a file had better show
+_DEFAULTS: Final = rule_table(Rule(id="?", quota="1/s"))  # of all fields that have one
+_ORDER: Final = (
+    *("id", "name", "dimension", "endpoints", "methods", "tiers", "match", "limit", "window", "ttl", "burst"),
+)
+_FIRST_TO_LAST: Final = tuple(dict.fromkeys((*_ORDER, *(field.name for field in FIELDS))))
 
 
 def text_of(snapshot: Snapshot) -> str:
     """A rules file that means this snapshot, but for users who are in a directory and not listed."""
     return tomli_w.dumps(document_of(snapshot), multiline_strings=False)
+
+
+def rule_text(rule: Rule) -> str:
+    """A rules file that has this rule alone."""
+    return tomli_w.dumps({"rules": [_rule_entry(rule)]}, multiline_strings=False)
 
 
 def document_of(snapshot: Snapshot) -> Table:
@@ -39,12 +49,14 @@ def document_of(snapshot: Snapshot) -> Table:
 
 def _rule_entry(rule: Rule) -> Table:
     """A rule without what goes without saying."""
-    table, default = rule_table(rule), rule_table(Rule(id=rule.id, quota=rule.quota))
-    kept = {
-        name: value for name, value in table.items() if name in _ALWAYS or value != default.get(name) or name == "burst"
+    table = rule_table(rule)
+    if rule.quota.calendar is None:
+        table["window" if "window" in table else "ttl"] = duration_text(rule.quota.window_us)
+    return {
+        name: table[name]
+        for name in _FIRST_TO_LAST
+        if name in table and (name in _ALWAYS or table[name] != _DEFAULTS.get(name))
     }
-    kept["window"] = duration_text(rule.quota.window_us)
-    return {**{name: kept[name] for name in _ORDER if name in kept}, **kept}
 
 
 def _user_entry(user: User) -> Table:

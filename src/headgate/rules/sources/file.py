@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -51,7 +52,7 @@ class FileSource:
 
     `watch` reloads it when it changes (needs `headgate[watch]`), `sighup` when the process gets that signal (to
     be made in the main thread). A file that is not good leaves the last good rules in force, and every problem
-    in the log as an error. `clock` tells which overrides have expired.
+    in the log as an error. `clock` tells which overrides have expired. `facts` are declared besides those of the file.
 
     The version of its snapshots is `<number of the load>-<hash of the content>`.
 
@@ -65,8 +66,10 @@ class FileSource:
         watch: bool = False,
         sighup: bool = False,
         clock: Clock | None = None,
+        facts: Sequence[str] = (),
     ) -> None:
         self.path = Path(path)
+        self._facts = tuple(facts)
         self._clock: Clock = clock or SystemClock()
         self._lock = Lock()  # of what follows: one load at a time, so that an older never replaces a newer
         self._loads = self._rejected = 0
@@ -175,7 +178,9 @@ class FileSource:
         if digest == self._digest:
             return self._holder.current
         with collection_paused():
-            snapshot = snapshot_of(parsed(content, file), version=f"{self._loads + 1}-{digest}", file=file)
+            snapshot = snapshot_of(
+                parsed(content, file), version=f"{self._loads + 1}-{digest}", file=file, facts=self._facts
+            )
         self._loads += 1
         self._digest = digest
         self._remark(snapshot)

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date, datetime, time
-from difflib import get_close_matches
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.functional_validators import AfterValidator
 from pydantic_core import ErrorDetails
 
+from headgate.core.quota import CONCURRENCY
+from headgate.core.suggestion import did_you_mean
 from headgate.errors import Problem
+from headgate.rules.description import FIELDS
+from headgate.rules.fields import Type
 
 Location = tuple[str | int, ...]
 
@@ -25,7 +28,14 @@ def _duration(value: Any) -> Any:
     return value
 
 
+def _scalar(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError(f"must be a whole number or a text, got {_short(value)}")  # noqa: TRY004
+    return value
+
+
 Duration = Annotated[Any, AfterValidator(_duration)]
+Scalar = Annotated[Any, AfterValidator(_scalar)]
 
 
 class _Table(BaseModel):
@@ -43,32 +53,24 @@ class SettingsTable(_Table):
     warning_until: int | None = None
     default_tier: str | None = None
     regions: str | None = None
+    decision_header: bool = False
+    facts: list[str] = []
+    unmatched: str = "allow"
 
 
-class RuleTable(_Table):
-    id: str
-    limit: int
-    window: Duration
-    name: str = ""
-    dimension: str = "user"
-    endpoints: list[str] = []
-    methods: list[str] = []
-    tiers: list[str] = []
-    match: dict[str, Any] | None = None
-    algorithm: str = ""
-    burst: int = 0
-    action: str = ""
-    max_delay: Duration = 0
-    priority: int = 0
-    group: str = ""
-    sync: str = ""
-    shards: int = 1
-    regions: str = ""
-    failure_mode: str = ""
-    cost: int = 1
-    status: int = 429
-    message: str = ""
-    enabled: bool = True
+_TYPES: Final[dict[Type, Any]] = {
+    "text": str,
+    "whole": int,
+    "flag": bool,
+    "duration": Duration,
+    "texts": list[str],
+    "table": dict[str, Any],
+    "anchor": Scalar,
+}
+_RULE_KEYS: Final[dict[str, Any]] = {
+    field.name: (_TYPES[field.kind.type], ... if field.is_required else None) for field in FIELDS
+}
+RuleTable: Final[type[_Table]] = create_model("RuleTable", __base__=_Table, **_RULE_KEYS)
 
 
 class TierTable(_Table):
@@ -86,6 +88,7 @@ class OverrideTable(_Table):
 class UserTable(_Table):
     id: str
     tier: str = ""
+    anchor: Scalar = 0
     overrides: list[OverrideTable] = []
 
 
@@ -105,7 +108,7 @@ class Document(_Table):
     """A whole rules file."""
 
     headgate: SettingsTable = Field(default_factory=SettingsTable)
-    rules: list[RuleTable] = []
+    rules: list[RuleTable] = []  # type: ignore[valid-type]
     tiers: list[TierTable] = []
     users: list[UserTable] = []
     exemptions: list[ExemptionTable] = []
@@ -133,12 +136,19 @@ _WRONG: Final = {
 
 def mistakes(data: Mapping[str, Any]) -> list[tuple[Location, Problem]]:
     """What is wrong with the keys and types of a file's data, and where in it."""
+    found: list[tuple[Location, Problem]] = []
     try:
         Document.model_validate(data)
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=False)
-        return [(detail["loc"], _problem(detail, data)) for detail in details]
-    return []
+        found = [(detail["loc"], _problem(detail, data)) for detail in details]
+    rules = data.get("rules")
+    for place, entry in enumerate(rules if isinstance(rules, list) else ()):
+        if isinstance(entry, Mapping) and "window" not in entry and entry.get("algorithm") != CONCURRENCY:
+            found.append(
+                (("rules", place, "window"), Problem(entry_name("rules", place, entry), "window", "is missing"))
+            )
+    return found
 
 
 def entry_name(section: str, place: int, entry: Any) -> str:
@@ -158,8 +168,7 @@ def _problem(detail: ErrorDetails, data: Mapping[str, Any]) -> Problem:
     where, field, table = _place(detail["loc"], data)
     kind, value = detail["type"], detail["input"]
     if kind == "extra_forbidden":
-        close = get_close_matches(field, table.model_fields, n=1)
-        return Problem(where, field, f"unknown key{f'; did you mean {close[0]!r}?' if close else ''}")
+        return Problem(where, field, f"unknown key{did_you_mean(field, table.model_fields)}")
     if kind == "missing":
         return Problem(where, field, "is missing")
     if kind == "list_type" and table is Document:

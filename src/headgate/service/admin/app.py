@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Final
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from headgate._version import __version__
-from headgate.db import Changes, Tokens
+from headgate.db import Tokens
 from headgate.errors import HeadgateError, InvalidRule, Problem
-from headgate.limiter.aio import AsyncLimiter
-from headgate.rules.holder import Source
+from headgate.limiter.async_limiter import AsyncLimiter
+from headgate.operations import Operations
+from headgate.operations.tokens import Tokens as TokenOperations
 from headgate.service.access import Access
 from headgate.service.admin import changes as change_routes
+from headgate.service.admin import exemptions as exemption_routes
+from headgate.service.admin import overrides as override_routes
 from headgate.service.admin import rules as rule_routes
 from headgate.service.admin import ruleset as ruleset_routes
 from headgate.service.admin import tokens as token_routes
@@ -30,28 +35,25 @@ from headgate.service.rest.problems import MEDIA_TYPE, HttpError, problem_of
 
 PREFIX: Final = "/api/v1"
 OWN_ROUTERS: Final = (
-    *(rule_routes.router, ruleset_routes.router, user_routes.router, token_routes.router, change_routes.router),
+    *(rule_routes.router, ruleset_routes.router, exemption_routes.router),
+    *(override_routes.router, user_routes.router),  # in this order: the id of a user may have a slash
+    *(token_routes.router, change_routes.router),
 )
 
 
 def admin_app(
     *,
-    source: Source,
-    limiter: AsyncLimiter,
+    operations: Operations,
     access: Access,
-    changes: Changes | None = None,
-    log: Changes | None = None,
     tokens: Tokens | None = None,
     routers: Sequence[APIRouter] = (),
     limits: AsyncLimiter | None = None,
 ) -> FastAPI:
-    """The admin's API, /docs and /openapi.json. Belongs to the event loop that `limiter` and `access` belong to.
+    """The admin's API, /docs and /openapi.json. Belongs to the event loop that `operations` and `access` belong to.
 
-    `changes` is what changes the rules of `source` (`source.changes()`, so that they are in force here at once), or
-    None where they are in a file: then they can only be read. `log` reads the change log; it is `changes` unless told.
     `tokens` are those that `access` finds. `routers` are further routes, relative to /api/v1, each of which says what
-    it needs of its callers by `needs`. `limits` counts callers' requests by `OWN_RULES`; on the limiter's store unless
-    told.
+    it needs of its callers by `needs`. `limits` counts callers' requests by `OWN_RULES`; on the store of the data
+    plane unless told.
     """
     app = FastAPI(
         title="Headgate",
@@ -65,16 +67,13 @@ def admin_app(
         redirect_slashes=False,
     )
     app.state.headgate = Context(
-        source=source,
-        limiter=limiter,
+        operations=operations,
         access=access,
-        changes=changes,
-        log=log or changes,
-        tokens=tokens,
-        limits=limits or limiter.sibling(OWN_RULES, name="admin"),
-        guesses=Guesses("admin-failures", limiter.clock),
+        tokens=TokenOperations(tokens, access.forget),
+        limits=limits or operations.limiter.sibling(OWN_RULES, name="admin"),
+        guesses=Guesses("admin-failures", operations.limiter.clock),
     )
-    routers = (*OWN_ROUTERS, *routers)
+    routers = app.state.routers = (*OWN_ROUTERS, *routers)
     for router in routers:
         app.include_router(router, prefix=PREFIX, responses=problems(401, 403, 422, 429, 503))
     serve_documentation(app)
@@ -88,11 +87,11 @@ def admin_app(
 async def _told(request: Request, error: Exception) -> Response:
     """An exception as problem details."""
     context_of(request).access.failures.record("admin", error, request.client.host if request.client else None)
-    problem = problem_of(_ours(error))
+    problem = problem_of(_ours(error, request))
     return Response(problem.encoded(), problem.status, {**problem.headers, "Content-Type": MEDIA_TYPE})
 
 
-def _ours(error: Exception) -> Exception:
+def _ours(error: Exception, request: Request) -> Exception:
     """What FastAPI and Starlette raise, as we would have."""
     if isinstance(error, RequestValidationError):
         found = []
@@ -101,6 +100,19 @@ def _ours(error: Exception) -> Exception:
             found.append(Problem(str(where), ".".join(map(str, path)), str(one["msg"])))
         return InvalidRule(*found)
     if isinstance(error, HTTPException):
-        detail = {404: "There is nothing at this path.", 405: "This path does not have that method."}
-        return HttpError(error.status_code, detail.get(error.status_code, error.detail), error.headers)
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            allowed = ", ".join(_methods(request))
+            detail = f"This path is for {allowed}, got {request.method[:40]!r}."
+            return HttpError(error.status_code, detail, {"Allow": allowed})
+        detail = "There is nothing at this path." if error.status_code == HTTPStatus.NOT_FOUND else error.detail
+        return HttpError(error.status_code, detail, error.headers)
     return error
+
+
+def _methods(request: Request) -> list[str]:
+    """All methods of a path, which several routes may have between them."""
+    path = request.url.path
+    included = [(route, path.removeprefix(PREFIX)) for router in request.app.state.routers for route in router.routes]
+    own = [(route, path) for route in request.app.routes if isinstance(route, Route)]
+    found = [route for route, part in included + own if route.path_regex.match(part)]
+    return sorted({method for route in found for method in route.methods})

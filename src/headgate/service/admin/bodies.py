@@ -4,7 +4,6 @@ that what is wrong with a rule is said in the words that a rules file gets."""
 from __future__ import annotations
 
 import json
-from datetime import datetime
 from typing import Any, Final
 
 from fastapi import Request
@@ -12,6 +11,7 @@ from fastapi import Request
 from headgate.service.rest.problems import HttpError
 
 MAX_JSON: Final = 1 << 20  # bytes
+MAX_BATCH: Final = 16 << 20
 MAX_TOML: Final = 32 << 20
 
 Table = dict[str, Any]
@@ -25,16 +25,14 @@ async def json_object(request: Request) -> Table:
     return {name: value for name, value in (await json_with_nulls(request)).items() if value is not None}
 
 
+async def json_batch(request: Request) -> Table:
+    """A body that is a JSON object, and large. Raises `HttpError`: 400, 413, 415."""
+    return await _json(request, MAX_BATCH)
+
+
 async def json_with_nulls(request: Request) -> Table:
-    """The same where null says something."""
-    content = await _content(request, MAX_JSON, "application/json")
-    try:
-        body = json.loads(content, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise HttpError(400, f"The body is not JSON: {error}") from None
-    if not isinstance(body, dict):
-        raise HttpError(400, "The body must be a JSON object.")
-    return body
+    """A body that is a JSON object, in which null says something. Raises `HttpError`: 400, 413, 415."""
+    return await _json(request, MAX_JSON)
 
 
 async def toml_document(request: Request) -> bytes:
@@ -42,15 +40,15 @@ async def toml_document(request: Request) -> bytes:
     return await _content(request, MAX_TOML, "application/toml", "text/plain")
 
 
-def with_time(table: Table, field: str) -> Table:
-    """JSON has no times: a text that is one becomes it."""
-    value = table.get(field)
-    if isinstance(value, str):
-        try:
-            return {**table, field: datetime.fromisoformat(value)}
-        except ValueError:
-            pass  # for those to complain who know what the field is for
-    return table
+async def _json(request: Request, most: int) -> Table:
+    content = await _content(request, most, "application/json")
+    try:
+        body = json.loads(content, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise HttpError(400, f"The body is not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise HttpError(400, "The body must be a JSON object.")
+    return body
 
 
 async def _content(request: Request, most: int, *types: str) -> bytes:

@@ -3,22 +3,23 @@
 # No `from __future__ import annotations`: FastAPI reads the annotations of dependencies.
 
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import Depends, Request
 from fastapi.params import Depends as Dependency
 
 from headgate.core.decision import Decision
-from headgate.db import Changes, Tokens
-from headgate.errors import ChangeConflict, RateLimited
+from headgate.errors import Forbidden, RateLimited
 from headgate.http.entrance import awaited
-from headgate.limiter.aio import AsyncLimiter
-from headgate.rules.holder import Source
+from headgate.limiter.async_limiter import AsyncLimiter
+from headgate.operations import Caller, Operations, Role, Scope
+from headgate.operations.tokens import Tokens
 from headgate.rules.rule import Rule
-from headgate.service.access import Access, Caller, Role, Scope
+from headgate.service.access import Access
 from headgate.service.guesses import Guesses
 from headgate.service.rest.exchange import admit
 
+REASON: Final = "x-change-reason"  # the header that says why something is changed, for the change log
 TOKEN_FACT: Final = "headgate_token"  # no fact of anybody's requests: the counts lie beside those of the users' rules
 OWN_RULES: Final = (
     Rule(id="admin-reads", quota="1000/minute", dimension=TOKEN_FACT, methods=["GET"]),
@@ -28,41 +29,13 @@ OWN_RULES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What the routes work with. `changes` is None where rules are in a file, `log` and `tokens` without a database."""
+    """What the routes work with."""
 
-    source: Source
-    limiter: AsyncLimiter  # of the data plane: for what users have left
+    operations: Operations
     access: Access
-    changes: Changes | None
-    log: Changes | None
-    tokens: Tokens | None
+    tokens: Tokens
     limits: AsyncLimiter  # of callers, by token
     guesses: Guesses
-
-    @property
-    def writable(self) -> Changes:
-        """What changes rules and users. Raises `ChangeConflict` where they are in a file."""
-        if self.changes is None:
-            raise ChangeConflict(f"{self.place}: change them there; this API can only read them")
-        return self.changes
-
-    @property
-    def place(self) -> str:
-        """Where rules are if not in a database, for messages."""
-        path = getattr(self.source, "path", None)
-        return "the rules are not in a database" if path is None else f"the rules are in the file {path}"
-
-    @property
-    def kept_log(self) -> Changes:
-        if self.log is None:
-            raise ChangeConflict("this service has no database, which would keep a change log")
-        return self.log
-
-    @property
-    def kept_tokens(self) -> Tokens:
-        if self.tokens is None:
-            raise ChangeConflict("this service has no database, which would keep tokens; only its own ones are good")
-        return self.tokens
 
 
 def context_of(request: Request) -> Context:
@@ -82,7 +55,7 @@ async def caller_of(request: Request) -> Caller:
         raise
     admit(request.scope)
     _pass(request, await awaited(context.limits.decide({TOKEN_FACT: caller.name, "method": request.method})))
-    return caller
+    return caller._replace(reason=request.headers.get(REASON, "").strip())
 
 
 def bearer(field: str | None) -> str | None:
@@ -100,6 +73,20 @@ class Needs:
 
     async def __call__(self, caller: Annotated[Caller, Depends(caller_of)]) -> None:
         caller.require(self.scope, self.role)
+
+
+class NeedsOne:
+    """A dependency that lets pass whose token has one of several scopes, each with its role."""
+
+    def __init__(self, **roles: Role) -> None:
+        self.roles: dict[Any, Role] = dict(roles)
+
+    async def __call__(self, caller: Annotated[Caller, Depends(caller_of)]) -> None:
+        if not any(caller.may(scope, role) for scope, role in self.roles.items()):
+            wanted = " or ".join(f"the scope {scope} and the role {role}" for scope, role in self.roles.items())
+            raise Forbidden(
+                f"this needs {wanted}: the token has the role {caller.role}, for {', '.join(caller.scopes)}"
+            )
 
 
 def needs(scope: Scope, role: Role = "viewer") -> Dependency:

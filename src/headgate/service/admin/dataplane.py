@@ -41,10 +41,19 @@ _REASONS: Final = (
 SCHEMAS: Final[dict[str, Any]] = {
     "Facts": {
         "type": "object",
-        "description": "What is known of a request. Any other fact may be added, for rules' `match` and `dimension`.",
+        "description": "What is known of a request. Others may be added, for rules' `match` and `dimension`, if the "
+        "rules declare them (`facts`): else 400.",
         "properties": {
             **dict.fromkeys(("user", "ip", "api_key", "tenant", "endpoint", "method", "tier"), _TEXT),
-            "cost": {**_WHOLE, "minimum": 0, "default": 1},
+            "cost": {
+                "description": "A number of requests; or so much of each unit, for the rules that count it.",
+                "anyOf": [
+                    {**_WHOLE, "minimum": 0},
+                    {"type": "object", "minProperties": 1, "additionalProperties": {**_WHOLE, "minimum": 0}},
+                ],
+                "default": 1,
+                "example": {"requests": 1, "tokens": 4000},
+            },
             "idempotency_key": {**_TEXT, "description": "The same check twice within five minutes is charged once."},
         },
         "additionalProperties": {"anyOf": [_TEXT, _WHOLE]},
@@ -57,16 +66,30 @@ SCHEMAS: Final[dict[str, Any]] = {
             **_FIGURES,
             "reset_at": {**_NUMBER, "description": "The same as a Unix time."},
             "rule": {**_TEXT, "nullable": True, "description": "The binding rule."},
-            "state": {**_TEXT, "enum": ["normal", "warning", "throttled"]},
+            "state": {**_TEXT, "enum": ["normal", "warning", "annotated", "throttled"]},
             "reason": {**_TEXT, "enum": list(_REASONS)},
             "limits": {"type": "array", "items": {"$ref": "#/components/schemas/LimitStatus"}},
+            "decision_id": {**_TEXT, "description": "Of a refusal alone: what `headgate explain --id` takes."},
         },
         "example": _DECIDED,
+    },
+    "Acquired": {
+        "allOf": [
+            {"$ref": "#/components/schemas/Decision"},
+            {
+                "type": "object",
+                "required": ["slot", "ttl"],
+                "properties": {
+                    "slot": {**_TEXT, "nullable": True, "description": "What to release; null: nothing is held."},
+                    "ttl": {**_NUMBER, "nullable": True, "description": "Seconds after which it expires."},
+                },
+            },
+        ]
     },
     "LimitStatus": {
         "type": "object",
         "description": "One rule's part in a decision.",
-        "properties": {"rule": _TEXT, "quota": _TEXT, "enforced": {"type": "boolean"}, **_FIGURES},
+        "properties": {"rule": _TEXT, "quota": _TEXT, "unit": _TEXT, "enforced": {"type": "boolean"}, **_FIGURES},
     },
 }
 
@@ -109,13 +132,37 @@ _BATCH: Final = {
     "type": "object",
     "required": ["checks"],
     "properties": {"checks": {"type": "array", "maxItems": 1000, "items": {"$ref": "#/components/schemas/Facts"}}},
+    "additionalProperties": False,
 }
 _DECISIONS: Final = {
     "type": "object",
     "required": ["decisions"],
     "properties": {"decisions": {"type": "array", "items": {"$ref": "#/components/schemas/Decision"}}},
 }
-_REFUSED: Final = {**_DECIDED, "allowed": False, "remaining": 0, "retry_after": 17.2, "reason": "over_limit"}
+_REFUSED: Final = {
+    **_DECIDED,
+    "allowed": False,
+    "remaining": 0,
+    "retry_after": 17.2,
+    "reason": "over_limit",
+    "decision_id": "065c31a2b17e4d00000004f86d0818",
+}
+
+
+def _slotted(name: str, summary: str, done: str) -> dict[str, Any]:
+    """An operation that takes a slot."""
+    body = {"type": "object", "required": ["slot"], "properties": {"slot": _TEXT}, "additionalProperties": False}
+    answer = {"type": "object", "required": [done], "properties": {done: {"type": "boolean"}}}
+    return {
+        **_checking(
+            name,
+            summary,
+            f"200 also when it was not held any more: then `{done}` is false.",
+            {200: {"description": "Done", "content": _json(answer, {done: True})}, **_BAD, **problems(503)},
+        ),
+        "requestBody": {"required": True, "content": _json(body, {"slot": "s1.WyJ…"})},
+    }
+
 
 PATHS: Final[dict[str, Any]] = {
     "/v1/check": {
@@ -157,6 +204,31 @@ PATHS: Final[dict[str, Any]] = {
             },
         }
     },
+    "/v1/acquire": {
+        "post": _checking(
+            "acquire",
+            "Check a request, and hold its slot",
+            "As a check, and in the same step a slot is held under each rule that limits concurrency. Release it when "
+            "the request is over, at any node; else it expires after `ttl` seconds, unless it is renewed.",
+            {
+                200: {
+                    "description": "Decided",
+                    "headers": _FIELDS,
+                    "content": _named("Acquired", {**_DECIDED, "slot": "s1.WyJ…", "ttl": 60.0}),
+                },
+                429: {
+                    "description": "Refused",
+                    "headers": REFUSED["headers"],
+                    "content": _named("Acquired", {**_REFUSED, "slot": None, "ttl": None}),
+                },
+                **_BAD,
+                **problems(422),
+                **_UNAVAILABLE,
+            },
+        )
+    },
+    "/v1/release": {"post": _slotted("release", "Give back a slot", "released")},
+    "/v1/renew": {"post": _slotted("renew", "Have a slot live on for its ttl from now", "renewed")},
     "/v1/peek": {
         "post": _checking(
             "peek",

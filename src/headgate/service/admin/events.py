@@ -228,7 +228,7 @@ def events_router(events: Events, require: Dependency) -> APIRouter:
             until_us=until,
         )
         begin = _cursor(after)
-        if format == "csv" or (format is None and _prefers_csv(accept)):
+        if format == "csv" or (format is None and prefers_csv(accept)):
             first = events.page(wanted, after=begin, most=limit or MAX_PAGE)  # now: what fails, fails with a status
             named = {"Content-Disposition": 'attachment; filename="events.csv"', "Vary": "Accept"}
             lines = _csv_lines(events, wanted, first, whole=limit is None)
@@ -240,7 +240,7 @@ def events_router(events: Events, require: Dependency) -> APIRouter:
         if following is not None:
             url = request.url.include_query_params(after=following)
             headers["Link"] = f'<{url.path}?{url.query}>; rel="next"'
-        return JSONResponse({"events": [_shown(one) for one in found[:most]], "next": following}, headers=headers)
+        return JSONResponse({"events": [event_table(one) for one in found[:most]], "next": following}, headers=headers)
 
     @router.get(
         "/events/top",
@@ -268,7 +268,7 @@ def events_router(events: Events, require: Dependency) -> APIRouter:
         who = {SUBJECT: None, RULE: ""}.get(by, by)
         found = events.top(by=who, rule=rule, since_us=since, until_us=until, most=limit)
         period = {"since": _time_text(since), "until": _time_text(until)}
-        return JSONResponse({"by": by, **period, "top": [_top_shown(one) for one in found]})
+        return JSONResponse({"by": by, **period, "top": [_topevent_table(one) for one in found]})
 
     return router
 
@@ -280,7 +280,7 @@ def _cursor(after: str | None) -> Cursor | None:
     return Cursor(int(at_us), name)
 
 
-def _prefers_csv(accept: str) -> bool:
+def prefers_csv(accept: str) -> bool:
     """Whether a header `Accept` names CSV, and nothing that it likes better and we have too."""
     liked = {"text/csv": 0.0, "application/json": 0.0}
     for part in accept.lower().split(","):
@@ -299,20 +299,20 @@ def _prefers_csv(accept: str) -> bool:
 
 def _csv_lines(events: Events, wanted: EventFilter, page: list[Event], *, whole: bool) -> Iterator[str]:
     """A header, the events of a page, and if it is to be the whole, those of all that follow."""
-    yield _csv([COLUMNS])
+    yield csv_text([COLUMNS])
     while page:
-        yield _csv([tuple(map(_cell, _shown(event).values())) for event in page])
+        yield csv_text([tuple(map(csv_cell, event_table(event).values())) for event in page])
         last = page[-1]
         page = events.page(wanted, after=Cursor(last.at_us, last.id), most=MAX_PAGE) if whole else []
 
 
-def _csv(rows: list[tuple[Any, ...]]) -> str:
+def csv_text(rows: list[tuple[Any, ...]]) -> str:
     text = io.StringIO(newline="")
     csv.writer(text).writerows(rows)
     return text.getvalue()
 
 
-def _cell(value: Any) -> Any:
+def csv_cell(value: Any) -> Any:
     """A value that no spreadsheet takes for a formula."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -321,14 +321,14 @@ def _cell(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULAS) else value
 
 
-def _shown(event: Event) -> dict[str, Any]:
+def event_table(event: Event) -> dict[str, Any]:
     table = event._asdict()
     after_us = event.retry_after_us
     table |= {"at": _time_text(event.at_us), "retry_after": None if after_us is None else after_us / MICROSECONDS}
     return {name: table[name] for name in COLUMNS}
 
 
-def _top_shown(top: Top) -> dict[str, Any]:
+def _topevent_table(top: Top) -> dict[str, Any]:
     table = top._asdict() | {"events": top.events, "first": _time_text(top.first_us), "last": _time_text(top.last_us)}
     return {name: table[name] for name in TOP}
 

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from headgate.core.quota import MAX_INT
+from headgate.db.tokens import LONGEST_SECONDS, MAX_NAME, SHORTEST_SECONDS
 from headgate.http.problem import MEDIA_TYPE
-from headgate.service.access import Role, Scope
+from headgate.operations.batch import MOST_IN_BATCH
+from headgate.operations.caller import Role, Scope
+from headgate.operations.tokens import OWN_NAMES
+from headgate.rules.description import FIELDS
+from headgate.rules.description import Field as RuleField
+from headgate.rules.exemptions import ExemptionType
+from headgate.rules.fields import Type
+from headgate.rules.users import MAX_ID
 
 Duration = float | str
-Action = Literal["create", "update", "delete"]
-Algorithm = Literal[
-    "fixed_window",
-    "sliding_window",
-    "sliding_window_counter",
-    "sliding_window_log",
-    "token_bucket",
-    "leaky_bucket",
-    "gcra",
-]
-FailureMode = Literal["open", "closed", "local", "fail_open", "fail_closed"]
-
+# Ids and names have printable characters alone. A pattern can say so of control characters.
+Name = Annotated[str, Field(min_length=1, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
+Action = Literal["create", "update", "delete", "reset"]
 RULE: Final[dict[str, Any]] = {
     "id": "search-free",
     "name": "Free tier, search",
@@ -37,6 +37,7 @@ RULE: Final[dict[str, Any]] = {
     "priority": 100,
     "sync": "exact",
     "shards": 1,
+    "unit": "requests",
     "cost": 1,
     "status": 429,
     "message": "Rate limit exceeded. Upgrade to Premium.",
@@ -44,6 +45,7 @@ RULE: Final[dict[str, Any]] = {
 }
 OVERRIDE: Final[dict[str, Any]] = {"rule": "search-free", "limit": 500, "expires": "2027-01-01T00:00:00+00:00"}
 USER: Final[dict[str, Any]] = {"id": "alice", "tier": "premium", "overrides": [OVERRIDE]}
+EXEMPTION: Final[dict[str, Any]] = {"type": "ip", "value": "10.0.0.0/8"}
 TOKEN: Final[dict[str, Any]] = {
     "id": "019a3f0c2b17e4d201",
     "name": "ci",
@@ -62,37 +64,42 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Rule(_Model):
+_TYPES: Final[dict[Type, Any]] = {
+    "text": str,
+    "whole": int,
+    "flag": bool,
+    "duration": Duration,
+    "texts": list[str],
+    "table": dict[str, str | int],
+    "anchor": int | str,
+}
+
+
+def _described(field: RuleField) -> tuple[Any, Any]:
+    """Return a field of a rule as pydantic declares it: null, or left out, means the default."""
+    kind = field.kind
+    kept = _TYPES[kind.type]
+    if kind.choices:
+        kept = Literal[(*kind.choices, *kind.aliases)]
+    if kind.type == "whole":
+        kept = Annotated[int, Field(ge=kind.low, le=kind.high)]
+    if field.is_required:
+        return kept, Field(description=field.plain_meaning)
+    return kept | None, Field(None, description=field.plain_meaning)
+
+
+_RULE_FIELDS: Final[dict[str, Any]] = {
+    **{field.name: _described(field) for field in FIELDS},
+    "id": (str, Field(default="", description="Needed when a rule is created; else that of the path.")),
+    "version": (Any, Field(None, description="Of no effect: so that what was read can be sent back.")),
+}
+_RuleBase: Final[Any] = create_model("_RuleBase", __base__=_Model, **_RULE_FIELDS)
+
+
+class Rule(_RuleBase):  # type: ignore[misc]
     """A rule, field by field as in a rules file. What is left out, or null, has its default."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": RULE})
-
-    id: str = Field(default="", description="Needed when a rule is created; else that of the path.")
-    limit: int = Field(ge=1, description="How much is allowed per window.")
-    window: Duration = Field(description="Seconds, or a text like `1h`, `15m`, `250ms`.")
-    name: str | None = None
-    dimension: str | None = Field(None, description="Whose requests count together: `user`, `ip`, `user+endpoint`, …")
-    endpoints: list[str] | None = Field(None, description="Patterns of paths; none: all.")
-    methods: list[str] | None = None
-    tiers: list[str] | None = None
-    match: dict[str, str | int] | None = Field(None, description="Other facts that a request must have.")
-    algorithm: Algorithm | None = Field(None, description="`sliding_window_counter`; with a burst, `token_bucket`.")
-    burst: int | None = None
-    action: Literal["reject", "throttle", "log_only"] | None = None
-    max_delay: Duration | None = None
-    priority: int | None = None
-    group: str | None = None
-    sync: Literal["exact", "leased"] | None = None
-    shards: int | None = Field(None, ge=1, le=64, description="In how many parts each subject's state is kept.")
-    regions: Literal["separate", "central", "quota", "quota_auto", "synced"] | None = Field(
-        None, description="How several regions share the limit; null: as the rules' settings say."
-    )
-    failure_mode: FailureMode | None = None
-    cost: int | None = None
-    status: int | None = Field(None, ge=400, le=599)
-    message: str | None = None
-    enabled: bool | None = None
-    version: Any = Field(None, description="Of no effect: so that what was read can be sent back.")
 
 
 class VersionedRule(Rule):
@@ -115,11 +122,15 @@ class Override(_Model):
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": OVERRIDE})
 
-    rule: str
-    limit: int = Field(ge=1)
-    window: Duration | None = None
-    burst: int | None = None
-    expires: str | None = Field(None, description="A time with a time zone; null: never.")
+    rule: Name = Field(description="The id of a rule that exists, and that these figures fit: else 422.")
+    limit: int = Field(ge=1, le=MAX_INT)
+    window: Duration | None = Field(None, description="Seconds, or a text like `1h`; from 1 ms to 366 days.")
+    burst: int | None = Field(None, ge=1, le=MAX_INT)
+    expires: str | None = Field(
+        None,
+        description="A time with a time zone, which is yet to come; null: never.",
+        json_schema_extra={"format": "date-time"},
+    )
 
 
 class ShownOverride(Override):
@@ -131,13 +142,98 @@ class User(_Model):
 
     id: str
     tier: str | None
+    anchor: int | str | None = Field(None, description="Where their periods begin, under rules of the calendar.")
     overrides: list[Override]
+
+
+class Users(_Model):
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"users": [USER], "next": "alice"}})
+
+    users: list[User]
+    next: str | None
+
+
+class UserOverride(ShownOverride):
+    user: str
+
+
+class Overrides(_Model):
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "example": {"overrides": [{"user": "alice", **OVERRIDE, "expired": False}], "next": '["alice", "search"]'}
+        },
+    )
+
+    overrides: list[UserOverride]
+    next: str | None
+
+
+class BatchUser(_Model):
+    """A user as in a rules file; without tier, anchor and overrides, they are deleted."""
+
+    id: str = Field(min_length=1, max_length=MAX_ID)
+    tier: Name | None = None
+    anchor: int | str | None = None
+    overrides: list[Override] | None = None
+
+
+class BatchOverride(Override):
+    user: str = Field(min_length=1, max_length=MAX_ID)
+
+
+class UserBatch(_Model):
+    """At most 10,000 users and overrides together."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "example": {
+                "users": [{"id": "alice", "tier": "premium", "overrides": []}],
+                "overrides": [{"user": "bob", **OVERRIDE}],
+            }
+        },
+    )
+
+    users: list[BatchUser] | None = Field(None, max_length=MOST_IN_BATCH)
+    overrides: list[BatchOverride] | None = Field(None, max_length=MOST_IN_BATCH)
+
+
+class BatchDone(_Model):
+    """How many users were created, updated and deleted, and how many were as they should be already."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"example": {"version": 8, "created": 1, "updated": 1, "deleted": 0, "unchanged": 0}},
+    )
+
+    version: int
+    created: int
+    updated: int
+    deleted: int
+    unchanged: int
+
+
+class Exemption(_Model):
+    """Requests whose fact `type` is `value` are never limited."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": EXEMPTION})
+
+    type: ExemptionType
+    value: Name = Field(description="An address or network of type `ip`, else 422; or the user, tenant or hashed key.")
+
+
+class Exemptions(_Model):
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"exemptions": [EXEMPTION], "next": None}})
+
+    exemptions: list[Exemption]
+    next: str | None
 
 
 class TierChoice(_Model):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"tier": "premium"}})
 
-    tier: str | None = Field(description="Null: none of their own.")
+    tier: Name | None = Field(description="Null: none of their own.")
 
 
 class Quota(_Model):
@@ -162,6 +258,7 @@ class UserLimit(_Model):
     rule: str
     dimension: str
     action: str
+    unit: str = Field(description="What the limit counts.")
     endpoints: list[str]
     methods: list[str]
     quota: Quota
@@ -184,6 +281,7 @@ class UserLimits(_Model):
                         "rule": "search-free",
                         "dimension": "user",
                         "action": "reject",
+                        "unit": "requests",
                         "endpoints": ["/api/search"],
                         "methods": ["GET"],
                         "quota": {"algorithm": "sliding_window_counter", "limit": 500, "window": 3600, "burst": 500},
@@ -245,6 +343,7 @@ class Change(Difference):
     version: int = Field(description="Of the snapshot that it made.")
     at: str
     actor: str = Field(description="The name of the token.")
+    reason: str = Field(description="Why: the header `X-Change-Reason` of the request; empty: none was given.")
 
 
 class Changes(_Model):
@@ -252,7 +351,9 @@ class Changes(_Model):
         extra="forbid",
         json_schema_extra={
             "example": {
-                "changes": [{"id": 12, "version": 7, "at": "2026-11-01T09:00:00+00:00", "actor": "ci", **CHANGED}],
+                "changes": [
+                    {"id": 12, "version": 7, "at": "2026-11-01T09:00:00+00:00", "actor": "ci", "reason": "", **CHANGED}
+                ],
                 "next": "12",
             }
         },
@@ -270,10 +371,16 @@ class TokenRequest(_Model):
         },
     )
 
-    name: str = Field(min_length=1, max_length=100, description="Whom the change log names.")
+    name: Name = Field(
+        max_length=MAX_NAME,
+        description="Whom the change log names.",
+        json_schema_extra={"not": {"enum": [*sorted(OWN_NAMES)]}},
+    )
     role: Role = "viewer"
     scopes: list[Scope] = Field(min_length=1)
-    expires_in: Duration | None = Field(None, description="Seconds, or a text like `90d`; 90 days unless told.")
+    expires_in: Annotated[float, Field(ge=SHORTEST_SECONDS, le=LONGEST_SECONDS)] | str | None = Field(
+        None, description="Seconds, or a text like `90d`: from a minute to ten years; 90 days unless told."
+    )
 
 
 class Token(_Model):
@@ -372,6 +479,7 @@ def example_of(model: type[BaseModel]) -> dict[str, Any]:
 
 Models = tuple[type[BaseModel], ...]
 SHOWN: Final[Models] = (  # in answers, with an example
-    *(Rules, VersionedRule, User, UserLimits, Tiers, Applied, Changes, NewToken, Tokens),
+    *(Rules, VersionedRule, User, Users, Overrides, UserLimits, BatchDone, Tiers, Exemption, Exemptions),
+    *(Applied, Changes, NewToken, Tokens),
 )
-BODIES: Final[Models] = (Rule, Override, TierChoice, TokenRequest, Problem)  # what only the above refer to
+BODIES: Final[Models] = (Rule, Override, TierChoice, UserBatch, TokenRequest, Problem)  # what only the above refer to

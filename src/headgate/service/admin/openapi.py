@@ -15,11 +15,14 @@ from fastapi.routing import APIRoute
 from headgate.service.admin import models
 from headgate.service.admin.context import Needs
 from headgate.service.admin.dataplane import PATHS, SCHEMAS
+from headgate.service.admin.trials import DryRunRequest, ExplainRequest
 
 TAGS: Final = [
     {"name": "Checks", "description": "The data plane: is this request allowed?"},
     {"name": "Rules", "description": "What is limited, and how much."},
     {"name": "Users", "description": "Tiers, overrides, and what single users have left."},
+    {"name": "Exemptions", "description": "Who is never limited."},
+    {"name": "Trials", "description": "Why requests are decided as they are, and what changed rules would decide."},
     {"name": "Tokens", "description": "Who may call this API."},
     {"name": "Changes", "description": "Who changed what."},
     {"name": "Events", "description": "Who was refused."},
@@ -33,6 +36,7 @@ at all is the operator's choice.
 Errors are problem details (RFC 9457) as `application/problem+json`. Each token may read 1,000 times and write 100 times
 a minute; the `RateLimit` fields tell how much is left.
 """
+_BODIES: Final[models.Models] = (*models.BODIES, ExplainRequest, DryRunRequest)
 SECURITY: Final = {"bearer": {"type": "http", "scheme": "bearer", "description": "A token of the service."}}
 _ONLY_IF: Final = ("If-Match", "Only if it has this version: its `ETag`.")
 _ONLY_NEW: Final = ("If-None-Match", "`*`: only if there is none yet.")
@@ -59,7 +63,7 @@ def description_of(app: FastAPI, routers: Sequence[APIRouter]) -> dict[str, Any]
             routes=app.routes,
         )
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
-        for model in models.BODIES:
+        for model in _BODIES:
             schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
             schemas.update(schema.pop("$defs", {}))
             schemas.setdefault(model.__name__, schema)
@@ -107,9 +111,13 @@ def _complete(operation: dict[str, Any], needed: Needs | None) -> None:
 
 _EXAMPLES: Final = {
     "rule_id": "search-free",
+    "event_id": "065c31a2b17e4d29f86d081884c7d6",
     "user_id": "alice",
     "token_id": "019a3f0c2b17e4d201",
     "rule": "search-free",
+    "change_id": 12,
+    "type": "ip",
+    "value": "10.0.0.0/8",
     "kind": "rule",
     "limit": 100,
     "with_overrides": False,

@@ -2,6 +2,7 @@
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of dependencies.
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
@@ -14,6 +15,11 @@ from headgate.errors import InvalidRule, Problem
 
 T = TypeVar("T")
 
+_TEXT = r'(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u00(?:0[1-9a-f]|1[0-9a-f]))*'  # in JSON, without NUL
+NUMBER = r"^[0-9]{1,18}$"
+PAIR = rf'^\["{_TEXT}","{_TEXT}"\]$'
+
+MAX_CURSOR = 1_100  # characters
 Text = Annotated[str | None, Query(max_length=1024)]
 
 
@@ -32,12 +38,16 @@ class Page:
 
     @property
     def after_number(self) -> int | None:
-        """`after` where entries go by numbers. Raises `InvalidRule`."""
+        """`after` where entries go by numbers: `PagedByNumber`."""
+        return None if self.after is None else int(self.after)
+
+    @property
+    def after_pair(self) -> tuple[str, str] | None:
+        """`after` where entries go by two texts: `PagedByPair`."""
         if self.after is None:
             return None
-        if not self.after.isascii() or not self.after.isdigit() or len(self.after) > 18:
-            raise InvalidRule(Problem("query", "after", f"must be what `next` said, got {self.after!r}"))
-        return int(self.after)
+        first, second = json.loads(self.after)
+        return first, second
 
     def response(
         self,
@@ -57,15 +67,27 @@ class Page:
         return JSONResponse({name: [table(one) for one in shown], "next": following, **others}, headers=headers)
 
 
-def page_of(
-    request: Request,
-    limit: Annotated[int, Query(ge=1, le=1000, description="How many entries at most.")] = 100,
-    after: Annotated[
-        str | None, Query(max_length=1024, description="Where to go on: the `next` of the page before.")
-    ] = None,
-) -> Page:
-    storable("after", after)
-    return Page(request, limit, after)
+def pair(first: str, second: str) -> str:
+    """A cursor of two texts."""
+    return json.dumps([first, second], ensure_ascii=False, separators=(",", ":"))
+
+
+def _page_by(pattern: str | None = None) -> Callable[..., Page]:
+    """A dependency that reads which page is asked for; `pattern` describes its cursors."""
+    longest = MAX_CURSOR if pattern is None else None
+
+    def page_of(
+        request: Request,
+        limit: Annotated[int, Query(ge=1, le=1000, description="How many entries at most.")] = 100,
+        after: Annotated[
+            str | None,
+            Query(max_length=longest, pattern=pattern, description="Where to go on: the `next` of the page before."),
+        ] = None,
+    ) -> Page:
+        storable("after", after)
+        return Page(request, limit, after)
+
+    return page_of
 
 
 def storable(field: str, value: str | None) -> None:
@@ -75,4 +97,6 @@ def storable(field: str, value: str | None) -> None:
         raise InvalidRule(Problem("query", field, problem))
 
 
-Paged = Annotated[Page, Depends(page_of)]
+Paged = Annotated[Page, Depends(_page_by())]
+PagedByNumber = Annotated[Page, Depends(_page_by(NUMBER))]
+PagedByPair = Annotated[Page, Depends(_page_by(PAIR))]

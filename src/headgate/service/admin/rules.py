@@ -9,10 +9,9 @@ from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import JSONResponse
 
 from headgate.db import Entry
-from headgate.db.records import rule_table
-from headgate.errors import InvalidRule, NotFound, Problem
+from headgate.operations.rules import StoredRule
+from headgate.rules.description import rule_table
 from headgate.rules.rule import Rule
-from headgate.rules.sources.document import rule_from
 from headgate.service.admin import models
 from headgate.service.admin.bodies import Table, json_object
 from headgate.service.admin.context import Here, Who, needs
@@ -32,14 +31,10 @@ Given = Annotated[Table, Depends(json_object)]
     operation_id="list_rules",
     responses={200: {"model": models.Rules}},
 )
-def list_rules(here: Here, page: Paged) -> Response:
+def list_rules(here: Here, who: Who, page: Paged) -> Response:
     """All rules, by id, in pages."""
-    if here.changes is not None:
-        found = here.changes.rules(after=page.after, most=page.most)
-        return page.response("rules", found, lambda entry: entry.rule.id, shown)
-    rules = sorted(here.source.holder.current.rules, key=lambda rule: rule.id)
-    rest = [rule for rule in rules if page.after is None or rule.id > page.after]
-    return page.response("rules", rest[: page.most], lambda rule: rule.id, rule_shown)
+    found = here.operations.rules.page(who, after=page.after, most=page.most)
+    return page.response("rules", found, lambda stored: stored.rule.id, shown)
 
 
 @router.post(
@@ -53,11 +48,7 @@ def list_rules(here: Here, page: Paged) -> Response:
 )
 def create_rule(here: Here, who: Who, given: Given) -> Response:
     """Create a rule under an id that none has yet. It is in force here when this answers, elsewhere within a second."""
-    changes = here.writable
-    rule = _rule(given)
-    with changes.begin(who.name) as change:
-        change.create_rule(rule)
-    return _answer(Entry(rule, change.version), 201)
+    return _answer(here.operations.rules.create(who, given), 201)
 
 
 @router.get(
@@ -67,19 +58,12 @@ def create_rule(here: Here, who: Who, given: Given) -> Response:
     operation_id="get_rule",
     responses={200: {"model": models.VersionedRule}, 304: {"description": "Not modified"}, **problems(404)},
 )
-def get_rule(here: Here, rule_id: str, conditions: If) -> Response:
+def get_rule(here: Here, who: Who, rule_id: str, conditions: If) -> Response:
     """One rule. Its `ETag` is what `If-Match` of a change wants, and `If-None-Match` of the next read."""
-    if here.changes is None:
-        found = {rule.id: rule for rule in here.source.holder.current.rules}.get(rule_id)
-        if found is None:
-            raise NotFound(f"there is no rule {rule_id!r}")
-        return JSONResponse(rule_shown(found))
-    entry = here.changes.rule(rule_id)
-    if entry is None:
-        raise NotFound(f"there is no rule {rule_id!r}")
-    if conditions.known(entry.version):
-        return Response(status_code=304, headers={"ETag": etag(entry.version)})
-    return _answer(entry)
+    stored = here.operations.rules.get(who, rule_id)
+    if stored.version is not None and conditions.known(stored.version):
+        return Response(status_code=304, headers={"ETag": etag(stored.version)})
+    return _answer(stored)
 
 
 @router.put(
@@ -101,21 +85,8 @@ def put_rule(here: Here, who: Who, rule_id: str, given: Given, conditions: If) -
     Without either, whatever there was is replaced. What was counted goes on counting, unless algorithm or dimension
     are others.
     """
-    changes = here.writable
-    if given.setdefault("id", rule_id) != rule_id:
-        message = f"must be that of the path, or be left out, got {given['id']!r}"
-        raise InvalidRule(Problem(f"rule {rule_id!r}", "id", message))
-    rule = _rule(given)
-    with changes.begin(who.name) as change:
-        before = change.entry(rule_id)
-        conditions.require(None if before is None else before.version)
-        if before is None:
-            change.create_rule(rule)
-        else:
-            change.update_rule(rule)
-        after = change.entry(rule_id)
-    assert after is not None
-    return _answer(after, 201 if before is None else 200)
+    entry, is_new = here.operations.rules.put(who, rule_id, given, expect=conditions.require)
+    return _answer(entry, 201 if is_new else 200)
 
 
 @router.delete(
@@ -136,11 +107,7 @@ def delete_rule(
     ] = False,
 ) -> Response:
     """Delete a rule; with `If-Match`, only if it has that version."""
-    with here.writable.begin(who.name) as change:
-        before = change.entry(rule_id)
-        if before is not None:
-            conditions.require(before.version)
-        change.delete_rule(rule_id, with_overrides=with_overrides)
+    here.operations.rules.delete(who, rule_id, with_overrides=with_overrides, expect=conditions.require)
     return Response(status_code=204)
 
 
@@ -152,18 +119,13 @@ def rule_shown(rule: Rule) -> Table:
     }
 
 
-def shown(entry: Entry) -> Table:
-    """The same with its version."""
-    return {**rule_shown(entry.rule), "version": entry.version}
+def shown(stored: StoredRule | Entry) -> Table:
+    """The same with its version, if it has one."""
+    return rule_shown(stored.rule) | ({} if stored.version is None else {"version": stored.version})
 
 
-def _rule(given: Table) -> Rule:
-    given.pop("version", None)  # ours to say: who sends back what they got means no harm
-    return rule_from(given)
-
-
-def _answer(entry: Entry, status: int = 200) -> Response:
-    headers: dict[str, Any] = {"ETag": etag(entry.version)}
+def _answer(stored: StoredRule | Entry, status: int = 200) -> Response:
+    headers: dict[str, Any] = {} if stored.version is None else {"ETag": etag(stored.version)}
     if status == 201:
-        headers["Location"] = f"/api/v1/rules/{quote(entry.rule.id, safe='')}"
-    return JSONResponse(shown(entry), status, headers)
+        headers["Location"] = f"/api/v1/rules/{quote(stored.rule.id, safe='')}"
+    return JSONResponse(shown(stored), status, headers)

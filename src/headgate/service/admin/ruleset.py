@@ -7,11 +7,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import JSONResponse
 
-from headgate.errors import Forbidden
-from headgate.rules.sources.collection import collection_paused
-from headgate.rules.sources.document import parsed, snapshot_of
-from headgate.rules.sources.export import text_of
-from headgate.service.access import Caller
+from headgate.operations.rules import ruleset_text
 from headgate.service.admin import models
 from headgate.service.admin.bodies import toml_document
 from headgate.service.admin.context import Here, Who, needs
@@ -29,19 +25,13 @@ router: Final = APIRouter(tags=["Rules"])
     response_class=Response,
     responses={200: TOML, 304: {"description": "Not modified"}},
 )
-def get_ruleset(here: Here, conditions: If) -> Response:
+def get_ruleset(here: Here, who: Who, conditions: If) -> Response:
     """Rules, tiers, exemptions, penalties and settings as a rules.toml. Users of a database are not in it."""
-    if here.changes is None:
-        snapshot, version = here.source.holder.current, here.source.holder.current.version
-    else:
-        content, number = here.changes.versioned()
-        version = str(number)
-        with collection_paused():
-            snapshot = content.snapshot(number)
+    snapshot, version = here.operations.rules.ruleset(who)
     headers = {"ETag": etag(version)}
     if conditions.known(version):
         return Response(status_code=304, headers=headers)
-    return Response(text_of(snapshot), media_type="application/toml", headers=headers)
+    return Response(ruleset_text(snapshot), media_type="application/toml", headers=headers)
 
 
 @router.put(
@@ -64,23 +54,8 @@ def put_ruleset(
     Users that it lists become what it says; others stay, but for overrides of rules that go. Either takes the scope
     `users`, too. With `If-Match`, only if the rules, and the users that it concerns, are still those of that `ETag`.
     """
-    changes = here.writable
-    with collection_paused():
-        snapshot = snapshot_of(parsed(content), version="")
-    if snapshot.users:  # even if nothing were to change: that, too, says what they have
-        _require_users(who, "it has users")
-    with changes.begin(who.name, dry_run=dry_run) as change:
-        version = change.version_under(snapshot)
-        conditions.require(version)
-        change.apply(snapshot)
-        differences = change.differences
-        if any(difference["kind"] == "user" for difference in differences):
-            _require_users(who, "users have overrides of rules that it deletes")
-    if differences and not dry_run:
-        version = change.version
-    return JSONResponse(
-        {"dry_run": dry_run, "version": version, "changes": differences}, headers={"ETag": etag(version)}
-    )
+    applied = here.operations.rules.apply(who, content, dry_run=dry_run, expect=conditions.require)
+    return JSONResponse(applied._asdict(), headers={"ETag": etag(applied.version)})
 
 
 @router.get(
@@ -90,16 +65,9 @@ def put_ruleset(
     operation_id="list_tiers",
     responses={200: {"model": models.Tiers}},
 )
-def list_tiers(here: Here) -> Response:
+def list_tiers(here: Here, who: Who) -> Response:
     """The tiers that are in force, in order, and which one users have who have none of their own."""
-    snapshot = here.source.holder.current
+    snapshot = here.operations.rules.snapshot(who)
     return JSONResponse(
         {"tiers": [{"name": tier.name} for tier in snapshot.tiers], "default_tier": snapshot.default_tier}
     )
-
-
-def _require_users(who: Caller, why: str) -> None:
-    """Raises `Forbidden` unless the caller may change users."""
-    if not who.may("users", "operator"):
-        scopes = ", ".join(sorted(who.scopes))
-        raise Forbidden(f"this rule set needs the scope users, as {why}: the token's scopes are {scopes}")

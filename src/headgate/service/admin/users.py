@@ -1,31 +1,57 @@
-"""Users: their tiers, their overrides, and what they have left."""
+"""Users: their tiers, and what they have left; one by one, or many at once."""
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of routes.
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Query, Response
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
-from headgate.core.decision import Decision
-from headgate.core.quota import Quota
-from headgate.db.records import user_table
-from headgate.errors import InvalidRule, Problem
-from headgate.rules.rule import Rule
-from headgate.rules.snapshot import Snapshot
-from headgate.rules.sources.document import override_from
-from headgate.rules.users import MAX_ID, User, misfit
+from headgate.core.quota import MICROSECONDS, Quota
+from headgate.db.records import override_table, user_table
+from headgate.operations.user_limits import UserLimit, UserLimits
+from headgate.rules.users import User
 from headgate.service.admin import models
-from headgate.service.admin.bodies import Table, json_object, json_with_nulls, with_time
-from headgate.service.admin.context import Context, Here, Who, needs
+from headgate.service.admin.bodies import Table, json_batch, json_with_nulls
+from headgate.service.admin.context import Here, Who, needs
 from headgate.service.admin.models import body, problems
-from headgate.service.admin.pages import Paged, storable
+from headgate.service.admin.pages import Paged, Text, storable
 from headgate.service.admin.paths import USER
 
 router: Final = APIRouter(prefix="/users", tags=["Users"])
-Given = Annotated[Table, Depends(json_object)]
-_BLIND: Final = ("fail_open", "fail_closed", "local_fallback")  # reasons of decisions that the store had no part in
+
+
+@router.get(
+    "",
+    dependencies=[needs("users")],
+    summary="List users",
+    operation_id="list_users",
+    responses={200: {"model": models.Users}},
+)
+def list_users(
+    here: Here, who: Who, page: Paged, tier: Annotated[Text, Query(description="Only those on this tier.")] = None
+) -> Response:
+    """All users who have a tier or overrides of their own, by id, in pages."""
+    storable("tier", tier)
+    found = here.operations.users.page(who, tier=tier, after=page.after, most=page.most)
+    return page.response("users", found, lambda user: user.id, user_shown)
+
+
+@router.put(
+    ":batch",
+    dependencies=[needs("users", "operator")],
+    summary="Change many users",
+    operation_id="put_users_batch",
+    openapi_extra=body(models.UserBatch),
+    responses={200: {"model": models.BatchDone}, **problems(400, 409, 413, 415)},
+)
+def put_batch(here: Here, who: Who, given: Annotated[Table, Depends(json_batch)]) -> Response:
+    """Change at most 10,000 users and overrides in one transaction: all of them, or if anything is wrong none.
+
+    Each of `users` becomes what it says; one without tier and overrides is deleted. Each of `overrides` replaces that
+    user's override of its rule, and leaves their tier and other overrides as they are.
+    """
+    return JSONResponse(here.operations.users.put_batch(who, given)._asdict())
 
 
 @router.get(
@@ -35,55 +61,28 @@ _BLIND: Final = ("fail_open", "fail_closed", "local_fallback")  # reasons of dec
     operation_id="get_user_limits",
     responses={200: {"model": models.UserLimits}},
 )
-async def get_limits(here: Here, user_id: str, page: Paged) -> Response:
+async def get_limits(here: Here, who: Who, user_id: str, page: Paged) -> Response:
     """A user's tier and overrides, and every rule that counts by user and may apply to them, with its quota for them.
 
     Of rules of dimension `user`, also the figures right now; nothing is charged. Those of rules that count by user and
     something else (`user+endpoint`) depend on the request: ask `POST /v1/peek` for one. A user who is not known has
     no tier and no overrides of their own, and limits all the same.
     """
-    _check(user_id)
-    snapshot = here.source.holder.current
-    user = await _user(here, snapshot, user_id)
-    tier = snapshot.default_tier if user is None or user.tier is None else user.tier
-    now_us = here.limiter.clock.now_us()
-    rules = sorted((rule for rule in snapshot.rules if _may_apply(rule, tier)), key=lambda rule: rule.id)
-    rules = [rule for rule in rules if page.after is None or rule.id > page.after][: page.most]
-    quotas = _quotas(user, {rule.id: rule for rule in rules}, now_us)
-    decision = await _peek(here, [rule for rule in rules if rule.facts == ("user",)], user, user_id)
-    statuses = {} if decision is None else {status.rule: status for status in decision.limits}
-
-    def shown(rule: Rule) -> Table:
-        status = statuses.get(rule.id)
-        figures = None
-        if status is not None and decision is not None:
-            figures = {
-                "allowed": status.allowed,
-                "limit": status.limit,
-                "remaining": status.remaining,
-                "reset_after": status.reset_after,
-                "reset_at": decision.at_us / 1e6 + status.reset_after,
-                "retry_after": status.retry_after,
-            }
-        return {
-            "rule": rule.id,
-            "dimension": rule.dimension,
-            "action": rule.action,
-            "endpoints": list(rule.endpoints),
-            "methods": list(rule.methods),
-            "quota": _quota_table(quotas.get(rule.id, rule.quota)),
-            "overridden": rule.id in quotas,
-            "figures": figures,
-        }
-
+    users = here.operations.users
+    found = await users.limits(who, user_id, after=page.after, most=page.most)
+    user, now_us = found.user, users.now_us()
     others = {
         "user": user_id,
-        "tier": tier,
+        "tier": found.tier,
         "own_tier": None if user is None else user.tier,
-        "exempt": snapshot.is_exempt({"user": user_id}),
-        "overrides": [] if user is None else _overrides(user, now_us),
+        "exempt": found.exempt,
+        "overrides": [
+            {**override_table(one), "expired": one.has_expired(now_us)} for one in (user.overrides if user else ())
+        ],
     }
-    return page.response("limits", rules, lambda rule: rule.id, shown, **others)
+    return page.response(
+        "limits", found.limits, lambda limit: limit.rule.id, lambda limit: _limit_shown(limit, found), **others
+    )
 
 
 @router.put(
@@ -96,115 +95,52 @@ async def get_limits(here: Here, user_id: str, page: Paged) -> Response:
 )
 def put_tier(here: Here, who: Who, user_id: str, given: Annotated[Table, Depends(json_with_nulls)]) -> Response:
     """Put a user on a tier; null: on none of their own, so that the default counts."""
-    changes = here.writable
-    wrong = [] if "tier" in given else [Problem(f"user {user_id!r}", "tier", "is missing; null: none of their own")]
-    tier = given.pop("tier", None)
-    wrong += [Problem(f"user {user_id!r}", name, "unknown key") for name in given]
-    if tier is not None and not isinstance(tier, str):
-        wrong.append(Problem(f"user {user_id!r}", "tier", f"must be a text or null, got {tier!r}"))
-    if wrong:
-        raise InvalidRule(*wrong)
-    with changes.begin(who.name) as change:
-        change.set_tier(user_id, tier)
-        user = change.user(user_id)
-    return _answer(user_id, user)
-
-
-@router.post(
-    f"{USER}/override",
-    dependencies=[needs("users", "operator")],
-    summary="Give a user their own figures for a rule",
-    operation_id="post_user_override",
-    openapi_extra=body(models.Override),
-    responses={200: {"model": models.User}, **problems(400, 409, 413, 415)},
-)
-def post_override(here: Here, who: Who, user_id: str, given: Given) -> Response:
-    """Set a user's override of a rule, in place of the one that they may have: until `expires`, or for ever."""
-    changes = here.writable
-    override = override_from(user_id, with_time(given, "expires"))
-    with changes.begin(who.name) as change:
-        change.put_override(user_id, override)
-        user = change.user(user_id)
-    return _answer(user_id, user)
+    return JSONResponse(user_shown(here.operations.users.set_tier(who, user_id, given)))
 
 
 @router.delete(
-    f"{USER}/override",
+    USER,
     status_code=204,
     dependencies=[needs("users", "operator")],
-    summary="Take an override from a user",
-    operation_id="delete_user_override",
+    summary="Take a user's tier and overrides",
+    operation_id="delete_user",
     responses=problems(404, 409),
 )
-def delete_override(
-    here: Here, who: Who, user_id: str, rule: Annotated[str, Query(description="The id of the rule.", max_length=1024)]
-) -> Response:
-    """Delete a user's override of a rule, which then limits them like others."""
-    changes = here.writable
-    storable("rule", rule)
-    with changes.begin(who.name) as change:
-        change.delete_override(user_id, rule)
+def delete_user(here: Here, who: Who, user_id: str) -> Response:
+    """Delete a user's tier and all of their overrides: they are on the default tier, and limited like others."""
+    here.operations.users.delete(who, user_id)
     return Response(status_code=204)
 
 
-def _check(user_id: str) -> None:
-    if not 1 <= len(user_id) <= MAX_ID:
-        raise InvalidRule(Problem("user", "id", f"must have from 1 to {MAX_ID} characters, got {len(user_id)}"))
+def user_shown(user: User) -> Table:
+    """A user, also one who has nothing."""
+    return {"tier": None, "overrides": [], **(user_table(user) or {})}
 
 
-async def _user(here: Context, snapshot: Snapshot, user_id: str) -> User | None:
-    """A user as they are in the database, or in the file."""
-    if here.changes is not None:
-        return await run_in_threadpool(here.changes.user, user_id)
-    return next((user for user in snapshot.users if user.id == user_id), None)
-
-
-def _may_apply(rule: Rule, tier: str | None) -> bool:
-    return rule.enabled and "user" in rule.facts and (not rule.tiers or tier in rule.tiers)
-
-
-def _quotas(user: User | None, rules: dict[str, Rule], now_us: int) -> dict[str, Quota]:
-    """The quotas that a user's overrides give them, by rule."""
-    quotas = {}
-    for override in () if user is None else user.overrides:
-        rule = rules.get(override.rule)
-        if rule is not None and not override.has_expired(now_us) and misfit(override, rule) is None:
-            quotas[rule.id] = override.applied_to(rule.quota)
-    return quotas
-
-
-async def _peek(here: Context, rules: list[Rule], user: User | None, user_id: str) -> Decision | None:
-    """What the store says of these rules for a user, whatever endpoint they are for. None: it cannot say.
-
-    The rules without their conditions keep the same counts: where those lie depends on neither.
-    """
-    if not rules:
-        return None
-    there = {rule.id for rule in rules}
-    own = [] if user is None else [one for one in user.overrides if one.rule in there]
-    own = [one for one in own if misfit(one, next(rule for rule in rules if rule.id == one.rule)) is None]
-    snapshot = Snapshot([_unconditional(rule) for rule in rules], users=[User(id=user_id, overrides=own)])
-    decision = await here.limiter.sibling(snapshot).peek(user=user_id)
-    return None if decision.reason in _BLIND else decision
-
-
-def _unconditional(rule: Rule) -> Rule:
-    kept: Any = {
-        name: getattr(rule, name)
-        for name in ("id", "quota", "dimension", "action", "max_delay", "failure_mode", "cost")
+def _limit_shown(limit: UserLimit, found: UserLimits) -> Table:
+    rule, status = limit.rule, limit.status
+    figures = None
+    if status is not None:
+        figures = {
+            "allowed": status.allowed,
+            "limit": status.limit,
+            "remaining": status.remaining,
+            "reset_after": status.reset_after,
+            "reset_at": found.at_us / MICROSECONDS + status.reset_after,
+            "retry_after": status.retry_after,
+        }
+    return {
+        "rule": rule.id,
+        "dimension": rule.dimension,
+        "action": rule.action,
+        "unit": rule.unit,
+        "endpoints": list(rule.endpoints),
+        "methods": list(rule.methods),
+        "quota": _quota_table(limit.quota),
+        "overridden": limit.overridden,
+        "figures": figures,
     }
-    return Rule(**kept)
-
-
-def _overrides(user: User, now_us: int) -> list[Table]:
-    tables = (user_table(user) or {}).get("overrides", [])
-    return [{**table, "expired": one.has_expired(now_us)} for table, one in zip(tables, user.overrides, strict=True)]
 
 
 def _quota_table(quota: Quota) -> Table:
     return {"algorithm": quota.algorithm, "limit": quota.limit, "window": quota.window, "burst": quota.burst}
-
-
-def _answer(user_id: str, user: User | None) -> Response:
-    table = {"id": user_id, "tier": None, "overrides": [], **(user_table(user) or {})}
-    return JSONResponse(table)

@@ -1,7 +1,6 @@
-"""Calls: a stream's messages to a method, and its answers back.
+"""Calls: pass a stream's messages to a method, and its answers back.
 
-A call that is cancelled, or whose time is up, is not answered by whoever was at work on it; what was charged stays
-charged.
+After a call is cancelled, or its time is up, its task no longer answers it. What it charged stays charged.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ Around = Callable[[str, Mapping[str, str]], AbstractContextManager[None]]
 
 
 class Desk(NamedTuple):
-    """What all calls need."""
+    """The objects and settings that all calls share."""
 
     access: Access
     meter: Meter
@@ -85,7 +84,7 @@ class Refusal(Stream):
 
 
 class Call(Stream):
-    """What calls have in common."""
+    """A call: the base of calls with one message and of calls with a stream of them."""
 
     __slots__ = ("_desk", "_gone", "_head", "_held", "_may", "_reader", "_route", "_task", "_timer")
 
@@ -100,8 +99,8 @@ class Call(Stream):
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._reader: MessageReader | None = None  # of a message that comes in parts
-        self._held = 0  # bytes that it was told to keep
-        self._gone = False  # whether it is answered, or nobody waits for that any more
+        self._held = 0  # bytes of its messages, counted in the hub
+        self._gone = False  # whether it is answered, or its client no longer waits
 
     def cancelled(self) -> None:
         if not self._gone:
@@ -168,7 +167,7 @@ class Call(Stream):
         self.refuse(HEAD + trailers(error.code, error.details))
 
     def _ended(self, error: Exception) -> Ended:
-        """What to answer with to an exception."""
+        """Return the status that answers an exception."""
         self._desk.access.failures.record(self._route.protocol or OTHER, error, self.connection.address)
         return ended(error, self._route.name)
 
@@ -176,7 +175,7 @@ class Call(Stream):
         self._desk.meter.answered(self._route.protocol or OTHER, status)
 
     def _leave(self) -> None:
-        """Nobody is to answer any more."""
+        """End the call: cancel its task and its timer, and free the memory that it counts."""
         self._gone = True
         if self._held:
             self.connection.hub.held -= self._held

@@ -1,4 +1,4 @@
-"""What the header fields of a request say of the call that it is to be."""
+"""Read a gRPC call's method, timeout and encodings from the header fields of its request."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _ADVICE: Final = b"This port answers gRPC calls alone: POST, with content-type a
 
 
 class Route(NamedTuple):
-    """A method, and what calls to it are known by."""
+    """A method, its name, and the protocol under which the meter counts its calls."""
 
     name: str
     method: Method | Flow
-    protocol: str | None  # to the meter; None: it is not told
+    protocol: str | None  # None: the meter does not count its calls
 
 
 class Head(NamedTuple):

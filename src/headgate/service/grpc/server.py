@@ -23,11 +23,11 @@ SPARE: Final = 65_536  # bytes that a client may send on a stream beyond the lar
 
 
 class GrpcServer(Listener):
-    """Serves `services`, and grpc.health.v1, which asks for no token. Belongs to one event loop.
+    """Serves `services`, and grpc.health.v1, which needs no token. Belongs to one event loop.
 
-    `reflection` tells callers which services and messages there are. `around` is entered around calls of services that
-    the meter is told of. Raises nothing of its own: what goes wrong in a call ends that call. A server is started once:
-    `start`, then `drain`, then `stop`.
+    `reflection` shows callers which services and messages there are. The server enters `around` for each call that the
+    meter counts. It raises nothing of its own: an error in a call ends that call. A server starts once: call `start`,
+    then `drain`, then `stop`.
     """
 
     def __init__(
@@ -58,13 +58,13 @@ class GrpcServer(Listener):
         super().__init__(lambda: Connection(app, self._hub), self._hub, tls)
 
     def drain(self) -> None:
-        """Say NOT_SERVING to those who ask for health, and serve on."""
+        """Answer health checks with NOT_SERVING, and go on serving calls."""
         self._health.stop_serving()
 
     async def stop(self, seconds: float) -> int:
-        """Take no more connections, tell clients so, and hang up when all that they have asked for is answered.
+        """Take no more connections, send GOAWAY to clients, and close each connection when its calls are answered.
 
-        Those that take longer than `seconds` are cut off; returns how many.
+        Connections that take longer than `seconds` are cut off. Returns how many.
         """
         self.drain()
         self._health.dismiss()

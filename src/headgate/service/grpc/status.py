@@ -56,8 +56,11 @@ _CODES: Final[tuple[tuple[type[Exception], Code], ...]] = (
 
 
 def ended(error: Exception, method: str) -> Ended:
-    """What to answer with. What nobody has thought of is logged, and told by an id alone: Envoy would read UNKNOWN as
-    leave to go on."""
+    """Return the status to end a call with.
+
+    An unexpected error is logged, and the caller gets only its fault id. It ends with INTERNAL, as Envoy takes UNKNOWN
+    for leave to let the request pass.
+    """
     if isinstance(error, Ended):
         return error
     if isinstance(error, DecodeError):

@@ -54,7 +54,7 @@ class MessageReader:
     __slots__ = ("_charge", "_encoding", "_gathered", "_max_message")
 
     def __init__(self, encoding: bytes, max_message: int, charge: Callable[[int], None] | None = None) -> None:
-        """`charge` is told how many bytes each message has turned out to be that was compressed, and 0 of others."""
+        """Call `charge` for each message: with its decompressed size in bytes, or 0 if it was not compressed."""
         self._encoding = encoding
         self._max_message = max_message
         self._charge = charge

@@ -1,8 +1,8 @@
-"""Allowance: how much work a client may cause that brings it nothing. Pure: knows neither frames nor clocks.
+"""Allowance: how much unproductive work a client may cause. Pure: knows neither frames nor clocks.
 
-Work is counted in units of a microsecond or two, by what causes it, so that the same bytes cost the same on every
-machine. A client gets an allowance every second, and earns more by calls that it has the right to make: so clients that
-are at work never run out of it, and those that only keep us busy soon do.
+Work is counted in units of a microsecond or two, by its cause, so that the same bytes cost the same on every machine. A
+client gets an allowance every second, and earns more with each call that it has the right to make. So clients that make
+calls never run out, and clients that only cause work soon do.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PER_SECOND_OF_STRANGERS: Final = 250_000  # units that all strangers have togeth
 LITTLE: Final = 2_000  # units in a second for which strangers do not wait before twice that is used up
 LEAST: Final = 200  # … for which they never wait: a health check, on a new connection
 
-FRAME: Final = 32  # units for a frame that asks for nothing: more than it costs, since nobody needs many of them
+FRAME: Final = 32  # units for a frame that asks for nothing: more than it costs, since no client needs many
 REQUEST: Final = 20  # … for a request
 FIELD: Final = 3  # … for reading a header field
 ADMITTED: Final = 10 * FRAME  # units that a call earns, besides what it cost, if its caller may make it
@@ -25,7 +25,7 @@ _BYTES_SENT: Final = 512  # for which a client earns a unit: it has to make room
 
 
 class Allowance:
-    """What one client has left."""
+    """The units that one client has left."""
 
     __slots__ = ("left",)
 
@@ -46,9 +46,9 @@ class Allowance:
 
 
 class CommonAllowance:
-    """What all strangers have left together: a flood by many of them must leave time for everybody else.
+    """The units that all strangers have left together: a flood by many of them must leave time for other clients.
 
-    When it is used up, those wait for the next second who have used most of it.
+    When it is used up, the strangers who have used most of it wait for the next second.
     """
 
     __slots__ = ("left",)

@@ -46,7 +46,7 @@ _GOAWAY: Final = Struct(">LL")
 
 
 class Fault(Exception):
-    """What the client does is against the protocol, in a way that ends the connection."""
+    """The client broke the protocol in a way that ends the connection."""
 
     def __init__(self, code: int, what: str) -> None:
         super().__init__(what)
@@ -80,7 +80,7 @@ def goaway(last: int, code: int, what: str = "") -> bytes:
 
 
 def unpadded(flags: int, payload: bytes) -> bytes:
-    """What a frame that may be padded carries. Raises `Fault`."""
+    """Return the payload of a frame without its padding. Raises `Fault`."""
     if not flags & PADDED:
         return payload
     if not payload:
@@ -92,7 +92,7 @@ def unpadded(flags: int, payload: bytes) -> bytes:
 
 
 def block(flags: int, stream: int, payload: bytes) -> bytes:
-    """What a frame of headers carries, without padding and priority. Raises `Fault`."""
+    """Return the header block of a HEADERS frame, without padding and priority. Raises `Fault`."""
     payload = unpadded(flags, payload)
     if not flags & PRIORITISED:
         return payload
@@ -104,7 +104,7 @@ def block(flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def set_by(payload: bytes) -> dict[int, int]:
-    """What a frame of settings says: of one that it says twice, the last. Raises `Fault`."""
+    """Return the values of a SETTINGS frame; if a setting comes twice, the last value. Raises `Fault`."""
     if len(payload) % SETTING.size:
         raise Fault(FRAME_SIZE_ERROR, "settings of the wrong size")
     values = dict(SETTING.iter_unpack(payload))

@@ -19,13 +19,13 @@ ROOM: Final = 0.1  # of the idle connections that go when there are too many
 
 
 class Malformed(Exception):
-    """A request's header fields make no sense."""
+    """A request's header fields are not valid."""
 
 
 class App(NamedTuple):
-    """What is served: what is made of a request's header fields, and a new stream for what was made of them.
+    """A server's application: `head` reads a request's header fields, and `stream` makes a stream from the result.
 
-    `head` may raise `Malformed`. `window` is how many bytes a request may have before its stream gives any back.
+    `head` may raise `Malformed`. `window` is how many bytes of a request may come before its stream opens the window.
     """
 
     head: Callable[[Fields], Any]
@@ -34,7 +34,7 @@ class App(NamedTuple):
 
 
 class Hub:
-    """What connections share: belongs to one event loop."""
+    """The state that connections share. Belongs to one event loop."""
 
     def __init__(self, most_connections: int) -> None:
         loop = asyncio.get_running_loop()

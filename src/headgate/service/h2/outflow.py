@@ -1,8 +1,8 @@
-"""Outflow: how much a client takes, and the streams that wait for that. Pure: sends nothing by itself.
+"""Outflow: a client's flow-control windows, and the streams that wait for them. Pure: sends nothing by itself.
 
-A stream that has more to send than there is room for waits either for the connection's window, and then it is in a
-queue here, or for its own, and then it is in no list at all: the frame that widens its window names it. So what a frame
-costs does not depend on how many streams wait; and streams go on once for all frames that came together.
+A stream that waits for the connection's window is in a queue here. A stream that waits for its own window is in no
+list: the frame that widens the window names the stream. So the cost of a frame does not depend on how many streams
+wait. Streams go on once for all frames that came together.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class Outflow:
-    """What a client takes: bytes in a frame, on all streams together, and on a stream at first.
+    """A client's limits: bytes in a frame, the connection's window, and a stream's initial window.
 
-    A stream's own window is `initial_window` and the stream's `credit`: so all of them change with a setting.
+    A stream's own window is `initial_window` plus the stream's `credit`, so one setting changes all of them.
     """
 
     __slots__ = ("_queue", "_was_resized", "initial_window", "max_frame", "window")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Stream(ABC):
-    """A stream of a connection. Whoever serves makes a subclass, which says what to do with a request."""
+    """A stream of a connection. Each server has its subclass, which says what to do with a request."""
 
     __slots__ = (
         "_body",

@@ -1,9 +1,9 @@
-"""Turns: how connections share the event loop. Nobody works for longer than a turn while others wait.
+"""Turns: how connections share the event loop. No connection works for longer than a turn while others wait.
 
-Most of what comes is worked on at once. A connection that has more to do than fits into one turn goes on later, and so
-do all that come when a round is over: the loop has to look at its other events first. They wait in three queues, which
-are served in rotation: clients who are known, strangers, and connections that have used up a turn. So none of them can
-hold up those in the other queues by more than a turn.
+A connection works on most input at once. A connection that has more to do than fits into one turn goes on later. So do
+all connections whose input comes when a round is over, as the loop has to look at its other events first. They wait in
+three queues, which are served in rotation: known clients, strangers, and connections that have used up a turn. So no
+connection holds up those in the other queues by more than a turn.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Turns:
         self._schedule()
 
     def _run(self) -> None:
-        """Have a round of work done by those who wait."""
+        """Run a round of work for the waiting connections."""
         self._scheduled = False
         self._worked = 0.0
         while self._waiting:

@@ -23,7 +23,7 @@ TENANT: Dimension
 GLOBAL: Dimension
 
 class CheckRequest(_message.Message):
-    __slots__ = ("identifier", "dimension", "endpoint", "cost", "timestamp", "facts", "tier", "idempotency_key", "method")
+    __slots__ = ("identifier", "dimension", "endpoint", "cost", "timestamp", "facts", "tier", "idempotency_key", "method", "costs")
     class FactsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +31,13 @@ class CheckRequest(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class CostsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     IDENTIFIER_FIELD_NUMBER: _ClassVar[int]
     DIMENSION_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +47,7 @@ class CheckRequest(_message.Message):
     TIER_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
+    COSTS_FIELD_NUMBER: _ClassVar[int]
     identifier: str
     dimension: Dimension
     endpoint: str
@@ -49,10 +57,11 @@ class CheckRequest(_message.Message):
     tier: str
     idempotency_key: str
     method: str
-    def __init__(self, identifier: _Optional[str] = ..., dimension: _Optional[_Union[Dimension, str]] = ..., endpoint: _Optional[str] = ..., cost: _Optional[int] = ..., timestamp: _Optional[int] = ..., facts: _Optional[_Mapping[str, str]] = ..., tier: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., method: _Optional[str] = ...) -> None: ...
+    costs: _containers.ScalarMap[str, int]
+    def __init__(self, identifier: _Optional[str] = ..., dimension: _Optional[_Union[Dimension, str]] = ..., endpoint: _Optional[str] = ..., cost: _Optional[int] = ..., timestamp: _Optional[int] = ..., facts: _Optional[_Mapping[str, str]] = ..., tier: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., method: _Optional[str] = ..., costs: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class CheckResponse(_message.Message):
-    __slots__ = ("allowed", "current_count", "limit", "remaining", "reset_at", "retry_after", "rule", "state", "reason", "limits")
+    __slots__ = ("allowed", "current_count", "limit", "remaining", "reset_at", "retry_after", "rule", "state", "reason", "limits", "decision_id")
     ALLOWED_FIELD_NUMBER: _ClassVar[int]
     CURRENT_COUNT_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
@@ -63,6 +72,7 @@ class CheckResponse(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
+    DECISION_ID_FIELD_NUMBER: _ClassVar[int]
     allowed: bool
     current_count: int
     limit: int
@@ -73,10 +83,45 @@ class CheckResponse(_message.Message):
     state: str
     reason: str
     limits: _containers.RepeatedCompositeFieldContainer[LimitStatus]
-    def __init__(self, allowed: _Optional[bool] = ..., current_count: _Optional[int] = ..., limit: _Optional[int] = ..., remaining: _Optional[int] = ..., reset_at: _Optional[int] = ..., retry_after: _Optional[int] = ..., rule: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., limits: _Optional[_Iterable[_Union[LimitStatus, _Mapping]]] = ...) -> None: ...
+    decision_id: str
+    def __init__(self, allowed: _Optional[bool] = ..., current_count: _Optional[int] = ..., limit: _Optional[int] = ..., remaining: _Optional[int] = ..., reset_at: _Optional[int] = ..., retry_after: _Optional[int] = ..., rule: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., limits: _Optional[_Iterable[_Union[LimitStatus, _Mapping]]] = ..., decision_id: _Optional[str] = ...) -> None: ...
+
+class AcquireResponse(_message.Message):
+    __slots__ = ("decision", "slot", "ttl")
+    DECISION_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    TTL_FIELD_NUMBER: _ClassVar[int]
+    decision: CheckResponse
+    slot: str
+    ttl: float
+    def __init__(self, decision: _Optional[_Union[CheckResponse, _Mapping]] = ..., slot: _Optional[str] = ..., ttl: _Optional[float] = ...) -> None: ...
+
+class ReleaseRequest(_message.Message):
+    __slots__ = ("slot",)
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    slot: str
+    def __init__(self, slot: _Optional[str] = ...) -> None: ...
+
+class ReleaseResponse(_message.Message):
+    __slots__ = ("released",)
+    RELEASED_FIELD_NUMBER: _ClassVar[int]
+    released: bool
+    def __init__(self, released: _Optional[bool] = ...) -> None: ...
+
+class RenewRequest(_message.Message):
+    __slots__ = ("slot",)
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    slot: str
+    def __init__(self, slot: _Optional[str] = ...) -> None: ...
+
+class RenewResponse(_message.Message):
+    __slots__ = ("renewed",)
+    RENEWED_FIELD_NUMBER: _ClassVar[int]
+    renewed: bool
+    def __init__(self, renewed: _Optional[bool] = ...) -> None: ...
 
 class LimitStatus(_message.Message):
-    __slots__ = ("rule", "allowed", "enforced", "limit", "remaining", "reset_at", "retry_after", "quota")
+    __slots__ = ("rule", "allowed", "enforced", "limit", "remaining", "reset_at", "retry_after", "quota", "unit")
     RULE_FIELD_NUMBER: _ClassVar[int]
     ALLOWED_FIELD_NUMBER: _ClassVar[int]
     ENFORCED_FIELD_NUMBER: _ClassVar[int]
@@ -85,6 +130,7 @@ class LimitStatus(_message.Message):
     RESET_AT_FIELD_NUMBER: _ClassVar[int]
     RETRY_AFTER_FIELD_NUMBER: _ClassVar[int]
     QUOTA_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
     rule: str
     allowed: bool
     enforced: bool
@@ -93,7 +139,8 @@ class LimitStatus(_message.Message):
     reset_at: int
     retry_after: int
     quota: str
-    def __init__(self, rule: _Optional[str] = ..., allowed: _Optional[bool] = ..., enforced: _Optional[bool] = ..., limit: _Optional[int] = ..., remaining: _Optional[int] = ..., reset_at: _Optional[int] = ..., retry_after: _Optional[int] = ..., quota: _Optional[str] = ...) -> None: ...
+    unit: str
+    def __init__(self, rule: _Optional[str] = ..., allowed: _Optional[bool] = ..., enforced: _Optional[bool] = ..., limit: _Optional[int] = ..., remaining: _Optional[int] = ..., reset_at: _Optional[int] = ..., retry_after: _Optional[int] = ..., quota: _Optional[str] = ..., unit: _Optional[str] = ...) -> None: ...
 
 class CheckBatchRequest(_message.Message):
     __slots__ = ("checks",)
@@ -108,7 +155,7 @@ class CheckBatchResponse(_message.Message):
     def __init__(self, responses: _Optional[_Iterable[_Union[CheckResponse, _Mapping]]] = ...) -> None: ...
 
 class QuotaRequest(_message.Message):
-    __slots__ = ("identifier", "dimension", "endpoint", "facts", "tier", "method", "cost")
+    __slots__ = ("identifier", "dimension", "endpoint", "facts", "tier", "method", "cost", "costs")
     class FactsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +163,13 @@ class QuotaRequest(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class CostsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     IDENTIFIER_FIELD_NUMBER: _ClassVar[int]
     DIMENSION_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
@@ -123,6 +177,7 @@ class QuotaRequest(_message.Message):
     TIER_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
     COST_FIELD_NUMBER: _ClassVar[int]
+    COSTS_FIELD_NUMBER: _ClassVar[int]
     identifier: str
     dimension: Dimension
     endpoint: str
@@ -130,7 +185,8 @@ class QuotaRequest(_message.Message):
     tier: str
     method: str
     cost: int
-    def __init__(self, identifier: _Optional[str] = ..., dimension: _Optional[_Union[Dimension, str]] = ..., endpoint: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ..., tier: _Optional[str] = ..., method: _Optional[str] = ..., cost: _Optional[int] = ...) -> None: ...
+    costs: _containers.ScalarMap[str, int]
+    def __init__(self, identifier: _Optional[str] = ..., dimension: _Optional[_Union[Dimension, str]] = ..., endpoint: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ..., tier: _Optional[str] = ..., method: _Optional[str] = ..., cost: _Optional[int] = ..., costs: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class QuotaResponse(_message.Message):
     __slots__ = ("allowed", "current_count", "limit", "remaining", "reset_at", "retry_after", "rule", "state", "reason", "limits")

@@ -8,7 +8,7 @@ The data plane is answered here and now. What is not known here is the admin app
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from headgate.http.asgi import App, Message, Receive, Scope, Send
 from headgate.http.identity import Identity
@@ -21,6 +21,8 @@ from headgate.service.rest.exchange import ClientGone, Handler, address_of, admi
 from headgate.service.rest.health import Health, HealthHandlers, Metrics
 from headgate.service.rest.problems import HttpError
 from headgate.telemetry.meter import OTHER
+
+CONSOLE: Final = "/console"
 
 _POST: Final = frozenset({"POST"})
 _GET: Final = frozenset({"GET", "HEAD"})
@@ -35,7 +37,9 @@ class Route(NamedTuple):
 
 
 class HttpApp:
-    """An ASGI app. `admin` has all paths but those of the data plane and of health; without it, they are not found.
+    """An ASGI app. `console` has the paths below /console, `admin` all others that are neither the data plane's nor of
+    health; without them, they are not found. Where the admin's part has an address of its own, one app `serves` the
+    data plane, and another everything else; health is on both.
 
     `identity` says who a request is from that a proxy asks about. `deprecated` are paths, or with `*` at their end all
     that begin like them, whose answers are to say so.
@@ -48,23 +52,31 @@ class HttpApp:
         *,
         health: Health,
         metrics: Metrics,
+        serves: Literal["everything", "data", "admin"] = "everything",
         admin: App | None = None,
+        console: App | None = None,
         identity: Identity | None = None,
         deprecated: Mapping[str, Deprecated] | None = None,
     ) -> None:
         checks, states = DataHandlers(data, access), HealthHandlers(health, metrics)
-        self._routes = {
+        data_plane = {
             "/v1/check": Route(checks.check, _POST, "http"),
             "/v1/check/batch": Route(checks.check_many, _POST, "http"),
+            "/v1/acquire": Route(checks.acquire, _POST, "http"),
+            "/v1/release": Route(checks.release, _POST, "http"),
+            "/v1/renew": Route(checks.renew, _POST, "http"),
             "/v1/peek": Route(checks.peek, _POST, "http"),
             "/v1/reset": Route(checks.reset, _POST, "http"),
             "/v1/authorize": Route(AuthorizeHandler(data, access, identity=identity), None, "authorize"),
-            "/healthz": Route(states.alive, _GET),
-            "/readyz": Route(states.ready, _GET),
-            "/metrics": Route(states.metrics, _GET),
         }
+        self._routes = {"/healthz": Route(states.alive, _GET), "/readyz": Route(states.ready, _GET)}
+        if serves != "data":
+            self._routes["/metrics"] = Route(states.metrics, _GET)
+        if serves != "admin":
+            self._routes |= data_plane
         self._admin = admin
-        self._is_open = access.open  # to anybody: then nobody is a stranger
+        self._console = console
+        self._is_open = access.open  # to any client: then none is a stranger
         self._access = access
         self._meter = data.meter
         self._announced = {path: announcing(self._answer, one) for path, one in (deprecated or {}).items()}
@@ -83,6 +95,9 @@ class HttpApp:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         route = self._routes.get(path)
+        if route is None and self._console is not None and (path == CONSOLE or path.startswith(f"{CONSOLE}/")):
+            await self._console(scope, receive, self._counting(send))
+            return
         if route is None and self._admin is not None and not path.startswith("/v1/"):
             await self._admin(scope, receive, self._counting(send))
             return

@@ -1,4 +1,4 @@
-"""JSON into what the data plane is asked. Strict: what is odd is told with its place, and nothing is charged for it."""
+"""Read the data plane's requests from JSON. Strict: an error names the field, and the request is not charged."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ import json
 from ipaddress import IPv6Network
 from typing import Any, Final
 
+from headgate.core.cost import UNIT
 from headgate.core.quota import MAX_INT
 from headgate.errors import InvalidCheck
 from headgate.http.identity.address import NOWHERE, Trust
+from headgate.rules.penalties import IDENTITIES
 from headgate.service.data import MAX_BATCH, Ask
 
 SHOWN: Final = 80  # characters of a value, in a message
 IPV6_PREFIX: Final = 64  # as middleware has it: what it counts, the service can be asked about
 
 _SECRET: Final = frozenset({"api_key"})  # not shown in messages
-_ADDRESSES: Final = Trust((), 1, IPV6_PREFIX)  # by which nobody is trusted: it knows addresses
+_ADDRESSES: Final = Trust((), 1, IPV6_PREFIX)  # trusts no proxy: it only parses addresses
 
 
 def ask_of(value: Any, where: str = "") -> Ask:
-    """What a JSON object with facts, `cost` and `idempotency_key` asks. Takes the object for its own.
+    """Read a check from a JSON object with facts, `cost` and `idempotency_key`. May change the object.
 
     Raises `InvalidCheck`, whose message begins with `where` and the field's name.
     """
@@ -28,9 +30,7 @@ def ask_of(value: Any, where: str = "") -> Ask:
         raise InvalidCheck(f"{where}must be an object with the request's facts, such as {example}, got {shown(value)}")
     cost, key = value.pop("cost", 1), value.pop("idempotency_key", None)
     if cost.__class__ is not int or not 0 <= cost <= MAX_INT:
-        if cost is not None:
-            raise InvalidCheck(f"{where}cost: must be a whole number from 0 to 2^53-1, got {shown(cost)}")
-        cost = 1
+        cost = 1 if cost is None else _units(cost, where)
     if key is not None and (not isinstance(key, str) or not key):
         raise InvalidCheck(f"{where}idempotency_key: must be a text, and not empty, got {shown(key)}")
     for fact in value.values():
@@ -44,8 +44,30 @@ def ask_of(value: Any, where: str = "") -> Ask:
     return Ask(value, cost, key)
 
 
+def _units(cost: Any, where: str) -> dict[str, int]:
+    """Read a cost that is no number: an object with so much of each unit. Raises `InvalidCheck`."""
+    if not isinstance(cost, dict):
+        raise InvalidCheck(f"{where}cost: must be a whole number from 0 to 2^53-1, got {shown(cost)}")
+    if not cost:
+        example = '{"requests": 1, "tokens": 4000}'
+        raise InvalidCheck(f"{where}cost: must name at least one unit, such as {example}, got {{}}")
+    for unit, amount in cost.items():
+        if not UNIT.fullmatch(unit):
+            raise InvalidCheck(f"{where}cost: the name of a unit must be letters, digits and _.-, got {shown(unit)}")
+        if amount.__class__ is not int or not 0 <= amount <= MAX_INT:
+            raise InvalidCheck(f"{where}cost.{unit}: must be a whole number from 0 to 2^53-1, got {shown(amount)}")
+    return cost
+
+
+def slot_of(value: Any) -> str:
+    """The id in `{"slot": "…"}`. Raises `InvalidCheck`."""
+    if not isinstance(value, dict) or list(value) != ["slot"] or not isinstance(value["slot"], str):
+        raise InvalidCheck(f'must be an object like {{"slot": "s1.…"}}, as /v1/acquire returns it, got {shown(value)}')
+    return value["slot"]
+
+
 def asks_of(value: Any) -> list[Ask]:
-    """The same for `{"checks": […]}`."""
+    """Read the checks of a batch, `{"checks": […]}`. Raises `InvalidCheck`."""
     if not isinstance(value, dict):
         raise InvalidCheck(f'must be an object like {{"checks": [{{"user": "alice"}}]}}, got {shown(value)}')
     checks = value.get("checks")
@@ -107,13 +129,17 @@ def shown(value: Any) -> str:
 
 
 def _texts(facts: dict[str, Any], where: str) -> dict[str, str]:
-    """Facts as text. One that is null is unknown, and left out."""
+    """Return the facts as text, without those that are null: unknown. One that identifies the client must not be."""
     texts = {}
     for name, value in facts.items():
         if isinstance(value, str):
             texts[name] = value
         elif isinstance(value, int) and not isinstance(value, bool):
             texts[name] = str(value)
+        elif value is None and name in IDENTITIES:
+            raise InvalidCheck(
+                f"{where}{name}: must not be null: it identifies no client; leave it out if it is not known"
+            )
         elif value is not None:
             got = type(value).__name__ if name in _SECRET else shown(value)
             raise InvalidCheck(f"{where}{shorter(name)}: must be a text or a whole number, got {got}")
@@ -136,7 +162,7 @@ def _group(ip: str, where: str) -> str:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object, each of whose names is there once: which of two a reader takes is anybody's guess."""
+    """Return an object whose names are all different. Readers differ in which of two equal names they take."""
     found = dict(pairs)
     if len(found) != len(pairs):
         seen: set[str] = set()

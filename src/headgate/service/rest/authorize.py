@@ -1,10 +1,10 @@
-"""`/v1/authorize`: for proxies that ask before they let a request through. nginx calls that `auth_request`, Traefik
+"""`/v1/authorize`: for proxies that call it before they let a request through. nginx calls that `auth_request`, Traefik
 ForwardAuth, Caddy `forward_auth`.
 
-What is checked is the request that the proxy got, as its headers tell it. Whoever may call the data plane is believed
-in that, as they are believed the facts of a check: they are the proxy. They are not the client: what a client can
-send through a proxy must not count. So of two headers that could both be the proxy's, and say different things, neither
-is believed; and facts that the operator states come in the query, which proxies do not make of what clients send.
+It checks the request that the proxy received, as the proxy's headers describe it. A caller that may use the data plane
+is trusted to describe the request, as it is trusted with the facts of a check: it is the proxy. The client is not
+trusted: a header that a client can send through a proxy must not count. So if two headers could both be the proxy's and
+differ, both are ignored. Facts that the operator states come in the query, which no proxy takes from its clients.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from time import perf_counter
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
+from headgate.core.cost import Cost
 from headgate.core.decision import Decision
 from headgate.errors import InvalidCheck
 from headgate.http.asgi import AsgiRequest, Receive, Scope
-from headgate.http.headers import render
+from headgate.http.headers import raw, render
 from headgate.http.identity import Identity, hashed_api_key
 from headgate.http.identity.facts import text_of
-from headgate.http.problem import MEDIA_TYPE, problem
+from headgate.http.problem import MEDIA_TYPE, decision_field, problem
+from headgate.rules.snapshot import Snapshot
 from headgate.service.access import Access
 from headgate.service.data import DataPlane
 from headgate.service.rest.asks import ask_of, shorter, shown
@@ -43,11 +45,11 @@ _CONTENT: Final = [(b"content-length", b"0"), (b"cache-control", b"no-store")]
 
 
 class Options(NamedTuple):
-    """What the query says: a status to refuse with, and what the operator states of the requests."""
+    """The options in the query: a status to refuse with, and facts and cost that the operator states."""
 
     deny_status: int | None
     facts: dict[str, str]
-    cost: int
+    cost: Cost
 
 
 class AuthorizeHandler:
@@ -78,8 +80,8 @@ class AuthorizeHandler:
         if method is not None:
             facts["method"] = method
         facts.update(options.facts)
-        decision = await self._data.check(facts, options.cost, ready=True)
-        answer = _told(decision, options)
+        decision = await self._data.check(facts, options.cost, ready=True, slots="skip")  # a proxy never releases slots
+        answer = _told(decision, options, self._data.limiter.snapshot)
         self._data.meter.took("authorize", perf_counter() - began)
         return answer
 
@@ -96,7 +98,7 @@ class _Original(AsgiRequest):
         return found
 
     def one_of(self, names: tuple[str, ...], meaning: Callable[[str], str]) -> str | None:
-        """What these headers say, which are different proxies' names for one thing. Raises `HttpError`."""
+        """Return the value of headers that proxies use for the same thing. Raises `HttpError` if they differ."""
         said = {name: meaning(text_of(value)) for name in names if (value := self.header(name))}
         if len(set(said.values())) > 1:
             first, second = said
@@ -106,9 +108,9 @@ class _Original(AsgiRequest):
 
 
 def endpoint_of(uri: str) -> str:
-    """The path of a URI as it was sent, without its query: that may hold secrets, and rules do not look at it.
+    """Return the path of a URI as it was sent, without its query, which may hold secrets and which no rule reads.
 
-    An escaped slash counts as one: nginx, and the frameworks that most apps are made with, route it so.
+    An escaped slash counts as a slash: nginx and most web frameworks route it so.
     """
     if uri[:1] != "/":
         with suppress(ValueError):  # no URL either
@@ -118,7 +120,7 @@ def endpoint_of(uri: str) -> str:
 
 @lru_cache(maxsize=1_024)
 def options_of(query: bytes) -> Options:
-    """What a query says. The result is shared: not to be changed. Raises `InvalidCheck`."""
+    """Read the options of a query. The result is shared: do not change it. Raises `InvalidCheck`."""
     try:
         pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
     except ValueError:
@@ -155,12 +157,13 @@ def _deny_status(text: str) -> int:
     return status
 
 
-def _told(decision: Decision, options: Options) -> Answer:
+def _told(decision: Decision, options: Options, snapshot: Snapshot) -> Answer:
     fields = render(decision, options.cost)
     if decision.allowed:
         return Answer(200, fields + _CONTENT)
     body = json.dumps(problem(decision)).encode()
     fields += [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(body)), _CONTENT[1]]
+    fields += raw(decision_field(decision, snapshot))
     if options.deny_status is None:
         return Answer(decision.status, fields, body)
     return Answer(options.deny_status, [*fields, (STATUS_HEADER, b"%d" % decision.status)], body)

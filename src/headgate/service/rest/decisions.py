@@ -1,6 +1,6 @@
-"""Decisions as JSON: what `Decision.as_dict` says, written out, as it is done for every check.
+"""Write decisions as JSON, with the fields of `Decision.as_dict`. Written by hand, because every check needs it.
 
-What is the same in all decisions of a plan is written once, and kept with the plan.
+The parts that all decisions of a plan share are written once, and kept with the plan.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from headgate.core.verdict import delay_us
 
 _DECISION: Final = (
     '{"allowed":%s,"limit":%d,"remaining":%d,"reset_at":%r,"reset_after":%r,"retry_after":%s,"delay":%r,'
-    '"rule":%s,"state":"%s","reason":"%s","limits":[%s]}'
+    '"rule":%s,"state":"%s","reason":"%s","limits":[%s]%s}'
 )
 _BOOLEANS: Final = ("false", "true")
 
 
 class _Limit(NamedTuple):
-    """What is the same whenever a limit is told of. All texts are JSON."""
+    """The parts of a limit's JSON that are the same in every answer."""
 
     limit: Check
     rule: str
@@ -30,7 +30,7 @@ class _Limit(NamedTuple):
 
 
 class _Prepared:
-    """What is the same in all decisions of a plan."""
+    """The JSON that all decisions of a plan share."""
 
     __slots__ = ("delays", "limits")
 
@@ -48,8 +48,9 @@ def encoded(decision: Decision) -> str:
     allowed, at_us, order, outcomes = decision.allowed, decision.at_us, decision.order, decision.outcomes
     if not order:
         at = at_us / MICROSECONDS
-        told = (_BOOLEANS[allowed], 0, 0, at, 0.0, "0.0", 0.0, "null", decision.state, decision.reason, "")
-        return _DECISION % told
+        after = "0.0" if allowed else "null"  # no rule applies, and such requests are refused: no waiting helps
+        told = (_BOOLEANS[allowed], 0, 0, at, 0.0, after, 0.0, "null", decision.state, decision.reason, "")
+        return _DECISION % (*told, _id(decision))
     first = prepared.limits[order[0]]
     wait_us, remaining, reset_us = outcomes[order[0]]
     reset_after = reset_us / MICROSECONDS
@@ -66,7 +67,12 @@ def encoded(decision: Decision) -> str:
         decision.state,
         decision.reason,
         ",".join([_limit(prepared.limits[at], outcomes[at], costs[at]) for at in order]),
+        _id(decision),
     )
+
+
+def _id(decision: Decision) -> str:
+    return "" if decision.allowed else f',"decision_id":"{decision.id}"'
 
 
 def _limit(known: _Limit, outcome: Outcome, cost: int) -> str:
@@ -84,6 +90,6 @@ def _seconds(wait_us: int) -> str:
 
 
 def _prepared(limit: Check) -> _Limit:
-    rule, notation = json.dumps(limit.rule), json.dumps(str(limit.quota))
-    start = f'{{"rule":{rule},"quota":{notation},"enforced":{_BOOLEANS[limit.enforced]},"allowed":'
+    rule, notation, unit = json.dumps(limit.rule), json.dumps(str(limit.quota)), json.dumps(limit.refusal.unit)
+    start = f'{{"rule":{rule},"quota":{notation},"unit":{unit},"enforced":{_BOOLEANS[limit.enforced]},"allowed":'
     return _Limit(limit, rule, start, f',"limit":{limit.quota.capacity},"remaining":')

@@ -32,7 +32,7 @@ Handler = Callable[[Scope, Receive], Awaitable[Answer]]
 
 
 class ClientGone(Exception):
-    """The client left before it had sent its request. There is nobody to answer."""
+    """The client left before it had sent its whole request, so no answer is sent."""
 
 
 async def body_of(headers: Headers, receive: Receive, limit: int) -> bytes:

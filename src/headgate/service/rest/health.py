@@ -1,4 +1,4 @@
-"""Whether the service is alive and ready, and its metrics: `/healthz`, `/readyz`, `/metrics`. Open to anybody."""
+"""Whether the service is alive and ready, and its metrics: `/healthz`, `/readyz`, `/metrics`. They need no token."""
 
 from __future__ import annotations
 
@@ -15,38 +15,41 @@ _NO_STORE = (b"cache-control", b"no-store")
 
 
 class Health(Protocol):
-    """What the service knows of itself. Asked often, and on the event loop: nothing here may wait."""
+    """The state of the service. Handlers read it often, on the event loop: no method may block."""
 
     def rules_version(self) -> str | None:
         """The version of the rules in force; None while there are none."""
         ...
 
     def is_draining(self) -> bool:
-        """Whether it is about to stop: no new callers, please."""
+        """Whether it is about to stop, and wants no new callers."""
         ...
 
     def faults(self) -> Mapping[str, str]:
-        """What does not work now, by part (`store`, `database` …), in words that anybody may read.
+        """Return what does not work now, by part (`store`, `database` …), in words without secrets.
 
-        The service works all the same: by the failure modes of the rules, and by the rules that it knows.
+        The service still works: it decides by failure modes, and by the last rules that it loaded.
         """
         ...
 
 
 class HealthHandlers:
-    """Handlers of the three."""
+    """The handlers of `/healthz`, `/readyz` and `/metrics`."""
 
     def __init__(self, health: Health, metrics: Metrics) -> None:
         self._health = health
         self._metrics = metrics
 
     async def alive(self, scope: Scope, receive: Receive) -> Answer:  # noqa: ARG002
-        """200 for as long as the process can answer at all."""
+        """Answer 200 for as long as the process can answer at all."""
         return json_answer(200, b'{"status":"alive"}', _NO_STORE)
 
     async def ready(self, scope: Scope, receive: Receive) -> Answer:  # noqa: ARG002
-        """200 when checks can be decided. Without a store they still can be: that is `degraded`, and no reason to send
-        callers elsewhere, where the store is as far away."""
+        """Answer 200 when checks can be decided.
+
+        Without a store they still can be: that is `degraded`. It is no reason to send callers to other nodes, which
+        have the same store.
+        """
         version, faults = self._health.rules_version(), dict(self._health.faults())
         if self._health.is_draining():
             status = "draining"
@@ -58,7 +61,7 @@ class HealthHandlers:
         return json_answer(200 if status in ("ready", "degraded") else 503, json.dumps(said).encode(), _NO_STORE)
 
     async def metrics(self, scope: Scope, receive: Receive) -> Answer:  # noqa: ARG002
-        """What Prometheus reads."""
+        """Answer with the metrics, as Prometheus reads them."""
         accept = next((value for name, value in scope["headers"] if name == b"accept"), b"")
         body, kind = await self._metrics(accept.decode("latin-1"))
         return Answer(200, [(b"content-type", kind.encode()), (b"content-length", b"%d" % len(body))], body)

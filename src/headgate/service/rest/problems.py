@@ -1,6 +1,6 @@
 """Exceptions as HTTP answers: a status, header fields, and problem details (RFC 9457).
 
-What callers are told of a fault is what they can act on. What went wrong inside is for the log.
+An answer says what the caller can act on. The log says what went wrong inside.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class HttpProblem(NamedTuple):
 
 
 def problem_of(error: BaseException) -> HttpProblem:
-    """The answer that tells of an exception. Logs what callers are not told.
+    """Return the answer to an exception. Logs the details that the caller does not get.
 
-    What Headgate does not raise on purpose is a 500 with an `id`, under which the log has the traceback.
+    An unexpected exception is a 500 with an `id`, under which the log has the traceback.
     """
     if isinstance(error, HttpError):
         return HttpProblem(error.status, error.headers, {**details(error.status, error.detail), **error.members})
@@ -114,7 +114,7 @@ def _members(error: BaseException) -> dict[str, Any]:
 
 
 def _refused(error: RateLimited) -> HttpProblem:
-    """Somebody else's limit, as the admin's own: not the answer to a check."""
+    """Return the answer to a request that hit a limit of the service itself, such as the admin API's."""
     decision = error.decision
     after = decision.retry_after
     headers = {} if after is None else {"Retry-After": str(ceil(after))}
@@ -122,7 +122,7 @@ def _refused(error: RateLimited) -> HttpProblem:
 
 
 def _unavailable(error: StoreError | DatabaseError) -> HttpProblem:
-    """A driver's message may hold addresses and names: the caller is told only what could not be reached."""
+    """Return a 503 that says only what could not be reached: a driver's message may contain addresses and names."""
     what = "store" if isinstance(error, StoreError) else "database"
     if not isinstance(error, TokensUnavailable):
         log.error("a request failed, because the %s did: %s", what, error)

@@ -1,7 +1,8 @@
 """What Envoy's descriptors say, in facts.
 
 An entry of a well-known key is one of our facts; any other is a fact of its own name, for rules to `match` on or to
-count by. A fact that is said again gets a number, so that nothing is lost: `generic_key`, `generic_key_2`.
+count by. A fact that is said again gets a number, so that nothing is lost: `generic_key`, `generic_key_2`. The fact
+`descriptor_keys` lists the keys, so that a rule can ask for descriptors that have these entries and no others.
 """
 
 from __future__ import annotations
@@ -16,17 +17,11 @@ from headgate.errors import InvalidCheck
 from headgate.rules.plan import RulePlan, plan_of_rule
 from headgate.rules.rule import Rule
 from headgate.service.protos import rls_pb2 as messages
+from headgate.service.rpc.fact_names import DOMAIN, KEYS, fact_names, form_of
 
 MAX_ENTRIES: Final = 32  # of one descriptor: Envoy's have a few
 DESCRIPTOR: Final = "descriptor"  # the fact by which limits of the request's own count
 
-_FACTS: Final = {
-    "remote_address": "ip",
-    "masked_remote_address": "ip",
-    "user_id": "user",
-    "path": "endpoint",
-    "header_match": "generic_key",
-}
 _UNITS: Final[dict[int, str]] = {
     messages.SECOND: "second",
     messages.MINUTE: "minute",
@@ -41,16 +36,11 @@ def facts_of(domain: str, entries: Sequence[messages.RateLimitDescriptor.Entry])
     """The facts of one descriptor. Raises `InvalidCheck`."""
     if len(entries) > MAX_ENTRIES:
         raise InvalidCheck(f"entries: at most {MAX_ENTRIES}, got {len(entries):,}")
-    facts = {"domain": domain}
-    for entry in entries:
-        key = entry.key
-        if not key:
-            raise InvalidCheck("entries: a key must not be empty")
-        name = fact = _FACTS.get(key, key)
-        number = 1
-        while name in facts:
-            number += 1
-            name = f"{fact}_{number}"
+    keys = [entry.key for entry in entries]
+    if not all(keys):
+        raise InvalidCheck("entries: a key must not be empty")
+    facts = {DOMAIN: domain, KEYS: form_of(keys)}
+    for name, entry in zip(fact_names(keys), entries, strict=True):
         facts[name] = entry.value
     return facts
 

@@ -7,6 +7,7 @@ together: either every limit is charged, or none is. A limit that several descri
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from typing import Final, Literal
 
@@ -14,7 +15,7 @@ from headgate.core.decision import Decision
 from headgate.core.quota import MICROSECONDS
 from headgate.errors import InvalidCheck
 from headgate.http.headers import Charged, binding, fields_of
-from headgate.http.problem import MEDIA_TYPE, problem
+from headgate.http.problem import MEDIA_TYPE, decision_field, problem
 from headgate.service.data import MAX_BATCH, DataPlane, Part
 from headgate.service.protos import rls_pb2 as messages
 from headgate.service.rpc.descriptors import DESCRIPTOR, facts_of, itself, plan_of_limit
@@ -22,6 +23,9 @@ from headgate.service.rpc.method import Method
 from headgate.service.rpc.rate_limiter import require_decided
 
 Response = messages.RateLimitResponse
+
+MAX_LOGGED: Final = 100
+log = logging.getLogger("headgate")
 
 _LARGEST: Final = 2**32 - 1  # of the figures in a status
 _DAY_US: Final = 86_400 * MICROSECONDS
@@ -45,6 +49,7 @@ class RateLimitService:
 
     def __init__(self, data: DataPlane) -> None:
         self._data = data
+        self._logged: set[str] = set()  # keys that no rule can name
         self.methods: Mapping[str, Method] = {
             "ShouldRateLimit": Method(
                 messages.RateLimitRequest, self.should_rate_limit, size=lambda request: len(request.descriptors)
@@ -52,7 +57,7 @@ class RateLimitService:
         }
 
     async def should_rate_limit(self, request: messages.RateLimitRequest) -> messages.RateLimitResponse:
-        parts = _parts(request)
+        parts = self._known(_parts(request))
         decisions = await self._data.check_together(parts)
         for decision in decisions:
             require_decided(decision)
@@ -63,13 +68,35 @@ class RateLimitService:
             _tell(response.statuses.add(), decision)
         for name, value in fields_of(charged):
             response.response_headers_to_add.add(key=name.lower(), value=value)
+        annotated = [rule for decision in decisions for rule in decision.annotated]
+        if allowed and annotated:
+            response.dynamic_metadata.update({"annotated": ",".join(dict.fromkeys(annotated))})
         if not allowed:
-            response.response_headers_to_add.add(key="content-type", value=MEDIA_TYPE)
             refused = binding(charged).decision
+            content = [("content-type", MEDIA_TYPE), *decision_field(refused, self._data.limiter.snapshot)]
+            for name, value in content:
+                response.response_headers_to_add.add(key=name.lower(), value=value)
             response.raw_body = json.dumps(problem(refused)).encode()
             # The protocol has no field for a status. Envoy's local replies can go by metadata: see deploy/envoy.
-            response.dynamic_metadata.update({"status": str(refused.status), "rule": refused.rule or ""})
+            told = {"status": str(refused.status), "rule": refused.rule or "", "decision_id": refused.id}
+            response.dynamic_metadata.update(told)
         return response
+
+    def _known(self, parts: list[Part]) -> list[Part]:
+        """Return the parts without entries whose keys no rule can name, which are logged once.
+
+        They are no error, as they are to other callers: Envoy lets pass what it gets an error for.
+        """
+        names = self._data.limiter.snapshot.fact_names
+        known = []
+        for part in parts:
+            facts = names.known_among(part.facts)
+            known.append(part if len(facts) == len(part.facts) else part._replace(facts=facts))
+            for name in part.facts.keys() - facts.keys() - self._logged:
+                if len(self._logged) < MAX_LOGGED:
+                    self._logged.add(name)
+                    log.warning("Envoy: an entry of a descriptor is left out: %s", names.describe_unknown(name))
+        return known
 
 
 def _parts(request: messages.RateLimitRequest) -> list[Part]:

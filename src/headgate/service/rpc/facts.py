@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from headgate.core.cost import Cost, checked_cost
 from headgate.core.quota import MAX_INT
 from headgate.errors import InvalidCheck
 from headgate.service.protos import rate_limiter_pb2 as messages
@@ -46,8 +47,12 @@ def identity_of(dimension: int) -> str | None:
     return _FACTS.get(dimension)
 
 
-def cost_of(message: messages.CheckRequest | messages.QuotaRequest) -> int:
+def cost_of(message: messages.CheckRequest | messages.QuotaRequest) -> Cost:
     """What a request costs. Raises `InvalidCheck`."""
+    if message.costs:
+        if message.HasField("cost"):
+            raise InvalidCheck("cost, costs: give one of them, not both: a plain cost is one of requests")
+        return checked_cost(dict(message.costs))
     if not message.HasField("cost"):
         return 1
     cost = message.cost

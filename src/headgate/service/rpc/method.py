@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from google.protobuf.message import Message
 
-from headgate.service.access import Role
+from headgate.operations.caller import Role
 
 Answered = tuple[bytes, int]  # the answer, and how many checks there were
 Work = Callable[[], Awaitable[Answered]]
@@ -47,7 +47,7 @@ class Service(Protocol):
 
     @property
     def protocol(self) -> Literal["grpc", "envoy"] | None:
-        """What the meter knows it by; None: the meter is not told of it."""
+        """The protocol under which the meter counts its calls; None: the meter does not count them."""
         ...
 
     @property

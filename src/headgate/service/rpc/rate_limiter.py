@@ -11,10 +11,10 @@ from headgate.core.quota import MICROSECONDS
 from headgate.errors import InvalidCheck, StoreUnavailable
 from headgate.service.data import MAX_BATCH, Ask, DataPlane
 from headgate.service.protos import rate_limiter_pb2 as messages
-from headgate.service.rpc.answers import written, written_alike, written_batch
+from headgate.service.rpc.answers import written, written_batch, written_figures
 from headgate.service.rpc.facts import cost_of, facts_of
 from headgate.service.rpc.method import Method, Quick
-from headgate.service.rpc.reader import Reader, Some
+from headgate.service.rpc.reader import Reader
 
 MAX_SKEW: Final = 5.0  # seconds: a caller's clock that is further off is counted
 
@@ -31,7 +31,7 @@ class RateLimiter:
 
     def __init__(self, data: DataPlane) -> None:
         self._data = data
-        self._reader = Reader(data)
+        self._reader = Reader()
         self.methods: Mapping[str, Method] = {
             "CheckRateLimit": Method(messages.CheckRequest, self.check, quickly=self.check_quickly),
             "CheckRateLimits": Method(
@@ -40,6 +40,9 @@ class RateLimiter:
                 size=lambda request: len(request.checks),
                 quickly=self.check_many_quickly,
             ),
+            "Acquire": Method(messages.CheckRequest, self.acquire),
+            "Release": Method(messages.ReleaseRequest, self.release),
+            "Renew": Method(messages.RenewRequest, self.renew),
             "GetRemainingQuota": Method(messages.QuotaRequest, self.quota),
             "ResetLimit": Method(messages.ResetRequest, self.reset, "operator"),
         }
@@ -50,6 +53,24 @@ class RateLimiter:
         if request.timestamp:
             self._compare(request.timestamp, decision)
         return written(decision)
+
+    async def acquire(self, request: messages.CheckRequest) -> messages.AcquireResponse:
+        if request.idempotency_key:
+            raise InvalidCheck("idempotency_key: is not for Acquire: each slot is one of its own")
+        decision = await self._data.check(facts_of(request), cost_of(request), slots="lend")
+        require_decided(decision)
+        response = messages.AcquireResponse()
+        response.decision.ParseFromString(written(decision))
+        slot = getattr(decision, "slot", None)
+        if slot is not None:
+            response.slot, response.ttl = slot.id, slot.ttl
+        return response
+
+    async def release(self, request: messages.ReleaseRequest) -> messages.ReleaseResponse:
+        return messages.ReleaseResponse(released=await self._data.release(request.slot))
+
+    async def renew(self, request: messages.RenewRequest) -> messages.RenewResponse:
+        return messages.RenewResponse(renewed=await self._data.renew(request.slot))
 
     def check_quickly(self, received: bytes) -> Quick:
         read = self._reader.check(received)
@@ -67,9 +88,6 @@ class RateLimiter:
         return written(decision), 1
 
     def check_many_quickly(self, received: bytes) -> Quick:
-        if not self._data.limiter.in_memory:
-            some = self._reader.check_alike(received)
-            return None if some is None else partial(self._check_many_elsewhere, some)
         asks = self._reader.check_many(received)
         if asks is None:
             return None
@@ -81,9 +99,6 @@ class RateLimiter:
     async def _check_many_later(self, answer: Awaitable[list[Decision]]) -> tuple[bytes, int]:
         decisions = await answer
         return written_batch(decisions), len(decisions)
-
-    async def _check_many_elsewhere(self, some: Some) -> tuple[bytes, int]:
-        return written_alike(await self._data.check_alike(*some)), len(some.subjects)
 
     async def check_many(self, request: messages.CheckBatchRequest) -> bytes:
         checks = request.checks
@@ -107,7 +122,7 @@ class RateLimiter:
     async def quota(self, request: messages.QuotaRequest) -> bytes:
         decision = await self._data.peek(facts_of(request), cost_of(request))
         require_decided(decision)
-        return written(decision)
+        return written_figures(decision)
 
     async def reset(self, request: messages.ResetRequest) -> messages.ResetResponse:
         await self._data.reset(facts_of(request))

@@ -1,19 +1,20 @@
-"""Requests read as they are on the wire: of each, who is asking, and the bytes of the rest.
+"""Read requests from their bytes: split each into its `identifier` and the bytes of the rest.
 
-The rest is nearly always one of a few that came before, and then nothing of it has to be read again. What is not as
-simple as that is left to whoever reads messages in full: what is put together of two parts means what both mean, so
-nothing is read otherwise here than there.
+The rest nearly always equals that of an earlier request, whose decoded form is then used again. Any other form of
+request is left to protobuf. Protobuf reads joined messages as merged ones, so both ways of reading give the same
+result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from headgate.core.cost import Cost
 from headgate.errors import InvalidCheck
-from headgate.service.data import MAX_BATCH, Ask, DataPlane, Shape
+from headgate.service.data import MAX_BATCH, Ask
 from headgate.service.protos import rate_limiter_pb2 as messages
 from headgate.service.rpc.facts import cost_of, facts_of, identity_of
 
@@ -29,25 +30,16 @@ class Rest(NamedTuple):
 
     facts: dict[str, str]
     fact: str  # that `identifier` is
-    cost: int
-
-
-class Some(NamedTuple):
-    """Requests that are alike. Their shapes may differ; not what these have in common."""
-
-    shapes: Sequence[Shape]
-    subjects: Sequence[str]
+    cost: Cost
 
 
 class Reader:
-    """Reads requests. For one limiter's."""
+    """Reads requests."""
 
-    def __init__(self, data: DataPlane) -> None:
-        self._data = data
+    def __init__(self) -> None:
         self._rests: dict[bytes, Rest] = {}
-        self._shapes: dict[bytes, Shape] = {}
 
-    def check(self, received: bytes) -> tuple[dict[str, str], int] | None:
+    def check(self, received: bytes) -> tuple[dict[str, str], Cost] | None:
         """Read the facts and the cost of a CheckRequest; None when it is to be read in full."""
         if len(received) < 2 or received[0] != _TEXT or received[1] >= _MORE:
             return None
@@ -73,25 +65,6 @@ class Reader:
             return None
         return asks if 0 < len(asks) <= MAX_BATCH else None
 
-    def check_alike(self, received: bytes) -> Some | None:
-        """Read a CheckBatchRequest whose requests are alike; None when they are not, or it is to be read in full."""
-        shapes: list[Shape] = []
-        subjects: list[str] = []
-        last: Shape | None = None
-        try:
-            for subject, rest in _split(received):
-                shape = self._shapes.get(rest)
-                if shape is None or shape is not last:
-                    shape = self._shape(rest)
-                    if shape is None or (last is not None and shape.likeness is not last.likeness):
-                        return None
-                    last = shape
-                subjects.append(str(subject, "utf-8"))
-                shapes.append(shape)
-        except (IndexError, UnicodeDecodeError):
-            return None
-        return Some(shapes, subjects) if 0 < len(subjects) <= MAX_BATCH else None
-
     def _rest(self, text: bytes) -> Rest | None:
         """Read what a CheckRequest says but for `identifier`; None if it is to be read in full."""
         rest = self._rests.get(text)
@@ -110,18 +83,6 @@ class Reader:
             self._rests.clear()
         self._rests[text] = rest
         return rest
-
-    def _shape(self, text: bytes) -> Shape | None:
-        shape = self._shapes.get(text)
-        if shape is not None and self._data.holds(shape):
-            return shape
-        rest = self._rest(text)
-        shape = None if rest is None else self._data.shape(*rest)
-        if shape is not None:
-            if len(self._shapes) >= REMEMBERED:
-                self._shapes.clear()
-            self._shapes[text] = shape
-        return shape
 
 
 def _split(received: bytes) -> Iterator[tuple[bytes, bytes]]:

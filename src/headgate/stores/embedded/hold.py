@@ -1,4 +1,4 @@
-"""Hold: one process' hold on the server of a directory, which runs while anybody has one."""
+"""Hold: one process' use of the server of a directory. The server runs while any process uses it."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ log = logging.getLogger("headgate")
 
 
 class Hold:
-    """Made when the server answers; it may be, or have been, started by any process that has the same directory.
+    """One process' use of a server, which any process with the same directory may have started. It answers by then.
 
-    Raises `ValueError` on a URL that makes no sense, and `StoreUnavailable` when there is no server to be had. Forked
-    children share their parent's hold: each has it until it has closed it, or ended.
+    Raises `ValueError` on a URL that is not valid, and `StoreUnavailable` if no server can be started. Forked children
+    share their parent's hold: each has it until it closes the hold, or ends.
     """
 
     def __init__(self, url: str) -> None:
@@ -64,10 +64,9 @@ class Hold:
         return f"unix://{quote(str(self._socket))}{f'?{query}' if query else ''}"
 
     def mend(self) -> None:
-        """Have it seen to, in the background, that there is a server: called when it has failed somebody.
+        """Restart the server in the background, if need be: called after a call to it failed.
 
-        A keeper starts its server again by itself; what is mended here is that the keeper was killed, or that files
-        were deleted.
+        A keeper restarts its server by itself. This restores a keeper that was killed, and files that were deleted.
         """
         now = time.monotonic()
         if self._closed or now < self._mended_at + MEND_SECONDS:
@@ -80,7 +79,7 @@ class Hold:
             self._mending.start()
 
     def close(self) -> None:
-        """Let go. The server ends when everybody has. Does not wait for that."""
+        """Stop using the server. It ends when no process uses it; this does not wait for that."""
         self._closed = True
         self._let_go()
 
@@ -106,7 +105,7 @@ class Hold:
             was_started = False
             while True:
                 lock = _lock(self.directory / KEEPER_LOCK)
-                if lock is not None:  # nobody keeps the server
+                if lock is not None:  # the server has no keeper
                     if was_started:
                         raise StoreUnavailable(f"the embedded server cannot be started: {self._last_words()}")
                     self._start_keeper(lock)
@@ -224,7 +223,7 @@ def _same(descriptor: int, directory: Path) -> bool:
 
 
 def _lock(path: Path) -> int | None:
-    """A descriptor of a file that it has locked; None: somebody else has."""
+    """Lock a file, and return its descriptor; None if another process has locked it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,9 +1,9 @@
-"""The keeper of one directory's server: runs it while anybody uses it, and starts it again when it dies.
+"""The keeper of one directory's server: runs it while any process uses it, and restarts it when it dies.
 
 A program of its own, of the standard library alone: `python keeper.py <server binary> <maxmemory>`, in the directory.
 It begins with an open descriptor of `keeper.lock`, locked: as long as it lives there is no other keeper. Users hold a
 shared lock on the directory; when the keeper gets an exclusive one, the last of them has gone, however they went.
-It is nobody's child, so that the server outlives whoever happened to start it.
+It is detached from the process that started it, so that the server outlives that process.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Keeper:
         self._tie = _tie()
 
     def run(self) -> int:
-        """Until nobody uses the server any more. Returns the exit code: not 0 when it cannot be started at all."""
+        """Keep the server running until no process uses it. Returns the exit code: not 0 if it cannot be started."""
         Thread(target=self._end_with_last_user, daemon=True).start()
         deaths, is_first = 0, True
         while True:
@@ -92,7 +92,7 @@ class Keeper:
 
 
 def _tie() -> Callable[[], None] | None:
-    """What has a child killed when this process is, where the system can do that: on Linux."""
+    """Return a function that makes the system kill a child when this process dies; None except on Linux."""
     if sys.platform != "linux":
         return None
     libc, keeper = ctypes.CDLL(None), os.getpid()
@@ -123,8 +123,8 @@ def _say(text: str) -> None:
 
 
 def main() -> int:
-    # Whoever wants to end all processes at once, as an init system may, ends the users: they may need the server until
-    # then. A handler that does nothing is, unlike "ignore", not inherited by the server.
+    # An init system may signal all processes at once. The keeper ignores that, as its users may need the server until
+    # they end. The server does not inherit a handler that does nothing, as it would inherit "ignore".
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""What the URL of an embedded store says: `embedded://`, `embedded://name`, `embedded:///path/to/directory`."""
+"""Read the URL of an embedded store: `embedded://`, `embedded://name`, `embedded:///path/to/directory`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has a server looked after when it fails."""
+"""Watch the calls to an embedded server, and restart the server after a failure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headgate.stores.observer import StoreObserver
 
 
 class Watch:
-    """An observer that has the server mended when a call fails, and tells another of everything."""
+    """An observer that mends the server when a call fails, and passes everything on to another observer."""
 
     def __init__(self, hold: Hold, observer: StoreObserver | None) -> None:
         self._hold = hold

@@ -1,8 +1,8 @@
 """Lease: what this node holds of one key's quota, and how much more it should fetch. Pure: time is handed in.
 
-A lease is made of slices. Each was charged to the store by a check of its own, so that whoever spends it charges nobody
-again. It ends with its bucket of time, if the algorithm has such, and within a second at any rate. The end is counted
-on the local clock from before the store was asked, so it is never later than the store's.
+A lease is made of slices. A check of its own charged each slice to the store, so spending it charges nothing again. A
+slice ends with its bucket of time, if the algorithm has such, and within a second at any rate. The end is counted on
+the local clock from before the call to the store, so it is never later than the store's.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ SHARE: Final = 8  # but no more than this part of what is left,
 GROWTH: Final = 4  # nor than so many times what was spent since the last look
 LEAST: Final = 4  # less is not worth a slice
 LOOK_US: Final = 2_000  # between looks at the demand, at least
-REMEMBER_US: Final = 50_000  # for which a refusal is taken to stand, at most: others may give something back
+REMEMBER_US: Final = 50_000  # for which a refusal is repeated, at most: other nodes may give tokens back
 PACE_US: Final = 5_000  # for which a refusal stands, at least: what flows in meanwhile is not lost,
 PACE_SHARE: Final = 200  # as this is no more than such a part of a window, or an eighth of what fills a bucket
-PAUSE_US: Final = 100_000  # before another slice, when the store could not be asked for one
-DRIFT: Final = 10  # a slice ends early by its time shifted by so many bits: clocks run differently fast
+PAUSE_US: Final = 100_000  # before the next attempt, after the store could not be reached for a slice
+DRIFT: Final = 10  # a slice ends early by 1/2^DRIFT of its time: clocks run at different rates
 
 
 class Slice:
@@ -42,7 +42,7 @@ class Slice:
         self.left = size
         self.mark = size // 3  # with less than this left, it is time to fetch another
         self.until_us = sent_us + lives_us - (lives_us >> DRIFT)
-        self.at_us = now_us  # when it was charged, by the store's clock, and what was told then
+        self.at_us = now_us  # when it was charged, by the store's clock; then the store's figures
         self.remaining = outcome.remaining
         self.reset_us = outcome.reset_us
         self.offset_us = now_us - sent_us
@@ -53,7 +53,7 @@ Late = tuple[int, int, Slice]  # what figures are worked out from: what remains,
 
 
 class Refusal:
-    """What the store said when it refused. Counted from when it was asked: so it is over no later than there."""
+    """A refusal by the store. Its wait counts from the call, not the answer, so it ends no later than in the store."""
 
     __slots__ = ("cost", "offset_us", "outcome", "sent_us", "until_us")
 
@@ -69,7 +69,7 @@ class Refusal:
         return cost >= self.cost and self.sent_us <= at_us < self.until_us
 
     def at(self, at_us: int) -> Outcome:
-        """What the store would say now."""
+        """Return the outcome that the store would give now."""
         wait_us, remaining, reset_us = self.outcome
         passed = at_us - self.sent_us
         return Outcome(wait_us if wait_us == NEVER else wait_us - passed, remaining, max(0, reset_us - passed))
@@ -107,7 +107,7 @@ class Lease:
         self.leftover: Taken = []  # of slices that have ended, to be given back
         self.remaining: int | None = None  # in the store, as it said last
         self.refusal: Refusal | None = None
-        self.due: int | None = None  # the size of a slice that was found to be wanted, and not asked for yet
+        self.due: int | None = None  # the size of a slice that is wanted, and not fetched yet
         self.fetching = False
         self.gone = False  # whether another, or none, has taken its place
         self.seen: int | None = None  # what was held at the last tick
@@ -124,7 +124,7 @@ class Lease:
 
     @property
     def available(self) -> int:
-        """What is held, and what the store said that is left. A bucket may have filled up meanwhile, and no further."""
+        """The tokens held, and those left in the store by its last answer; at most the quota's capacity."""
         return min(self.held + (self.remaining or 0), self.quota.capacity)
 
     def take(self, cost: int, at_us: int) -> Taken:
@@ -160,7 +160,7 @@ class Lease:
             self.slice = piece
 
     def told(self, cost: int, outcome: Outcome, now_us: int, sent_us: int) -> Outcome:
-        """The store has answered a check of this key. Returns what to say: to wait for a moment, if at all."""
+        """Take the store's answer to a check of this key. Returns it with the wait raised to the least pace, if any."""
         self.refusal = None
         if outcome.wait_us:
             if outcome.wait_us != NEVER:
@@ -169,11 +169,11 @@ class Lease:
         return outcome
 
     def asked(self, cost: int) -> None:
-        """The store was asked for this much, to be spent at once."""
+        """Count a cost that was sent to the store directly."""
         self._asked += cost
 
     def failed(self, at_us: int) -> None:
-        """The store could not be asked for a slice."""
+        """Note that fetching a slice failed."""
         self.fetching = False
         self._not_before_us = at_us + PAUSE_US
 
@@ -208,7 +208,7 @@ class Lease:
             pass
 
     def returning(self, at_us: int) -> tuple[list[Charge], int]:
-        """What is to be given back, and how many tokens cannot be, as their window is over. They are gone from here."""
+        """Take out the leftovers. Returns charges to give back, and the number of tokens whose window is over."""
         charges, stranded = [], 0
         for piece, count in self.leftover:
             if piece.over_us is not None and at_us >= piece.over_us and self.quota.algorithm == "fixed_window":
@@ -246,9 +246,9 @@ class Lease:
 
 
 def figures(state: Late, now_us: int, quota: Quota) -> tuple[int, int]:
-    """What remains, and the reset: as the store said, less what has passed; what is held counts as remaining.
+    """Return what remains, with the tokens held, and the store's reset less the time that has passed.
 
-    The requests of a leaky bucket leave in order: so the reset of one is before that of what is left of its slice.
+    The requests of a leaky bucket leave in order, so the reset of a request comes before that of its slice's rest.
     """
     remaining, left, piece = state
     reset_us = piece.at_us + piece.reset_us - now_us

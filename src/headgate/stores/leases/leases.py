@@ -1,11 +1,11 @@
-"""Leases: decides groups from what is held, and says what the store has to be asked for the rest.
+"""Leases: decide groups from the tokens that are held, and say what to send to the store for the rest.
 
 It does no I/O. `decide` and `fetch` are generators: they yield groups for the store, and are sent its answers, or
-thrown its error. Whoever drives them is called back by `notify` when there is something to do in the background: to
-run `fetch`, and `tend` every `TICK_US` while anything is held.
+thrown its error. `notify` calls their driver back when there is work in the background: to run `fetch`, and to run
+`tend` every `TICK_US` while anything is held.
 
-Nothing is admitted that the store has not charged. What a crash, a lost answer or a failed refund leaves behind was
-charged and is not used: too little is admitted then, and never too much.
+Every admitted request was charged to the store before. Tokens lost by a crash or a failed refund were charged and not
+used: too little is admitted then, and never too much. A slice whose answer was lost is fetched again (lost.py).
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from queue import SimpleQueue
 from time import monotonic_ns
 from typing import Any, Final
 
-from headgate.core.check import Answer, Charge, Check, Extras, Group, Outcome, Result
+from headgate.core.check import Answer, Charge, Check, Extras, Group, Outcome, RepeatedResult, Result
 from headgate.core.decision import Decision, Reading, States, decision_with
 from headgate.core.plan import Plan
 from headgate.core.quota import Quota
 from headgate.errors import StoreError
 from headgate.stores.leases.lease import LIFE_US, Late, Lease, Slice, figures
+from headgate.stores.leases.lost import LostSlices
 from headgate.stores.leases.status import LeaseStatus
 from headgate.stores.leases.trip import Decided, Fetch, Locked, Part, Trip, may_have_done, peeked
 from headgate.stores.program import Program
@@ -54,16 +55,17 @@ class Leases:
         self._tables: dict[str, dict[str, Lease]] = {}  # by space and subject
         self._keys = 0
         self._full_until_us = 0  # no room is looked for before
-        self._sighted_us: dict[tuple[str, str], int] = {}  # when keys without a lease were asked for
+        self._sighted_us: dict[tuple[str, str], int] = {}  # times of the last checks of keys without a lease
         self._held: dict[Lease, None] = {}  # that have tokens, or had some at the last tick
         self._wanted: list[Fetch] = []
+        self._lost = LostSlices()
         self._hits = self._checks = self._calls = 0
         self._fetches = self._fetched = self._returned = self._stranded = 0
 
     @property
     def busy(self) -> bool:
         """Whether there is anything to fetch, to hold or to give back."""
-        return bool(self._held or self._wanted)
+        return bool(self._held or self._wanted or self._lost)
 
     @property
     def waiting(self) -> bool:
@@ -73,8 +75,8 @@ class Leases:
     def compile(self, plan: Plan, states: States | None, grouped: Program, ask: Ask) -> Program:
         """Return the program of a plan with one limit, enforced and leased.
 
-        What is not held is decided by `grouped`, which may ask for a slice; or, where no slice is wanted either, by
-        `ask`: that is the store's own program, and `heard` is to be told of its decision, if there is a lease.
+        If no token is held, `grouped` decides, and may fetch a slice. If no slice is wanted either, `ask`, the store's
+        own program, decides; if there is a lease, the caller passes that decision to `heard`.
         """
         (template,) = plan.limits
         table = self._tables.setdefault(template.space, {})
@@ -156,9 +158,9 @@ class Leases:
         return decision_with(decision.reading.told, verdict, told.wait_us == 0)
 
     def decide(self, groups: Sequence[Group], leased: frozenset[str], *, inline: bool) -> Steps:
-        """Decide groups; `leased` are the ids of rules that are. Returns `Decided`.
+        """Decide groups; `leased` are the ids of leased rules. Returns `Decided`.
 
-        With `inline`, slices that are wanted are asked for in the same breath; else that is left to `fetch`.
+        With `inline`, the same call to the store fetches wanted slices; otherwise `fetch` does that later.
         """
         at_us = self._now_us()
         with self._locked:
@@ -194,16 +196,34 @@ class Leases:
         if wanted:
             yield from self._ask([], wanted, self._now_us())
 
+    def recover(self) -> Steps:
+        """Ask the store again for all slices whose answer was lost."""
+        at_us = self._now_us()
+        with self._locked:
+            lost = self._lost.all()
+        if lost:
+            yield from self._ask([], lost, at_us)
+
     def tend(self) -> list[Charge]:
-        """Every `TICK_US`: end what is not used, or no more to be used. Returns what the store has to take back."""
+        """End slices that are unused, or whose time is up: run every `TICK_US`. Returns the charges to refund.
+
+        The next `fetch` repeats the calls for slices whose answer was lost.
+        """
         at_us = self._now_us()
         charges: list[Charge] = []
         with self._locked:
+            if self._lost:
+                self._strand(self._lost.give_up(at_us))
+                asked = {fetch.key for fetch in self._wanted}
+                self._wanted += [fetch for fetch in self._lost.due(at_us) if fetch.key not in asked]
             for lease in list(self._held):
                 lease.tick(at_us)
                 charges += self._returning(lease, at_us)
                 if not lease.held:
                     del self._held[lease]
+            wanted = bool(self._wanted)
+        if wanted:
+            self._notify()
         return charges
 
     def end(self) -> list[Charge]:
@@ -215,6 +235,7 @@ class Leases:
                 lease.end()
                 charges += self._returning(lease, at_us)
             self._held.clear()
+            self._strand(self._lost.clear())
         return charges
 
     def gave_back(self, charges: Sequence[Charge], error: StoreError | None = None) -> None:
@@ -228,7 +249,7 @@ class Leases:
                 self._stranded += tokens
 
     def forget(self, checks: Sequence[Check]) -> None:
-        """The store was told to forget these: there is nothing left of what was charged to it."""
+        """Drop the leases of these: the store has reset them, and with them the charges of their slices."""
         with self._locked:
             for check in checks:
                 lease = self._tables.get(check.space, {}).pop(check.subject, None)
@@ -247,6 +268,7 @@ class Leases:
         self._held.clear()
         self._sighted_us.clear()
         self._wanted = []
+        self._lost.clear()
         self._keys = 0
 
     def status(self) -> LeaseStatus:
@@ -260,11 +282,12 @@ class Leases:
                 returned=self._returned,
                 stranded=self._stranded,
                 outstanding=sum(lease.held for lease in self._held),
+                unanswered=self._lost.tokens,
                 keys=self._keys,
             )
 
     def _drop(self, lease: Lease) -> None:
-        """Take all tokens out of a lease, which somebody may just be looking at, and give none of them back."""
+        """Take all tokens out of a lease, and give none of them back. Other threads may be reading the lease."""
         lease.gone = True
         lease.end()
         self._stranded += sum(count for _, count in lease.leftover)
@@ -278,6 +301,7 @@ class Leases:
 
         `counts`: it is a call on behalf of leased rules.
         """
+        wanted = [fetch if fetch.sent_us else fetch._replace(sent_us=at_us) for fetch in wanted]
         groups = asks + [fetch.group for fetch in wanted]
         answers: Sequence[Answer]
         failed: BaseException | None = None
@@ -291,21 +315,23 @@ class Leases:
             self._fetches += len(wanted)
             for place, fetch in enumerate(wanted, start=len(asks)):
                 if failed is None:
-                    self._arrived(fetch, answers[place], at_us)
+                    self._arrived(fetch, answers[place])
                 else:
-                    self._missed(fetch, failed, at_us)
+                    self._missed(fetch, failed)
         if failed is not None and not isinstance(failed, StoreError):
             raise failed
         return answers
 
-    def _arrived(self, fetch: Fetch, result: Answer, sent_us: int) -> None:
-        lease, size = fetch
-        lease.fetching = False
+    def _arrived(self, fetch: Fetch, result: Answer) -> None:
+        lease, size, _, sent_us = fetch
         if not isinstance(result, Result):  # of several servers, only this one failed
-            self._missed(fetch, result, sent_us)
+            self._missed(fetch, result)
             return
+        if not self._lost.found(fetch):
+            lease.fetching = False
         outcome = result.outcomes[0]
-        lease.remaining = outcome.remaining
+        if not isinstance(result, RepeatedResult):  # which tells what was left a while ago
+            lease.remaining = outcome.remaining
         if outcome.wait_us:
             return
         self._fetched += size
@@ -315,12 +341,17 @@ class Leases:
         lease.add(Slice(size, result, lease.quota, sent_us))
         self._held[lease] = None
 
-    def _missed(self, fetch: Fetch, error: BaseException, at_us: int) -> None:
-        """No answer came: the slice may have been charged, and nobody has it."""
+    def _missed(self, fetch: Fetch, error: BaseException) -> None:
+        """No answer came. If the slice may have been charged, the store will be asked again."""
+        at_us = self._now_us()
         fetch.lease.failed(at_us)
-        if may_have_done(error):
-            self._fetched += fetch.size
-            self._stranded += fetch.size
+        if may_have_done(error) or self._lost.found(fetch):
+            self._lost.add(fetch, at_us)
+
+    def _strand(self, tokens: int) -> None:
+        """Give up tokens that the store may have charged."""
+        self._fetched += tokens
+        self._stranded += tokens
 
     def _low(self, lease: Lease, piece: Slice, at_us: int) -> None:
         """A slice is nearly used up: see whether to fetch another."""
@@ -332,7 +363,7 @@ class Leases:
             if not size:
                 return
             lease.fetching = True
-            self._wanted.append(Fetch(lease, size))
+            self._wanted.append(Fetch.of(lease, size))
         self._notify()
 
     def _prepared(self, group: Group, leased: frozenset[str], at_us: int, wanted: list[Fetch]) -> Trip:
@@ -372,11 +403,11 @@ class Leases:
                 part.lease.due = None
                 if size:
                     part.lease.fetching = True
-                    wanted.append(Fetch(part.lease, size))
+                    wanted.append(Fetch.of(part.lease, size))
         return Trip(group, Group(tuple(checks)), parts)
 
     def _part(self, check: Check, at_us: int) -> Part | None:
-        """What a check takes from its lease; None if it has none, or nothing to do with it."""
+        """Take tokens for a check from its lease; None if it has no lease, or does not use it."""
         if not 0 < check.cost <= check.quota.capacity:
             return None
         lease = self._lease(check, at_us)
@@ -409,7 +440,7 @@ class Leases:
         return lease
 
     def _seen_lately(self, key: tuple[str, str], at_us: int) -> bool:
-        """Whether a key was asked for within the last second; it is now. Most are not: they cost no more than this."""
+        """Note a check of a key. Returns whether there was one in the last second. Most keys need no more than this."""
         sighted = self._sighted_us
         before_us = sighted.get(key)
         if before_us is None and len(sighted) >= self._max_keys:
@@ -454,7 +485,7 @@ class Leases:
         return Result(now_us, tuple(outcomes))
 
     def _concluded(self, trip: Trip, answer: Answer, sent_us: int, since: set[Lease]) -> Answer:
-        """The answer to a group of which the store was asked a part. After an error, what was taken stays spent."""
+        """Return the answer to a group that the store decided in part. After an error, tokens taken stay spent."""
         if not isinstance(answer, Result) or not any(trip.parts) or not answer.outcomes:
             return answer
         if trip.group.peek:

@@ -1,4 +1,4 @@
-"""What leases tell of themselves."""
+"""Figures about leases, for metrics."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LeaseStatus:
-    """Since the limiter was made, but for `outstanding` and `keys`, which are of now. Tokens are units of cost."""
+    """Since the limiter was made, but for `outstanding`, `unanswered` and `keys`, which are of now.
+
+    Tokens are units of cost.
+    """
 
     checks: int = 0  # requests to which leased rules applied
     hits: int = 0  # such as were decided without asking the store
     calls: int = 0  # to the store, for the others, for slices, and to return what was left of those
-    fetches: int = 0  # slices that the store was asked for
+    fetches: int = 0  # slices requested from the store
     fetched: int = 0  # tokens in those that it gave, or may have given without our hearing of it
     returned: int = 0  # tokens that were not used, and given back
-    # Tokens that were neither used nor given back: their window was over, the store was away, or it may have charged a
-    # slice of which no answer came.
+    # Tokens that were neither used nor given back: their window was over, the store was down, or it may have charged a
+    # slice but never answered, despite repeated calls.
     stranded: int = 0
     outstanding: int = 0  # tokens that are held
+    unanswered: int = 0  # tokens of slices whose answer was lost, and that will be fetched again
     keys: int = 0  # that are remembered, with or without tokens
 
     @property

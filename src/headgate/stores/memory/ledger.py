@@ -1,4 +1,4 @@
-"""What the memory store keeps of a ledger. Twin of redis/ledger.lua. Whoever uses it holds a lock."""
+"""The memory store's ledger. Twin of redis/ledger.lua. Callers hold the store's lock."""
 
 from __future__ import annotations
 

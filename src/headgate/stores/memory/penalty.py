@@ -1,4 +1,4 @@
-"""What is remembered of a client that ran into limits: its violations, and its block. Twin of redis/penalty.lua.
+"""The record of a client that ran into limits: its violations, and its block. Twin of redis/penalty.lua.
 
 Times are in microseconds, and whole. What lies in the future, by a clock that went back, is moved to now: a block is
 never longer than its own length from now, and a violation counts for no longer than the detection window.
@@ -16,7 +16,7 @@ SCALE = Quota(1_000, 1)  # what `figures` are of
 
 
 class Record:
-    """One client's. It is altered in place: whoever keeps it holds a lock."""
+    """One client's violations and block. It changes in place: callers hold the store's lock."""
 
     __slots__ = ("ends", "length", "rule", "terms", "violations")
 
@@ -55,7 +55,7 @@ class Record:
 
 
 def figures(record: Record | None, now: int, quota: Quota) -> tuple[int, int]:  # noqa: ARG001 - that of an algorithm
-    """What a bounded store goes by: how far the client is from a block, of 1,000, and when all this is moot."""
+    """Return figures for eviction: how far the client is from a block, of 1,000, and when the record has expired."""
     if record is None:
         return SCALE.limit, 0
     block = record.block(now, peek=True)

@@ -24,7 +24,7 @@ _new: Any = tuple.__new__  # makes an Outcome in half the time that calling the 
 TEMPLATE: Final = """\
 def make(store, limits, reading, now_us):
     recall, keep, make_room = store.recall, store.keep, store.make_room
-    open_reservation = store.open_reservation
+    open_reservation, take_slot = store.open_reservation, store.take_slot
     acquire, release = store.lock.acquire, store.lock.release
     (@(table#, admit#, quota#),) = limits
     tables = (@table#,)
@@ -36,7 +36,7 @@ def make(store, limits, reading, now_us):
         now = NOW
         acquire()  # with try and finally: a with statement would take longer
         try:
-            if extras is not None:
+            if extras is not None and (extras.idempotency is not None or extras.penalty is not None):
                 known = recall(reading, subjects, costs, now, peek, extras.idempotency, extras.penalty)
                 if known is not None:
                     return known
@@ -58,10 +58,14 @@ def make(store, limits, reading, now_us):
             decision.reading = reading
             decision.verdict = (now, subjects, costs, @wait#, after#,)
             if extras is not None:
+                if extras.slot and allowed and not peek:
+                    pass
+                    @if cost# and not wait#: take_slot(table#, subject#, now, quota#, cost#, extras.slot)
                 keep(decision, peek, extras.idempotency, extras.penalty)
                 if extras.reservation and allowed and not peek:
                     pass
                     @if cost# and not wait#: open_reservation(table#, subject#, now, quota#, extras.reservation)
+            LOOK
             return decision
         finally:
             release(None)
@@ -70,51 +74,63 @@ def make(store, limits, reading, now_us):
 """
 
 
+READER: Final = """\
+def make(limits):
+    (@(figures#, quota#),) = limits
+
+    def read(verdict):
+        now, _, _, @wait#, state#, = verdict
+        @remaining#, reset# = figures#(state#, now, quota#)
+        return (@new(Outcome, (wait#, remaining#, reset#)),)
+
+    return read
+"""
+
+
 def compile_program(store: Any, limits: Sequence[tuple[Any, Any, Any]], reading: Reading, now_us: Any) -> MemoryProgram:
     """Return the function that decides limits: tables, `admit` functions and quotas.
 
     `store` gives the lock, and what is done where a request is more than usual: `recall`, `keep`,
-    `make_room` and `open_reservation`.
+    `make_room`, `open_reservation` and `take_slot`.
     """
     enforced = tuple(limit.enforced for limit in reading.plan.limits)
-    program: MemoryProgram = _maker(enforced, now_us is None)(store, limits, reading, now_us)
+    program: MemoryProgram = _maker(enforced, now_us is None, bool(reading.plan.slots))(store, limits, reading, now_us)
     return program
 
 
 def reader(limits: Sequence[tuple[Any, Any, Any]]) -> Callable[[Any], tuple[Outcome, ...]]:
     """Return what works out the outcomes of a verdict: behind the first three, wait and state of each limit."""
-    figures = [(table.algorithm.figures, quota) for table, _, quota in limits]
-    if len(figures) == 1:
-        ((work_out, only),) = figures
-
-        def read_one(verdict: Any) -> tuple[Outcome, ...]:
-            now, _, _, wait, state = verdict
-            remaining, reset = work_out(state, now, only)
-            return (_new(Outcome, (wait, remaining, reset)),)
-
-        return read_one
-
-    def read(verdict: Any) -> tuple[Outcome, ...]:
-        now, outcomes, at = verdict[0], [], 3
-        for work_out, quota in figures:
-            remaining, reset = work_out(verdict[at + 1], now, quota)
-            outcomes.append(_new(Outcome, (verdict[at], remaining, reset)))
-            at += 2
-        return tuple(outcomes)
-
-    return read
+    figures = tuple((table.algorithm.figures, quota) for table, _, quota in limits)
+    if not figures:
+        return lambda _: ()
+    made: Callable[[Any], tuple[Outcome, ...]] = _reader_maker(len(figures))(figures)
+    return made
 
 
 @cache
-def _maker(enforced: tuple[bool, ...], real_time: bool) -> Callable[..., MemoryProgram]:
-    """Return the function that makes programs of so many limits, of which some are enforced."""
+def _maker(enforced: tuple[bool, ...], real_time: bool, slots: bool) -> Callable[..., MemoryProgram]:
+    """Return the function that makes programs of so many limits, of which some are enforced.
+
+    Figures of `slots` are worked out at once, as their states are changed in place.
+    """
     template = TEMPLATE.replace("NOW", "time_ns() // 1_000" if real_time else "now_us()")
+    template = template.replace("            LOOK\n", "            decision.outcomes\n" if slots else "")
+    return _compiled(template, enforced, f"<headgate memory program, enforced limits: {enforced!r}>")
+
+
+@cache
+def _reader_maker(limits: int) -> Callable[..., Any]:
+    """Return the function that makes readers of so many limits."""
+    return _compiled(READER, (True,) * limits, f"<headgate reader of {limits} limits>")
+
+
+def _compiled(template: str, enforced: tuple[bool, ...], name: str) -> Callable[..., Any]:
+    """Return the function that a template makes for so many limits, of which some are enforced."""
     source = "\n".join(expanded for line in template.splitlines() for expanded in _expand(line, enforced))
-    name = f"<headgate memory program, enforced limits: {enforced!r}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)  # for tracebacks
-    namespace: dict[str, Any] = {"Decision": Decision, "time_ns": time_ns}
+    namespace: dict[str, Any] = {"Decision": Decision, "Outcome": Outcome, "new": _new, "time_ns": time_ns}
     exec(compile(source, name, "exec"), namespace)
-    maker: Callable[..., MemoryProgram] = namespace["make"]
+    maker: Callable[..., Any] = namespace["make"]
     return maker
 
 

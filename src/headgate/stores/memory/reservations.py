@@ -1,6 +1,6 @@
-"""What the memory store keeps of reservations. Twin of redis/reservations.lua and redis/adjust.lua.
+"""The memory store's reservations and refunds. Twin of redis/reservations.lua and redis/adjust.lua.
 
-Whoever uses these holds a lock. Times are in microseconds.
+Callers hold the store's lock. Times are in microseconds.
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ class Reservations:
 
 
 class Refunds:
-    """What was given back to each bucket of late, so that charges that overlapped do not give it back again.
+    """The recent refunds of each bucket, so that overlapping charges do not give the same units back twice.
 
-    A charge's `reset` counts whatever was in the bucket as reason why it would not have stood idle, other charges
-    among them: when one of these is refunded, the reset of those that came after it is that much too long.
+    A charge's `reset` includes all that was in the bucket before, also earlier charges. When an earlier charge is
+    refunded, the `reset` of each later one is too long by that much.
     """
 
     def __init__(self, size: int) -> None:
@@ -131,5 +131,5 @@ class Refunds:
 
 
 def _time(units: int, quota: Quota) -> int:
-    """What it takes for so many units to flow, rounded up."""
+    """Return the time in which a bucket refills this many units, rounded up."""
     return -(units * quota.window_us // -quota.limit)

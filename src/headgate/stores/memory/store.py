@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from time import time_ns
 from typing import Any, Final, NamedTuple, cast
 
-from headgate.algorithms import held
+from headgate.algorithms import concurrency, held
 from headgate.algorithms.force import FORCES
 from headgate.core.check import (
     IDEMPOTENCY_US,
@@ -31,8 +31,8 @@ from headgate.core.decision import Decision, Reading, States
 from headgate.core.fork import halt_for_forks
 from headgate.core.ledger import Counted, Page, Swap
 from headgate.core.plan import Plan
-from headgate.core.quota import BUCKETS, Quota
-from headgate.core.reservation import Claim, Expired
+from headgate.core.quota import BUCKETS, CONCURRENCY, Quota
+from headgate.core.reservation import PENDING_US, Claim, Expired, Record
 from headgate.errors import IdempotencyConflict, StoreFull
 from headgate.stores.memory import penalty
 from headgate.stores.memory.ledger import Ledger
@@ -42,11 +42,11 @@ from headgate.stores.memory.tables import Table, Tables
 from headgate.stores.program import result_of
 
 MAX_PROGRAMS: Final = 4_096  # of groups that are remembered
-HALT_SECONDS: Final = 2.0  # that a fork waits, at most: who forks in the midst of a check of its own would for ever
+HALT_SECONDS: Final = 2.0  # that a fork waits, at most: a thread that forks within its own check would wait for ever
 
 
 class _Lock:
-    """Excludes as `threading.Lock` does, and is quicker to call: a queue of one token, held by whoever is in."""
+    """Excludes as `threading.Lock` does, and is quicker to call: a queue of one token, which the holder takes out."""
 
     __slots__ = ("acquire", "is_held", "release")
 
@@ -89,7 +89,7 @@ class MemoryStore:
     def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> MemoryProgram:
         """Return the program that decides requests of a plan: see `headgate.stores.program.Program`.
 
-        Decisions are given `states`. They tell of `told`, if that is another plan than the one that is charged: of
+        Decisions get `states`. They show the plan `told`, if it is not the one that is charged: one with
         larger limits, of which the same remains.
         """
         return self._compile(plan, states, told)
@@ -104,8 +104,9 @@ class MemoryStore:
     def check(self, groups: Sequence[Group]) -> list[Answer]:
         answers: list[Answer] = []
         for checks, peek, idempotency, of_client in groups:
-            mark = checks[0].reservation if checks else 0
-            extras = Extras(idempotency, of_client, mark) if idempotency or of_client or mark else None
+            mark, slot = (checks[0].reservation, checks[0].slot) if checks else (0, "")
+            is_more = idempotency or of_client or mark or slot
+            extras = Extras(idempotency, of_client, mark, slot) if is_more else None
             program = self._program(checks)
             subjects, costs = tuple([check.subject for check in checks]), tuple([check.cost for check in checks])
             try:
@@ -175,6 +176,11 @@ class MemoryStore:
         if state is not None and quota.algorithm in BUCKETS:
             table.states[subject] = held.opened(bucket, state, now, quota, mark)
 
+    def take_slot(self, table: Table, subject: str, now: int, quota: Quota, cost: int, slot: str) -> None:
+        """Hold a slot that was just admitted. Rates need not."""
+        if quota.algorithm == CONCURRENCY:
+            concurrency.take(table.states[subject], now, quota, cost, slot)
+
     def make_room(
         self,
         tables: Sequence[Table],
@@ -230,6 +236,20 @@ class MemoryStore:
         with self.lock:
             self._reservations.hold(reservation_id, record, now, ttl_us)
 
+    def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> Answer | None:
+        self.hold(reservation_id, pending.encode(), ttl_us + PENDING_US)  # first, as there may be no room for it
+        try:
+            (answer,) = self.check([pending.charge])
+            record = pending.found(answer)
+        except BaseException:
+            self.claim(reservation_id)
+            raise
+        if record.reserved:
+            self.renew(reservation_id, record.encode(), ttl_us)
+        else:
+            self.claim(reservation_id)
+        return answer
+
     def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
         now = self._now()
         with self.lock:
@@ -244,6 +264,21 @@ class MemoryStore:
         now = self._now()
         with self.lock:
             return self._reservations.expire(now)
+
+    def release_slots(self, held: Sequence[Check]) -> list[bool]:
+        return self._each_slot(held, concurrency.release)
+
+    def renew_slots(self, held: Sequence[Check]) -> list[bool]:
+        return self._each_slot(held, concurrency.renew)
+
+    def _each_slot(self, held: Sequence[Check], change: Callable[[Any, int, str], bool]) -> list[bool]:
+        with self.lock:
+            now = self._now()
+            tables = [self._tables.get(check.space) for check in held]
+            return [
+                change(None if table is None else table.states.get(check.subject), now, check.slot)
+                for table, check in zip(tables, held, strict=True)
+            ]
 
     def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> list[int]:
         now, given = self._now(), []
@@ -296,7 +331,7 @@ class MemoryStore:
         self.clear()
 
     def halt(self) -> None:
-        """Before a fork: whoever is in gets out first."""
+        """Wait for the check under way before a fork, and let no other begin."""
         try:
             self.lock.acquire(timeout=HALT_SECONDS)
         except Empty:
@@ -333,6 +368,8 @@ class MemoryStore:
         if table is None or state is None:
             return 0
         algorithm: Any = table.algorithm
+        if quota.algorithm == CONCURRENCY:
+            return cost if concurrency.release(state, now, check.slot) else 0
         if quota.algorithm not in BUCKETS:
             before = algorithm.figures(state, now, quota)[0]
             changed = algorithm.refund(state, now, quota, cost, charged_at, reset)
@@ -362,7 +399,7 @@ class MemoryStore:
 
 
 class _Answer(NamedTuple):
-    """What was answered to an idempotency key."""
+    """The stored answer to an idempotency key."""
 
     fingerprint: str
     at_us: int
@@ -394,6 +431,9 @@ class AsyncMemoryStore:
     async def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
         self.store.hold(reservation_id, record, ttl_us)
 
+    async def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> Answer | None:
+        return self.store.reserve(reservation_id, pending, ttl_us)
+
     async def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
         return self.store.renew(reservation_id, record, ttl_us)
 
@@ -402,6 +442,12 @@ class AsyncMemoryStore:
 
     async def expire(self) -> Expired:
         return self.store.expire()
+
+    async def release_slots(self, held: Sequence[Check]) -> list[bool]:
+        return self.store.release_slots(held)
+
+    async def renew_slots(self, held: Sequence[Check]) -> list[bool]:
+        return self.store.renew_slots(held)
 
     async def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> list[int]:
         return self.store.adjust(refunds, surcharges)

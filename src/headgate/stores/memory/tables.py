@@ -1,9 +1,9 @@
-"""Tables: states by space and subject, and how many of them there may be.
+"""Tables: states by space and subject, at most `max_keys` of them.
 
-A ring of all subjects is swept a little with every new key: what no longer matters is dropped. When `max_keys` is
-reached, a new key takes the place of one that no longer matters, or of the least used of a few that the sweep meets;
-never of one that is limiting its subject right now, so that a flood of new keys cannot free anybody. If there is no
-other, there is no room, and the new key is told so.
+Every new key sweeps a little of the ring of all subjects, and drops expired keys. When `max_keys` is reached, a new key
+replaces an expired one, or the least used of a few that the sweep meets. It never replaces a key that is limiting its
+subject right now, so a flood of new keys frees no limited client. If there is no other key, the store is full and
+raises `StoreFull`.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class Tables:
         self._full_until = 0  # no need to look for room before
 
     def get(self, space: str) -> Table | None:
-        """The table of a space, if it has one."""
+        """Return the table of a space, if it has one."""
         return self._by_space.get(space)
 
     def of(self, space: str, quota: Quota) -> Table:
-        """The table of a space, which is asked with this quota."""
+        """Return the table of a space, and note that this quota is now in use."""
         table = self._by_space.get(space)
         if table is None:
             table = self._by_space[space] = Table(quota)
@@ -86,14 +86,14 @@ class Tables:
         self.keys += 1
 
     def make_room(self, count: int, now: int) -> None:
-        """See to it that there is room for so many more. Raises `StoreFull`: then nobody was forgotten who matters."""
+        """Make room for `count` more keys. Raises `StoreFull`; every key that is limiting its subject stays."""
         for _ in range(SWEEP * count if self._swept else 0):
             self._sweep(now)
         while self.keys + count > self.max_keys:
             self._evict(now)
 
     def _sweep(self, now: int) -> tuple[Table, int, int, int]:
-        """Look at one key, and drop it if it is moot. Returns where it is, what remains of it, and its reset."""
+        """Look at one key, and drop it if it has expired. Returns where it is, what remains of it, and its reset."""
         table = self._swept[self._turn]
         at = min(table.hand, len(table.ring)) - 1
         if at < 0:
@@ -108,7 +108,7 @@ class Tables:
         return table, at, remaining, reset
 
     def _evict(self, now: int) -> None:
-        """Make `keys` less: by one that is moot if one is soon found, else by the least used that limits nobody."""
+        """Evict one key: an expired one if the sweep soon finds one, else the least used that limits no subject."""
         least: tuple[float, Table, int] | None = None
         soonest = FULL_US
         keys = self.keys
@@ -125,6 +125,6 @@ class Tables:
                 break
         if least is None:
             self._full_until = max(self._full_until, now + soonest)
-            raise StoreFull(f"all of the memory store's {self.max_keys} keys are limiting somebody; raise max_keys")
+            raise StoreFull(f"all of the memory store's {self.max_keys} keys are limiting a client; raise max_keys")
         least[1].forget(least[2])
         self.keys -= 1

@@ -6,38 +6,37 @@ Checks that are made in one tick of the event loop travel together to each serve
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Final, TypeVar, cast
+from collections.abc import Coroutine, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
 
-from headgate.core.alike import AsyncAlike, Pattern
-from headgate.core.check import Answer, Charge, Check, Client, Extras, Group, Result, answered
+from headgate.core.check import Answer, Extras, Group, answered
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision, Reading, States, decision_with
-from headgate.core.ledger import Counted, Page, Swap
-from headgate.core.plan import Plan as LimitPlan
-from headgate.core.reservation import Claim, Expired
-from headgate.core.share import Standing
+from headgate.core.decision import Decision, States
+from headgate.core.plan import Plan
 from headgate.errors import StoreError, StoreUnavailable
 from headgate.stores.observer import StoreObserver
-from headgate.stores.program import Program, async_group_program, group_of
-from headgate.stores.redis.aio_node import AsyncNode, Figures
-from headgate.stores.redis.alike import AlikeCalls
-from headgate.stores.redis.departures import Departures
+from headgate.stores.program import Program, async_group_program
+from headgate.stores.redis.aio_node import AsyncNode
+from headgate.stores.redis.batcher import NO_SLOT, Batcher
+from headgate.stores.redis.denial_cache import DenialCache
 from headgate.stores.redis.discovery import Discovery, Found
-from headgate.stores.redis.exhausted import Exhausted
-from headgate.stores.redis.faults import Address, turn
+from headgate.stores.redis.encoding import CommandTemplate, Encoder, Request
+from headgate.stores.redis.faults import Address, find_redirect
+from headgate.stores.redis.operations import Operations
 from headgate.stores.redis.options import read_url
-from headgate.stores.redis.plans import Plan, Plans, Step
+from headgate.stores.redis.program import PlanProgram, Requests
+from headgate.stores.redis.slot_planner import SlotPlanner
 from headgate.stores.redis.slots import slot_of_key
-from headgate.stores.redis.template import FIGURES, CommandTemplate, Templates, keys_of, outcomes_of
-from headgate.stores.redis.topology import MAX_TURNS, Topology
+from headgate.stores.redis.steps import Figures, Step, Steps, by_request, raised, take_one
+from headgate.stores.redis.topology import MAX_REDIRECTS, Topology
 
 T = TypeVar("T")
 
 CLOSING_SECONDS: Final = 0.005  # what undoes something is given so much at least
 
 
-class AsyncRedisStore:
+class AsyncRedisStore(Operations):
     """Keeps state in Redis or Valkey, for the tasks of one event loop.
 
     `clock` is for tests: given one, its time is sent along instead of using the server's. `observer` is told of
@@ -50,11 +49,11 @@ class AsyncRedisStore:
         self._clock = clock
         self._observer = observer
         self._slotted = self._target.topology == "cluster"
-        self._plans = Plans(self._options, self._now_us, slotted=self._slotted)
-        remember_us = self._options.remember_us(own_time=clock is not None)
-        self.exhausted = Exhausted(remember_us, clock, slotted=self._slotted)
-        self._templates = Templates()
-        self._departures = Departures(self._options.timeout, gathers=self._slotted)
+        remember_us, prefix = self._options.remember_us(own_time=clock is not None), self._options.prefix
+        denials = DenialCache(remember_us, clock, slotted=self._slotted, prefix=prefix)
+        super().__init__(Encoder(prefix), denials, self._now_us, slotted=self._slotted)
+        self._planner = SlotPlanner(self._options, self._encoder, self._now_us, slotted=self._slotted)
+        self._batcher = Batcher(self._options.timeout, gathers=self._slotted)
         self._topology = Topology(self._make, self._drop)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listening: dict[asyncio.Future[None], None] = {}  # those who wait to hear who serves what, in order
@@ -65,175 +64,114 @@ class AsyncRedisStore:
         self._closing = 0  # how many are
         self._only: AsyncNode | None = None  # the server, if it is always the same
         if self._target.topology == "single":
-            self._only = AsyncNode(self._target.way, self._options, observer, self._now_us, self._departures)
+            self._only = AsyncNode(self._target.params, self._options, observer, self._now_us, self._batcher)
 
     async def check(self, groups: Sequence[Group]) -> list[Answer]:
-        exhausted = self.exhausted
-        if exhausted.known:
-            answers = exhausted.answers(groups)
+        denials = self.denials
+        if denials.known:
+            answers = denials.answers(groups)
             if any(answers):
                 rest = [group for group, known in zip(groups, answers, strict=True) if not known]
-                asked = iter(await self._decide(rest) if rest else [])
-                return answered([known or next(asked) for known in answers])
+                decided = iter(await self._decide(rest) if rest else [])
+                return answered([known or next(decided) for known in answers])
         return answered(await self._decide(groups))
 
     async def _decide(self, groups: Sequence[Group]) -> list[Answer]:
-        exhausted = self.exhausted
+        denials = self.denials
         answers: list[Answer] = []
-        whole = self._only is not None and len(groups) <= self._options.max_batch
-        for run in (groups,) if whole else self._plans.runs(groups):  # in turn: none may overtake the one before
-            asked_us, epoch = exhausted.now_us(), exhausted.epoch
-            if whole:
-                assert self._only is not None
-                try:
-                    decided = cast("list[Answer]", await self._only.join(run))
-                except StoreError as error:
-                    decided = [error] * len(run)
-            else:
-                decided = await self._follow(self._plans.decide(run))
-            exhausted.learn(run, decided, asked_us, epoch)
+        for run in self._planner.runs(groups):  # one after the other: none may overtake the one before
+            asked_us, epoch = denials.now_us(), denials.epoch
+            decided = await self._run(self._planner.decide(run))
+            denials.learn(run, decided, asked_us, epoch)
             answers += decided
-            rest = self._plans.rest(decided, len(groups) - len(answers))
+            rest = self._planner.rest(decided, len(groups) - len(answers))
             if rest:
                 return answers + rest
         return answers
 
-    def compile(self, plan: LimitPlan, states: States | None = None, told: LimitPlan | None = None) -> Program:
+    def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> Program:
         """Return the program of a plan: a command template, filled with keys and costs.
 
-        What is more than limits that are charged, or spans slots of a cluster, is decided as a group.
+        On a cluster, a request with extras, or with limits in several slots, is decided slot by slot.
         """
-        grouped = async_group_program(self.check, plan, states, told)
-        if not plan.limits or (self._slotted and len(plan.limits) > 1):
-            return grouped
-        decide = self._compile(plan, Reading(told or plan, states), Reading(told or plan, states, outcomes_of))
+        by_slot = async_group_program(self.check, plan, states, told)
+        if not plan.limits:
+            return by_slot
+        program = PlanProgram(plan, self._encoder, self.denials, states, told or plan)
+        denials, template, keys_of = self.denials, program.template, program.keys
+        only, slotted, several = self._only, self._slotted, len(plan.limits) > 1
 
-        def check(
+        async def check(
             subjects: tuple[str, ...], costs: tuple[int, ...], peek: bool = False, extras: Extras | None = None
-        ) -> Awaitable[Decision]:
-            if peek or extras is not None:
-                decision: Awaitable[Decision] = grouped(subjects, costs, peek, extras)
+        ) -> Decision:
+            if slotted and (several or extras is not None):
+                decision: Decision = await by_slot(subjects, costs, peek, extras)
                 return decision
-            return decide(subjects, costs)
+            if peek or extras is not None:
+                special, request = program.encode(subjects, costs, peek, extras)
+                figures = await self._ask(special, request)
+                return program.read(special, figures, subjects, costs, extras)
+            keys = keys_of(subjects)
+            if denials.known:
+                known = program.known(keys, subjects, costs)
+                if known is not None:
+                    return known
+            asked_us, epoch = denials.now_us(), denials.epoch
+            if only is not None:
+                try:
+                    now_us, replied = await only.check(template, (Request(keys, costs),))
+                except StoreError:
+                    denials.clear()
+                    raise
+            else:
+                now_us, replied = await self._ask(template, Request(keys, costs))
+            return program.decision(now_us, replied, keys, subjects, costs, asked_us, epoch)
 
+        if not slotted:
+            check.many = partial(self._check_many, program)  # type: ignore[attr-defined]
         return check
 
-    def _compile(
-        self, plan: LimitPlan, told: Reading, unread: Reading
-    ) -> Callable[[tuple[str, ...], tuple[int, ...]], Awaitable[Decision]]:
-        """Return what decides requests that are charged, and no more. `unread` reads figures as they are replied."""
-        template, keys_for, exhausted = self._templates.of(plan), keys_of(plan), self.exhausted
-        remembers = not any(limit.leased for limit in plan.limits)
-        enforced = [FIGURES * at for at, limit in enumerate(plan.limits) if limit.enforced]
-        only = self._only
-
-        async def decide(subjects: tuple[str, ...], costs: tuple[int, ...]) -> Decision:
-            keys = keys_for(subjects)
-            name = keys[0] if len(keys) == 1 else keys
-            if name in exhausted.known:
-                known = exhausted.answer(name, template.terms_at(costs))
-                if known is not None:
-                    return decision_with(told, (known.now_us, subjects, costs, known.outcomes), False)
-            asked_us, epoch = exhausted.now_us(), exhausted.epoch
+    async def _check_many(self, program: PlanProgram, requests: Requests) -> list[Decision | StoreError | None]:
+        """Decide requests of one plan in as few calls as there can be. One server has all of their keys."""
+        batch, size, denials = program.batch(requests), self._options.max_batch, self.denials
+        for start in range(0, len(batch.sent), size):  # one after the other: none may overtake the one before
+            step = Step(0, program.template, batch.sent[start : start + size])
+            asked_us, epoch = denials.now_us(), denials.epoch
             try:
-                if only is not None:
-                    now_us, figures = await only.check(template, keys, costs)
-                else:
-                    now_us, figures = await self._ask(plan, template, keys, subjects, costs)
+                answer = await self._run(take_one(step))
+            except StoreError as error:
+                denials.clear()
+                program.put_decisions(batch, start, error, requests, asked_us, epoch)
+                break
+            program.put_decisions(batch, start, answer, requests, asked_us, epoch)
+        return batch.decided
+
+    async def _ask(self, template: CommandTemplate, request: Request) -> Figures:
+        """Ask whoever serves the keys of a request; another server, if it is redirected."""
+        only = self._only
+        if only is not None:
+            try:
+                return await only.check(template, (request,))
             except StoreError:
-                exhausted.clear()
+                self.denials.clear()
                 raise
-            allowed = True
-            for at in enforced:
-                if figures[at]:
-                    allowed = False
-            decision = decision_with(unread, (now_us, subjects, costs, figures), allowed)
-            if not allowed and remembers:
-                result = Result(now_us, outcomes_of(decision.verdict))
-                exhausted.put(name, template.terms_at(costs), result, asked_us, epoch)
-            return decision
-
-        return decide
-
-    async def _ask(
-        self,
-        plan: LimitPlan,
-        template: CommandTemplate,
-        keys: tuple[str, ...],
-        subjects: tuple[str, ...],
-        costs: tuple[int, ...],
-    ) -> Figures:
-        """Ask whoever serves the keys of a request; somebody else, if they are turned away."""
         if asyncio.get_running_loop() is not self._loop:
             self._enter()
-        slot = slot_of_key(keys[0]) if self._slotted else 0
+        slot = slot_of_key(request.keys[0]) if self._slotted else 0
         owners = self._topology.owners
         node = owners[slot] if owners else None
         deadline = 0.0
         try:
             if node is None:
                 raise self._topology.unknown()
-            answer = node.check(template, keys, costs, slot)
-            deadline = self._departures.deadline  # that of this tick
+            answer = node.check(template, (request,), slot)
+            deadline = self._batcher.deadline  # that of this tick
             return await answer
         except StoreError as error:
-            self.exhausted.clear()
-            step = Step(slot, (group_of(plan, subjects, costs),))
-            until = deadline or self._departures.now() + self._options.timeout
-            result = await self._decide_elsewhere(node, step, error, until)
-            return result.now_us, [figure for outcome in result.outcomes for figure in outcome]
-
-    @property
-    def most_alike(self) -> int:
-        return self._options.max_batch
-
-    def alike(self, pattern: Pattern) -> AsyncAlike | None:
-        """The short way for requests that are alike. On a cluster, each is somewhere else: there is none."""
-        if self._only is None:
-            return None
-        return AlikeCalls(pattern, self._only, self.exhausted, self._now_us, self._options.prefix)
-
-    async def refund(self, charges: Sequence[Charge]) -> None:
-        try:
-            await self._follow(self._plans.refund(charges))
-        finally:  # a call that failed may have been executed
-            self.exhausted.drop(charge.check for charge in charges)
-
-    async def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
-        try:
-            await self._follow(self._plans.reset(checks, clients))
-        finally:
-            self.exhausted.drop(checks)
-
-    async def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
-        await self._follow(self._plans.hold(reservation_id, record, ttl_us))
-
-    async def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
-        return await self._follow(self._plans.renew(reservation_id, record, ttl_us))
-
-    async def claim(self, reservation_id: str) -> Claim | None:
-        return await self._follow(self._plans.claim(reservation_id))
-
-    async def expire(self) -> Expired:
-        return await self._follow(self._plans.expire())
-
-    async def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> list[int]:
-        try:
-            return await self._follow(self._plans.adjust(refunds, surcharges))
-        finally:
-            self.exhausted.drop([*(charge.check for charge in refunds), *surcharges])
-
-    async def beat(self, name: str, node: str, ttl_us: int) -> Standing:
-        return await self._follow(self._plans.beat(name, node, ttl_us))
-
-    async def counts(self, checks: Sequence[Check]) -> list[Counted | None]:
-        return await self._follow(self._plans.counts(checks))
-
-    async def read(self, names: Sequence[str]) -> list[Page]:
-        return await self._follow(self._plans.read(names))
-
-    async def swap(self, swaps: Sequence[Swap]) -> list[bool]:
-        return await self._follow(self._plans.swap(swaps))
+            self.denials.clear()
+            step = Step(slot, template, (request,))
+            until = deadline or self._batcher.now() + self._options.timeout
+            return await self._decide_elsewhere(node, step, error, until)
 
     async def close(self) -> None:
         """Let what is under way end, and give back connections. Who comes meanwhile may be refused; who comes later
@@ -265,8 +203,8 @@ class AsyncRedisStore:
         self._tell_listeners()
 
     def _make(self, address: Address) -> AsyncNode:
-        way = self._target.way.to(address)
-        return AsyncNode(way, self._options, self._observer, self._now_us, self._departures)
+        params = self._target.params.to(address)
+        return AsyncNode(params, self._options, self._observer, self._now_us, self._batcher)
 
     def _drop(self, node: AsyncNode) -> None:
         self._apart(node.close())
@@ -296,7 +234,7 @@ class AsyncRedisStore:
             self._loop = loop
             self._listening.clear()
             self._found, self._is_telling = None, False
-            self._departures = Departures(self._options.timeout, gathers=self._slotted)
+            self._batcher = Batcher(self._options.timeout, gathers=self._slotted)
             self._topology = Topology(self._make, self._drop)
             self._discovery = Discovery(self._target, self._hear, self._topology.known)
         return self._discovery
@@ -340,7 +278,7 @@ class AsyncRedisStore:
             return
         listener: asyncio.Future[None] = self._loop.create_future()
         self._listening[listener] = None
-        await asyncio.wait((listener,), timeout=max(0.0, deadline - self._departures.now()))
+        await asyncio.wait((listener,), timeout=max(0.0, deadline - self._batcher.now()))
         self._listening.pop(listener, None)
 
     async def _serving(self, slot: int, deadline: float) -> AsyncNode:
@@ -357,36 +295,36 @@ class AsyncRedisStore:
 
     # Steps
 
-    async def _decide_elsewhere(self, node: AsyncNode | None, step: Step, error: StoreError, deadline: float) -> Any:
-        """What comes of a group that `node` has not decided."""
+    async def _decide_elsewhere(
+        self, node: AsyncNode | None, step: Step, error: StoreError, deadline: float
+    ) -> Figures:
+        """Decide a request that `node` has not decided."""
         if node is None:
             answer = await self._take(step, deadline)
         else:
             answer = await self._elsewhere(node, step, error, deadline, 1)
-        if isinstance(answer, StoreError):
-            raise answer
-        if isinstance(answer[0], StoreError):
-            raise answer[0]
-        return answer[0]
+        (figures,) = raised(answer)
+        decided: Figures = figures
+        return decided
 
-    async def _follow(self, plan: Plan[T]) -> T:
-        """Take the steps of a plan, and return what comes of it; even if the caller is cancelled meanwhile."""
+    async def _run(self, steps: Steps[T]) -> T:
+        """Take steps, and return what comes of them; even if the caller is cancelled meanwhile."""
         if self._only is None:
             if self._closing:
                 raise StoreUnavailable("the store was closed", sent=False)
             self._enter()
-            return await asyncio.shield(self._apart(self._followed(plan)))
-        return await self._followed(plan)
+            return await asyncio.shield(self._apart(self._take_steps(steps)))
+        return await self._take_steps(steps)
 
-    async def _followed(self, plan: Plan[T]) -> T:
-        departures = self._departures
-        deadline = departures.now() + self._options.timeout
+    async def _take_steps(self, plan: Steps[T]) -> T:
+        batcher = self._batcher
+        deadline = batcher.now() + self._options.timeout
         try:
             steps = next(plan)
             while True:
                 until = deadline
                 if any(step.closing for step in steps):
-                    until = max(deadline, departures.now() + CLOSING_SECONDS)
+                    until = max(deadline, batcher.now() + CLOSING_SECONDS)
                 if len(steps) == 1:
                     answers = [await self._take(steps[0], until)]
                 else:
@@ -404,45 +342,52 @@ class AsyncRedisStore:
         *,
         asking: bool = False,
         alone: bool = False,
-        turns: int = 0,
+        redirects: int = 0,
     ) -> Any:
         """The answer to a step: what came of it, or the `StoreError`."""
         if step.pause:
-            left = deadline - self._departures.now()
+            left = deadline - self._batcher.now()
             await asyncio.sleep(max(0.0, min(step.pause, left)))
             step = step._replace(pause=0.0)
         try:
             node = node or self._only or await self._serving(step.slot, deadline)
-            return await node.join(step.groups, step.command, deadline, step.slot, asking=asking, alone=alone)
+            slot = NO_SLOT if self._only is not None else step.slot
+            if step.template is None:
+                assert step.command is not None
+                return await node.send(step.command, slot, deadline, asking=asking)
+            now_us, figures = await node.check(
+                step.template, step.requests, slot, deadline, asking=asking, alone=alone, ordered=step.ordered
+            )
+            return by_request(step, now_us, figures)
         except StoreError as error:
             if self._only is not None or node is None:
                 return error
-            return await self._elsewhere(node, step, error, deadline, turns + 1, asking=asking)
+            return await self._elsewhere(node, step, error, deadline, redirects + 1, asking=asking)
 
     async def _elsewhere(
-        self, node: AsyncNode, step: Step, error: StoreError, deadline: float, turns: int, *, asking: bool = False
+        self, node: AsyncNode, step: Step, error: StoreError, deadline: float, redirects: int, *, asking: bool = False
     ) -> Any:
         """The answer to a step by another server, if it was not executed; else, or if there is none, the error."""
         if self._closing and node.is_closed:
             return error
         discovery = self._enter()
-        taken = turn(error, node.host)
+        taken = find_redirect(error, node.host)
         if taken is None:
             discovery.ask()
             return error
-        now = self._departures.now()
-        if (turns > MAX_TURNS and not taken.pause) or now >= deadline:
+        now = self._batcher.now()
+        if (redirects > MAX_REDIRECTS and not taken.pause) or now >= deadline:
             return error
         if taken.down:
             discovery.ask()
             if not self._topology.outage.is_recent(now) or now + taken.pause >= deadline:
                 return error
-            return await self._take(step._replace(pause=taken.pause), deadline, turns=turns)
+            return await self._take(step._replace(pause=taken.pause), deadline, redirects=redirects)
         if taken.pause:
-            steps = [step._replace(pause=taken.pause, groups=(group,)) for group in step.groups]
+            steps = [step._replace(pause=taken.pause, requests=(request,)) for request in step.requests]
             if len(steps) <= 1:
                 steps = [step._replace(pause=taken.pause)]
-            parts = [self._take(one, deadline, node, asking=asking, alone=True, turns=turns) for one in steps]
+            parts = [self._take(one, deadline, node, asking=asking, alone=True, redirects=redirects) for one in steps]
             if len(parts) == 1:
                 return await parts[0]
             answers = await asyncio.gather(*parts)  # each by itself: they need not be where the others are
@@ -450,10 +395,10 @@ class AsyncRedisStore:
         known = self._topology.generation
         soon = discovery.ask() if taken.look else False
         if taken.address is not None:
-            named = self._topology.turned(step.slot, taken)
-            return await self._take(step, deadline, named, asking=taken.asking, turns=turns)
+            named = self._topology.follow(step.slot, taken)
+            return await self._take(step, deadline, named, asking=taken.asking, redirects=redirects)
         if taken.wait and soon:
             await self._wait(known, deadline)
         if self._topology.serving(step.slot) in (node, None):
             return error
-        return await self._take(step, deadline, turns=turns)
+        return await self._take(step, deadline, redirects=redirects)

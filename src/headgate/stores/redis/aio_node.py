@@ -19,23 +19,19 @@ from typing import Any, Final
 from redis.exceptions import NoScriptError
 from redis.exceptions import TimeoutError as RedisTimeout
 
-from headgate.core.check import Group, Result
-from headgate.errors import IdempotencyConflict, StoreError, StoreTimeout, StoreUnavailable
+from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
 from headgate.stores.breaker import GRACE_SECONDS, SILENCE
 from headgate.stores.observer import StoreObserver
 from headgate.stores.redis import script
-from headgate.stores.redis.aio_connections import AsyncConnections
-from headgate.stores.redis.aio_wire import AsyncWire, Done
-from headgate.stores.redis.departures import GATHER_SECONDS, Departures
+from headgate.stores.redis.aio_connection import AsyncConnection, Done
+from headgate.stores.redis.aio_pool import AsyncPool
+from headgate.stores.redis.batcher import GATHER_SECONDS, NO_SLOT, Batch, BatchedCommand, Batcher, Waiting, commands_of
+from headgate.stores.redis.command import EncodedCommand, pack
+from headgate.stores.redis.encoding import CommandTemplate, Request
 from headgate.stores.redis.faults import FAULTS, fault
 from headgate.stores.redis.health import breaker_of, left_alone, replaced, tell
-from headgate.stores.redis.loads import NO_SLOT, Batch, Load, Waiting, loads_of
-from headgate.stores.redis.options import Options, Way
-from headgate.stores.redis.parcel import Parcel
-from headgate.stores.redis.template import FIGURES, CommandTemplate
-
-Results = list[Result | IdempotencyConflict]
-Figures = tuple[int, Sequence[int]]  # of one request: when it was decided, and of each limit what `Outcome` has
+from headgate.stores.redis.options import ConnectionParams, Options
+from headgate.stores.redis.steps import Figures
 
 OWED: Final = 16_384  # checks that are to be charged though nobody waits for them
 
@@ -43,15 +39,24 @@ OWED: Final = 16_384  # checks that are to be charged though nobody waits for th
 class _Call:
     """A batch on its way to the server and back."""
 
-    __slots__ = ("began", "context", "expected", "loads", "parcels", "sent", "size", "until", "waiting", "wire")
+    __slots__ = (
+        "began",
+        "commands",
+        "connection",
+        "context",
+        "encoded",
+        "expected",
+        "sent",
+        "size",
+        "until",
+        "waiting",
+    )
 
-    def __init__(
-        self, batch: Batch, loads: list[Load], wire: AsyncWire, sent: float, began: float, expected: float
-    ) -> None:
+    def __init__(self, batch: Batch, connection: AsyncConnection, sent: float, began: float, expected: float) -> None:
         self.waiting, self.size = batch.waiting, batch.size
-        self.loads = loads
-        self.parcels: list[Parcel] = []
-        self.wire = wire
+        self.commands = commands_of(batch)
+        self.encoded: list[EncodedCommand] = []
+        self.connection = connection
         self.sent, self.expected = sent, expected  # by the event loop's clock
         self.began = began  # by the process clock
         self.until = 0.0  # the same: nobody's time is up before
@@ -66,20 +71,20 @@ class _Call:
 class AsyncNode:
     """A server, for the tasks of one event loop. `now_us` is the time to send along, or None: the server's own.
 
-    `departures` are those of all servers of the store.
+    `batcher` are those of all servers of the store.
     """
 
     def __init__(
         self,
-        way: Way,
+        params: ConnectionParams,
         options: Options,
         observer: StoreObserver | None,
         now_us: Callable[[], int | None],
-        departures: Departures,
+        batcher: Batcher,
     ) -> None:
-        self.name = way.name
-        self.host: str = way.arguments.get("host", "localhost")
-        self.breaker = breaker_of(way.name, options, observer)
+        self.name = params.name
+        self.host: str = params.arguments.get("host", "localhost")
+        self.breaker = breaker_of(params.name, options, observer)
         self._options = options
         self._now_us = now_us
         self._observer = observer
@@ -87,46 +92,47 @@ class AsyncNode:
         self.waiting: deque[Waiting] = deque()
         self.owed: deque[Waiting] = deque(maxlen=OWED)  # nobody waits for these: they are to be charged all the same
         self.calls: set[_Call] = set()  # under way
-        self.held_since = 0.0  # see departures
-        self._departures = departures
+        self.held_since = 0.0  # see batcher
+        self._batcher = batcher
         self._first = Context()  # of the first who is waiting
         self._usual = 0.0  # seconds that the last call took
-        self._connections = AsyncConnections(way, options.patience, self._opened)
+        self._connections = AsyncPool(params, options.patience, self._opened)
         self._ended: asyncio.Event | None = None  # set when no call is under way, for those who close
         self._enough_until = 0.0  # until then, no more connections are opened beside those in use
         self._due = 0.0  # nobody's time is up before, by the process clock
         self.is_closed = False
 
-    def join(
+    def check(
         self,
-        groups: Sequence[Group],
-        command: script.Command | None = None,
-        deadline: float | None = None,
+        template: CommandTemplate,
+        requests: Sequence[Request],
         slot: int = NO_SLOT,
-        size: int = 0,
+        deadline: float | None = None,
         *,
         asking: bool = False,
         alone: bool = False,
-    ) -> asyncio.Future[Any]:
-        """Have groups decided, or a command executed, by the next call. On a cluster, all are of one slot.
+        ordered: bool = False,
+    ) -> asyncio.Future[Figures]:
+        """Have requests decided by the next call, with all others that have their template. Raises `StoreError`.
 
-        `size` is how many groups the command decides, if it does. Without a deadline, it is the usual time from now.
-        Raises `StoreError`, or the answer does.
+        On a cluster, all are of one slot. The answer is the time, and the figures of all requests.
         """
         answer = self._queue()
-        since, until = self._departures.since, deadline or self._departures.deadline
-        self._due = min(self._due, until)
-        self.waiting.append(Waiting(groups, command, answer, until, since, slot, size, asking=asking, alone=alone))
+        until, since = self._batcher.deadline, self._batcher.since
+        if deadline is not None:
+            until = deadline
+            self._due = min(self._due, until)
+        self.waiting.append(Waiting(template, requests, answer, until, since, slot, None, asking, alone, ordered))
         return answer
 
-    def check(
-        self, template: CommandTemplate, keys: tuple[str, ...], costs: tuple[int, ...], slot: int = NO_SLOT
-    ) -> asyncio.Future[Figures]:
-        """Have a request decided by the next call, with all others that have its template. Raises `StoreError`."""
+    def send(
+        self, command: script.Command, slot: int = NO_SLOT, deadline: float | None = None, *, asking: bool = False
+    ) -> asyncio.Future[Any]:
+        """Have a command executed by the next call. Raises `StoreError`, or the answer does."""
         answer = self._queue()
-        departures = self._departures
-        until, since = departures.deadline, departures.since
-        self.waiting.append(Waiting((), None, answer, until, since, slot, 1, template, keys, costs))
+        until, since = deadline or self._batcher.deadline, self._batcher.since
+        self._due = min(self._due, until)
+        self.waiting.append(Waiting(None, (), answer, until, since, slot, command, asking))
         return answer
 
     def _queue(self) -> asyncio.Future[Any]:
@@ -136,29 +142,29 @@ class AsyncNode:
             self._enter(loop)
         if self.is_closed:
             raise StoreUnavailable("the store was closed", sent=False)
-        departures = self._departures
-        if self.breaker.state != "closed" and not self._may_wait(departures.now()):
+        batcher = self._batcher
+        if self.breaker.state != "closed" and not self._may_wait(batcher.now()):
             raise left_alone(self.name, self.breaker.why)
-        if not departures.woken:
-            departures.wake(loop.time())
+        if not batcher.woken:
+            batcher.wake(loop.time())
         if not self.waiting:
-            departures.waited_for[self] = None
+            batcher.waited_for[self] = None
             self._first = copy_context()
-            if self not in departures.attended:
-                departures.attend(self)
+            if self not in batcher.attended:
+                batcher.attend(self)
         return loop.create_future()
 
     def _may_wait(self, now: float) -> bool:
         """Begin a probe if one is due. Return whether callers may wait for its answer."""
         if self.breaker.begin_probe(now):
             self._connections.open(now)
-            self._departures.attend(self)
+            self._batcher.attend(self)
         return self.breaker.may_wait(now)
 
     async def close(self) -> None:
         """Let calls under way end, and give back connections. Who waits, or comes now, is refused."""
         self.is_closed = True
-        self._departures.waited_for.pop(self, None)
+        self._batcher.waited_for.pop(self, None)
         self._refuse_waiting(StoreUnavailable("the store was closed", sent=False))
         if self._loop is not asyncio.get_running_loop():
             return
@@ -171,7 +177,7 @@ class AsyncNode:
     def retire(self) -> None:
         """Refuse those who have not been sent yet: another server is the master now."""
         self.owed.clear()
-        self._departures.waited_for.pop(self, None)
+        self._batcher.waited_for.pop(self, None)
         self._refuse_waiting(replaced(self.name))
 
     def reopen(self) -> None:
@@ -189,31 +195,31 @@ class AsyncNode:
         self.owed.clear()
         self.calls.clear()
         self._ended = None
-        self._departures.enter(loop)
+        self._batcher.enter(loop)
 
     def depart(self) -> None:
         """Send off what is waiting, as far as calls are free."""
         assert self._loop is not None
         self.held_since = 0.0
-        context, at, now = self._first, self._loop.time(), self._departures.now()
+        context, at, now = self._first, self._loop.time(), self._batcher.now()
         free = self._options.max_in_flight
         while (self.waiting or self.owed) and len(self.calls) < free and self.breaker.state == "closed":
-            wire = self._connections.take()
-            if wire is None:
+            connection = self._connections.take()
+            if connection is None:
                 if not self.calls or at >= self._enough_until:
                     self.breaker.ask(now)
                     self._connections.open(now)
                 break
             batch = self._batch(now)
             if batch.waiting:
-                self._leave(batch, wire, at, now, context)
+                self._leave(batch, connection, at, now, context)
             else:
-                self._connections.give_back(wire)
+                self._connections.give_back(connection)
             context = Context()  # who is first of the next has asked in another
         if self.waiting or self.owed:
             self._first = context
         else:
-            self._departures.waited_for.pop(self, None)
+            self._batcher.waited_for.pop(self, None)
 
     def _batch(self, now: float) -> Batch:
         """Those who go with the next call; not those who were cancelled meanwhile, or whose time is up."""
@@ -223,24 +229,24 @@ class AsyncNode:
         shared = first.template if first.slot == NO_SLOT else None  # of all, if they go as one command
         while self.waiting:
             waiting = self.waiting[0]
-            groups, _, answer, deadline, _, _, decided, template, _, _, _, _ = waiting
-            count += len(groups) or decided or 1
-            if count > self._options.max_batch and batch:
+            template, requests, answer, deadline = waiting[:4]
+            count += len(requests) or 1
+            if count > self._options.max_batch and batch and not waiting.ordered:
                 break
             self.waiting.popleft()
             if deadline <= now:
                 self._expire(waiting, sent=False)
             elif not answer.done():
                 batch.append(waiting)
-                size += len(groups) or decided
-                if template is not shared:
+                size += len(requests)
+                if template is not shared or waiting.ordered or waiting.alone:
                     shared = None
         while self.owed and count < self._options.max_batch:
             owed = self.owed.popleft()
             if now < owed.deadline + GRACE_SECONDS:  # later, it would be charged to another time
                 batch.append(owed)
-                count += len(owed.groups) or owed.size
-                size += len(owed.groups) or owed.size
+                count += len(owed.requests)
+                size += len(owed.requests)
                 if owed.template is not shared:
                     shared = None
         return Batch(batch, size, shared)
@@ -302,7 +308,7 @@ class AsyncNode:
                     self._due = min(self._due, until)
         end = call.began + self._options.patience
         if now >= end:
-            call.wire.close()
+            call.connection.close()
             self._refuse_all(call, fault(TimeoutError(), self._options.timeout))
             self._end(call)
         else:
@@ -314,55 +320,53 @@ class AsyncNode:
     def _expire(self, one: Waiting, *, sent: bool = True) -> None:
         if not one.answer.done():
             known = fault(TimeoutError(), self._options.timeout)
-            if not sent and isinstance(known, StoreTimeout) and (one.groups or one.size):
+            if not sent and isinstance(known, StoreTimeout) and one.requests:
                 known.charge_later = partial(self._owe, one)
             one.answer.set_exception(known)
             if self._observer is not None:
-                self._observer.failed(known, self._options.timeout, len(one.groups) or one.size)
+                self._observer.failed(known, self._options.timeout, len(one.requests))
 
     def _owe(self, one: Waiting) -> None:
         """Have a check charged whose caller does not wait any more, with the next call that has room for it."""
         if self._loop is not None and one not in self.owed:
             self.owed.append(one)
-            self._departures.waited_for[self] = None
-            if not self._departures.woken:
-                self._departures.wake(self._loop.time())
+            self._batcher.waited_for[self] = None
+            if not self._batcher.woken:
+                self._batcher.wake(self._loop.time())
 
     def _leave_late(self) -> None:
         """End calls that nobody waits for any more."""
         for call in tuple(self.calls):
             if all(one.answer.done() for one in call.waiting):
-                call.wire.close()
+                call.connection.close()
                 self._end(call)
 
     def _turn_away(self) -> None:
         self._refuse_waiting(left_alone(self.name, self.breaker.why))
 
     def _refuse_waiting(self, error: StoreError) -> None:
-        now = self._departures.now()
+        now = self._batcher.now()
         while self.waiting:
             one = self.waiting.popleft()
             if not one.answer.done():
                 one.answer.set_exception(error)
                 if self._observer is not None and not self.is_closed:
                     waited = now - (one.deadline - self._options.timeout)
-                    self._observer.failed(error, max(0.0, waited), len(one.groups) or one.size)
+                    self._observer.failed(error, max(0.0, waited), len(one.requests))
 
     # Calls
 
-    def _leave(self, batch: Batch, wire: AsyncWire, at: float, now: float, context: Context) -> None:
+    def _leave(self, batch: Batch, connection: AsyncConnection, at: float, now: float, context: Context) -> None:
         """Send a batch off."""
-        loads = loads_of(batch)
-        call = _Call(batch, loads, wire, at, now, at + self._usual + GATHER_SECONDS)
+        call = _Call(batch, connection, at, now, at + self._usual + GATHER_SECONDS)
         call.context = context
         self.calls.add(call)
-        self._departures.calls.add(call)
+        self._batcher.calls.add(call)
         self.breaker.ask(now)
         try:
             now_us = self._now_us()
-            call.parcels = [load.parcel(now_us, self._options.prefix) for load in call.loads]
-            commands, count = _packed(call.parcels)
-            wire.ask(commands, count, call.within(self._arrived))
+            call.encoded = [command.encode(now_us) for command in call.commands]
+            connection.ask(pack(call.encoded, connection.scripts), _replies(call.encoded), call.within(self._arrived))
         except BaseException as error:
             self._failed(call, error)
             raise
@@ -370,8 +374,8 @@ class AsyncNode:
     def _opened(self, error: Exception | None) -> None:
         """There is one more connection, or why there is not."""
         assert self._loop is not None
-        departures, at = self._departures, self._loop.time()
-        now = departures.now()
+        batcher, at = self._batcher, self._loop.time()
+        now = batcher.now()
         if error is None:
             if not self.calls:
                 self._extend_waiting(now)
@@ -380,7 +384,7 @@ class AsyncNode:
                 self.breaker.close(now)
                 for call in tuple(self.calls):  # what was asked before, and is not answered yet, never will be
                     if now - call.began >= self._options.timeout:
-                        call.wire.close()
+                        call.connection.close()
                         self._failed(call, RedisTimeout("the connection fell silent"))
         else:
             known = fault(error, self._options.timeout, sent=False)
@@ -392,7 +396,7 @@ class AsyncNode:
             elif not self._may_wait(now):
                 self._turn_away()
         if self.waiting or self.owed:
-            departures.wake(at)
+            batcher.wake(at)
 
     def _note_failure(self, now: float, began: float, sent: float, known: StoreError) -> None:
         """Tell the breaker; if it is news, doubt other connections as well."""
@@ -404,22 +408,21 @@ class AsyncNode:
         if isinstance(replies, Exception):
             self._failed(call, replies)
             return
-        replies = _without_asking(call.parcels, replies)
+        replies = _without_asking(call.encoded, replies)
         if NoScriptError in map(type, replies):  # it does not know a script yet, or no more: nothing was executed
-            now = self._departures.now()
+            now = self._batcher.now()
             self.breaker.hear(now)
             call.until = now + self._options.timeout  # loading it has a time of its own
-            again = [parcel for parcel, reply in zip(call.parcels, replies, strict=True) if _is_unknown(reply)]
-            commands, count = _packed(again, whole=True)
+            again = [command for command, reply in zip(call.encoded, replies, strict=True) if _is_unknown(reply)]
             done = call.within(partial(self._arrived_again, before=replies, again=again))
-            call.wire.ask(commands, count, done)
+            call.connection.ask(pack(again, set()), _replies(again), done)
             return
         self._answered(call, replies)
 
     def _arrived_again(
-        self, call: _Call, replies: list[Any] | Exception, *, before: list[Any], again: list[Parcel]
+        self, call: _Call, replies: list[Any] | Exception, *, before: list[Any], again: list[EncodedCommand]
     ) -> None:
-        """The replies to those parcels that went once more, with the whole text of the script."""
+        """The replies to those commands that went once more, with the whole text of the script."""
         if isinstance(replies, Exception):
             self._failed(call, replies)
             return
@@ -427,28 +430,28 @@ class AsyncNode:
         self._answered(call, [next(late) if _is_unknown(reply) else reply for reply in before])
 
     def _answered(self, call: _Call, replies: list[Any]) -> None:
-        wire = call.wire
+        connection = call.connection
         if self.is_closed:
-            wire.close()
+            connection.close()
         else:
-            self._connections.give_back(wire)
-        self._usual = seconds = wire.used - call.sent
-        self.breaker.hear(self._departures.now())
+            self._connections.give_back(connection)
+        self._usual = seconds = connection.used - call.sent
+        self.breaker.hear(self._batcher.now())
         if self._observer is not None:
             tell(self._observer, replies, seconds, call.size, self._options.timeout)
         try:
-            for load, reply in zip(call.loads, replies, strict=True):
-                self._hand_out(load, reply)
+            for command, reply in zip(call.commands, replies, strict=True):
+                self._hand_out(command, reply)
         except (LookupError, TypeError, ValueError) as error:  # a reply that makes no sense
-            wire.close()
+            connection.close()
             self._refuse_all(call, fault(error, self._options.timeout))
         self._end(call)
-        self._departures.wake(wire.used)
+        self._batcher.wake(connection.used)
 
     def _failed(self, call: _Call, error: BaseException) -> None:
         """There is no reply, and the connection is closed."""
         assert self._loop is not None
-        at, now = self._loop.time(), self._departures.now()
+        at, now = self._loop.time(), self._batcher.now()
         if isinstance(error, FAULTS):
             known = fault(error, self._options.timeout)
         else:
@@ -460,8 +463,8 @@ class AsyncNode:
         self._end(call)
         if self.breaker.state != "closed" and not self._may_wait(now):
             self._turn_away()
-        if self._departures.waited_for:
-            self._departures.wake(at)
+        if self._batcher.waited_for:
+            self._batcher.wake(at)
 
     def _refuse_all(self, call: _Call, error: StoreError) -> None:
         for one in call.waiting:
@@ -470,61 +473,43 @@ class AsyncNode:
 
     def _end(self, call: _Call) -> None:
         self.calls.discard(call)
-        self._departures.calls.discard(call)
+        self._batcher.calls.discard(call)
         if self._ended is not None and not self.calls:
             self._ended.set()
 
-    def _hand_out(self, load: Load, reply: Any) -> None:
-        """The reply to one command, to those who wait for it."""
-        waiting = load.waiting
+    def _hand_out(self, command: BatchedCommand, reply: Any) -> None:
+        """Give the reply to one command to those who wait for it."""
+        waiting, template = command
         if isinstance(reply, Exception):
-            self._refuse(load, reply)
+            for one in waiting:
+                if not one.answer.done():
+                    one.answer.set_exception(fault(reply, self._options.timeout))
             return
-        if waiting[0].command is not None:
+        if template is None:
             if not waiting[0].answer.done():
                 waiting[0].answer.set_result(reply)  # whatever it is
             return
-        if load.template is not None:
-            self._hand_out_figures(load, load.template, reply)
-            return
-        results = script.decode(load.groups, reply)
-        at = 0
+        now_us, each, at = reply[0], template.figures, 1
+        if len(reply) != 1 + each * sum([len(one.requests) for one in waiting]):
+            raise ValueError(f"expected {each} figures for each request, got {len(reply) - 1} in all")
         for one in waiting:
-            some, at = results[at : at + len(one.groups)], at + len(one.groups)
+            end = at + each * len(one.requests)
             if not one.answer.done():
-                one.answer.set_result(some)
-
-    def _hand_out_figures(self, load: Load, template: CommandTemplate, reply: list[int]) -> None:
-        """The reply to requests that have a template."""
-        now_us, step = reply[0], FIGURES * template.size
-        if len(reply) != 1 + step * len(load.waiting):
-            raise ValueError(f"expected {step} figures for each of {len(load.waiting)} requests, got {len(reply) - 1}")
-        at = 1
-        for one in load.waiting:
-            if not one.answer.done():
-                one.answer.set_result((now_us, reply[at : at + step]))
-            at += step
-
-    def _refuse(self, load: Load, error: Exception) -> None:
-        """Give those who wait an error instead of a reply."""
-        for one in load.waiting:
-            if not one.answer.done():
-                one.answer.set_exception(fault(error, self._options.timeout))
+                one.answer.set_result((now_us, reply[at:end]))
+            at = end
 
 
-def _packed(parcels: list[Parcel], *, whole: bool = False) -> tuple[bytes, int]:
-    """Parcels as they go over the wire, and how many replies there will be."""
-    if len(parcels) == 1:
-        return parcels[0].bytes(whole=whole), 1 + parcels[0].asking
-    return b"".join(parcel.bytes(whole=whole) for parcel in parcels), sum(1 + parcel.asking for parcel in parcels)
+def _replies(commands: list[EncodedCommand]) -> int:
+    """Return how many replies there will be."""
+    return sum([1 + command.asking for command in commands])
 
 
-def _without_asking(parcels: list[Parcel], replies: list[Any]) -> list[Any]:
-    """The replies to parcels, without those that only say that they may be asked."""
-    if len(replies) == len(parcels):
+def _without_asking(commands: list[EncodedCommand], replies: list[Any]) -> list[Any]:
+    """Return the replies to commands, without those to ASKING."""
+    if len(replies) == len(commands):
         return replies
     rest = iter(replies)
-    return [next(rest) if not parcel.asking else (next(rest), next(rest))[1] for parcel in parcels]
+    return [next(rest) if not command.asking else (next(rest), next(rest))[1] for command in commands]
 
 
 def _is_unknown(reply: Any) -> bool:

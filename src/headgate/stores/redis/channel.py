@@ -115,16 +115,16 @@ class _End:
         """
         if self._client is None or self.has_moved():
             self.leave()
-            way = self._target.way
+            params = self._target.params
             if self._target.topology != "single":
                 self._address = self._choose()
-                way = way.to(self._address)
-            arguments = way.arguments | {
+                params = params.to(self._address)
+            arguments = params.arguments | {
                 "socket_connect_timeout": PATIENCE_SECONDS,
                 "socket_timeout": PATIENCE_SECONDS,
             }
-            if way.kind is not None:
-                arguments["connection_class"] = way.kind
+            if params.kind is not None:
+                arguments["connection_class"] = params.kind
             self._client = Redis(connection_pool=ConnectionPool(**arguments))
         return self._client
 

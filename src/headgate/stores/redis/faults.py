@@ -69,7 +69,7 @@ def fault(error: Exception, timeout: float, *, sent: bool = True) -> StoreError:
     return known
 
 
-class Turn(NamedTuple):
+class Redirect(NamedTuple):
     """Where a call goes that was not executed."""
 
     address: Address | None = None  # None: to whoever serves its slot
@@ -80,18 +80,18 @@ class Turn(NamedTuple):
     wait: bool = False  # until they have answered, if they can be asked now
 
 
-def turn(error: StoreError, host: str) -> Turn | None:
-    """Where to turn after `error`, which a server at `host` gave; None: nowhere, or it may have been executed."""
+def find_redirect(error: StoreError, host: str) -> Redirect | None:
+    """Return where to send what met `error` at `host` next; None: nowhere, or it may have been executed."""
     cause = error.__cause__
     if isinstance(cause, AskError):  # or MovedError, which derives from it: both name a server
         asking = not isinstance(cause, MovedError)
-        return Turn((cause.host or host, cause.port), asking=asking, look=not asking)
+        return Redirect((cause.host or host, cause.port), asking=asking, look=not asking)
     if isinstance(cause, TryAgainError):
-        return Turn(pause=TRY_AGAIN_SECONDS)
+        return Redirect(pause=TRY_AGAIN_SECONDS)
     if isinstance(cause, ClusterDownError):
-        return Turn(pause=DOWN_SECONDS, look=True, down=True)
+        return Redirect(pause=DOWN_SECONDS, look=True, down=True)
     if isinstance(error, StoreUnavailable) and not error.sent:
-        return Turn(look=True, wait=cause is not None)  # without a cause, it was the breaker
+        return Redirect(look=True, wait=cause is not None)  # without a cause, it was the breaker
     return None
 
 

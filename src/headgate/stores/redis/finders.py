@@ -13,12 +13,12 @@ from typing import Any, Final, Protocol
 
 from headgate.errors import StoreUnavailable
 from headgate.stores.redis import script
+from headgate.stores.redis.connection import ThreadConnection
 from headgate.stores.redis.faults import FAULTS, Address, Owners
 from headgate.stores.redis.options import Target
 from headgate.stores.redis.sentinel import Candidates, NoMaster, Report
 from headgate.stores.redis.sentinel_link import SentinelLink
 from headgate.stores.redis.slots import SLOTS
-from headgate.stores.redis.wire import Wire
 
 PATIENCE: Final = (0.1, 0.5)  # seconds for one server's answer: as long as a check may take, between these
 EVERY_SECONDS: Final = 1.0  # between questions to Sentinels that have announced nothing
@@ -59,14 +59,14 @@ class SentinelFinder:
     """Finds the master: whom the Sentinels name, if that server itself says that it is a master."""
 
     def __init__(self, target: Target) -> None:
-        assert target.seed_way is not None
+        assert target.seed_params is not None
         self.every: float | None = EVERY_SECONDS
         self._target = target
         self._patience = patience_of(target)
-        way, service = target.seed_way, target.service
-        self._links = [SentinelLink(way.to(address), service, self._patience) for address in target.seeds]
+        params, service = target.seed_params, target.service
+        self._links = [SentinelLink(params.to(address), service, self._patience) for address in target.seeds]
         self._candidates = Candidates()
-        self._servers: dict[Address, Wire] = {}  # the candidates, to ask for their role
+        self._servers: dict[Address, ThreadConnection] = {}  # the candidates, to ask for their role
 
     def find(self) -> Owners:
         reports = self._reports()
@@ -100,8 +100,8 @@ class SentinelFinder:
     def close(self) -> None:
         for link in self._links:
             link.close()
-        for wire in self._servers.values():
-            wire.close()
+        for connection in self._servers.values():
+            connection.close()
         self._servers.clear()
 
     def _reports(self) -> list[Report]:
@@ -144,19 +144,21 @@ class SentinelFinder:
 
     def _role(self, address: Address) -> str:
         """Return the role that a server has by its own account, or why it does not say."""
-        wire = self._servers.pop(address, None)
+        connection = self._servers.pop(address, None)
         try:
-            if wire is not None and not wire.is_good():
-                wire.close()
-                wire = None
-            if wire is None:
-                wire = Wire(self._target.way.to(address), self._patience, monotonic() + self._patience)
-            role: str = wire.ask(_ROLE, monotonic() + self._patience)[0].decode()
+            if connection is not None and not connection.is_good():
+                connection.close()
+                connection = None
+            if connection is None:
+                connection = ThreadConnection(
+                    self._target.params.to(address), self._patience, monotonic() + self._patience
+                )
+            role: str = connection.ask(_ROLE, monotonic() + self._patience)[0].decode()
         except _TROUBLE as error:
-            if wire is not None:
-                wire.close()
+            if connection is not None:
+                connection.close()
             return str(error)
-        self._servers[address] = wire
+        self._servers[address] = connection
         return role
 
 
@@ -177,11 +179,13 @@ class ClusterFinder:
         problems = []
         for address in dict.fromkeys((*self._known(), *self._target.seeds)):
             try:
-                wire = Wire(self._target.way.to(address), self._patience, monotonic() + self._patience)
+                connection = ThreadConnection(
+                    self._target.params.to(address), self._patience, monotonic() + self._patience
+                )
                 try:
-                    answer = wire.ask(script.packed(("CLUSTER", "SLOTS")), monotonic() + self._patience)
+                    answer = connection.ask(script.packed(("CLUSTER", "SLOTS")), monotonic() + self._patience)
                 finally:
-                    wire.close()
+                    connection.close()
                 return read_slots(answer, address[0])
             except _TROUBLE as error:
                 problems.append(f"{address[0]}:{address[1]}: {error}")

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import cache
-from importlib.resources import files
 from typing import Any, Final
 
 from headgate.core.check import Block, Idempotency, Outcome, OutcomeAt, RepeatedResult, Result
 from headgate.stores.redis import script
+from headgate.stores.redis.encoding import Encoder
 
 CLAIMED, ANSWERED, BUSY, CONFLICT = 0, 1, 2, -1
 MARGIN_US: Final = 1_000_000
 
 
-def encode_claim(key: Idempotency, token: str, timeout: float, now_us: int | None, prefix: str) -> script.Command:
-    return _command(prefix, key, now_us, "claim", token, round(timeout * 1_000_000) + MARGIN_US)
+def encode_claim(key: Idempotency, token: str, timeout: float, now_us: int | None, encoder: Encoder) -> script.Command:
+    return _command(encoder, key, now_us, "claim", token, round(timeout * 1_000_000) + MARGIN_US)
 
 
 def decode_claim(reply: Sequence[Any]) -> tuple[int, Result | None]:
@@ -28,18 +27,19 @@ def decode_claim(reply: Sequence[Any]) -> tuple[int, Result | None]:
     return reply[0], _read(reply[1]) if reply[0] == ANSWERED else None
 
 
-def encode_keep(key: Idempotency, token: str, result: Result, now_us: int | None, prefix: str) -> script.Command:
-    return _command(prefix, key, now_us, "keep", token, result.now_us, _write(result))
+def encode_keep(key: Idempotency, token: str, result: Result, now_us: int | None, encoder: Encoder) -> script.Command:
+    return _command(encoder, key, now_us, "keep", token, result.now_us, _write(result))
 
 
-def encode_drop(key: Idempotency, token: str, now_us: int | None, prefix: str) -> script.Command:
-    return _command(prefix, key, now_us, "drop", token)
+def encode_drop(key: Idempotency, token: str, now_us: int | None, encoder: Encoder) -> script.Command:
+    return _command(encoder, key, now_us, "drop", token)
 
 
 def _command(
-    prefix: str, key: Idempotency, now_us: int | None, verb: str, *arguments: script.Argument
+    encoder: Encoder, key: Idempotency, now_us: int | None, verb: str, *arguments: script.Argument
 ) -> script.Command:
-    head = ("EVALSHA", _sha(), 1, script.idempotency_key(key.name, prefix), "" if now_us is None else now_us)
+    digest, now = script.digest_of("idempotency"), "" if now_us is None else now_us
+    head = ("EVALSHA", digest, 1, encoder.receipt_key(key), now)
     return (*head, verb, key.fingerprint, *arguments)
 
 
@@ -52,8 +52,3 @@ def _read(text: bytes) -> Result:
     now_us, outcomes, block = json.loads(text)
     read = [OutcomeAt.of(Outcome(*one[:3]), one[3]) if len(one) > 3 else Outcome(*one) for one in outcomes]
     return RepeatedResult(now_us, tuple(read), None if block is None else Block(*block))
-
-
-@cache
-def _sha() -> str:
-    return script.known(files(__package__).joinpath("idempotency.lua").read_text(encoding="utf-8"))

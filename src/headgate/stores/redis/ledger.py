@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from importlib.resources import files
 from struct import unpack
 from typing import Any, Final
 
@@ -21,7 +19,7 @@ _FIXED, _SLIDING = 24, 32  # bytes of a state: see the twins, and save2 and save
 
 def encode_read(names: Sequence[str], now_us: int | None, prefix: str) -> script.Command:
     keys = [f"{prefix}:{name}" for name in names]
-    return ("EVALSHA", _sha(), len(keys), *keys, "" if now_us is None else now_us, "read")
+    return ("EVALSHA", script.digest_of("ledger"), len(keys), *keys, "" if now_us is None else now_us, "read")
 
 
 def decode_read(reply: Sequence[Any]) -> list[Page]:
@@ -35,7 +33,7 @@ def encode_swap(swaps: Sequence[Swap], now_us: int | None, prefix: str) -> scrip
     slack = 0 if now_us is None else SLACK_MS
     for swap in swaps:
         arguments += (swap.before or "", swap.after, -(-swap.ttl_us // 1_000) + slack)
-    return ("EVALSHA", _sha(), len(swaps), *(f"{prefix}:{swap.name}" for swap in swaps), *arguments)
+    return ("EVALSHA", script.digest_of("ledger"), len(swaps), *(f"{prefix}:{swap.name}" for swap in swaps), *arguments)
 
 
 def decode_swap(reply: Sequence[Any]) -> list[bool]:
@@ -59,8 +57,3 @@ def _counted(check: Check, state: bytes | None) -> Counted | None:
         _, start, current, previous = map(int, unpack("<dddd", state))
         return Counted(start, current, previous)
     return None
-
-
-@cache
-def _sha() -> str:
-    return script.known(files(__package__).joinpath("ledger.lua").read_text(encoding="utf-8"))

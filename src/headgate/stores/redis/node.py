@@ -1,9 +1,9 @@
 """One server, for threads: a few connections that all threads share, and its breaker.
 
-A thread that finds a connection idle uses it by itself. Others queue: whoever is done with a connection sends off what
-has queued meanwhile, as one trip, and has the first of those threads read the replies for all. Connections are opened
-one at a time, in the background, and within a budget of their own. So is what takes longer than its callers can wait:
-a late reply is read by a thread of its own, and tells that the server is alive.
+A thread that finds a connection idle uses it by itself. Others queue: a thread that is done with a connection sends
+everything that has queued meanwhile, and the first of those threads reads the replies for all. Connections are opened
+one at a time, in the background, and within a budget of their own. Late replies are read by a thread of their own: they
+show that the server is alive.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
 from headgate.stores.breaker import GRACE_SECONDS
 from headgate.stores.observer import StoreObserver
 from headgate.stores.process_clock import PROCESS, acquire
+from headgate.stores.redis.command import EncodedCommand, pack
+from headgate.stores.redis.connection import ThreadConnection
 from headgate.stores.redis.faults import FAULTS, fault
 from headgate.stores.redis.health import breaker_of, left_alone, replaced, tell
-from headgate.stores.redis.options import Options, Way
-from headgate.stores.redis.parcel import Parcel
-from headgate.stores.redis.trip import ThreadCall, Trip
-from headgate.stores.redis.wire import Wire
+from headgate.stores.redis.in_flight import InFlight, ThreadCall
+from headgate.stores.redis.options import ConnectionParams, Options
 
 NEVER: Final = float("-inf")
 OWED: Final = 4_096  # checks in the queue; with as many, no more are charged that nobody waits for
@@ -37,61 +37,64 @@ OWED: Final = 4_096  # checks in the queue; with as many, no more are charged th
 class Node:
     """A server. `leave` and then `arrive`: between them, calls to other servers can be on their way."""
 
-    def __init__(self, way: Way, options: Options, observer: StoreObserver | None) -> None:
-        self.name = way.name
-        self.host: str = way.arguments.get("host", "localhost")
-        self.breaker = breaker_of(way.name, options, observer)
-        self._way = way
+    def __init__(self, params: ConnectionParams, options: Options, observer: StoreObserver | None) -> None:
+        self.name = params.name
+        self.host: str = params.arguments.get("host", "localhost")
+        self.breaker = breaker_of(params.name, options, observer)
+        self._params = params
         self._options = options
         self._observer = observer
         self._begin()
 
     def _begin(self) -> None:
         self._lock = Lock()  # held while the queue is served, never while anything is waited for
-        self._idle: list[Wire] = []
+        self._idle: list[ThreadConnection] = []
         self._queue: deque[ThreadCall] = deque()
         self._open = 0  # connections, idle and in use
         self._opening_since: float | None = None  # by the process clock
         self._enough_until = NEVER  # no more connections are opened beside those that are open, by time.monotonic
         self._closed = 0  # how often
 
-    def ask(self, parcel: Parcel, deadline: float) -> Any:
+    def ask(self, command: EncodedCommand, deadline: float) -> Any:
         """The reply to one check, which may be an exception of redis-py. Raises `StoreError` when there is none.
 
-        What `leave` and `arrive` do, without a trip unless it takes one.
+        What `leave` and `arrive` do, without a in_flight unless it takes one.
         """
-        wire = self._take() if self.breaker.state == "closed" and not self._queue else None
-        if wire is None:
-            return self.arrive(self.leave((parcel,), deadline, 1))[0]
+        connection = self._take() if self.breaker.state == "closed" and not self._queue else None
+        if connection is None:
+            return self.arrive(self.leave((command,), deadline, 1))[0]
         began = monotonic()
         try:
-            wire.send(parcel.packed or parcel.bytes(), deadline)
-            reply = wire.receive(deadline)
+            packed = command.packed
+            if packed is None or command.command[1] not in connection.scripts:
+                packed = pack((command,), connection.scripts)
+            connection.send(packed, deadline)
+            reply = connection.receive(deadline)
         except FAULTS as error:
-            call = ThreadCall((parcel,), deadline, 1)
-            self._interrupt(call, Trip(wire, (call,), PROCESS.now(began)), error)
+            call = ThreadCall((command,), deadline, 1)
+            self._interrupt(call, InFlight(connection, (call,), PROCESS.now(began)), error)
             return self.arrive(call)[0]
         except BaseException:
-            self._discard(wire)
+            self._discard(connection)
             raise
         if reply.__class__ is NoScriptError:
-            call = ThreadCall((parcel,), deadline, 1)
-            call.trip = Trip(wire, (call,), PROCESS.now(began))
-            call.trip.send_again()
+            call = ThreadCall((command,), deadline, 1)
+            call.in_flight = InFlight(connection, (call,), PROCESS.now(began))
+            call.in_flight.send_again()
             return self.arrive(call)[0]
-        self.breaker.hear(PROCESS.now(wire.used))
-        self._give_back(wire)
+        self.breaker.hear(PROCESS.now(connection.used))
+        self._give_back(connection)
         if self._observer is not None:
-            tell(self._observer, (reply,), wire.used - began, 1, self._options.timeout)
+            tell(self._observer, (reply,), connection.used - began, 1, self._options.timeout)
         return reply
 
-    def leave(self, parcels: Sequence[Parcel], deadline: float, groups: int = 0) -> ThreadCall:
-        """Send parcels, or queue them. Raises `StoreError`: unless it says otherwise, they were not sent."""
+    def leave(self, commands: Sequence[EncodedCommand], deadline: float, groups: int = 0) -> ThreadCall:
+        """Send commands, or queue them. Raises `StoreError`: unless it says otherwise, they were not sent."""
         if self.breaker.state != "closed":
             if not self._may_wait(PROCESS.read()):
                 raise left_alone(self.name, self.breaker.why)
             deadline = min(deadline, self.breaker.grace_ends)
-        call = ThreadCall(parcels, deadline, groups)
+        call = ThreadCall(commands, deadline, groups)
         if self._queue or not self._send_alone(call):
             call.queued = PROCESS.read()
             self._queue.append(call)
@@ -99,15 +102,15 @@ class Node:
         return call
 
     def arrive(self, call: ThreadCall) -> list[Any]:
-        """The replies, once `leave` has taken the parcels. Raises `StoreError`."""
+        """The replies, once `leave` has taken the commands. Raises `StoreError`."""
         while not self.wait(call, call.deadline):
             pass
         return call.replies
 
     def wait(self, call: ThreadCall, until: float) -> bool:
         """Wait for the replies until then, by the process clock. Return whether they are there. Raises `StoreError`."""
-        if call.trip is not None:
-            self._read(call, call.trip, until)
+        if call.in_flight is not None:
+            self._read(call, call.in_flight, until)
         elif not call.is_done:
             try:
                 if acquire(call.news, until):
@@ -119,7 +122,7 @@ class Node:
             raise call.error
         if not call.missing:
             return True
-        if call.trip is None and PROCESS.read() >= call.deadline:
+        if call.in_flight is None and PROCESS.read() >= call.deadline:
             self._give_up(call)
         return False
 
@@ -142,17 +145,17 @@ class Node:
 
     def _send_alone(self, call: ThreadCall) -> bool:
         """Send a call off on an idle connection, if there is one. Its own thread will read the reply."""
-        wire = self._take()
-        if wire is None:
+        connection = self._take()
+        if connection is None:
             return False
-        self._depart(Trip(wire, (call,), PROCESS.read()), wakes=False)
+        self._depart(InFlight(connection, (call,), PROCESS.read()), wakes=False)
         return True
 
     def _serve(self) -> None:
         """Send off what has queued, as far as connections are idle; if none is, open one more."""
         while self._queue and self.breaker.state == "closed":
-            wire = self._take()
-            if wire is None:
+            connection = self._take()
+            if connection is None:
                 self._open_another()
                 if not self._idle:  # whoever gives one back from now on finds the queue
                     return
@@ -167,94 +170,94 @@ class Node:
                         calls.append(call)
                         call.deadline += now - call.queued  # the queue has a time of its own
             if calls:
-                self._depart(Trip(wire, calls, now))
+                self._depart(InFlight(connection, calls, now))
             else:
-                self._give_back(wire)
+                self._give_back(connection)
 
-    def _depart(self, trip: Trip, *, wakes: bool = True) -> None:
-        """Send a trip off. One of its threads is to read the replies."""
-        self.breaker.ask(trip.began)
+    def _depart(self, in_flight: InFlight, *, wakes: bool = True) -> None:
+        """Send calls. One of their threads reads the replies."""
+        self.breaker.ask(in_flight.began)
         try:
-            trip.send(trip.began + self._options.timeout)
+            in_flight.send(in_flight.began + self._options.timeout)
         except FAULTS as error:
-            self._break_off(trip, error)
+            self._break_off(in_flight, error)
             return
         except BaseException:
-            self._discard(trip.wire)
-            trip.fail(StoreUnavailable("the call to Redis broke off"))
+            self._discard(in_flight.connection)
+            in_flight.fail(StoreUnavailable("the call to Redis broke off"))
             raise
         with self._lock:  # nobody's time is up meanwhile
-            reader = next((call for call in trip.calls if call.is_waited_for and not call.is_done), None)
+            reader = next((call for call in in_flight.calls if call.is_waited_for and not call.is_done), None)
             if reader is not None:
-                reader.trip = trip
+                reader.in_flight = in_flight
         if reader is None:
-            self._run(self._read_late, trip)
+            self._run(self._read_late, in_flight)
         elif wakes:
             reader.wake()
 
-    def _read(self, call: ThreadCall, trip: Trip, until: float) -> None:
-        """Read a trip's replies, for all who wait for them. Whoever runs out of time leaves that to another thread."""
-        call.trip = None
+    def _read(self, call: ThreadCall, in_flight: InFlight, until: float) -> None:
+        """Read replies for all who wait for them. A thread that runs out of time leaves the rest to another."""
+        call.in_flight = None
         call.heed()
         now = PROCESS.read()
         try:
-            trip.read(now, until)
+            in_flight.read(now, until)
         except FAULTS as error:
-            self._interrupt(call, trip, error)
+            self._interrupt(call, in_flight, error)
         except BaseException:
-            self._discard(trip.wire)
-            trip.fail(StoreUnavailable("the call to Redis broke off"))
+            self._discard(in_flight.connection)
+            in_flight.fail(StoreUnavailable("the call to Redis broke off"))
             raise
         else:
-            self._end(trip)
+            self._end(in_flight)
 
-    def _interrupt(self, call: ThreadCall, trip: Trip, error: Exception) -> None:
-        """A thread has not read all replies of its trip."""
+    def _interrupt(self, call: ThreadCall, in_flight: InFlight, error: Exception) -> None:
+        """Deal with a thread that has not read all replies."""
         if isinstance(error, RedisTimeout):
             if PROCESS.read() < call.deadline:  # the wait was for a part of its time
-                call.trip = trip
+                call.in_flight = in_flight
             else:
-                self._listen(trip.began)
-                self._run(self._read_late, trip)
+                self._listen(in_flight.began)
+                self._run(self._read_late, in_flight)
         else:
-            self._break_off(trip, error)
+            self._break_off(in_flight, error)
 
-    def _read_late(self, trip: Trip) -> None:
+    def _read_late(self, in_flight: InFlight) -> None:
         """Wait for replies that are late, in a thread of its own."""
         timeout = self._options.timeout
         try:
             try:
-                trip.read(trip.began, trip.began + timeout)
+                in_flight.read(in_flight.began, in_flight.began + timeout)
             except RedisTimeout:
-                self._listen(trip.began)
-                trip.read(trip.began + timeout, trip.began + self._options.patience)
+                self._listen(in_flight.began)
+                in_flight.read(in_flight.began + timeout, in_flight.began + self._options.patience)
         except FAULTS as error:
-            self._break_off(trip, error)
+            self._break_off(in_flight, error)
         else:
-            self._end(trip)
+            self._end(in_flight)
 
-    def _end(self, trip: Trip) -> None:
-        """All replies of a trip are there."""
-        self.breaker.hear(PROCESS.now(trip.wire.used))
-        self._give_back(trip.wire)
+    def _end(self, in_flight: InFlight) -> None:
+        """Give the connection back: all replies are there."""
+        self.breaker.hear(PROCESS.now(in_flight.connection.used))
+        self._give_back(in_flight.connection)
         if self._observer is not None:
-            seconds, timeout = trip.wire.used - trip.calls[0].began, self._options.timeout
-            for call in trip.calls:
+            seconds, timeout = in_flight.connection.used - in_flight.calls[0].began, self._options.timeout
+            for call in in_flight.calls:
                 tell(self._observer, call.replies, seconds, call.groups, timeout)
         if self.breaker.state != "closed":
             self._may_wait(PROCESS.read())
 
-    def _break_off(self, trip: Trip, error: Exception) -> None:
-        """A connection failed."""
-        self._discard(trip.wire)
+    def _break_off(self, in_flight: InFlight, error: Exception) -> None:
+        """Fail all calls of a connection that failed."""
+        self._discard(in_flight.connection)
         known = fault(error, self._options.timeout)
         if not isinstance(error, RedisTimeout):  # of which `_listen` knows
-            self._note_failure(trip.began, trip.calls[0].began, known)
+            self._note_failure(in_flight.began, in_flight.calls[0].began, known)
         if self._observer is not None:
-            for call in trip.calls:
+            for call in in_flight.calls:
                 if not call.is_done:
                     self._observer.failed(known, monotonic() - call.began, call.groups)
-        trip.fail(known)
+        in_flight.fail(known)
         self._serve()
 
     def _give_up(self, call: ThreadCall) -> None:
@@ -273,7 +276,7 @@ class Node:
 
     def _owe(self, call: ThreadCall) -> None:
         """Have a check charged whose thread does not wait any more."""
-        owed = ThreadCall(call.parcels, call.deadline, call.groups)
+        owed = ThreadCall(call.commands, call.deadline, call.groups)
         owed.is_waited_for, owed.queued = False, PROCESS.read()
         with self._lock:
             if len(self._queue) >= OWED:
@@ -286,12 +289,12 @@ class Node:
         with self._lock:
             with suppress(ValueError):
                 self._queue.remove(call)
-            trip, is_done = call.trip, call.is_done
-            if trip is None and not is_done:
+            in_flight, is_done = call.in_flight, call.is_done
+            if in_flight is None and not is_done:
                 call.error = error
-        if trip is not None and isinstance(error, StoreUnavailable):
-            self._run(self._read_late, trip)
-        return trip is None and not is_done
+        if in_flight is not None and isinstance(error, StoreUnavailable):
+            self._run(self._read_late, in_flight)
+        return in_flight is None and not is_done
 
     # Health
 
@@ -332,27 +335,27 @@ class Node:
 
     # Connections
 
-    def _take(self) -> Wire | None:
+    def _take(self) -> ThreadConnection | None:
         """An idle connection: the one used last, so that those too many are not used and nobody minds them."""
         while True:
             try:
-                wire = self._idle.pop()
+                connection = self._idle.pop()
             except IndexError:  # none left; append and pop are atomic, and another thread may be faster
                 return None
-            if wire.is_good():
-                return wire
-            self._discard(wire)
+            if connection.is_good():
+                return connection
+            self._discard(connection)
 
-    def _give_back(self, wire: Wire) -> None:
-        if wire.generation != self._closed:  # it was closed meanwhile
-            self._discard(wire)
+    def _give_back(self, connection: ThreadConnection) -> None:
+        if connection.generation != self._closed:  # it was closed meanwhile
+            self._discard(connection)
             return
-        self._idle.append(wire)
+        self._idle.append(connection)
         if self._queue:
             self._serve()
 
-    def _discard(self, wire: Wire) -> None:
-        wire.close()
+    def _discard(self, connection: ThreadConnection) -> None:
+        connection.close()
         with self._lock:
             self._open -= 1
 
@@ -361,11 +364,11 @@ class Node:
         good = []
         with suppress(IndexError):
             while True:
-                wire = self._idle.pop()
-                if wire.used >= since:
-                    good.append(wire)
+                connection = self._idle.pop()
+                if connection.used >= since:
+                    good.append(connection)
                 else:
-                    self._discard(wire)
+                    self._discard(connection)
         self._idle += good
 
     def _open_another(self) -> None:
@@ -388,14 +391,14 @@ class Node:
         generation = self._closed
         try:
             deadline = PROCESS.read() + self._options.patience
-            wire = Wire(self._way, self._options.timeout, deadline, PROCESS.read)
+            connection = ThreadConnection(self._params, self._options.timeout, deadline, PROCESS.read)
         except (*FAULTS, ValueError) as error:  # the latter: of a host name that is none
             with self._lock:
                 self._open -= 1
                 self._opening_since = None
             self._refuse_opening(error)
             return
-        wire.generation = generation
+        connection.generation = generation
         now = PROCESS.read()
         if self._open == 1:  # this one: nothing of those who have queued was under way before
             with self._lock:
@@ -405,10 +408,10 @@ class Node:
         if self.breaker.state != "closed":
             self.breaker.close(now)
         self._opening_since = None
-        self._give_back(wire)
+        self._give_back(connection)
 
     def _refuse_opening(self, error: Exception) -> None:
-        """There is not one connection more."""
+        """Note that a connection could not be opened."""
         known = fault(error, self._options.timeout, sent=False)
         self._enough_until = monotonic() + self._options.probe_every
         self._note_failure(float("inf"), monotonic(), known)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from importlib.resources import files
 
 from headgate.core.key import escape
 from headgate.core.share import Standing
@@ -14,13 +12,8 @@ from headgate.stores.redis import script
 def encode_beat(name: str, node: str, ttl_us: int, now_us: int | None, prefix: str) -> script.Command:
     """`nodes.lua` documents the arguments and the reply."""
     key = f"{prefix}:nodes:{{{escape(name)}}}"
-    return ("EVALSHA", _sha(), 1, key, "" if now_us is None else now_us, node, ttl_us)
+    return ("EVALSHA", script.digest_of("nodes"), 1, key, "" if now_us is None else now_us, node, ttl_us)
 
 
 def decode_beat(reply: Sequence[int]) -> Standing:
     return Standing(*reply)
-
-
-@cache
-def _sha() -> str:
-    return script.known(files(__package__).joinpath("nodes.lua").read_text(encoding="utf-8"))

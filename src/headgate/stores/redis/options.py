@@ -46,7 +46,7 @@ class Options(NamedTuple):
         return round(seconds * 1_000_000)
 
 
-class Way(NamedTuple):
+class ConnectionParams(NamedTuple):
     """How to connect to a server."""
 
     kind: type[Any] | None  # redis-py's connection class, if it is not the plain one
@@ -59,7 +59,7 @@ class Way(NamedTuple):
         path = self.arguments.get("path")
         return path or f"{self.arguments.get('host', 'localhost')}:{self.arguments.get('port', 6379)}"
 
-    def to(self, address: Address) -> Way:
+    def to(self, address: Address) -> ConnectionParams:
         """The same to another server."""
         return self._replace(arguments={**self.arguments, "host": address[0], "port": address[1]})
 
@@ -68,10 +68,10 @@ class Target(NamedTuple):
     """What a URL names: a server, or several and who knows them."""
 
     options: Options
-    way: Way  # to the server; of several, without saying which
+    params: ConnectionParams  # to the server; of several, without saying which
     topology: TopologyName = "single"
     seeds: tuple[Address, ...] = ()  # whom to ask
-    seed_way: Way | None = None  # and how
+    seed_params: ConnectionParams | None = None  # and how
     service: str = ""  # what to ask Sentinel for
 
 
@@ -99,7 +99,7 @@ def read_url(url: str) -> Target:
         if scheme != "unix" and number and not (number.isascii() and number.isdecimal()):  # redis-py would take 0
             told = "the database must be a number, as in redis://localhost:6379/0"
             raise ValueError(f"store URL: {told}, got {number!r}")
-        return Target(options, _way(parts._replace(query=urlencode(others)), options))
+        return Target(options, _params(parts._replace(query=urlencode(others)), options))
     if topology not in PORTS or scheme not in ("redis", "rediss"):
         raise ValueError(f"store URL: scheme: must be redis+sentinel, redis+cluster or rediss+…, got {parts.scheme!r}")
     user, at, hosts = parts.netloc.rpartition("@")
@@ -110,16 +110,16 @@ def read_url(url: str) -> Target:
     if topology == "cluster":
         if path not in ([""], ["0"]):
             raise ValueError(f"store URL: a cluster has no databases but 0, got {parts.path!r}")
-        way = _way(plain, options)
-        return Target(options, way, "cluster", seeds, way)
+        params = _params(plain, options)
+        return Target(options, params, "cluster", seeds, params)
     service, *database = path
     if not service or len(database) > 1 or not (database or ["0"])[0].isdecimal():
         raise ValueError(f"store URL: a path /<service>/<db> must name what Sentinel is asked for, got {parts.path!r}")
-    way = _way(plain._replace(path="/".join(("", *database))), options)
-    return Target(options, way, "sentinel", seeds, _sentinel_way(way, of_sentinels), service)
+    params = _params(plain._replace(path="/".join(("", *database))), options)
+    return Target(options, params, "sentinel", seeds, _sentinel_params(params, of_sentinels), service)
 
 
-def _way(parts: SplitResult, options: Options) -> Way:
+def _params(parts: SplitResult, options: Options) -> ConnectionParams:
     # urlunsplit would leave out the slashes of unix:///path
     whole = f"{parts.scheme}://{parts.netloc}{parts.path}?{parts.query}"
     try:
@@ -138,18 +138,18 @@ def _way(parts: SplitResult, options: Options) -> Way:
     return _secured(kind, arguments)
 
 
-def _secured(kind: type[Any] | None, arguments: dict[str, Any]) -> Way:
-    return Way(kind, arguments, Tls(arguments) if kind is SSLConnection else None)
+def _secured(kind: type[Any] | None, arguments: dict[str, Any]) -> ConnectionParams:
+    return ConnectionParams(kind, arguments, Tls(arguments) if kind is SSLConnection else None)
 
 
-def _sentinel_way(way: Way, given: dict[str, str]) -> Way:
+def _sentinel_params(params: ConnectionParams, given: dict[str, str]) -> ConnectionParams:
     """How to connect to a Sentinel: as to a server, but for user, password and database; TLS as it is told."""
     own = ("username", "password", "db")
-    arguments = {name: value for name, value in way.arguments.items() if name not in own}
+    arguments = {name: value for name, value in params.arguments.items() if name not in own}
     for name in ("username", "password"):
         if given.get(f"sentinel_{name}"):
             arguments[name] = given[f"sentinel_{name}"]
-    kind, tls = way.kind, given.get("sentinel_ssl", "")
+    kind, tls = params.kind, given.get("sentinel_ssl", "")
     if tls:
         if tls not in ("true", "false"):
             raise ValueError(f"store URL: sentinel_ssl: must be true or false, got {tls!r}")

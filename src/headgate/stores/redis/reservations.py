@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from importlib.resources import files
 from typing import Any, Final
 
 from headgate.algorithms import lua
 from headgate.core.check import Charge, Check
-from headgate.core.reservation import Claim, Expired, Status
+from headgate.core.reservation import Claim, Expired, Record, Status
 from headgate.stores.redis import script
 
 # One hash tag, and so one slot, for all: they are looked after together.
@@ -21,6 +20,19 @@ KEYS: Final = ("{reservations}:open", "{reservations}:late", "{reservations}:rec
 
 def encode_hold(name: str, record: str, ttl_us: int, now_us: int | None, prefix: str) -> script.Command:
     return _command(prefix, now_us, "hold", name, record, ttl_us)
+
+
+def encode_reserve(
+    check: script.Command, pending: Record, name: str, ttl_us: int, now_us: int | None, prefix: str
+) -> script.Command:
+    """The command that decides as `check` does and keeps the record of what was charged. It replies as `check` does."""
+    keep = encode_hold(name, pending.encode(), ttl_us, now_us, prefix)
+    keys, arguments = _parts(check)
+    kept_keys, kept_arguments = _parts(keep)
+    first = 2 if pending.penalty is None else 3
+    enforced = "".join("1" if one.charge.check.enforced else "0" for one in pending.reserved)
+    head: script.Command = ("EVALSHA", _reserve_digest(str(check[1])), len(keys) + len(kept_keys), *keys, *kept_keys)
+    return (*head, len(keys), len(arguments), first, enforced, *arguments, *kept_arguments)
 
 
 def encode_renew(name: str, record: str, ttl_us: int, now_us: int | None, prefix: str) -> script.Command:
@@ -57,25 +69,31 @@ def encode_adjust(
         arguments += (quota.algorithm, quota.limit, quota.window_us, quota.burst, check.cost)
         arguments += (at_us, reset_us, check.reservation)
     names = {charge.check.quota.algorithm for charge in refunds} | {check.quota.algorithm for check in surcharges}
-    return ("EVALSHA", _adjust_sha(tuple(sorted(names))), len(keys), *keys, *arguments)
+    return ("EVALSHA", _adjust_digest(tuple(sorted(names))), len(keys), *keys, *arguments)
 
 
 def _command(prefix: str, now_us: int | None, verb: str, *arguments: script.Argument) -> script.Command:
     keys = [f"{prefix}:{key}" for key in KEYS]
-    return ("EVALSHA", _sha(), len(keys), *keys, "" if now_us is None else now_us, verb, *arguments)
+    digest, now = script.digest_of("reservations"), "" if now_us is None else now_us
+    return ("EVALSHA", digest, len(keys), *keys, now, verb, *arguments)
 
 
 @cache
-def _sha() -> str:
-    return script.known(_source("reservations"))
+def _adjust_digest(algorithms: tuple[str, ...]) -> str:
+    shared = map(lua, ("prelude", "held", "idle", *algorithms, "force"))
+    return script.register("\n".join((*shared, script.source("adjust"))))
 
 
 @cache
-def _adjust_sha(algorithms: tuple[str, ...]) -> str:
-    return script.known(
-        "\n".join((lua("prelude"), lua("held"), lua("idle"), *map(lua, algorithms), lua("force"), _source("adjust")))
-    )
+def _reserve_digest(check: str) -> str:
+    """Return the digest of reserve.lua around the script of this digest."""
+    parts = [("check", script.text(check)), ("keep", script.source("reservations"))]
+    functions = [f"local function {name}(KEYS, ARGV)\n{text}\nend" for name, text in parts]
+    return script.register("\n".join((*functions, script.source("reserve"))))
 
 
-def _source(name: str) -> str:
-    return files(__package__).joinpath(f"{name}.lua").read_text(encoding="utf-8")
+def _parts(command: script.Command) -> tuple[script.Command, script.Command]:
+    """Return the keys and the arguments of an EVALSHA command."""
+    count = command[2]
+    assert isinstance(count, int)
+    return command[3 : 3 + count], command[3 + count :]

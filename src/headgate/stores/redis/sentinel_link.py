@@ -15,9 +15,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from headgate.stores.redis import script
-from headgate.stores.redis.options import Way
+from headgate.stores.redis.connection import _INCOMPLETE, CHUNK, ThreadConnection
+from headgate.stores.redis.options import ConnectionParams
 from headgate.stores.redis.sentinel import CHANNELS, Report, is_about, read_report
-from headgate.stores.redis.wire import _INCOMPLETE, CHUNK, Wire
 
 RETRY_SECONDS: Final = (1.0, 8.0)  # between attempts to connect to one that is away: first, and at most
 
@@ -28,35 +28,35 @@ class SentinelLink:
     """Raises redis-py's exceptions and OSError, and what makes no sense raises `LookupError` or `ValueError`: then,
     `drop` it."""
 
-    def __init__(self, way: Way, service: str, patience: float) -> None:
-        self.name = way.name
+    def __init__(self, params: ConnectionParams, service: str, patience: float) -> None:
+        self.name = params.name
         self.retry_at = float("-inf")
-        self._way = way
+        self._params = params
         self._service = service
         self._patience = patience  # seconds for an answer
         self._questions = b"".join(
             script.packed(("SENTINEL", question, service)) for question in ("MASTER", "REPLICAS")
         )
         self._pause = RETRY_SECONDS[0]
-        self._wire: _Wire | None = None
+        self._connection: _SentinelConnection | None = None
         self._announced = False
         self._warned = False
 
     @property
     def is_open(self) -> bool:
-        return self._wire is not None
+        return self._connection is not None
 
     def fileno(self) -> int:
-        assert self._wire is not None
-        return self._wire.fileno()
+        assert self._connection is not None
+        return self._connection.fileno()
 
     def open(self) -> None:
         """Connect and subscribe."""
         deadline = monotonic() + self._patience
-        self._wire = _Wire(self._way, self._patience, deadline)
+        self._connection = _SentinelConnection(self._params, self._patience, deadline)
         try:
-            self._wire.ask(script.packed(("HELLO", 3)), deadline)
-            self._wire.ask(script.packed(("SUBSCRIBE", *CHANNELS)), deadline)
+            self._connection.ask(script.packed(("HELLO", 3)), deadline)
+            self._connection.ask(script.packed(("SUBSCRIBE", *CHANNELS)), deadline)
         except ResponseError as error:
             if not self._warned:
                 self._warned = True
@@ -69,19 +69,19 @@ class SentinelLink:
 
     def ask(self) -> None:
         """Send the questions; `answer` reads the replies."""
-        assert self._wire is not None
-        self._wire.send(self._questions, monotonic() + self._patience)
+        assert self._connection is not None
+        self._connection.send(self._questions, monotonic() + self._patience)
 
     def answer(self, deadline: float) -> Report:
-        assert self._wire is not None
+        assert self._connection is not None
         report = read_report(self._reply(deadline), self._reply(deadline))
         self._pause = RETRY_SECONDS[0]
         return report
 
     def hear(self) -> bool:
         """Return whether a failover was announced since the last call. Does not wait."""
-        if self._wire is not None:
-            for message in self._wire.arrived():
+        if self._connection is not None:
+            for message in self._connection.arrived():
                 self._note(message)
         announced, self._announced = self._announced, False
         return announced
@@ -93,13 +93,13 @@ class SentinelLink:
         self._pause = min(2 * self._pause, RETRY_SECONDS[1])
 
     def close(self) -> None:
-        if self._wire is not None:
-            self._wire.close()
-            self._wire = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def _reply(self, deadline: float) -> Any:
-        assert self._wire is not None
-        while isinstance(reply := self._wire.receive(deadline), PushNotification):
+        assert self._connection is not None
+        while isinstance(reply := self._connection.receive(deadline), PushNotification):
             self._note(reply)
         if isinstance(reply, Exception):
             raise reply
@@ -109,7 +109,7 @@ class SentinelLink:
         self._announced = self._announced or is_about(message, self._service)
 
 
-class _Wire(Wire):
+class _SentinelConnection(ThreadConnection):
     """A connection on which the server also speaks unasked."""
 
     def fileno(self) -> int:

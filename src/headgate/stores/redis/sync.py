@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from threading import Condition
 from time import monotonic, sleep
 from typing import Any, Final, NamedTuple, TypeVar
 
-from headgate.core.check import Answer, Charge, Check, Client, Extras, Group, Result, answered
+from headgate.core.check import Answer, Extras, Group, answered
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision, Reading, States, decision_with
+from headgate.core.decision import Decision, States
 from headgate.core.fork import renew_in_children
-from headgate.core.ledger import Counted, Page, Swap
-from headgate.core.plan import Plan as LimitPlan
-from headgate.core.reservation import Claim, Expired
-from headgate.core.share import Standing
+from headgate.core.plan import Plan
 from headgate.errors import StoreError
 from headgate.stores.observer import StoreObserver
 from headgate.stores.process_clock import PROCESS
-from headgate.stores.program import Program, decision_of, group_of, group_program
+from headgate.stores.program import Program, group_program
 from headgate.stores.redis import script
+from headgate.stores.redis.command import EncodedCommand
+from headgate.stores.redis.denial_cache import DenialCache
 from headgate.stores.redis.discovery import Discovery, Found
-from headgate.stores.redis.exhausted import Exhausted
-from headgate.stores.redis.faults import Address, fault, turn
+from headgate.stores.redis.encoding import CommandTemplate, Encoder, Request
+from headgate.stores.redis.faults import Address, fault, find_redirect
+from headgate.stores.redis.in_flight import ThreadCall
 from headgate.stores.redis.node import Node
+from headgate.stores.redis.operations import Operations
 from headgate.stores.redis.options import read_url
-from headgate.stores.redis.parcel import Parcel
-from headgate.stores.redis.plans import Plan, Plans, Step
+from headgate.stores.redis.program import PlanProgram, Requests
+from headgate.stores.redis.slot_planner import SlotPlanner
 from headgate.stores.redis.slots import slot_of_key
-from headgate.stores.redis.template import FIGURES, CommandTemplate, keys_of, outcomes_of
-from headgate.stores.redis.topology import MAX_TURNS, Topology
-from headgate.stores.redis.trip import ThreadCall
+from headgate.stores.redis.steps import Figures, Step, Steps, by_request, raised, take_one
+from headgate.stores.redis.topology import MAX_REDIRECTS, Topology
 
 T = TypeVar("T")
 
@@ -38,7 +39,7 @@ TURN: Final = 0.001  # seconds for which one of several servers is waited for be
 CLOSING_SECONDS: Final = 0.005  # what undoes something is given so much at least
 
 
-class _Errand(NamedTuple):
+class _PendingStep(NamedTuple):
     """A step on its way to an answer."""
 
     place: int  # of the answer
@@ -46,10 +47,10 @@ class _Errand(NamedTuple):
     part: int | None = None  # of the answer, which is a list: the step is one group of several
     node: Node | None = None  # None: whoever serves its slot
     asking: bool = False
-    turns: int = 0
+    redirects: int = 0
 
 
-class RedisStore:
+class RedisStore(Operations):
     """Keeps state in Redis or Valkey. Threads share a few connections to each server.
 
     `clock` is for tests: given one, its time is sent along instead of using the server's. `observer` is told of
@@ -62,149 +63,111 @@ class RedisStore:
         self._clock = clock
         self._observer = observer
         self._slotted = self._target.topology == "cluster"
-        self._plans = Plans(self._options, self._now_us, slotted=self._slotted)
-        remember_us = self._options.remember_us(own_time=clock is not None)
-        self.exhausted = Exhausted(remember_us, clock, slotted=self._slotted)
+        remember_us, prefix = self._options.remember_us(own_time=clock is not None), self._options.prefix
+        denials = DenialCache(remember_us, clock, slotted=self._slotted, prefix=prefix)
+        super().__init__(Encoder(prefix), denials, self._now_us, slotted=self._slotted)
+        self._planner = SlotPlanner(self._options, self._encoder, self._now_us, slotted=self._slotted)
         self._topology = Topology(self._make, self._drop)
         self._heard = Condition()  # something was, of who serves what
         self._discovery: Discovery | None = None
         self._only: Node | None = None  # the server, if it is always the same
         if self._target.topology == "single":
-            self._only = Node(self._target.way, self._options, observer)
+            self._only = Node(self._target.params, self._options, observer)
         else:
             self._discovery = Discovery(self._target, self._hear, self._topology.known)
             self._discovery.ask()
         renew_in_children(self)
 
     def check(self, groups: Sequence[Group]) -> list[Answer]:
-        exhausted = self.exhausted
-        if exhausted.known:
-            answers = exhausted.answers(groups)
+        denials = self.denials
+        if denials.known:
+            answers = denials.answers(groups)
             if any(answers):
-                asked = iter(self._decide([group for group, known in zip(groups, answers, strict=True) if not known]))
-                return answered([known or next(asked) for known in answers])
+                decided = iter(self._decide([group for group, known in zip(groups, answers, strict=True) if not known]))
+                return answered([known or next(decided) for known in answers])
         return answered(self._decide(groups))
 
     def _decide(self, groups: Sequence[Group]) -> list[Answer]:
-        exhausted = self.exhausted
+        denials = self.denials
         answers: list[Answer] = []
-        for run in self._plans.runs(groups):
-            asked_us, epoch = exhausted.now_us(), exhausted.epoch
-            decided = self._follow(self._plans.decide(run))
-            exhausted.learn(run, decided, asked_us, epoch)
+        for run in self._planner.runs(groups):  # one after the other: none may overtake the one before
+            asked_us, epoch = denials.now_us(), denials.epoch
+            decided = self._run(self._planner.decide(run))
+            denials.learn(run, decided, asked_us, epoch)
             answers += decided
-            rest = self._plans.rest(decided, len(groups) - len(answers))
+            rest = self._planner.rest(decided, len(groups) - len(answers))
             if rest:
                 return answers + rest
         return answers
 
-    def compile(self, plan: LimitPlan, states: States | None = None, told: LimitPlan | None = None) -> Program:
+    def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> Program:
         """Return the program of a plan: a command template, filled with keys and costs.
 
-        What is more than limits that are charged, or spans slots of a cluster, is decided as a group.
+        On a cluster, a request with extras, or with limits in several slots, is decided slot by slot.
         """
-        grouped = group_program(self.check, plan, states, told)
-        if not plan.limits or (self._slotted and len(plan.limits) > 1):
-            return grouped
-        decide = self._compile(plan, Reading(told or plan, states), Reading(told or plan, states, outcomes_of))
+        by_slot = group_program(self.check, plan, states, told)
+        if not plan.limits:
+            return by_slot
+        program = PlanProgram(plan, self._encoder, self.denials, states, told or plan)
+        denials, template, keys_of = self.denials, program.template, program.keys
+        slotted, several = self._slotted, len(plan.limits) > 1
 
         def check(
             subjects: tuple[str, ...], costs: tuple[int, ...], peek: bool = False, extras: Extras | None = None
         ) -> Decision:
-            if peek or extras is not None:
-                decision: Decision = grouped(subjects, costs, peek, extras)
+            if slotted and (several or extras is not None):
+                decision: Decision = by_slot(subjects, costs, peek, extras)
                 return decision
-            return decide(subjects, costs)
+            if peek or extras is not None:
+                special, request = program.encode(subjects, costs, peek, extras)
+                figures = self._ask(special, request, monotonic())
+                return program.read(special, figures, subjects, costs, extras)
+            keys = keys_of(subjects)
+            if denials.known:
+                known = program.known(keys, subjects, costs)
+                if known is not None:
+                    return known
+            epoch, asked = denials.epoch, monotonic()
+            now_us, replied = self._ask(template, Request(keys, costs), asked)
+            asked_us = round(asked * 1_000_000) if self._clock is None else now_us
+            return program.decision(now_us, replied, keys, subjects, costs, asked_us, epoch)
 
+        if not slotted:
+            check.many = partial(self._check_many, program)  # type: ignore[attr-defined]
         return check
 
-    def _compile(
-        self, plan: LimitPlan, told: Reading, unread: Reading
-    ) -> Callable[[tuple[str, ...], tuple[int, ...]], Decision]:
-        """Return what decides requests that are charged, and no more. `unread` reads figures as they are replied."""
-        template, keys_for, exhausted = CommandTemplate.of(plan), keys_of(plan), self.exhausted
-        timeout, prefix = self._options.timeout, self._options.prefix
-        ask = self._ask if self._only is None else self._only.ask
-        remembers = not any(limit.leased for limit in plan.limits)
-        enforced = [FIGURES * at + 1 for at, limit in enumerate(plan.limits) if limit.enforced]
-        size = 1 + FIGURES * len(plan.limits)
-
-        def decide(subjects: tuple[str, ...], costs: tuple[int, ...]) -> Decision:
-            keys = keys_for(subjects)
-            name = keys[0] if len(keys) == 1 else keys
-            if name in exhausted.known:  # which none is that is leased
-                known = exhausted.answer(name, template.terms_at(costs))
-                if known is not None:
-                    return decision_with(told, (known.now_us, subjects, costs, known.outcomes), False)
-            epoch = exhausted.epoch
-            sent_us = None if self._clock is None else self._clock.now_us()
-            asked = monotonic()
-            deadline = PROCESS.now(asked) + timeout
+    def _check_many(self, program: PlanProgram, requests: Requests) -> list[Decision | StoreError | None]:
+        """Decide requests of one plan in as few calls as there can be. One server has all of their keys."""
+        batch, size, denials = program.batch(requests), self._options.max_batch, self.denials
+        for start in range(0, len(batch.sent), size):  # one after the other: none may overtake the one before
+            step = Step(0, program.template, batch.sent[start : start + size])
+            asked_us, epoch = denials.now_us(), denials.epoch
             try:
-                reply = ask(template.parcel(keys, costs, sent_us, prefix), deadline)
-                if reply is None:  # not as easy as that: somebody else is to be asked
-                    run = (group_of(plan, subjects, costs),)
-                    (answer,) = answered(self._follow(self._plans.decide(run), deadline))
-                    return decision_of(answer, told.plan, told.states, subjects, costs)
-                if reply.__class__ is not list or len(reply) != size:
-                    raise _fault_of(reply, timeout)
-            except StoreError:
-                exhausted.clear()
-                raise
-            allowed = True
-            for at in enforced:
-                if reply[at]:
-                    allowed = False
-            decision = decision_with(unread, (reply[0], subjects, costs, reply[1:]), allowed)
-            if not allowed and remembers:
-                asked_us = round(asked * 1_000_000) if sent_us is None else sent_us
-                result = Result(reply[0], outcomes_of(decision.verdict))
-                exhausted.put(name, template.terms_at(costs), result, asked_us, epoch)
-            return decision
+                answer = self._run(take_one(step))
+            except StoreError as error:
+                denials.clear()
+                program.put_decisions(batch, start, error, requests, asked_us, epoch)
+                break
+            program.put_decisions(batch, start, answer, requests, asked_us, epoch)
+        return batch.decided
 
-        return decide
-
-    def refund(self, charges: Sequence[Charge]) -> None:
+    def _ask(self, template: CommandTemplate, request: Request, asked: float) -> Figures:
+        """Ask whoever serves the keys of a request; another server, if it is redirected. Raises `StoreError`."""
+        only, timeout = self._only, self._options.timeout
+        deadline = PROCESS.now(asked) + timeout
+        command = template.encode(request, None if self._clock is None else self._clock.now_us())
         try:
-            self._follow(self._plans.refund(charges))
-        finally:  # a call that failed may have been executed
-            self.exhausted.drop(charge.check for charge in charges)
-
-    def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
-        try:
-            self._follow(self._plans.reset(checks, clients))
-        finally:
-            self.exhausted.drop(checks)
-
-    def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
-        self._follow(self._plans.hold(reservation_id, record, ttl_us))
-
-    def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
-        return self._follow(self._plans.renew(reservation_id, record, ttl_us))
-
-    def claim(self, reservation_id: str) -> Claim | None:
-        return self._follow(self._plans.claim(reservation_id))
-
-    def expire(self) -> Expired:
-        return self._follow(self._plans.expire())
-
-    def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> list[int]:
-        try:
-            return self._follow(self._plans.adjust(refunds, surcharges))
-        finally:
-            self.exhausted.drop([*(charge.check for charge in refunds), *surcharges])
-
-    def beat(self, name: str, node: str, ttl_us: int) -> Standing:
-        return self._follow(self._plans.beat(name, node, ttl_us))
-
-    def counts(self, checks: Sequence[Check]) -> list[Counted | None]:
-        return self._follow(self._plans.counts(checks))
-
-    def read(self, names: Sequence[str]) -> list[Page]:
-        return self._follow(self._plans.read(names))
-
-    def swap(self, swaps: Sequence[Swap]) -> list[bool]:
-        return self._follow(self._plans.swap(swaps))
+            reply = self._ask_owner(command, deadline) if only is None else only.ask(command, deadline)
+            if reply is None:  # it was redirected
+                step = Step(slot_of_key(request.keys[0]) if self._slotted else 0, template, (request,))
+                ((figures,),) = map(raised, self._take_all([step], deadline))
+                return figures  # type: ignore[no-any-return]
+            if reply.__class__ is not list or len(reply) != 1 + template.figures:
+                raise _fault_of(reply, timeout)
+        except StoreError:
+            self.denials.clear()
+            raise
+        return reply[0], reply[1:]
 
     def close(self) -> None:
         if self._discovery is not None:
@@ -224,7 +187,7 @@ class RedisStore:
         return self._topology.nodes if self._only is None else [self._only]
 
     def _make(self, address: Address) -> Node:
-        return Node(self._target.way.to(address), self._options, self._observer)
+        return Node(self._target.params.to(address), self._options, self._observer)
 
     def _drop(self, node: Node) -> None:
         node.close()
@@ -244,34 +207,33 @@ class RedisStore:
             self._heard.notify_all()
         return True
 
-    def _ask(self, parcel: Parcel, deadline: float) -> Any:
-        """The reply to a check of one key, which may be an exception of redis-py. Raises `StoreError`.
+    def _ask_owner(self, command: EncodedCommand, deadline: float) -> Any:
+        """Return the reply of the server that has the first key, which may be an exception of redis-py.
 
-        None: nothing was executed, and it may be tried elsewhere.
+        None: nothing was executed, and it may be tried elsewhere. Raises `StoreError`.
         """
         assert self._discovery is not None
-        node = self._topology.serving(slot_of_key(str(parcel.command[3])) if self._slotted else 0)
+        node = self._topology.serving(slot_of_key(str(command.command[3])) if self._slotted else 0)
         if node is None:
             return None
         try:
-            reply = node.ask(parcel, deadline)
+            reply = node.ask(command, deadline)
             if not isinstance(reply, Exception):
                 return reply
             raise fault(reply, self._options.timeout) from reply
         except StoreError as error:
-            if turn(error, node.host) is not None:
+            if find_redirect(error, node.host) is not None:
                 return None
             self._discovery.ask()
             raise
 
-    def _follow(self, plan: Plan[T], deadline: float | None = None) -> T:
-        """Take the steps of a plan, and return what comes of it."""
-        if deadline is None:
-            deadline = PROCESS.read() + self._options.timeout
+    def _run(self, steps: Steps[T]) -> T:
+        """Take steps, and return what comes of them."""
+        deadline = PROCESS.read() + self._options.timeout
         try:
-            steps = next(plan)
+            wanted = next(steps)
             while True:
-                steps = plan.send(self._take_all(steps, deadline))
+                wanted = steps.send(self._take_all(wanted, deadline))
         except StopIteration as end:
             result: T = end.value
             return result
@@ -279,33 +241,33 @@ class RedisStore:
     def _take_all(self, steps: list[Step], deadline: float) -> list[Any]:
         """The answers to steps, which are taken at the same time."""
         answers: list[Any] = [None] * len(steps)
-        errands = [_Errand(place, step) for place, step in enumerate(steps)]
+        pending = [_PendingStep(place, step) for place, step in enumerate(steps)]
         if any(step.closing for step in steps):
             deadline = max(deadline, PROCESS.read() + CLOSING_SECONDS)
-        while errands:
-            pause = max(errand.step.pause for errand in errands)
+        while pending:
+            pause = max(one_step.step.pause for one_step in pending)
             if pause:
                 sleep(max(0.0, min(pause, deadline - PROCESS.read())))
-                errands = [errand._replace(step=errand.step._replace(pause=0.0)) for errand in errands]
-            errands = self._round(errands, answers, deadline)
+                pending = [one_step._replace(step=one_step.step._replace(pause=0.0)) for one_step in pending]
+            pending = self._round(pending, answers, deadline)
         return answers
 
-    def _round(self, errands: list[_Errand], answers: list[Any], deadline: float) -> list[_Errand]:
+    def _round(self, pending: list[_PendingStep], answers: list[Any], deadline: float) -> list[_PendingStep]:
         """One call to each server that is concerned. Those that have to go elsewhere."""
-        by_node: dict[Node, list[_Errand]] = {}
-        again: list[_Errand] = []
-        for errand in errands:
-            node = errand.node or self._only or self._serving(errand.step.slot, deadline)
+        by_node: dict[Node, list[_PendingStep]] = {}
+        again: list[_PendingStep] = []
+        for one_step in pending:
+            node = one_step.node or self._only or self._serving(one_step.step.slot, deadline)
             if node is None:
-                answers[errand.place] = self._topology.unknown()
+                answers[one_step.place] = self._topology.unknown()
             else:
-                by_node.setdefault(node, []).append(errand)
-        under_way: list[tuple[Node, list[_Errand], ThreadCall]] = []
+                by_node.setdefault(node, []).append(one_step)
+        under_way: list[tuple[Node, list[_PendingStep], ThreadCall]] = []
         for node, some in by_node.items():
             try:
-                parcels = [Parcel(self._command(errand.step), errand.asking) for errand in some]
-                groups = sum(len(errand.step.groups) for errand in some)
-                under_way.append((node, some, node.leave(parcels, deadline, groups)))
+                commands = [EncodedCommand(self._command(one_step.step), one_step.asking) for one_step in some]
+                requests = sum(len(one_step.step.requests) for one_step in some)
+                under_way.append((node, some, node.leave(commands, deadline, requests)))
             except StoreError as error:
                 again += self._settle(node, some, [error] * len(some), answers, deadline)
         while under_way:
@@ -323,11 +285,10 @@ class RedisStore:
         return again
 
     def _command(self, step: Step) -> script.Command:
-        return (
-            step.command
-            if step.command is not None
-            else script.encode(step.groups, self._now_us(), self._options.prefix)
-        )
+        if step.template is not None:
+            return step.template.command(step.requests, self._now_us())
+        assert step.command is not None
+        return step.command
 
     def _serving(self, slot: int, deadline: float) -> Node | None:
         """Who serves a slot. Waits for the first look."""
@@ -345,44 +306,44 @@ class RedisStore:
             self._heard.wait_for(lambda: self._topology.generation > known, max(0.0, deadline - PROCESS.read()))
 
     def _settle(
-        self, node: Node, errands: list[_Errand], replies: list[Any], answers: list[Any], deadline: float
-    ) -> list[_Errand]:
+        self, node: Node, pending: list[_PendingStep], replies: list[Any], answers: list[Any], deadline: float
+    ) -> list[_PendingStep]:
         """Note the answers of one server's. Those that have to go elsewhere."""
-        again: list[_Errand] = []
-        for errand, reply in zip(errands, replies, strict=True):
-            step = errand.step
+        again: list[_PendingStep] = []
+        for one_step, reply in zip(pending, replies, strict=True):
+            step = one_step.step
             answer: Any = reply
             if isinstance(reply, Exception):
                 answer = reply if isinstance(reply, StoreError) else fault(reply, self._options.timeout)
-                more = self._elsewhere(node, errand, answer, deadline)
+                more = self._elsewhere(node, one_step, answer, deadline)
                 if more:
                     if len(more) > 1:
-                        answers[errand.place] = [None] * len(more)
+                        answers[one_step.place] = [None] * len(more)
                     again += more
                     continue
-            elif step.command is None:
+            elif step.template is not None:
                 try:
-                    answer = script.decode(step.groups, reply)
+                    answer = by_request(step, reply[0], reply[1:])
                 except (LookupError, TypeError, ValueError):
                     answer = _fault_of(reply, self._options.timeout)
-            if errand.part is None:
-                answers[errand.place] = answer
+            if one_step.part is None:
+                answers[one_step.place] = answer
             else:
-                answers[errand.place][errand.part] = answer if isinstance(answer, StoreError) else answer[0]
+                answers[one_step.place][one_step.part] = answer if isinstance(answer, StoreError) else answer[0]
         return again
 
-    def _elsewhere(self, node: Node, errand: _Errand, error: StoreError, deadline: float) -> list[_Errand]:
+    def _elsewhere(self, node: Node, one_step: _PendingStep, error: StoreError, deadline: float) -> list[_PendingStep]:
         """A step that was not executed, on its way to another server; none: there is none, or it may have been."""
         if self._discovery is None:
             return []
-        taken = turn(error, node.host)
+        taken = find_redirect(error, node.host)
         if taken is None:
             self._discovery.ask()
             return []
-        if (errand.turns >= MAX_TURNS and not taken.pause) or PROCESS.read() >= deadline:
+        if (one_step.redirects >= MAX_REDIRECTS and not taken.pause) or PROCESS.read() >= deadline:
             return []
-        again = errand._replace(node=None, asking=taken.asking, turns=errand.turns + 1)
-        step = errand.step
+        again = one_step._replace(node=None, asking=taken.asking, redirects=one_step.redirects + 1)
+        step = one_step.step
         if taken.down:
             self._discovery.ask()
             now = PROCESS.read()
@@ -390,12 +351,12 @@ class RedisStore:
                 return []
             return [again._replace(step=step._replace(pause=taken.pause))]
         if taken.pause:
-            again = again._replace(step=step._replace(pause=taken.pause), node=errand.node, asking=errand.asking)
-            return list(_apart(again)) if len(step.groups) > 1 else [again]
+            again = again._replace(step=step._replace(pause=taken.pause), node=one_step.node, asking=one_step.asking)
+            return list(_apart(again)) if len(step.requests) > 1 else [again]
         known = self._topology.generation
         soon = self._discovery.ask() if taken.look else False
         if taken.address is not None:
-            return [again._replace(node=self._topology.turned(step.slot, taken))]
+            return [again._replace(node=self._topology.follow(step.slot, taken))]
         if taken.wait and soon:
             self._wait(known, deadline)
         return [again] if self._topology.serving(step.slot) not in (node, None) else []
@@ -406,7 +367,7 @@ def _fault_of(reply: Any, timeout: float) -> StoreError:
     return fault(reply if isinstance(reply, Exception) else ValueError(f"a reply of {reply!r:.100}"), timeout)
 
 
-def _apart(errand: _Errand) -> Iterator[_Errand]:
-    """Each group of a step by itself: they need not be where the others are."""
-    for part, group in enumerate(errand.step.groups):
-        yield errand._replace(step=errand.step._replace(groups=(group,)), part=part)
+def _apart(one_step: _PendingStep) -> Iterator[_PendingStep]:
+    """Yield each request of a step by itself: they need not be where the others are."""
+    for part, request in enumerate(one_step.step.requests):
+        yield one_step._replace(step=one_step.step._replace(requests=(request,)), part=part)

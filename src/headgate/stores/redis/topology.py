@@ -9,10 +9,10 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from headgate.errors import StoreError, StoreUnavailable
 from headgate.stores.breaker import Breaker
-from headgate.stores.redis.faults import Address, Owners, Turn
+from headgate.stores.redis.faults import Address, Owners, Redirect
 from headgate.stores.redis.sentinel import NoMaster
 
-MAX_TURNS: Final = 8  # of one call, until it is given up: those who send each other callers do not agree
+MAX_REDIRECTS: Final = 8  # of one call, until it is given up: those who send each other callers do not agree
 GONE_SECONDS: Final = 10.0  # after which a server that serves nothing is forgotten
 
 
@@ -122,13 +122,13 @@ class Topology(Generic[N]):
                 node = self._nodes[address] = self._make(address)
             return node
 
-    def turned(self, slot: int, turn: Turn) -> N | None:
-        """Whom a server has named instead of itself; None when it is the one that is known to serve the slot."""
-        if turn.address is None:
+    def follow(self, slot: int, redirect: Redirect) -> N | None:
+        """Return the server that another has named instead of itself; None: it has named none."""
+        if redirect.address is None:
             return None
-        node = self.at(turn.address)
+        node = self.at(redirect.address)
         with self._lock:
-            if not turn.asking and len(self.owners) > 1:
+            if not redirect.asking and len(self.owners) > 1:
                 self.owners[slot] = node
         return node
 

@@ -116,8 +116,8 @@ def test_facts_of_a_users_own_function() -> None:
     ("facts", "complaint"),
     [
         ("alice", "identify: must give a mapping of facts such as {'user': 'alice'}, got 'alice'"),
-        ({"user": True}, "identify: user: must be a text or a whole number, got True"),
-        ({"user": b"alice"}, "identify: user: must be a text or a whole number, got b'alice'"),
+        ({"user": True}, "identify: user: must be a text, a whole number or a UUID, got True"),
+        ({"user": b"alice"}, "identify: user: must be a text, a whole number or a UUID, got b'alice'"),
         ({5: "x"}, "identify: the name of a fact must be a text, and not empty, got 5"),
         ({"": "x"}, "identify: the name of a fact must be a text, and not empty, got ''"),
     ],

@@ -77,7 +77,7 @@ def problems(text: str) -> list[str]:
 def test_the_contract_s_sample_means_what_it_says() -> None:
     snapshot = read(CONTRACT)
     (rule,) = snapshot.rules
-    assert rule.quota == Quota(100, "1h", burst=120)
+    assert rule.quota == Quota(100, "1h", burst=120, algorithm="sliding_window_counter")
     assert rule.endpoints == ("/api/search", "/api/v1/*", "/users/{id}/posts")
     assert (rule.name, rule.dimension, rule.methods, rule.tiers) == ("Free tier, search", "user", ("GET",), ("free",))
     assert (rule.match, rule.action, rule.max_delay, rule.priority) == ({"country": "DE"}, "reject", 2.0, 100)
@@ -170,7 +170,7 @@ WRONG_RULE = [
     ('match = "DE"', "match: must be a table, got 'DE'"),
     ("match = { country = true }", "match: 'country' must be a text or a whole number, got True"),
     ('match = { tier = "x" }', "match: cannot have 'tier', which has a field of its own: tiers"),
-    ('action = "block"', "action: must be one of reject, throttle, log_only, got 'block'"),
+    ('action = "block"', "action: must be one of reject, throttle, annotate, log_only, got 'block'"),
     ("action = 5", "action: must be a text, got 5"),
     ("max_delay = -1", "max_delay: must be from 0 to 366 days, got -1"),
     ('max_delay = "x"', "max_delay: cannot read 'x' as a duration"),

@@ -10,6 +10,7 @@ import pytest
 from fastapi import APIRouter
 
 from headgate import AsyncLimiter
+from headgate.operations import Operations
 from headgate.rules.holder import Holder
 from headgate.rules.snapshot import Snapshot
 from headgate.service.access import Access
@@ -34,9 +35,8 @@ def answer(method: str, path: str, *, routers: list[APIRouter] | None = None, **
 
     async def ask() -> httpx.Response:
         limiter = AsyncLimiter("100/minute")
-        app = admin_app(
-            source=Fixed(limiter.holder), limiter=limiter, access=Access(admin_token="root"), routers=routers or ()
-        )
+        operations = Operations(source=Fixed(limiter.holder), limiter=limiter)
+        app = admin_app(operations=operations, access=Access(admin_token="root"), routers=routers or ())
         headers = {"Authorization": "Bearer root"}
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://node") as client:
             return await client.request(method, path, headers=headers, **request)
@@ -91,3 +91,12 @@ def test_rules_that_are_neither_in_a_database_nor_in_a_file_cannot_be_changed() 
 )
 def test_tokens_in_the_header(field: str | None, token: str | None) -> None:
     assert bearer(field) == token
+
+
+def test_a_path_that_several_routes_share_allows_all_of_their_methods() -> None:
+    told = answer("PATCH", "/api/v1/rules/search")
+    assert told.status_code == 405
+    assert told.headers["allow"] == "DELETE, GET, PUT"
+    assert "DELETE, GET, PUT" in told.json()["detail"]
+    assert answer("PATCH", "/api/v1/rules").headers["allow"] == "GET, POST"
+    assert answer("GET", "/api/v1/users:batch").headers["allow"] == "PUT"

@@ -55,11 +55,13 @@ EVERYTHING = Snapshot(
     trusted_proxies=[IPv4Network("10.0.0.0/8"), "unix"],
     trusted_proxy_depth=2,
     warning_at=70,
+    facts=["größe"],
+    unmatched="refuse",
     enabled=False,
 )
 PARTS = (
     *("rules", "tiers", "users", "exemptions", "penalties", "enabled", "default_tier", "failure_mode"),
-    *("trusted_proxies", "trusted_proxy_depth", "warning_at", "warning_until"),
+    *("trusted_proxies", "trusted_proxy_depth", "warning_at", "warning_until", "facts", "unmatched"),
 )
 
 

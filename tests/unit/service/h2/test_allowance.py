@@ -16,7 +16,7 @@ from headgate.service.h2.allowance import (
     units_of_block,
     units_of_decompressed,
 )
-from headgate.service.h2.connection import MAX_STREAMS
+from headgate.service.h2.receiver import MAX_STREAMS
 
 
 def test_it_ends_and_comes_back_once_a_second() -> None:

@@ -12,12 +12,18 @@ from headgate.service.rest.asks import ask_of, asks_of, decoded
 
 
 def test_facts_cost_and_key_are_told_apart() -> None:
-    body = b'{"user": "alice", "cost": 5, "idempotency_key": "k-1", "country": "DE", "n": 7, "tenant": null}'
+    body = b'{"user": "alice", "cost": 5, "idempotency_key": "k-1", "country": "DE", "n": 7, "tier": null}'
     assert ask_of(decoded(body)) == Ask({"user": "alice", "country": "DE", "n": "7"}, 5, "k-1")
 
 
 def test_what_is_null_is_as_good_as_absent() -> None:
-    assert ask_of({"user": None, "cost": None, "idempotency_key": None}) == Ask({}, 1, None)
+    assert ask_of({"endpoint": None, "cost": None, "idempotency_key": None}) == Ask({}, 1, None)
+
+
+@pytest.mark.parametrize("fact", ["user", "ip", "api_key", "tenant"])
+def test_nobody_is_nobody_to_count(fact: str) -> None:
+    with pytest.raises(InvalidCheck, match=f"^{fact}: must not be null"):
+        ask_of({fact: None})
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ class Kept:
     def __init__(self) -> None:
         self.facts: list[dict[str, str]] = []
 
-    def record(self, facts: Any, cost: int, decision: Any) -> None:  # noqa: ARG002
+    def record(self, facts: Any, cost: Any, decision: Any) -> None:  # noqa: ARG002
         self.facts.append(dict(facts))
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from headgate import Decision, Limiter, Quota, Rule
-from headgate.algorithms import ALGORITHMS
 from headgate.core.check import Check, Outcome
 from headgate.core.deciding import combine
+from headgate.core.quota import BUCKETS, WINDOWS
 from headgate.rules import Exemption, Penalties, Snapshot
 from headgate.service.rest.decisions import encoded
 from headgate.testing import FakeClock
@@ -20,7 +20,7 @@ def same(decision: Decision) -> None:
     assert json.loads(encoded(decision)) == decision.as_dict()
 
 
-@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+@pytest.mark.parametrize("algorithm", WINDOWS + BUCKETS)
 def test_of_every_algorithm_from_the_first_to_the_refused(algorithm: str) -> None:
     clock = FakeClock(start=1_700_000_000.123456)
     limiter = Limiter(f"5/minute {algorithm}", clock=clock)
@@ -53,6 +53,7 @@ def made() -> Iterator[tuple[str, Decision]]:
     yield "within_limit", limiter.check(user="d", endpoint="/paced")
     yield "within_limit", limiter.check(user="d", endpoint="/paced")
     yield "over_limit", limiter.check(user="e", endpoint="/two", cost=4)
+    yield "no_rule", Limiter(Snapshot(rules, unmatched="refuse"), clock=clock).check(ip="192.0.2.7")
     penalties = Penalties(enabled=True, violation_threshold=1)
     strict = Limiter(Snapshot([Rule(id="r", quota="1/minute")], penalties=penalties), clock=clock)
     strict.check(user="a")

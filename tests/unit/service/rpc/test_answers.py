@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate import AsyncLimiter, Decision, Rule
+from headgate import AsyncLimiter, Decision, Limiter, Rule
 from headgate.core.check import NEVER, Check, Outcome
 from headgate.core.deciding import combine
 from headgate.core.quota import Quota
 from headgate.http.entrance import awaited
-from headgate.service.protos.rate_limiter_pb2 import CheckBatchResponse, CheckResponse, LimitStatus
-from headgate.service.rpc.answers import varint, written, written_batch
+from headgate.rules import Snapshot
+from headgate.service.protos.rate_limiter_pb2 import CheckBatchResponse, CheckResponse, LimitStatus, QuotaResponse
+from headgate.service.rpc.answers import varint, written, written_batch, written_figures
 from headgate.testing import FakeClock
 
 
@@ -46,9 +47,11 @@ def message_of(decision: Decision) -> CheckResponse:
                 reset_at=-((now_us + round(one.reset_after * 1e6)) // -1_000_000),
                 retry_after=wait(one.retry_after),
                 quota=str(one.quota),
+                unit=one.unit,
             )
             for one in decision.limits
         ],
+        decision_id="" if decision.allowed else decision.id,
     )
 
 
@@ -75,7 +78,13 @@ def test_any_decision(asked: list[tuple[Check, Outcome]], now_us: int) -> None:
         expected = message_of(decision())
     except UnicodeEncodeError:
         return
-    assert CheckResponse.FromString(written(decision())) == expected
+    fresh = decision()
+    answer = CheckResponse.FromString(written(fresh))
+    assert answer.decision_id == ("" if fresh.allowed else fresh.id)
+    expected.decision_id = answer.decision_id  # each decision has one of its own
+    assert answer == expected
+    expected.decision_id = ""
+    assert QuotaResponse.FromString(written_figures(decision())).SerializeToString() == expected.SerializeToString()
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -91,6 +100,13 @@ def test_the_decisions_of_a_limiter(count: int) -> None:
     batch = CheckBatchResponse.FromString(written_batch(decisions))
     assert list(batch.responses) == [message_of(decision) for decision in decisions]
     assert {response.state for response in batch.responses} == {"normal", "warning", "throttled"}
+
+
+def test_a_refusal_because_no_rule_applies() -> None:
+    decision = Limiter(Snapshot([Rule(id="r", quota="1/minute")], unmatched="refuse")).check(ip="192.0.2.7")
+    answer = CheckResponse.FromString(written(decision))
+    assert answer == message_of(decision)
+    assert (answer.allowed, answer.retry_after, answer.decision_id) == (False, -1, decision.id)
 
 
 @given(st.integers(0, 2**56 - 1))

@@ -10,6 +10,7 @@ import pytest
 
 from headgate import Rule
 from headgate.errors import InvalidCheck, StoreUnavailable
+from headgate.rules import Snapshot
 from headgate.service.data import DataPlane
 from headgate.service.protos.rls_pb2 import HOUR, MINUTE, RateLimitDescriptor, RateLimitRequest, RateLimitResponse
 from headgate.service.rpc.envoy import RateLimitService
@@ -41,7 +42,7 @@ def descriptor(*entries: tuple[str, str], limit: tuple[int, int] | None = None, 
 
 class Envoy(World):
     def __init__(self, rules: list[Rule] = RULES, *, broken: bool = False) -> None:
-        super().__init__(rules, broken=broken)
+        super().__init__(Snapshot(rules, facts=["plan", "try"]), broken=broken)
         self.service = RateLimitService(DataPlane(self.rpc._data.limiter, meter=self.meter, recorder=self.recorder))
 
     def ask(self, *descriptors: Any, domain: str = "edge", hits: int = 0) -> RateLimitResponse:
@@ -106,7 +107,12 @@ def test_over_limit_charges_nobody(envoy: Envoy) -> None:
     assert (headers["x-ratelimit-limit"], headers["x-ratelimit-remaining"]) == ("2", "0")
     assert headers["content-type"] == "application/problem+json"
     assert json.loads(refused.raw_body)["detail"] == "Two an hour."
-    assert dict(refused.dynamic_metadata.items()) == {"status": "429", "rule": refused.statuses[0].current_limit.name}
+    assert dict(refused.dynamic_metadata.items()) == {
+        "status": "429",
+        "rule": refused.statuses[0].current_limit.name,
+        "decision_id": json.loads(refused.raw_body)["decision_id"],
+    }
+    assert "x-ratelimit-decision-id" not in headers
     assert [event[2] for event in envoy.recorder.events] == ["over_limit"]
 
 
@@ -180,3 +186,14 @@ def test_a_store_that_fails() -> None:
     with pytest.raises(StoreUnavailable):
         envoy.ask(descriptor(("remote_address", "192.0.2.1")), descriptor(("user", "u")))
     assert envoy.ask(descriptor(("remote_address", "192.0.2.1"))).overall_code == OK
+
+
+def test_entries_that_no_rule_can_name_are_left_out_and_logged_once(
+    envoy: Envoy, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        response = envoy.ask(descriptor(("user_id", "u"), ("usr", "u")))
+        assert response.statuses[0].current_limit.name == "user"
+    told = [record.getMessage() for record in caplog.records if "descriptor" in record.getMessage()]
+    assert len(told) == 1
+    assert "unknown fact 'usr'; did you mean 'user'?" in told[0]

@@ -32,12 +32,12 @@ def test_the_numbers_that_callers_rely_on() -> None:
     numbers = {field.name: field.number for field in rate_limiter_pb2.CheckRequest.DESCRIPTOR.fields}
     assert numbers == {
         **{"identifier": 1, "dimension": 2, "endpoint": 3, "cost": 4, "timestamp": 5, "facts": 6, "tier": 7},
-        **{"idempotency_key": 8, "method": 9},
+        **{"idempotency_key": 8, "method": 9, "costs": 10},
     }
     numbers = {field.name: field.number for field in rate_limiter_pb2.CheckResponse.DESCRIPTOR.fields}
     assert numbers == {
         **{"allowed": 1, "current_count": 2, "limit": 3, "remaining": 4, "reset_at": 5, "retry_after": 6, "rule": 7},
-        **{"state": 8, "reason": 9, "limits": 10},
+        **{"state": 8, "reason": 9, "limits": 10, "decision_id": 11},
     }
     assert dict(rate_limiter_pb2.Dimension.items()) == {
         **{"DIMENSION_UNSPECIFIED": 0, "USER": 1, "IP": 2, "API_KEY": 3, "TENANT": 4, "GLOBAL": 5},
@@ -46,10 +46,11 @@ def test_the_numbers_that_callers_rely_on() -> None:
     assert statuses == {"code": 1, "current_limit": 2, "limit_remaining": 3, "duration_until_reset": 4}
 
 
-def test_check_and_quota_responses_have_the_same_fields() -> None:
-    """As one form on the wire is written for both."""
+def test_check_and_quota_responses_have_the_same_figures() -> None:
+    """As one form on the wire is written for both. A question is not recorded: it has no id."""
     check, quota = (
         {field.number: (field.name, field.type) for field in message.DESCRIPTOR.fields}
         for message in (rate_limiter_pb2.CheckResponse, rate_limiter_pb2.QuotaResponse)
     )
+    assert check.pop(11)[0] == "decision_id"
     assert check == quota

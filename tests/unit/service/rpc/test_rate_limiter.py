@@ -67,9 +67,9 @@ class Recorded:
     """Remembers what was recorded."""
 
     def __init__(self) -> None:
-        self.events: list[tuple[dict[str, str], int, str]] = []
+        self.events: list[tuple[dict[str, str], Any, str]] = []
 
-    def record(self, facts: Mapping[str, str], cost: int, decision: Decision) -> None:
+    def record(self, facts: Mapping[str, str], cost: Any, decision: Decision) -> None:
         self.events.append((dict(facts), cost, decision.reason))
 
 
@@ -132,7 +132,6 @@ def test_every_field_of_an_answer(world: World) -> None:
         ({"facts": {"user": "u"}, "identifier": "u", "dimension": USER, "endpoint": "/user"}, "user"),
         ({"facts": {"user": "u", "country": "DE"}, "tier": "gold", "method": "post"}, "gold"),
         ({"facts": {"user": "u", "country": "DE", "tier": "gold", "method": "POST"}}, "gold"),
-        ({"facts": {"cost": "5", "idempotency_key": "k", "self": "s", "user": "u"}, "endpoint": "/user"}, "user"),
     ],
 )
 def test_facts(world: World, fields: dict[str, Any], rule: str) -> None:
@@ -249,3 +248,21 @@ def test_a_store_that_fails() -> None:
     answers = world.batch({"identifier": "u"}, {"identifier": "192.0.2.1", "dimension": IP})
     assert [(one.allowed, one.reason) for one in answers] == [(False, "fail_closed"), (True, "fail_open")]
     assert answers[0].retry_after == 1
+
+
+def test_costs_by_unit() -> None:
+    world = World([Rule(id="calls", quota="3/minute"), Rule(id="tokens", quota="1000/minute", unit="tokens")])
+    answer = world.check(identifier="u", costs={"requests": 1, "tokens": 400})
+    assert {status.unit: status.remaining for status in answer.limits} == {"requests": 2, "tokens": 600}
+    refused = world.check(identifier="u", costs={"requests": 1, "tokens": 601})
+    assert (refused.allowed, refused.rule) == (False, "tokens")
+    assert world.recorder.events == [({"user": "u"}, {"requests": 1, "tokens": 601}, "over_limit")]
+    assert world.quota(identifier="u", costs={"tokens": 600}).allowed
+    assert [one.allowed for one in world.batch({"identifier": "u"}, {"identifier": "u", "costs": {"tokens": 700}})] == [
+        True,
+        False,
+    ]
+    with pytest.raises(InvalidCheck, match="cost, costs: give one of them, not both"):
+        world.check(identifier="u", cost=1, costs={"tokens": 1})
+    with pytest.raises(InvalidCheck, match="cost: tokens: must be a whole number from 0 to 2\\^53-1, got -1"):
+        world.check(identifier="u", costs={"tokens": -1})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.core.check import Answer, Charge, Check, Group, Outcome, Result
+from headgate.core.check import IDEMPOTENCY_US, Answer, Charge, Check, Group, Outcome, Result
 from headgate.core.quota import Quota
 from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
 from headgate.stores.leases.leases import Leases
@@ -31,11 +31,44 @@ def slice_wanted(leases: Leases, error: StoreError | None = None) -> int:
 
 
 @pytest.mark.parametrize(("error", "may_be_lost"), [(LOST, True), (NEVER_SENT, False), (None, False)])
-def test_a_slice_that_may_have_been_charged_for_nobody_is_stranded(error: StoreError | None, may_be_lost: bool) -> None:
+def test_a_slice_that_may_have_been_charged_for_nobody_is_asked_for_again(
+    error: StoreError | None, may_be_lost: bool
+) -> None:
     leases = Leases()
     slice_wanted(leases)  # and had: from now on, it knows how much there is
     size = slice_wanted(leases, error)
-    assert leases.status().stranded == (size if may_be_lost else 0)
+    assert leases.status().unanswered == (size if may_be_lost else 0)
+    leases.end()
+    assert (leases.status().unanswered, leases.status().stranded) == (0, size if may_be_lost else 0)
+
+
+def test_a_lost_slice_is_given_up_before_the_store_forgets_its_key() -> None:
+    now_us = NOW
+    leases = Leases(lambda: now_us)
+
+    def wanted(error: StoreError | None = None) -> int:
+        nonlocal now_us
+        size = 0
+        while not size:
+            now_us += 3_000
+            size = decide(leases, error)
+        return size
+
+    wanted()
+    size = wanted(LOST)
+    keys = set()
+    while leases.status().unanswered:
+        now_us += 100_000
+        leases.tend()
+        steps = leases.fetch()
+        for group in next(steps, []):
+            assert group.idempotency is not None
+            keys.add(group.idempotency.key)
+            with pytest.raises(StopIteration):
+                steps.throw(LOST)
+    assert len(keys) == 1
+    assert leases.status().stranded == size
+    assert now_us - NOW < IDEMPOTENCY_US / 2
 
 
 @pytest.mark.parametrize(("error", "calls"), [(LOST, 1), (NEVER_SENT, 0), (None, 1)])

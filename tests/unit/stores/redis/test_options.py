@@ -15,11 +15,11 @@ from tests.certificates import Authority
 def test_a_single_server() -> None:
     target = read_url("rediss://gate:secret@example.org:6380/3?timeout=0.2&probe_every=5&ssl_check_hostname=true")
     assert target.topology == "single"
-    assert target.way.name == "example.org:6380"
-    assert target.way.kind is SSLConnection
+    assert target.params.name == "example.org:6380"
+    assert target.params.kind is SSLConnection
     assert (target.options.timeout, target.options.probe_every) == (0.2, 5.0)
     wanted = {"username": "gate", "password": "secret", "db": 3, "ssl_check_hostname": True}
-    assert wanted.items() <= target.way.arguments.items()
+    assert wanted.items() <= target.params.arguments.items()
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_every_store_takes_a_prefix(url: str) -> None:
 
 
 def test_a_socket_is_named_by_its_path() -> None:
-    assert read_url("unix:///run/redis.sock?db=2").way.name == "/run/redis.sock"
+    assert read_url("unix:///run/redis.sock?db=2").params.name == "/run/redis.sock"
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_socket_is_named_by_its_path() -> None:
     ],
 )
 def test_a_unix_socket_keeps_its_path(url: str, path: str) -> None:
-    assert read_url(url).way.arguments["path"] == path
+    assert read_url(url).params.arguments["path"] == path
 
 
 def test_sentinel() -> None:
@@ -74,18 +74,18 @@ def test_sentinel() -> None:
     assert target.seeds == (("one", 1), ("two", 26379), ("::1", 3))
     assert target.service == "main one"
     assert target.options.timeout == 0.1
-    server = target.way.to(("host", 7)).arguments
+    server = target.params.to(("host", 7)).arguments
     assert {"host": "host", "port": 7, "username": "gate", "password": "secret", "db": 2}.items() <= server.items()
-    assert target.seed_way is not None
-    sentinel = target.seed_way.to(target.seeds[0]).arguments
+    assert target.seed_params is not None
+    sentinel = target.seed_params.to(target.seeds[0]).arguments
     assert {"host": "one", "port": 1, "username": "watcher", "password": "w@tch"}.items() <= sentinel.items()
     assert "db" not in sentinel
 
 
 def test_servers_passwords_are_not_told_to_sentinels() -> None:
     target = read_url("redis+sentinel://gate:secret@one/main")
-    assert target.seed_way is not None
-    assert "secret" not in target.seed_way.arguments.values()
+    assert target.seed_params is not None
+    assert "secret" not in target.seed_params.arguments.values()
 
 
 @pytest.mark.parametrize(
@@ -99,19 +99,19 @@ def test_servers_passwords_are_not_told_to_sentinels() -> None:
 )
 def test_tls_of_servers_and_sentinels(url: str, server: bool, sentinel: bool, tmp_path: Path) -> None:
     target = read_url(url.format(ca=Authority(tmp_path).file))
-    assert target.seed_way is not None
-    assert (target.way.kind is SSLConnection, target.way.tls is not None) == (server, server)
-    assert (target.seed_way.kind is SSLConnection, target.seed_way.tls is not None) == (sentinel, sentinel)
-    assert ("ssl_ca_certs" in target.seed_way.arguments) is (sentinel and "ssl_ca_certs" in url)
+    assert target.seed_params is not None
+    assert (target.params.kind is SSLConnection, target.params.tls is not None) == (server, server)
+    assert (target.seed_params.kind is SSLConnection, target.seed_params.tls is not None) == (sentinel, sentinel)
+    assert ("ssl_ca_certs" in target.seed_params.arguments) is (sentinel and "ssl_ca_certs" in url)
 
 
 def test_a_cluster() -> None:
     target = read_url("rediss+cluster://gate:secret@one:7000,two:7001?max_in_flight=2")
     assert target.topology == "cluster"
     assert target.seeds == (("one", 7000), ("two", 7001))
-    assert target.way.kind is SSLConnection
+    assert target.params.kind is SSLConnection
     assert target.options.max_in_flight == 2
-    assert {"username": "gate", "password": "secret"}.items() <= target.way.arguments.items()
+    assert {"username": "gate", "password": "secret"}.items() <= target.params.arguments.items()
 
 
 @pytest.mark.parametrize(

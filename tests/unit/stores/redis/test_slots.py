@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 from redis.crc import key_slot
 
-from headgate.core.check import Check
+from headgate.core.check import Check, Idempotency
 from headgate.core.key import key, penalty_keys, shard_space, space
 from headgate.core.plan import Plan
 from headgate.core.quota import Quota
+from headgate.stores.redis.denial_cache import DenialCache
+from headgate.stores.redis.encoding import Encoder
+from headgate.stores.redis.program import PlanProgram
 from headgate.stores.redis.reservations import KEYS
-from headgate.stores.redis.script import idempotency_key
 from headgate.stores.redis.slots import RESERVATIONS, slot_of, slot_of_key
-from headgate.stores.redis.template import keys_of
 from headgate.testing.contract import HOSTILE
 
 
@@ -21,17 +22,19 @@ def test_slots_are_redis_own() -> None:
         name = key(space("user", "rule", "gcra"), subject)
         slot = key_slot(name.encode())
         assert slot_of(subject) == slot_of_key(name) == slot
-        assert key_slot(idempotency_key(subject, "rl").encode()) == slot
+        receipt = Idempotency(subject, "print")
+        assert key_slot(Encoder("rl").receipt_key(receipt).encode()) == slot_of(receipt.name)
         assert {key_slot(one.encode()) for one in penalty_keys("user", subject)} == {slot}
 
 
 @pytest.mark.parametrize("shard", [0, 3])
 def test_programs_find_the_same_key_and_slot(shard: int) -> None:
     own = shard_space(space("user", "rule", "gcra"), shard)
-    find = keys_of(Plan((Check("rule", own, "", Quota(1, 1, algorithm="gcra")),)))
+    plan = Plan((Check("rule", own, "", Quota(1, 1, algorithm="gcra")),))
+    program = PlanProgram(plan, Encoder("rl"), DenialCache(0, None), None, plan)
     for subject in HOSTILE:
-        (name,) = find((subject,))
-        assert name == key(own, subject)
+        (name,) = program.keys((subject,))
+        assert name == f"rl:{key(own, subject)}"
         assert slot_of_key(name) == key_slot(name.encode())
 
 

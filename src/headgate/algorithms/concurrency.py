@@ -1,0 +1,136 @@
+"""Concurrency: how many are under way at a time. Each takes a slot, until it is released or its own time is over.
+
+State: the slots that are held, by id, each with its expiry, cost and time to live. Allowed while the costs of those
+that have not expired, and `cost`, are at most `limit`. A quota's `window` is the time to live of the slots that it
+admits; a slot keeps its own when the quota changes.
+
+Unlike the other states, this one is changed in place: `admit` finds out whether there is room, `take` takes it, and
+`release` and `renew` find a slot by its id. A store must read the state's figures before it changes the state again.
+
+A slot that expires later than its own time to live from now was taken or renewed in the future: the clock went back. It
+is moved, to expire its time to live from now.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from typing import NamedTuple
+
+from headgate.core.check import NEVER
+from headgate.core.quota import Quota
+
+
+class Held(NamedTuple):
+    """A slot that is held."""
+
+    expires: int
+    cost: int
+    ttl: int
+
+
+class Slots:
+    """The slots of one subject."""
+
+    __slots__ = ("by_id", "order", "total")
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, Held] = {}
+        self.order: list[tuple[int, str]] = []  # expiry and id of each, the first to expire first
+        self.total = 0  # what they cost together
+
+    def put(self, slot: str, held: Held) -> None:
+        """Hold a slot; it is not held yet."""
+        self.by_id[slot] = held
+        self.total += held.cost
+        entry = (held.expires, slot)
+        if self.order and entry < self.order[-1]:
+            insort(self.order, entry)
+        else:
+            self.order.append(entry)
+
+    def pop(self, slot: str) -> Held | None:
+        """Hold a slot no longer."""
+        held = self.by_id.pop(slot, None)
+        if held is not None:
+            self.total -= held.cost
+            del self.order[bisect_left(self.order, (held.expires, slot))]
+        return held
+
+    def is_current(self, now: int) -> bool:
+        """Whether none has expired, and none is from the future."""
+        if not self.order:
+            return True
+        (first, _), (last, slot) = self.order[0], self.order[-1]
+        return first > now and last - self.by_id[slot].ttl <= now
+
+    def current(self, now: int) -> Slots:
+        """Return the slots without those that have expired, and none from the future."""
+        if self.is_current(now):
+            return self
+        slots = Slots()
+        for expires, slot in self.order:
+            held = self.by_id[slot]
+            if expires > now:
+                slots.put(slot, held if expires - held.ttl <= now else held._replace(expires=now + held.ttl))
+        return slots
+
+    def frees(self, needed: int) -> int:
+        """Return when so much will have been freed at the latest: when the slots that expire first have expired."""
+        for expires, slot in self.order:
+            needed -= self.by_id[slot].cost
+            if needed <= 0:
+                return expires
+        raise AssertionError("less is held than is needed")
+
+
+def admit(state: Slots | None, now: int, quota: Quota, cost: int) -> tuple[int, Slots | None]:
+    limit = quota.limit
+    live = None if state is None else state.current(now)
+    if live is None or not live.order:  # none is left: unless one is taken, what was there may stay
+        if cost > limit:
+            return NEVER, state
+        return 0, Slots() if cost else state
+    if cost == 0 or live.total + cost <= limit:
+        return 0, live
+    return NEVER if cost > limit else live.frees(live.total + cost - limit) - now, live
+
+
+def take(state: Slots, now: int, quota: Quota, cost: int, slot: str) -> None:
+    """Hold a slot that was just admitted."""
+    state.put(slot, Held(now + quota.window_us, cost, quota.window_us))
+
+
+def figures(state: Slots | None, now: int, quota: Quota) -> tuple[int, int]:
+    if state is None:
+        return quota.limit, 0
+    state = state.current(now)
+    remaining = quota.limit - state.total  # below 0 when the limit was lowered
+    return remaining if remaining > 0 else 0, state.order[-1][0] - now if state.order else 0
+
+
+def release(state: Slots | None, now: int, slot: str) -> bool:
+    """Give a slot back. Returns whether it was held; one that has expired was not."""
+    held = None if state is None else state.pop(slot)
+    return held is not None and held.expires > now
+
+
+def renew(state: Slots | None, now: int, slot: str) -> bool:
+    """Have a slot expire its time to live from now. Returns whether it was held; one that has expired was not."""
+    held = None if state is None else state.by_id.get(slot)
+    if state is None or held is None or held.expires <= now:
+        return False
+    state.pop(slot)
+    state.put(slot, held._replace(expires=now + held.ttl))
+    return True
+
+
+def refund(
+    state: Slots | None,
+    now: int,
+    quota: Quota,
+    cost: int,
+    charged_at: int,
+    reset: int,
+) -> Slots | None:
+    """Change nothing: what was taken has an id, by which it is released."""
+    return state

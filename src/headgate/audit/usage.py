@@ -1,0 +1,243 @@
+"""Counts what was decided, per rule and minute, cheaply enough for every check.
+
+The event loop counts by plan, which is one tally however many rules apply, and hands a window of counts on every few
+seconds. Whoever takes a window works out what each rule has of it, off the path of the checks.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Iterator
+from heapq import nlargest
+from typing import Final, NamedTuple
+
+from headgate.core.check import Check
+from headgate.core.clock import Clock, SystemClock
+from headgate.core.cost import REQUESTS, Cost, amount_of
+from headgate.core.decision import Decision
+from headgate.core.plan import Plan
+from headgate.core.quota import MICROSECONDS
+from headgate.db.events import MINUTE_US, kept_text
+from headgate.db.usage import ALL, BOUNDS_US, FIGURES, NO_RULE, OTHER, UsageCount
+
+WINDOW_SECONDS: Final = 10  # of counts that a crash may lose
+LIVE_SECONDS: Final = 900  # that are kept second by second
+TIMED_PER_SECOND: Final = 256  # checks that are timed; all of them where there are fewer
+MAX_WINDOWS: Final = 360  # that wait to be taken: an hour's
+FAILURE_MODES: Final = frozenset({"fail_open", "fail_closed", "local_fallback"})
+
+ALLOWED, REFUSED, SHADOW, DELAYED, FAILURE_MODE, COST = range(6)
+TIMES: Final = 6  # where the counts of the times begin, one per bound and one for what is above all
+assert len(FIGURES) == TIMES + len(BOUNDS_US) + 1
+
+
+class Second(NamedTuple):
+    """What was decided in one second, and how long checks took in it (None: there were none)."""
+
+    at: int  # Unix time
+    allowed: int
+    refused: int
+    shadow: int
+    delayed: int
+    failure_mode: int
+    p50_us: float | None
+    p99_us: float | None
+
+
+class Window:
+    """What was counted since the window before."""
+
+    __slots__ = ("minute_us", "number", "rules", "tallies")
+
+    def __init__(self, minute_us: int, number: int) -> None:
+        self.minute_us = minute_us
+        self.number = number
+        # Of plans whose checks were allowed, with nothing else to say: their limits, and count, cost and our number.
+        self.tallies: list[tuple[tuple[Check, ...], list[int]]] = []
+        self.rules: dict[str, list[int]] = {}  # of all other checks: the figures of each rule
+
+    def totals(self) -> list[int]:
+        """The figures of all checks but their times."""
+        totals = self.rules.get(ALL, [0] * TIMES)[:TIMES]
+        for _, (count, cost, _) in self.tallies:
+            totals[ALLOWED] += count
+            totals[COST] += cost
+        return totals
+
+    def figures(self, rule: str) -> list[int]:
+        """The figures of a rule, to be added to."""
+        figures = self.rules.get(rule)
+        if figures is None:
+            figures = self.rules[rule] = [0] * len(FIGURES)
+        return figures
+
+
+class UsageCounter:
+    """Counts decisions. Belongs to the thread of one event loop, but for `take`.
+
+    Call `tick` once a second, and `rotate` at the end. `most_rules` are counted by themselves in a minute, the busiest
+    ones; the rest together.
+    """
+
+    def __init__(self, *, most_rules: int = 1_000, clock: Clock | None = None) -> None:
+        self._clock: Clock = clock or SystemClock()
+        self._window = Window(self._minute_us(), 0)
+        self._number = 0  # of the window
+        self._windows: deque[Window] = deque(maxlen=MAX_WINDOWS)
+        self._ends_at = self._clock.now_us() + WINDOW_SECONDS * MICROSECONDS
+        self._counted = [0] * TIMES  # of this window, up to the last tick
+        self._times_us: list[float] = []  # of checks since the last tick
+        self._stride = 1
+        self._own = _OwnRules(most_rules)
+        self.untimed = 0  # checks to go until the next one is timed: whoever makes them counts down
+        self.seconds: deque[Second] = deque(maxlen=LIVE_SECONDS)
+
+    def add(self, cost: Cost, decision: Decision) -> None:
+        """Count a decision."""
+        reading = decision.reading
+        if reading.reason is None and decision.allowed and isinstance(cost, int):
+            tally = reading.plan.prepared.get(self)
+            if tally is not None and tally[2] == self._number:
+                tally[0] += 1
+                tally[1] += cost
+                return
+        self._add(cost, decision)
+
+    def add_time(self, plan: Plan, seconds: float) -> None:
+        """Note how long a check took, and which one is timed next."""
+        self.untimed = self._stride
+        us = seconds * MICROSECONDS
+        if len(self._times_us) < 4 * TIMED_PER_SECOND:
+            self._times_us.append(us)
+        place = TIMES + bisect_left(BOUNDS_US, us)
+        self._window.figures(ALL)[place] += 1
+        for limit in plan.limits:
+            self._window.figures(limit.rule)[place] += 1
+
+    def tick(self) -> None:
+        """Note what happened in the second that has just ended, and hand a window on if it is time.
+
+        A call that is a little early or late means the second that ended nearest. A second call for it does nothing.
+        """
+        now_us = self._clock.now_us()
+        at = (now_us + MICROSECONDS // 2) // MICROSECONDS - 1
+        if self.seconds and at <= self.seconds[-1].at:
+            return
+        totals = self._window.totals()
+        done = [now - before for now, before in zip(totals, self._counted, strict=True)]
+        self._counted = totals
+        times, self._times_us = sorted(self._times_us), []
+        p50, p99 = (times[int(len(times) * share)] if times else None for share in (0.5, 0.99))
+        self.seconds.append(Second._make((at, *done[:COST], p50, p99)))
+        self._stride = max(1, (done[ALLOWED] + done[REFUSED] + done[SHADOW]) // TIMED_PER_SECOND)
+        self.untimed = min(self.untimed, self._stride)
+        if now_us >= self._ends_at or self._minute_us() != self._window.minute_us:
+            self.rotate()
+
+    def rotate(self) -> None:
+        """End the window: what was counted can be taken."""
+        window = self._window
+        self._number += 1
+        self._window = Window(self._minute_us(), self._number)
+        self._counted = [0] * TIMES
+        self._ends_at = self._clock.now_us() + WINDOW_SECONDS * MICROSECONDS
+        if window.tallies or window.rules:
+            self._windows.append(window)
+
+    def take(self) -> list[UsageCount]:
+        """What each rule has of the windows that have ended and were not taken yet. For one thread at a time."""
+        counts: list[UsageCount] = []
+        while self._windows:
+            window = self._windows.popleft()
+            counts += self._own.kept(window.minute_us, _by_rule(window))
+        return counts
+
+    def _minute_us(self) -> int:
+        now_us = self._clock.now_us()
+        return now_us - now_us % MINUTE_US
+
+    def _add(self, cost: Cost, decision: Decision) -> None:
+        """Count a decision that says more than that a known plan allowed it."""
+        plan, reason = decision.plan, decision.reason
+        usual = reason == "within_limit" and plan.limits and not plan.shadows and not plan.holds
+        if usual and isinstance(cost, int):
+            if self in plan.prepared:
+                tally = plan.prepared[self] = [1, cost, self._number]
+                self._window.tallies.append((plan.limits, tally))
+                return
+            plan.prepared[self] = [0, 0, -1]  # a plan that is met for the first time may not be met again
+        failing = reason in FAILURE_MODES
+        if not decision.allowed:
+            for rule in (ALL, decision.rule):
+                if rule is not None:
+                    self._figures(rule, REFUSED, failing)
+            return
+        delayed = plan.holds and decision.hold > 0
+        for rule, outcome, charged in _parts(decision, reason, amount_of(cost, REQUESTS)):
+            figures = self._figures(rule, outcome, failing)
+            figures[DELAYED] += delayed
+            figures[COST] += charged
+
+    def _figures(self, rule: str, outcome: int, failing: bool) -> list[int]:
+        figures = self._window.figures(rule)
+        figures[outcome] += 1
+        figures[FAILURE_MODE] += failing
+        return figures
+
+
+def _parts(decision: Decision, reason: str, cost: int) -> Iterator[tuple[str, int, int]]:
+    """What an allowed check is for all checks together and for each of its rules, and what it cost there.
+
+    `cost` is what it cost of requests.
+    """
+    limits = decision.plan.limits
+    yield ALL, SHADOW if reason == "shadow" else ALLOWED, cost
+    if reason == "no_rule":
+        yield NO_RULE, ALLOWED, cost
+    outcomes = decision.outcomes if reason == "shadow" else ()
+    for place, limit in enumerate(limits):
+        refuses = bool(outcomes) and not limit.enforced and outcomes[place].wait_us != 0
+        yield limit.rule, SHADOW if refuses else ALLOWED, 0 if refuses else decision.costs[place]
+
+
+def _by_rule(window: Window) -> dict[str, list[int]]:
+    """The figures of all checks, and of each rule that applied to any."""
+    window.figures(ALL)[:TIMES] = window.totals()
+    for limits, (count, cost, _) in window.tallies:
+        for limit in limits:
+            figures = window.figures(limit.rule)
+            figures[ALLOWED] += count
+            figures[COST] += cost * limit.cost
+    return window.rules
+
+
+class _OwnRules:
+    """Which rules have rows of their own: in each minute, those that were busiest in the one before, then any."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._minute_us = 0
+        self._checks: Counter[str] = Counter()  # of this minute
+        self._own: set[str] = set()
+
+    def kept(self, minute_us: int, figures: dict[str, list[int]]) -> list[UsageCount]:
+        """The counts of a window: of all checks, of some rules, and of all others together."""
+        checks = {rule: sum(one[:DELAYED]) for rule, one in figures.items() if rule not in (ALL, NO_RULE)}
+        if minute_us != self._minute_us:
+            self._minute_us = minute_us
+            self._own = set(nlargest(self._most, self._checks, key=self._checks.__getitem__))
+            self._checks = Counter()
+        self._checks.update(checks)
+        room = self._most - len(self._own)
+        if room > 0:
+            self._own.update(nlargest(room, checks.keys() - self._own, key=checks.__getitem__))
+        rest = [one for rule, one in figures.items() if rule in checks and rule not in self._own]
+        kept = [
+            UsageCount(minute_us, kept_text(rule), one)
+            for rule, one in figures.items()
+            if rule in self._own or rule not in checks
+        ]
+        if rest:
+            kept.append(UsageCount(minute_us, OTHER, [sum(column) for column in zip(*rest, strict=True)]))
+        return kept

@@ -1,0 +1,73 @@
+"""Changes of rules, as people read them: a line for each, with what differs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from headgate.cli.client import Json
+from headgate.core.quota import MICROSECONDS, Quota, duration_text
+from headgate.errors import InvalidQuota
+
+_MARKS: Final = {"create": ("+", "green"), "update": ("~", "yellow"), "delete": ("-", "red")}
+_QUOTA: Final = ("limit", "window", "burst", "algorithm", "ttl")
+_SECONDS: Final = ("window", "ttl", "max_delay", "detection_window")
+
+
+class Line(NamedTuple):
+    """A line of text, and the style to print it in."""
+
+    text: str
+    style: str
+
+
+def lines_of(changes: list[Json]) -> Iterator[Line]:
+    """`+` what is new, `~` what changes, with the fields that do, `-` what goes; and how many they are."""
+    for change in changes:
+        mark, style = _MARKS.get(change["action"], ("?", ""))
+        about = " ".join(part for part in (change["kind"], change["subject"]) if part)
+        before, after = change.get("before") or {}, change.get("after") or {}
+        if change["action"] == "update":
+            yield Line(f"{mark} {about}: {', '.join(differences(before, after))}", style)
+        else:
+            yield Line(f"{mark} {about}{_described(change['kind'], before or after)}", style)
+    count = len(changes)
+    yield Line("no difference" if count == 0 else f"{count:,} change{'' if count == 1 else 's'}", "bold")
+
+
+def differences(before: Json, after: Json) -> list[str]:
+    """The fields that differ: `limit 100 → 200`."""
+    names = dict.fromkeys((*before, *after))
+    return [
+        f"{name} {value_text(name, before.get(name))} → {value_text(name, after.get(name))}"
+        for name in names
+        if before.get(name) != after.get(name)
+    ]
+
+
+def quota_of(rule: Json) -> str:
+    """A rule's quota in notation."""
+    limit, window, burst, algorithm, ttl = (rule.get(name) for name in _QUOTA)
+    try:
+        options: dict[str, Any] = {"burst": burst, "ttl": ttl} | ({} if algorithm is None else {"algorithm": algorithm})
+        return str(Quota(limit, window, **options))  # type: ignore[arg-type]
+    except (InvalidQuota, TypeError):  # of a service that knows more than we do
+        return f"{limit}/{window}"
+
+
+def value_text(name: str, value: Any) -> str:
+    """A field's value, about as a rules file has it."""
+    if value is None:
+        return "none"
+    if name in _SECONDS and isinstance(value, int | float):
+        return duration_text(round(value * MICROSECONDS))
+    return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
+
+
+def _described(kind: str, table: Json) -> str:
+    if kind == "rule":
+        return f": {quota_of(table)}, by {table.get('dimension', 'user')}"
+    if kind == "user" and table.get("tier"):
+        return f": tier {table['tier']}"
+    return ""

@@ -1,0 +1,211 @@
+"""From a configuration of envoyproxy/ratelimit to rules that decide the same descriptors alike.
+
+There, a descriptor finds at most one limit: its entries lead down a tree, at each level to the entry of its value, else
+to the one without a value, and never back up. Here, rules of one form of descriptor are a group, the more specific
+first; where the tree would lead to no limit, a rule without one stands in the way of those that follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import ip_address
+from itertools import groupby
+from typing import Any, Final, NamedTuple
+
+from headgate.errors import InvalidRule, Problem
+from headgate.http.identity.api_key import hashed_api_key
+from headgate.service.rpc.fact_names import DOMAIN, KEYS, fact_names, form_of
+
+Table = dict[str, Any]
+
+WINDOWS: Final = {
+    **{"second": "1s", "minute": "1m", "hour": "1h", "day": "1d"},
+    **{"week": "7d", "month": "30d", "year": "365d"},
+}
+UNLIMITED: Final = {"limit": 2**53 - 1, "window": "1s", "action": "log_only"}  # refuses nothing
+_NONE: Final = {"limit": 1, "cost": 2}  # refuses everything: each request costs more than fits
+_DESCRIPTOR: Final = ("key", "value", "rate_limit", "descriptors", "shadow_mode", "detailed_metric")
+_LIMIT: Final = ("unit", "requests_per_unit", "unlimited", "name", "replaces")
+_FIELDS: Final = {"endpoint": "endpoints", "method": "methods", "tier": "tiers"}  # of a rule, in place of `match`
+_WITHOUT: Final = 9  # rank of what is not looked at, behind all that is
+
+
+class Step(NamedTuple):
+    """An entry on the way to a limit; without a value, any value fits."""
+
+    key: str
+    value: str
+
+    @property
+    def rank(self) -> int:
+        return 0 if self.value else 1
+
+
+class Found(NamedTuple):
+    """A limit in the tree, or a place where there is none."""
+
+    path: tuple[Step, ...]
+    rank: tuple[int, ...]  # the lower counts
+    fields: Table  # of the rule
+
+
+class Imported(NamedTuple):
+    rules: list[Table]  # tables of a rules file
+    report: list[str]  # what has no equivalent, a line for each thing
+
+
+def rules_of(documents: Iterable[Any]) -> Imported:
+    """The rules of configurations, each as YAML's texts, lists and tables. Raises `InvalidRule` with every problem."""
+    reader = _Reader()
+    rules = [rule for document in documents for rule in reader.domain(document)]
+    if reader.problems:
+        raise InvalidRule(*reader.problems)
+    return Imported(rules, list(dict.fromkeys(reader.report)))
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.report: list[str] = []
+
+    def domain(self, document: Any) -> Iterator[Table]:
+        if not isinstance(document, Mapping) or not document.get("domain"):
+            self.problems.append(Problem("", "domain", "is missing: each file is the configuration of one domain"))
+            return
+        domain = str(document["domain"])
+        for name in document:
+            if name not in ("domain", "descriptors"):
+                self.problems.append(Problem(f"domain {domain!r}", str(name), "unknown key"))
+        found = list(self._level(domain, (), document.get("descriptors")))
+        for form, alike in groupby(sorted(found, key=_form), _form):
+            yield from _group(domain, form, sorted(alike, key=lambda one: one.rank))
+
+    def _level(self, where: str, path: tuple[Step, ...], descriptors: Any) -> Iterator[Found]:
+        """Yield the limits of one level of the tree, and of those below it."""
+        if descriptors is not None and not isinstance(descriptors, list):
+            self.problems.append(Problem(where, "descriptors", "must be a list"))
+            return
+        children: dict[Step, list[Found]] = {}
+        for number, descriptor in enumerate(descriptors or (), start=1):
+            if not isinstance(descriptor, Mapping) or not descriptor.get("key"):
+                self.problems.append(Problem(where, "key", f"is missing in descriptor {number}"))
+                continue
+            step = Step(str(descriptor["key"]), str(descriptor.get("value") or ""))
+            below = f"{where}.{step.key}{'_' + step.value if step.value else ''}"
+            if step in children:
+                self.problems.append(Problem(below, "key", "there is such a descriptor already"))
+            elif self._fits(below, step):
+                children[step] = list(self._descriptor(below, (*path, step), descriptor))
+        for step, found in children.items():
+            yield from found
+            if step.value and Step(step.key, "") in children:
+                yield from _dead_ends(len(path), step, children[Step(step.key, "")], found)
+
+    def _descriptor(self, where: str, path: tuple[Step, ...], descriptor: Mapping[str, Any]) -> Iterator[Found]:
+        for name in descriptor:
+            if name not in _DESCRIPTOR:
+                self.report.append(f"{where}: {name}: is not imported")
+        if _flag(descriptor, "detailed_metric"):
+            self.report.append(
+                f"{where}: detailed_metric: metrics name no values that rules do not name; `headgate top` and events do"
+            )
+        limit = descriptor.get("rate_limit")
+        if limit is not None:
+            fields = self._limit(where, limit)
+            if _flag(descriptor, "shadow_mode"):
+                fields["action"] = "log_only"
+            yield Found(path, tuple(step.rank for step in path), {"id": where, **fields})
+        elif descriptor.get("shadow_mode"):
+            self.report.append(f"{where}: shadow_mode: means nothing without a rate_limit")
+        yield from self._level(where, path, descriptor.get("descriptors"))
+
+    def _limit(self, where: str, limit: Any) -> Table:
+        if not isinstance(limit, Mapping):
+            self.problems.append(Problem(where, "rate_limit", "must be a table"))
+            return {}
+        self.report += [f"{where}: rate_limit.{name}: is not imported" for name in limit if name not in _LIMIT]
+        named: Table = {"name": str(limit["name"])} if limit.get("name") else {}
+        if limit.get("replaces"):
+            self.report.append(
+                f"{where}: replaces: descriptors of one request do not replace one another's limits here; send one "
+                "descriptor with all entries, and give the rules one group"
+            )
+        if _flag(limit, "unlimited"):
+            return {**named, **UNLIMITED}
+        unit, figure = str(limit.get("unit", "")).lower(), str(limit.get("requests_per_unit", "0"))
+        if unit not in WINDOWS:
+            self.problems.append(Problem(where, "unit", f"must be one of {', '.join(WINDOWS)}, got {unit!r}"))
+        if not figure.isdecimal():
+            self.problems.append(Problem(where, "requests_per_unit", f"must be a whole number, got {figure!r}"))
+            return {}
+        quota = {"limit": int(figure)} if int(figure) else _NONE
+        return {**named, **quota, "window": WINDOWS.get(unit, "1s")}
+
+    def _fits(self, where: str, step: Step) -> bool:
+        """Whether a rule can ask for a value. If not, that goes into the report, with all that is below."""
+        (fact,) = fact_names([step.key])
+        if step.value.endswith("*") and not (fact == "endpoint" and step.value.endswith("/*")):
+            self.report.append(
+                f"{where}: value {step.value!r}: rules match whole values, and prefixes of paths alone (/api/*); make "
+                "a descriptor of each value, or have Envoy send the prefix as an entry of its own"
+            )
+            return False
+        if fact == "endpoint" and step.value and (not step.value.startswith("/") or set(step.value) & set("{}")):
+            self.report.append(f"{where}: value {step.value!r}: is no path, or has braces: rules cannot ask for it")
+            return False
+        if fact == "ip" and ":" in step.value:
+            self.report.append(f"{where}: value {step.value!r}: IPv6 addresses count by /64: rules cannot ask for one")
+            return False
+        return True
+
+
+def _flag(table: Mapping[str, Any], name: str) -> bool:
+    return str(table.get(name, "")).lower() in ("true", "yes", "on")
+
+
+def _form(found: Found) -> tuple[str, ...]:
+    return tuple(step.key for step in found.path)
+
+
+def _dead_ends(depth: int, step: Step, others: Iterable[Found], own: list[Found]) -> Iterator[Found]:
+    """Yield the places behind an entry with a value where the one without a value would lead to a limit, and it not."""
+    known = {found.path for found in own}
+    for found in others:
+        path = (*found.path[:depth], step, *found.path[depth + 1 :])
+        if path not in known:
+            rank = (*found.rank[:depth], step.rank, *(_WITHOUT for _ in path[depth + 1 :]))
+            yield Found(path, rank, {"id": "", **UNLIMITED})
+
+
+def _group(domain: str, form: tuple[str, ...], found: list[Found]) -> Iterator[Table]:
+    """Yield the rules of one form of descriptor; where there are several, they are alternatives in this order."""
+    names = list(fact_names(form))
+    for place, (path, _, fields) in enumerate(found):
+        rule: Table = {"id": fields["id"] or _dead_end_id(domain, path), "dimension": "+".join(names)}
+        match: Table = {DOMAIN: domain, KEYS: form_of(form)}
+        for name, step in zip(names, path, strict=True):
+            if step.value and name in _FIELDS:
+                rule[_FIELDS[name]] = [step.value]
+            elif step.value:
+                match[name] = _value(name, step.value)
+        rule |= {"match": match, "algorithm": "fixed_window"}
+        rule |= {name: value for name, value in fields.items() if name != "id"}
+        if len(found) > 1:
+            rule |= {"group": f"{domain}: {form_of(form)}", "priority": place + 1}
+        yield rule
+
+
+def _dead_end_id(domain: str, path: Iterable[Step]) -> str:
+    return ".".join([f"no limit: {domain}", *(f"{one.key}_{one.value}" if one.value else one.key for one in path)])
+
+
+def _value(fact: str, value: str) -> str:
+    """A value as the fact of a request has it."""
+    if fact == "api_key":
+        return hashed_api_key(value)
+    if fact == "ip":
+        try:
+            return str(ip_address(value))
+        except ValueError:
+            return value
+    return value

@@ -1,0 +1,146 @@
+"""`headgate explain`: why a request is allowed or refused, as a small tree."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+from urllib.parse import quote
+
+import typer
+from rich.console import Console
+from rich.text import Text
+from rich.tree import Tree
+
+from headgate.cli.check import Cost, about_request, cost_of, summary
+from headgate.cli.client import Client, Json
+from headgate.cli.options import ADMIN, AsJson, calls_service
+from headgate.cli.output import STYLES, Fault, duration, emit, local_time, printable
+
+_SOURCES: Final = {
+    "request": "the request says so",
+    "user": "the user's own",
+    "default": "the default",
+}
+_MISSED: Final = "dim"
+
+
+@calls_service(*ADMIN)
+@about_request
+def explain(
+    client: Client,
+    facts: Json,
+    cost: Cost = None,
+    decision_id: Annotated[
+        str | None,
+        typer.Option("--id", help="A refusal that has happened: the decision_id of its answer.", metavar="ID"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say why a request would be allowed or refused: rule by rule, and what would let it pass. Charges nothing.
+
+    With --id, say why a request was refused.
+    """
+    if decision_id is not None:
+        if facts:
+            raise Fault("--id names a request that has happened: leave out its facts")
+        event = client.get(f"/api/v1/events/{quote(decision_id, safe='')}")
+        if as_json:
+            emit(event)
+        else:
+            _show(event_tree(event))
+        return
+    explanation = client.post("/api/v1/explain", {**facts, "cost": cost_of(cost)})
+    if as_json:
+        emit(explanation)
+    else:
+        _show(explanation_tree(explanation))
+
+
+def explanation_tree(explanation: Json) -> Tree:
+    """Return an explanation as a tree."""
+    decision = explanation["decision"]
+    tree = Tree(_text(summary(decision), STYLES["allowed" if decision["allowed"] else "refused"]))
+    if not explanation["enabled"]:
+        tree.add(_text("all rules are switched off"))
+    exemption = explanation["exemption"]
+    if exemption is not None:
+        tree.add(_text(f"exempt: {exemption['type']} {exemption['value']}"))
+    if explanation["tier"] is not None:
+        tree.add(_text(f"tier {explanation['tier']}: {_SOURCES[explanation['tier_source']]}"))
+    for remedy in explanation["remedies"]:
+        tree.add(_text(_remedy(remedy), "bold"))
+    for rule in explanation["rules"]:
+        _add_rule(tree, rule)
+    if explanation["omitted"]:
+        tree.add(_text(f"and {explanation['omitted']:,} rules that have less to do with it", _MISSED))
+    return tree
+
+
+def event_tree(event: Json) -> Tree:
+    """Return what is known of a refusal as a tree."""
+    verdict = "would have been refused" if event["allowed"] else "refused"
+    tree = Tree(_text(f"{verdict} by {event['rule']}: {event['reason']}", STYLES["refused"]))
+    tree.add(_text(f"at {local_time(event['at'])}, on {event['node']}"))
+    request = " ".join(part for part in (event["method"], event["endpoint"]) if part)
+    if request:
+        tree.add(_text(request))
+    known = {name: event[name] for name in ("user", "ip", "api_key", "tenant", "tier") if event[name] is not None}
+    for name, value in {**known, **event["facts"]}.items():
+        tree.add(_text(f"{name} {value}"))
+    limit = tree.add(_text(f"limit of {event['dimension']} {event['subject']}".rstrip()))
+    limit.add(_text(f"{event['remaining']:,} of {event['limit']:,} were left; the request cost {event['cost']:,}"))
+    wait = (
+        "it would never have passed"
+        if event["retry_after"] is None
+        else f"retry after {duration(event['retry_after'])}"
+    )
+    limit.add(_text(wait))
+    if event["weight"] > 1:
+        tree.add(_text(f"stands for {event['weight']:,} events of a flood"))
+    return tree
+
+
+def _add_rule(tree: Tree, rule: Json) -> None:
+    if not rule["applies"]:
+        branch = tree.add(_text(f"{rule['rule']} does not apply", _MISSED))
+        for unmet in rule["unmet"]:
+            branch.add(_text(unmet["message"], _MISSED))
+        if rule["lost_to"] is not None:
+            why = f"{rule['lost_to']} applies in its place, in group {rule['group']}: {rule['lost_because']}"
+            branch.add(_text(why, _MISSED))
+        return
+    state = rule["state"]
+    refuses = state is not None and not state["allowed"]
+    verdict = "has room" if not refuses else "would refuse (only logs)" if rule["action"] == "log_only" else "refuses"
+    style = STYLES["refused"] if refuses and rule["action"] != "log_only" else STYLES["allowed"]
+    branch = tree.add(_text(f"{rule['rule']} {verdict}: {rule['quota']}", style))
+    if rule["override"] is not None:
+        expires = rule["override"]["expires"]
+        until = f", until {local_time(expires)}" if expires is not None else ""
+        branch.add(_text(f"override of user {rule['override']['user']}{until}; the rule has {rule['rule_quota']}"))
+    if state is not None:
+        text = f"{state['used']:,} of {state['limit']:,} used, {state['remaining']:,} left"
+        if state["reset_after"] > 0:
+            text += f", all of them in {duration(state['reset_after'])}"
+        branch.add(_text(text))
+        if refuses:
+            after = state["retry_after"]
+            branch.add(_text("the cost never fits" if after is None else f"retry after {duration(after)}"))
+    if rule["cost"] != 1:
+        branch.add(_text(f"costs {rule['cost']:,}"))
+    branch.add(_text(f"key {rule['key']}", _MISSED))
+
+
+def _remedy(remedy: Json) -> str:
+    if remedy["kind"] == "wait":
+        return f"passes in {duration(remedy['value'])}, at {local_time(remedy['at'])}"
+    if remedy["kind"] == "tier":
+        return f"passes with tier {remedy['value']}"
+    return f"passes now at a cost of up to {remedy['value']:,}"
+
+
+def _text(text: str, style: str = "") -> Text:
+    return Text(printable(text), style)
+
+
+def _show(tree: Tree) -> None:
+    Console(highlight=False, soft_wrap=True).print(tree)

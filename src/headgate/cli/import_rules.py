@@ -1,0 +1,28 @@
+"""Rules files made of other limiters' configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import yaml
+
+from headgate.cli.envoy_ratelimit import rules_of
+from headgate.errors import InvalidRule, Problem
+from headgate.rules.facts import ENVOY, WELL_KNOWN
+from headgate.rules.sources.document import snapshot_of
+from headgate.rules.sources.export import text_of
+
+
+def imported(contents: Mapping[str, bytes]) -> tuple[str, list[str]]:
+    """A rules file of envoyproxy/ratelimit's files, by name, and what has no equivalent. Raises `InvalidRule`."""
+    documents = []
+    for file, content in contents.items():
+        try:
+            # Every scalar as the text that it is: a value of 007 or yes is meant so.
+            documents += [one for one in yaml.load_all(content, yaml.BaseLoader) if one is not None]
+        except yaml.YAMLError as error:
+            raise InvalidRule(Problem("", "", f"is not YAML: {' '.join(str(error).split())}", file)) from None
+    rules, report = rules_of(documents)
+    named = {fact for rule in rules for fact in (*rule["dimension"].split("+"), *rule["match"])}
+    declared = sorted(named - {*WELL_KNOWN, *ENVOY})
+    return text_of(snapshot_of({"headgate": {"facts": declared}, "rules": rules}, version="")), report

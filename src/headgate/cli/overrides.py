@@ -1,0 +1,88 @@
+"""`headgate overrides`: single users' own figures for rules."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from headgate.cli.client import Client, Json
+from headgate.cli.differences import value_text
+from headgate.cli.options import ADMIN, AsJson, calls_service
+from headgate.cli.output import Cell, emit, local_time, say, show_table
+from headgate.cli.times import later_time_of, seconds_of
+from headgate.cli.users import UserId
+
+RuleId = Annotated[str, typer.Argument(metavar="RULE", help="The rule's id.")]
+
+app = typer.Typer(no_args_is_help=True, help="List, set and delete users' own figures for rules.")
+
+
+@app.command("list")
+@calls_service(*ADMIN)
+def list_overrides(
+    client: Client,
+    user: Annotated[str | None, typer.Option(help="Only of this user.")] = None,
+    rule: Annotated[str | None, typer.Option(help="Only of this rule.")] = None,
+    expired: Annotated[
+        bool | None, typer.Option("--expired/--active", help="Only those that have expired; or only those that count.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List overrides."""
+    found = list(client.pages("/api/v1/overrides", "overrides", {"user": user, "rule": rule, "expired": expired}))
+    if as_json:
+        emit(found)
+    elif found:
+        show_table(("user", "rule", "limit", "window", "burst", "expires", "expired"), map(_row, found))
+    else:
+        say("no overrides")
+
+
+@app.command("set")
+@calls_service(*ADMIN)
+def set_override(
+    client: Client,
+    user: UserId,
+    rule: RuleId,
+    limit: Annotated[int, typer.Option(min=1, help="The user's own limit.", show_default=False)],
+    window: Annotated[str | None, typer.Option(help="And window, as in 1h.", metavar="DURATION")] = None,
+    burst: Annotated[int | None, typer.Option(min=1, help="And burst.")] = None,
+    expires: Annotated[
+        str | None,
+        typer.Option(help="Until when: a time, as in 2027-01-31T12:00, or how long, as in 30d.", metavar="WHEN"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set a user's override of a rule, in place of the one that they may have."""
+    body: dict[str, Any] = {"rule": rule, "limit": limit}
+    if window is not None:
+        body["window"] = seconds_of(window, "--window")
+    if burst is not None:
+        body["burst"] = burst
+    if expires is not None:
+        body["expires"] = later_time_of(expires, "--expires", datetime.now(UTC))
+    changed = client.post(f"/api/v1/users/{quote(user, safe='')}/override", body)
+    if as_json:
+        emit(changed)
+    else:
+        say(f"{user}: limit {limit:,} for {rule}")
+
+
+@app.command()
+@calls_service(*ADMIN)
+def delete(client: Client, user: UserId, rule: RuleId, as_json: AsJson = False) -> None:
+    """Take an override from a user."""
+    client.delete(f"/api/v1/users/{quote(user, safe='')}/override", {"rule": rule})
+    if as_json:
+        emit({"user": user, "rule": rule})
+    else:
+        say(f"deleted: {user}'s override of {rule}")
+
+
+def _row(one: Json) -> tuple[Cell, ...]:
+    window = one.get("window")
+    figures = (one["limit"], None if window is None else value_text("window", window), one.get("burst"))
+    return (one["user"], one["rule"], *figures, local_time(one.get("expires")) or "never", one["expired"])

@@ -1,0 +1,232 @@
+"""`headgate replay`: what rules would have done to the requests of access logs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from headgate.cli import INTERRUPTED, REFUSED
+from headgate.cli.options import AsJson
+from headgate.cli.output import Fault, emit, reported, say
+from headgate.cli.replay_report import show_report
+from headgate.core.quota import MICROSECONDS, duration_us
+from headgate.errors import InvalidQuota, InvalidRule
+from headgate.replay.errors import InvalidLog
+from headgate.replay.fields import Field, parse_fields
+from headgate.replay.formats import FORMATS
+from headgate.replay.html import html_report
+from headgate.replay.log import DEFAULT_SORT_WINDOW_US, Log
+from headgate.replay.replaying import Progress as Told
+from headgate.replay.replaying import missing_facts, replay, wanted_facts
+from headgate.replay.report import Report
+from headgate.replay.suggestion import Target, parse_target, suggest
+from headgate.rules.snapshot import Snapshot
+
+_LOG_PANEL: Final = "Log"
+_SUGGEST_PANEL: Final = "Suggestion"
+
+Logs = Annotated[
+    list[str],
+    typer.Argument(help="Access logs, plain, gzip or zstd; - is standard input.", metavar="LOG...", show_default=False),
+]
+FormatName = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        help=f"How the lines are written, if the first ones do not tell: {', '.join(FORMATS)}.",
+        metavar="NAME",
+        rich_help_panel=_LOG_PANEL,
+    ),
+]
+FieldTexts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fields",
+        help="Where facts are: ip=$1, user=json:jwt.sub, tenant=header:X-Tenant, tenant=column:Tenant. Repeatable.",
+        metavar="NAME=WHERE,...",
+        rich_help_panel=_LOG_PANEL,
+    ),
+]
+SortWindow = Annotated[
+    str,
+    typer.Option(
+        help="Lines that are out of order by up to this are sorted; others are left out.",
+        metavar="TIME",
+        rich_help_panel=_LOG_PANEL,
+    ),
+]
+
+
+def replay_logs(
+    logs: Logs,
+    rules: Annotated[Path, typer.Option(help="The rules file to try.", metavar="FILE", show_default=False)],
+    against: Annotated[
+        Path | None, typer.Option(help="The rules file to compare it with: the one in force.", metavar="FILE")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write the report as one HTML page, too.", metavar="FILE", show_default=False)
+    ] = None,
+    suggest_rule: Annotated[
+        str | None,
+        typer.Option(
+            "--suggest",
+            help="Find the smallest limit of this rule that refuses no more than --refuse-at-most.",
+            metavar="RULE",
+            rich_help_panel=_SUGGEST_PANEL,
+        ),
+    ] = None,
+    refuse_at_most: Annotated[
+        str,
+        typer.Option(
+            help="A share of the requests that the rule applies to, or of its subjects: 0.1%, '1% of subjects'.",
+            metavar="SHARE",
+            rich_help_panel=_SUGGEST_PANEL,
+        ),
+    ] = "0.1%",
+    format_name: FormatName = None,
+    fields: FieldTexts = None,
+    sort_window: SortWindow = "1h",
+    as_json: AsJson = False,
+) -> None:
+    """Say what rules would have done to the requests of access logs: with the real engine, on the log's clock.
+
+    Nothing is sent anywhere. Ctrl-C ends it with a report of what was replayed until then, and exit code 130.
+    """
+    with reported():
+        snapshot = load_rules(rules)
+        other = None if against is None else load_rules(against)
+        target = _target(snapshot, suggest_rule, refuse_at_most)
+        if target is not None and "-" in logs:
+            raise Fault("--suggest reads a log several times, and standard input can be read once: name a file")
+        report = replay_files(
+            logs,
+            snapshot,
+            against=other,
+            format_name=format_name,
+            fields=fields,
+            sort_window=sort_window,
+            target=target,
+            quiet=as_json,
+        )
+        if html is not None:
+            page = html_report(report, rules=rules.name, against=None if against is None else against.name)
+            _write(html, page)
+        if as_json:
+            emit(report.as_dict())
+        else:
+            show_report(report)
+            if html is not None:
+                say(f"written: {html}")
+        if not report.complete or (target is not None and report.suggestion is None):
+            raise typer.Exit(INTERRUPTED)
+
+
+def replay_files(
+    logs: list[str],
+    snapshot: Snapshot,
+    *,
+    against: Snapshot | None,
+    format_name: str | None = None,
+    fields: list[str] | None = None,
+    sort_window: str = "1h",
+    target: Target | None = None,
+    quiet: bool,
+) -> Report:
+    """Replay logs with a progress bar, and warn of what rules need and the logs lack. Raises `Fault`."""
+    window_us = _window_us(sort_window)
+    snapshots = [snapshot] if against is None else [snapshot, against]
+    try:
+        where: tuple[Field, ...] = parse_fields(fields or ())
+        log = Log(
+            logs, format_name=format_name, fields=where, wanted=wanted_facts(*snapshots), sort_window_us=window_us
+        )
+        for one in missing_facts(snapshot, log.facts):
+            advice = "it is left out" if one["why"] == "concurrency" else f"use --fields {one['fact']}=…"
+            _warn(f"rule {one['rule']} needs {one['fact']}: no field; {advice}")
+        with _progress("replaying", quiet=quiet) as told:
+            report = replay(log, snapshot, against=against, progress=told)
+        if target is not None and report.complete:
+            with _progress("trying limits", quiet=quiet) as told, suppress(KeyboardInterrupt):
+                report.suggestion = suggest(log, snapshot, target, progress=told)
+            if report.suggestion is None:
+                _warn("stopped before a limit was found: the log was replayed whole, and there is no suggestion")
+    except InvalidLog as error:
+        raise Fault(str(error)) from error
+    return report
+
+
+def load_rules(file: Path) -> Snapshot:
+    """Return the rules of a file. Raises `Fault` with everything that is wrong with them."""
+    from headgate.rules.sources.file import load  # noqa: PLC0415 - other commands need none of it
+
+    try:
+        return load(file)
+    except InvalidRule as error:
+        raise Fault(*map(str, error.problems), code=REFUSED) from error
+
+
+def _target(snapshot: Snapshot, rule: str | None, share: str) -> Target | None:
+    if rule is None:
+        return None
+    try:
+        return parse_target(snapshot, rule, share)
+    except ValueError as error:
+        raise Fault(str(error)) from error
+
+
+def _window_us(text: str) -> int:
+    if text == "0":
+        return 0
+    try:
+        window_us = duration_us(float(text) if text.replace(".", "", 1).isdigit() else text)
+    except InvalidQuota as error:
+        raise Fault(f"--sort-window: {str(error).partition(': ')[2]}") from error
+    if not 0 <= window_us <= 24 * DEFAULT_SORT_WINDOW_US:
+        raise Fault(
+            f"--sort-window: must be from 0 to {24 * DEFAULT_SORT_WINDOW_US // MICROSECONDS} seconds, got {text}"
+        )
+    return window_us
+
+
+def _warn(text: str) -> None:
+    Console(stderr=True, highlight=False).print(text, style="yellow", markup=False)
+
+
+@contextmanager
+def _progress(what: str, *, quiet: bool) -> Iterator[Told | None]:
+    """Show a bar with the rate and the time left, on stderr, if that is a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[done]:,} requests"),
+        TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None, done=0, rate="")
+
+        def told(done: int, part: float | None) -> None:
+            elapsed = bar.tasks[0].elapsed or 0.0
+            rate = f"{done / elapsed:,.0f}/s" if elapsed else ""
+            bar.update(task, total=None if part is None else 1.0, completed=part or 0.0, done=done, rate=rate)
+
+        yield told
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Fault(f"{file}: cannot be written: {error.strerror}") from error

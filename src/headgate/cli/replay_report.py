@@ -1,0 +1,221 @@
+"""The report of `headgate replay` in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.console import Console
+
+from headgate.cli.output import STYLES, Cell, duration, say, show_table
+from headgate.replay.report import ComparisonReport, Report, StepReport, SuggestionReport
+
+BARS: Final = "▁▂▃▄▅▆▇█"
+MAX_SPARKS: Final = 60  # columns of a line of bars
+SHOWN: Final = 8  # points of a curve
+
+
+def show_report(report: Report) -> None:
+    """Print a report."""
+    _show_summary(report)
+    _show_rules(report)
+    if report.top:
+        say("")
+        _show_top(report)
+    if report.against is not None:
+        say("")
+        _show_comparison(report, report.against)
+    if report.suggestion is not None:
+        say("")
+        _show_suggestion(report.suggestion)
+    _show_remarks(report)
+
+
+def sparkline(values: Sequence[int], columns: int = MAX_SPARKS) -> str:
+    """Return numbers as a line of bars, at most so many. What is above 0 is never shown as nothing."""
+    if len(values) > columns:
+        size = -(-len(values) // columns)
+        values = [sum(values[at : at + size]) for at in range(0, len(values), size)]
+    most = max(values, default=0)
+    if most == 0:
+        return " " * len(values)
+    return "".join(" " if value == 0 else BARS[min(7, value * 8 // (most + 1))] for value in values)
+
+
+def percent(share: float) -> str:
+    """Return a share as text: `12.3 %`, `0.04 %`, `0 %`."""
+    if share == 0:
+        return "0 %"
+    digits = 0 if share >= 0.9995 else 1 if share >= 0.01 else 2 if share >= 0.0001 else 4
+    return f"{share * 100:.{digits}f} %"
+
+
+def _part(some: int, whole: int) -> str:
+    return percent(some / whole) if whole else "-"
+
+
+def _show_summary(report: Report) -> None:
+    names = ", ".join(f"{file['name']} ({file['format']})" for file in report.files)
+    if not report.complete:
+        say("stopped before the end of the log: this is what was replayed until then", STYLES["warning"])
+    say(names)
+    if report.first is not None and report.last is not None:
+        say(f"{report.first[:19].replace('T', ' ')} to {report.last[:19].replace('T', ' ')} UTC")
+    rate = f", {report.requests / report.seconds:,.0f} a second" if report.seconds > 0 else ""
+    say(f"{report.requests:,} requests replayed in {duration(report.seconds)}{rate}")
+    say("")
+    counts = [
+        ("allowed", report.allowed),
+        ("refused", report.refused),
+        ("delayed", report.delayed),
+        ("shadow", report.shadow),
+        ("penalised", report.penalised),
+        ("exempt", report.exempt),
+        ("no rule", report.unmatched),
+    ]
+    for name, count in counts:
+        if count or name in ("allowed", "refused"):
+            note = {"shadow": "  would be refused by rules that only log", "penalised": "  of the refused"}.get(
+                name, ""
+            )
+            say(f"  {name:<10}{count:>12,}  {_part(count, report.requests):>8}{note}", STYLES.get(name, ""))
+    columns = max(10, min(MAX_SPARKS, Console().width - 24))
+    if len(report.timeline) > 1:
+        say("")
+        say(f"  {'requests':<12}{sparkline([step.requests for step in report.timeline], columns)}")
+        if report.refused:
+            say(f"  {'refused':<12}{sparkline([step.refused for step in report.timeline], columns)}", STYLES["refused"])
+        say(f"  {'':<12}one bar: {duration(report.step_seconds * -(-len(report.timeline) // columns))}")
+    say("")
+
+
+def _show_rules(report: Report) -> None:
+    rows: list[tuple[Cell, ...]] = []
+    for rule in report.rules:
+        hit = rule.refused + rule.shadow
+        steps = sparkline([step.rules.get(rule.id, 0) for step in report.timeline], 16)
+        name = f"{rule.id} (log_only)" if rule.action == "log_only" else rule.id
+        rows.append(
+            (
+                name,
+                rule.requests,
+                hit,
+                _part(hit, rule.requests),
+                rule.subjects,
+                _part(rule.subjects, rule.all_subjects),
+                steps,
+            )
+        )
+    show_table(("rule", "requests", "refused", "share", "subjects", "of all", "over time"), rows)
+    say("")
+    used: list[tuple[Cell, ...]] = [
+        (
+            rule.id,
+            rule.quota,
+            *(percent(rule.used[name]) for name in ("p50", "p95", "p99", "max")),
+            rule.burst_needed,
+        )
+        for rule in report.rules
+        if rule.requests
+    ]
+    if used:
+        columns = ("rule", "quota", "p50", "p95", "p99", "max", "burst needed")
+        show_table(columns, used, title="How much of the limit subjects used at most")
+
+
+def _show_top(report: Report) -> None:
+    rows: list[tuple[Cell, ...]] = [
+        (
+            one.rule,
+            f"{one.dimension} {one.subject}".strip(),
+            one.requests,
+            one.refused,
+            _part(one.refused, one.requests),
+        )
+        for one in report.top
+    ]
+    title = f"Refused most: {report.subjects:,} of {report.all_subjects:,} subjects were"
+    show_table(("rule", "subject", "requests", "refused", "share"), rows, title=title)
+
+
+def _show_comparison(report: Report, against: ComparisonReport) -> None:
+    say(f"Compared with the other rules, which refuse {against.refused:,}:", "bold")
+    columns = max(10, min(MAX_SPARKS, Console().width - 52))
+    for name, count, subjects, style, steps in (
+        ("newly refused", against.newly_refused, against.newly_refused_subjects, "refused", _newly_refused),
+        ("newly allowed", against.newly_allowed, against.newly_allowed_subjects, "allowed", _newly_allowed),
+    ):
+        line = sparkline([steps(step) for step in report.timeline], columns)
+        whose = "1 subject" if subjects == 1 else f"{subjects:,} subjects"
+        say(f"  {name:<14}{count:>10,}  of {whose}  {line.rstrip()}", STYLES[style] if count else "")
+    for title, changed in (("Newly refused", against.top_refused), ("Newly allowed", against.top_allowed)):
+        if changed:
+            say("")
+            rows: list[tuple[Cell, ...]] = [
+                (one.rule, f"{one.dimension} {one.subject}".strip(), one.requests, _short(one.first), _short(one.last))
+                for one in changed
+            ]
+            show_table(("rule", "subject", "requests", "first", "last"), rows, title=title)
+
+
+def _newly_refused(step: StepReport) -> int:
+    return step.newly_refused
+
+
+def _newly_allowed(step: StepReport) -> int:
+    return step.newly_allowed
+
+
+def _short(time: str) -> str:
+    return time[:19].replace("T", " ")
+
+
+def _show_suggestion(suggestion: SuggestionReport) -> None:
+    what = f"at most {percent(suggestion.at_most)} of {suggestion.of}"
+    if suggestion.found is None:
+        say(f"No limit of {suggestion.rule} that was tried refuses {what}", STYLES["refused"])
+    else:
+        say(f"The smallest limit of {suggestion.rule} that refuses {what}: {suggestion.quota}", "bold")
+        found = suggestion.found
+        say(
+            f"  refuses {found.refused:,} of {suggestion.requests:,} requests, {percent(found.share_of_requests)}, "
+            f"and {found.subjects:,} of {suggestion.all_subjects:,} subjects, {percent(found.share_of_subjects)}"
+        )
+    say("")
+    curve = suggestion.curve
+    near = [point for point in curve if suggestion.limit is None or point.limit <= 4 * suggestion.limit]
+    step = max(1, len(near) // SHOWN)
+    shown = {
+        point.limit: point
+        for point in (*near[::step], suggestion.now, *([suggestion.found] if suggestion.found else []))
+    }
+    rows: list[tuple[Cell, ...]] = [
+        (
+            f"{point.limit:,}{' ←' if point.limit == suggestion.limit else ''}"
+            f"{' now' if point.limit == suggestion.now.limit else ''}",
+            point.refused,
+            percent(point.share_of_requests),
+            point.subjects,
+            percent(point.share_of_subjects),
+            "█" * round(point.share_of_requests * 30),
+        )
+        for _, point in sorted(shown.items())
+    ]
+    show_table(("limit", "refused", "of requests", "subjects", "of subjects", ""), rows)
+
+
+def _show_remarks(report: Report) -> None:
+    for name, count, lines, why in (
+        ("unreadable", report.unreadable, report.unreadable_lines, "could not be read"),
+        ("late", report.late, report.late_lines, "were out of order by more than the sort window, and are left out"),
+    ):
+        if count:
+            say("")
+            say(f"{count:,} line{'' if count == 1 else 's'} {why}:", STYLES["warning"])
+            for line in lines:
+                say(f"  {line}")
+            if count > len(lines):
+                say(f"  and {count - len(lines):,} more {name}")
+    if any(rule.approximate for rule in report.rules):
+        say("")
+        say("There were too many subjects to tell all apart: those who came back after long count twice.")

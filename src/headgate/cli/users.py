@@ -1,0 +1,153 @@
+"""`headgate users`: their tiers, one by one or by the thousand."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tomllib
+from pathlib import Path
+from typing import Annotated, Final
+from urllib.parse import quote
+
+import typer
+
+from headgate.cli.client import Client, InvalidRules, Json
+from headgate.cli.differences import quota_of
+from headgate.cli.options import ADMIN, AsJson, calls_service
+from headgate.cli.output import Cell, Fault, duration, emit, local_time, say, show_table
+
+USERS: Final = "/api/v1/users"
+STDIN: Final = "-"
+UserId = Annotated[str, typer.Argument(metavar="USER", help="The user's id.")]
+
+app = typer.Typer(no_args_is_help=True, help="List users who have a tier or overrides, and change them.")
+
+
+@app.command("list")
+@calls_service(*ADMIN)
+def list_users(
+    client: Client,
+    tier: Annotated[str | None, typer.Option(help="Only those on this tier.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List users who have a tier or overrides of their own."""
+    users = list(client.pages(USERS, "users", {"tier": tier}))
+    if as_json:
+        emit(users)
+    elif users:
+        show_table(("user", "tier", "overrides"), [(one["id"], one["tier"], _overridden(one)) for one in users])
+    else:
+        say("no users with a tier or overrides of their own")
+
+
+@app.command()
+@calls_service(*ADMIN)
+def show(client: Client, user: UserId, as_json: AsJson = False) -> None:
+    """Show a user's tier, their overrides, and what is left of each limit. Nothing is charged."""
+    path = f"{_path(user)}/limits"
+    page = client.get(path)
+    page["limits"] = list(client.pages(path, "limits"))
+    page.pop("next", None)
+    if as_json:
+        emit(page)
+        return
+    own = "" if page["own_tier"] else ", the default"
+    say(f"tier: {page['tier'] or 'none'}{own}{'; exempt: never limited' if page['exempt'] else ''}")
+    for one in page["overrides"]:
+        until = f" until {local_time(one['expires'])}" if one.get("expires") else ""
+        say(f"override of {one['rule']}: limit {one['limit']:,}{until}{', expired' if one['expired'] else ''}")
+    if page["limits"]:
+        show_table(("rule", "quota", "by", "remaining", "reset", "retry after"), map(_limit_row, page["limits"]))
+    else:
+        say("no rule counts by user")
+
+
+@app.command("set")
+@calls_service(*ADMIN)
+def set_tier(
+    client: Client,
+    user: UserId,
+    tier: Annotated[str | None, typer.Option(help="The tier to put them on.")] = None,
+    default: Annotated[bool, typer.Option("--default", help="Put them on no tier of their own.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Put a user on a tier, or with --default on none of their own."""
+    if (tier is None) != default:
+        raise typer.BadParameter("give one of the two", param_hint="--tier and --default")
+    changed = client.put(f"{_path(user)}/tier", {"tier": tier})
+    if as_json:
+        emit(changed)
+    else:
+        say(f"{user}: tier {tier}" if tier else f"{user}: the default tier")
+
+
+@app.command()
+@calls_service(*ADMIN)
+def delete(client: Client, user: UserId, as_json: AsJson = False) -> None:
+    """Take a user's tier and all of their overrides."""
+    client.delete(_path(user))
+    if as_json:
+        emit({"id": user})
+    else:
+        say(f"deleted: {user}")
+
+
+@app.command()
+@calls_service(*ADMIN)
+def apply(
+    client: Client,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="JSON, or TOML by its name; - is JSON on stdin.")],
+    as_json: AsJson = False,
+) -> None:
+    """Change at most 10,000 users and overrides in one transaction, all or nothing.
+
+    The file has `users`, as a rules file does: each becomes what it says, and one without tier and overrides is
+    deleted. It may have `overrides`, each with a `user`, which leave the rest of that user as it is.
+    """
+    try:
+        done = client.put(f"{USERS}:batch", _batch(file))
+    except InvalidRules as error:
+        raise error.of_file(file) from None
+    if as_json:
+        emit(done)
+    else:
+        counts = ", ".join(f"{done[name]:,} {name}" for name in ("created", "updated", "deleted", "unchanged"))
+        say(f"applied: {counts}")
+
+
+def _batch(file: str) -> Json:
+    """The content of a file. Raises `Fault`."""
+    try:
+        content = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
+    except OSError as error:
+        raise Fault(f"{file}: cannot be read: {error.strerror}") from error
+    kind = "TOML" if file.endswith(".toml") else "JSON"
+    try:
+        data = tomllib.loads(content.decode()) if kind == "TOML" else json.loads(content)
+        data = json.loads(json.dumps(data, default=lambda time: time.isoformat()))  # TOML has times, JSON has none
+    except (ValueError, AttributeError) as error:
+        raise Fault(f"{file}: is not {kind}: {error}", code=1) from error
+    if not isinstance(data, dict):
+        raise Fault(f"{file}: must be an object with users or overrides", code=1)
+    return data
+
+
+def _path(user: str) -> str:
+    return f"{USERS}/{quote(user, safe='')}"
+
+
+def _overridden(user: Json) -> str:
+    return " ".join(f"{one['rule']}={one['limit']}" for one in user["overrides"])
+
+
+def _limit_row(limit: Json) -> tuple[Cell, ...]:
+    figures = limit["figures"] or {}
+    remaining = figures.get("remaining")
+    return (
+        limit["rule"],
+        quota_of(limit["quota"]) + (" (override)" if limit["overridden"] else ""),
+        limit["dimension"],
+        "depends on the request" if remaining is None else f"{remaining:,}",
+        duration(figures["reset_after"]) if figures else None,
+        duration(figures["retry_after"]) if figures and not figures["allowed"] else None,
+    )

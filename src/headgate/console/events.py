@@ -1,0 +1,129 @@
+"""Events: what was refused, or would have been; filtered, followed live, and as CSV."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any, Final
+
+from starlette.responses import Response, StreamingResponse
+
+from headgate.console.page import Page, Route
+from headgate.console.ranges import RANGES, range_of
+from headgate.console.render import time_text
+from headgate.errors import DatabaseError
+from headgate.operations.history import Cursor, Event, EventFilter
+
+PAGE: Final = 100
+CSV_PAGE: Final = 1_000
+MOST_LIVE: Final = 50  # events that are shown of one second
+FACTS: Final = ("rule", "user", "ip", "api_key", "tenant", "endpoint")
+REASONS: Final = ("over_limit", "penalty", "shadow", "fail_closed", "local_fallback")
+COLUMNS: Final = (
+    *("at", "rule", "reason", "allowed", "dimension", "subject", "user", "ip", "api_key", "tenant", "endpoint"),
+    *("method", "tier", "cost", "limit", "remaining", "weight", "node"),
+)
+_FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")  # what makes spreadsheets calculate
+
+
+async def listed(page: Page) -> Response:
+    wanted, chosen = _wanted(page)
+    after = _cursor(page.query.get("after", ""))
+    found = await asyncio.to_thread(page.services.history.events, page.caller, wanted, after=after, most=PAGE + 1)
+    following = f"{found[PAGE - 1].at_us}-{found[PAGE - 1].id}" if len(found) > PAGE else None
+    values = {"events": found[:PAGE], "following": following, "ranges": RANGES[1:], "chosen": chosen}
+    return page.render("events.html", facts=FACTS, reasons=REASONS, newest=_newest(found), **values)
+
+
+async def as_csv(page: Page) -> Response:
+    wanted, _ = _wanted(page)
+    page.caller.require("events")
+    headers = {"Content-Disposition": 'attachment; filename="events.csv"'}
+    return StreamingResponse(_csv(page, wanted), media_type="text/csv; charset=utf-8", headers=headers)
+
+
+async def follow(page: Page) -> Response:
+    """Server-sent events: rows of the table, as they come."""
+    page.caller.require("events")
+    wanted, _ = _wanted(page)
+    since = page.request.headers.get("last-event-id") or page.query.get("since", "")
+    return StreamingResponse(
+        _rows(page, wanted, int(since) if since.isdigit() else page.now_us),
+        media_type="text/event-stream",
+        headers={"x-accel-buffering": "no"},
+    )
+
+
+async def _rows(page: Page, wanted: EventFilter, since_us: int) -> AsyncIterator[str]:
+    yield "retry: 1000\n\n"
+    seen: set[str] = set()
+    while not page.services.fleet.is_draining():
+        # A little of what was seen is asked for again: nodes write at their own pace.
+        later = replace(wanted, since_us=since_us - 3_000_000)
+        try:
+            found = await asyncio.to_thread(page.services.history.events, page.caller, later, most=CSV_PAGE)
+        except DatabaseError:
+            found = []
+        new = [event for event in found if event.id not in seen and event.at_us > since_us - 3_000_000]
+        if new:
+            seen = {event.id for event in found}
+            since_us = max(since_us, new[0].at_us)
+            rows = page.render("event_rows.html", events=new[:MOST_LIVE], skipped=len(new) - MOST_LIVE)
+            content = bytes(rows.body).decode()
+            yield f"id: {since_us}\ndata: {json.dumps({'rows': content, 'count': len(new)})}\n\n"
+        else:
+            yield ": nothing new\n\n"
+        await asyncio.sleep(1)
+
+
+async def _csv(page: Page, wanted: EventFilter) -> AsyncIterator[str]:
+    yield _line(COLUMNS)
+    after: Cursor | None = None
+    while True:
+        found = await asyncio.to_thread(page.services.history.events, page.caller, wanted, after=after, most=CSV_PAGE)
+        if not found:
+            return
+        yield "".join(_line(_cells(event)) for event in found)
+        after = Cursor(found[-1].at_us, found[-1].id)
+
+
+def _cells(event: Event) -> list[Any]:
+    table = event._asdict() | {"at": time_text(event.at_us)}
+    values = (table[name] for name in COLUMNS)
+    return [f"'{one}" if isinstance(one, str) and one.startswith(_FORMULAS) else one for one in values]
+
+
+def _line(cells: Any) -> str:
+    text = io.StringIO(newline="")
+    csv.writer(text).writerow(cells)
+    return text.getvalue()
+
+
+def _wanted(page: Page) -> tuple[EventFilter, Any]:
+    chosen = range_of(page.query.get("range"), "24h")
+    query = {name: page.query[name].strip() for name in FACTS if page.query.get(name, "").strip()}
+    reason = page.query.get("reason", "")
+    shadow = {"refused": False, "shadow": True}.get(page.query.get("show", ""))
+    since_us = page.now_us - chosen.seconds * 1_000_000
+    wanted = EventFilter(reason=reason if reason in REASONS else None, shadow=shadow, since_us=since_us)
+    return replace(wanted, **query), chosen  # type: ignore[arg-type]
+
+
+def _cursor(text: str) -> Cursor | None:
+    at_us, _, name = text.partition("-")
+    return Cursor(int(at_us), name) if at_us.isdigit() and len(at_us) < 18 and name.isalnum() else None
+
+
+def _newest(found: Any) -> int | None:
+    return found[0].at_us if found else None
+
+
+ROUTES: Final = (
+    Route("/events", listed),
+    Route("/events.csv", as_csv),
+    Route("/events/follow", follow),
+)

@@ -1,0 +1,141 @@
+"""Overview: how much is decided, how fast, by whom, and who is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from headgate.console.page import Page, Route
+from headgate.console.ranges import LIVE, RANGES, Range, period_of, range_of
+from headgate.core.quota import MICROSECONDS
+from headgate.errors import DatabaseError
+from headgate.operations.fleet import NodeStatus
+
+MOST: Final = 8  # rows of a list
+SETTLED_SECONDS: Final = 45  # of a step that has to be over before it is drawn
+ALL: Final = ""
+
+
+async def overview(page: Page) -> Response:
+    chosen = range_of(page.query.get("range"))
+    return page.render("overview.html", ranges=RANGES, chosen=chosen, **await _panels(page, chosen))
+
+
+async def panels(page: Page) -> Response:
+    chosen = range_of(page.query.get("range"))
+    return page.render("overview_panels.html", chosen=chosen, **await _panels(page, chosen))
+
+
+async def data(page: Page) -> Response:
+    """The points of the charts: time, then per second allowed, refused, shadow, delayed, by failure mode; p50, p99."""
+    page.caller.require("events")
+    chosen = range_of(page.query.get("range"))
+    if chosen.name == LIVE:
+        seconds = page.services.fleet.seconds()
+        return JSONResponse({"step": 1, "points": [list(second) for second in seconds]})
+    period = period_of(chosen, page.now_us)
+    rule = page.query.get("rule", ALL)
+    found = await asyncio.to_thread(page.services.history.usage, page.caller, [rule], period)
+    step = chosen.step
+    by_time = {one.at_us: one for one in found}
+    step_us = step * MICROSECONDS
+    first = -(-period.since_us // step_us) * step_us  # the first whole step
+    points: list[list[Any]] = []
+    for at_us in range(first, period.until_us, step_us):
+        one = by_time.get(at_us)
+        elapsed = min(step, (period.until_us - at_us) / MICROSECONDS)
+        if elapsed < min(step, SETTLED_SECONDS):
+            break  # what there is of a step that has just begun is not written yet
+        if one is None:
+            points.append([at_us // MICROSECONDS, 0, 0, 0, 0, 0, None, None])
+        else:
+            counts = (one.allowed, one.refused, one.shadow, one.delayed, one.failure_mode)
+            rates = [round(count / elapsed, 4) for count in counts]
+            points.append([at_us // MICROSECONDS, *rates, one.p50_us, one.p99_us])
+    return JSONResponse({"step": step, "points": points})
+
+
+async def live(page: Page) -> Response:
+    """Server-sent events: the seconds since the one that the browser has."""
+    page.caller.require("events")
+    since = page.request.headers.get("last-event-id") or page.query.get("since", "0")
+    return StreamingResponse(
+        _seconds(page, int(since) if since.isdigit() else 0),
+        media_type="text/event-stream",
+        headers={"x-accel-buffering": "no"},
+    )
+
+
+async def _seconds(page: Page, since: int) -> AsyncIterator[str]:
+    fleet = page.services.fleet
+    yield "retry: 1000\n\n"
+    while not fleet.is_draining():
+        found = fleet.seconds(since)
+        if found:
+            since = found[-1].at
+            points = json.dumps([list(second) for second in found])
+            yield f"id: {since}\ndata: {points}\n\n"
+        else:
+            yield ": nothing new\n\n"
+        await asyncio.sleep(1)
+
+
+async def _panels(page: Page, chosen: Range) -> dict[str, Any]:
+    """What the lists show. What the caller may not see is None."""
+    caller, history, nodes = page.caller, page.services.history, page.services.fleet.nodes()
+    period = period_of(chosen, page.now_us)
+    rules = subjects = totals = None
+    away = ""
+    if caller.may("events"):
+        span = {"since_us": period.since_us, "until_us": period.until_us}
+        try:
+            rules, subjects, totals = await asyncio.gather(
+                asyncio.to_thread(history.top_rules, caller, **span, most=MOST),
+                asyncio.to_thread(history.top_subjects, caller, **span, most=MOST),
+                asyncio.to_thread(history.usage, caller, [ALL], period),
+            )
+        except DatabaseError as error:
+            away = str(error)
+    checks = sum(one.checks for one in totals or ())
+    latest = max((_version(node) for node in nodes if not node.missing), default=0)
+    return {
+        "nodes": nodes,
+        "behind": {node.id for node in nodes if _version(node) < latest},
+        "faults": _faults(nodes),
+        "top_rules": rules,
+        "top_subjects": subjects,
+        "checks": checks,
+        "refused": sum(one.refused for one in totals or ()),
+        "failing": sum(one.failure_mode for one in totals or ()),
+        "away": away,
+        "rules_count": len(page.services.operations.source.holder.current.rules),
+        "place": page.services.operations.place,
+    }
+
+
+def _version(node: NodeStatus) -> int:
+    """The number of the rules' version; 0 where it has none."""
+    return int(node.rules) if node.rules is not None and node.rules.isdigit() else 0
+
+
+def _faults(nodes: Any) -> list[tuple[str, str, int, list[str]]]:
+    """What is degraded: its name, why, since when, and on which nodes."""
+    found: dict[str, tuple[str, str, int, list[str]]] = {}
+    for node in nodes:
+        for name, (text, since_us) in node.faults.items():
+            before = found.get(name)
+            earliest = since_us if before is None else min(before[2], since_us)
+            found[name] = (name, text, earliest, [*(before[3] if before else []), node.id])
+    return [found[name] for name in sorted(found)]
+
+
+ROUTES: Final = (
+    Route("/", overview),
+    Route("/overview/panels", panels),
+    Route("/overview/data", data),
+    Route("/live", live),
+)

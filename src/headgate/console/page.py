@@ -1,0 +1,106 @@
+"""Page: one request of somebody who has signed in, and how it is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlencode
+
+from starlette.datastructures import FormData
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from headgate.operations import Caller, Operations
+from headgate.operations.fleet import Fleet
+from headgate.operations.history import History
+from headgate.operations.tokens import Tokens
+
+if TYPE_CHECKING:
+    from headgate.console.render import Renderer
+
+MAX_REASON = 1_000
+
+
+class Services(NamedTuple):
+    """What the pages work with."""
+
+    operations: Operations
+    history: History
+    tokens: Tokens
+    fleet: Fleet
+
+
+class Page:
+    """One request. `form` is what was sent with a POST."""
+
+    def __init__(
+        self, request: Request, services: Services, renderer: Renderer, caller: Caller, csrf: str, form: FormData | None
+    ) -> None:
+        self.request = request
+        self.services = services
+        self.caller = caller
+        self.csrf = csrf
+        self.form: Mapping[str, Any] = form or {}
+        self.all_fields = form
+        self._renderer = renderer
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        return self.request.query_params
+
+    @property
+    def path(self) -> str:
+        """The path below the console."""
+        root: str = self.request.scope["root_path"]
+        return self.request.url.path.removeprefix(root)
+
+    @property
+    def is_fragment(self) -> bool:
+        """Whether htmx asks for a part of the page alone."""
+        headers = self.request.headers
+        return headers.get("hx-request") == "true" and headers.get("hx-history-restore-request") != "true"
+
+    @property
+    def now_us(self) -> int:
+        return self.services.operations.limiter.clock.now_us()
+
+    @property
+    def actor(self) -> Caller:
+        """The caller, with the reason that the form gives."""
+        return self.caller._replace(reason=self.text("reason")[:MAX_REASON])
+
+    def text(self, name: str) -> str:
+        """A field of the form; empty when it is not there."""
+        value = self.form.get(name, "")
+        return value.strip() if isinstance(value, str) else ""
+
+    def link(self, path: str = "", **parameters: object) -> str:
+        """A link below the console; without a path, to this page with other parameters. None leaves one out."""
+        if not path:
+            parameters = {**self.query, **parameters}
+        given = {name: str(value) for name, value in parameters.items() if value not in (None, "")}
+        base = self.request.scope["root_path"] + path if path else self.request.url.path
+        return f"{base}?{urlencode(given)}" if given else base
+
+    def render(self, template: str, http_status: int = 200, /, **values: Any) -> Response:
+        """An answer in HTML."""
+        content = self._renderer.render(template, page=self, viewer=self.caller, **values)
+        return HTMLResponse(content, http_status)
+
+    def redirect(self, path: str, message: str = "", **parameters: object) -> Response:
+        """Have the browser go on to another page of the console, which shows a message."""
+        url = self.link(path, **parameters, done=message)
+        if self.is_fragment:
+            return Response(status_code=204, headers={"HX-Redirect": url})
+        return Response(status_code=303, headers={"Location": url})
+
+
+View = Callable[[Page], Awaitable[Response]]
+
+
+class Route(NamedTuple):
+    """A path below the console, and what answers it."""
+
+    path: str
+    view: View
+    method: str = "GET"

@@ -1,0 +1,257 @@
+"""The editor of a rule: its form or its TOML, the difference before it is applied, and what to do about conflicts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from difflib import SequenceMatcher
+from typing import Any, Final, NamedTuple
+
+from starlette.datastructures import FormData
+from starlette.responses import Response
+
+from headgate.console.page import Page, Route
+from headgate.console.rule_forms import Table, form_table, sections_of, table_of, table_of_toml
+from headgate.console.rules import expecting
+from headgate.errors import ChangeConflict, InvalidRule, NotFound, Problem
+from headgate.operations.rules import StoredRule
+from headgate.rules.rule import Rule
+from headgate.rules.sources.document import rule_from
+from headgate.rules.sources.export import rule_text
+
+NEW: Final[Table] = {"id": "", "limit": 100, "window": "1m"}
+
+
+class Line(NamedTuple):
+    """A line of a difference: `same`, `old` or `new`."""
+
+    kind: str
+    text: str
+
+
+class Draft(NamedTuple):
+    """What somebody is editing."""
+
+    table: Table  # as they typed it
+    rule: Rule | None  # None: it is not valid
+    problems: tuple[Problem, ...]
+    base: Table | None  # as the rule was when they began; None: it is new
+    version: str  # of the base; empty: it is new
+
+    @property
+    def toml(self) -> str:
+        return "" if self.rule is None else rule_text(self.rule)
+
+
+async def edit(page: Page) -> Response:
+    """The form of a rule; without `id`, of a new one; with `copy`, of one like another."""
+    rule_id, copied = page.query.get("id"), page.query.get("copy")
+    page.caller.require("rules")
+    if rule_id is None:
+        table = dict(NEW) if copied is None else form_table((await _get(page, copied)).rule) | {"id": f"{copied}-copy"}
+        return _form(page, Draft(table, _valid(table)[0], (), None, ""))
+    stored = await _get(page, rule_id)
+    table = form_table(stored.rule)
+    return _form(page, Draft(table, stored.rule, (), table, str(stored.version)))
+
+
+async def preview(page: Page) -> Response:
+    """What the form means, as TOML; or what is wrong with it."""
+    draft = _draft(page)
+    return page.render("rule_preview.html", draft=draft, diff=_difference(draft))
+
+
+async def review(page: Page) -> Response:
+    """The difference that a draft makes, to be applied."""
+    draft = _draft(page)
+    if draft.rule is None:
+        return _form(page, draft, status=422)
+    return page.render("rule_review.html", draft=draft, diff=_difference(draft), payload=_payload(draft))
+
+
+async def apply(page: Page) -> Response:
+    """Apply a draft; if somebody else was faster, show both."""
+    draft = _sent(page)
+    if draft.rule is None:
+        return _form(page, draft, status=422)
+    rules, rule = page.services.operations.rules, draft.rule
+    try:
+        if draft.base is None:
+            await asyncio.to_thread(rules.create, page.actor, dict(draft.table))
+        else:
+            expect = expecting(draft.version)
+            await asyncio.to_thread(rules.put, page.actor, rule.id, dict(draft.table), expect=expect)
+    except InvalidRule as error:
+        return _form(page, draft._replace(problems=error.problems), status=422)
+    except ChangeConflict:
+        if draft.base is None:
+            raise
+        return await _conflict(page, draft)
+    return page.redirect("/rules", f"{rule.id} is in force.", q=rule.id)
+
+
+async def merge(page: Page) -> Response:
+    """A draft of what was chosen, field by field, on top of what is there now."""
+    draft = _sent(page)
+    theirs = form_table((await _get(page, str(draft.table.get("id", "")))).rule)
+    version = page.text("their_version")
+    merged = dict(theirs)
+    for name in _names(draft, theirs):
+        mine = page.text(f"choose-{name}") != "theirs"
+        if mine and draft.table.get(name) != (draft.base or {}).get(name):
+            if name in draft.table:
+                merged[name] = draft.table[name]
+            else:
+                merged.pop(name, None)
+    rule, problems = _valid(merged)
+    draft = Draft(merged, rule, problems, theirs, version)
+    if rule is None:
+        return _form(page, draft, status=422)
+    return page.render("rule_review.html", draft=draft, diff=_difference(draft), payload=_payload(draft))
+
+
+async def confirm_delete(page: Page) -> Response:
+    stored = await _get(page, page.query.get("id", ""))
+    return page.render("rule_delete.html", rule=stored.rule, version=stored.version)
+
+
+async def delete(page: Page) -> Response:
+    rule_id = page.text("id")
+    await asyncio.to_thread(
+        page.services.operations.rules.delete,
+        page.actor,
+        rule_id,
+        with_overrides=page.text("with_overrides") == "yes",
+        expect=expecting(page.text("version")),
+    )
+    return page.redirect("/rules", f"{rule_id} is deleted.")
+
+
+async def _get(page: Page, rule_id: str) -> StoredRule:
+    return await asyncio.to_thread(page.services.operations.rules.get, page.caller, rule_id)
+
+
+async def _conflict(page: Page, draft: Draft) -> Response:
+    """Both changes beside what they began with."""
+    try:
+        stored = await _get(page, str(draft.table["id"]))
+    except NotFound as error:
+        raise ChangeConflict("somebody else has deleted this rule: copy what you need, and create it anew") from error
+    theirs, base = form_table(stored.rule), draft.base or {}
+    fields = [
+        {
+            "name": name,
+            "base": _text(base.get(name)),
+            "mine": _text(draft.table.get(name)),
+            "theirs": _text(theirs.get(name)),
+            "both": draft.table.get(name) != base.get(name) and theirs.get(name) != base.get(name),
+            "chosen": "mine" if draft.table.get(name) != base.get(name) else "theirs",
+        }
+        for name in _names(draft, theirs)
+    ]
+    values = {"draft": draft, "fields": fields, "version": stored.version, "payload": _payload(draft)}
+    return page.render("rule_conflict.html", 409, **values)
+
+
+def _names(draft: Draft, theirs: Table) -> list[str]:
+    """The fields that either side has changed."""
+    base = draft.base or {}
+    names = dict.fromkeys((*base, *draft.table, *theirs))
+    return [name for name in names if len({_text(one.get(name)) for one in (base, draft.table, theirs)}) > 1]
+
+
+def _draft(page: Page) -> Draft:
+    """What the form, or its TOML, says."""
+    base, version = _base(page)
+    form = page.all_fields or FormData()
+    try:
+        table = table_of_toml(page.text("toml")) if page.text("as") == "toml" else table_of(form)
+    except InvalidRule as error:
+        return Draft({}, None, error.problems, base, version)
+    rule, problems = _valid(table)
+    if rule is not None and base is not None and rule.id != base["id"]:
+        message = "cannot be changed: users' overrides and counts go by it; copy the rule instead"
+        return Draft(table, None, (Problem(f"rule {base['id']!r}", "id", message),), base, version)
+    return Draft(table if rule is None else form_table(rule), rule, problems, base, version)
+
+
+def _sent(page: Page) -> Draft:
+    """A draft that was reviewed, as the page has kept it."""
+    try:
+        table, base = json.loads(page.text("table")), json.loads(page.text("base"))
+    except ValueError as error:
+        raise InvalidRule(Problem("form", "table", "is damaged: open the rule again")) from error
+    rule, problems = _valid(dict(table))
+    return Draft(table, rule, problems, base, page.text("version"))
+
+
+def _payload(draft: Draft) -> dict[str, str]:
+    return {"table": json.dumps(draft.table), "base": json.dumps(draft.base), "version": draft.version}
+
+
+def _base(page: Page) -> tuple[Table | None, str]:
+    try:
+        base: Any = json.loads(page.text("base") or "null")
+    except ValueError:
+        base = None
+    return base, page.text("version")
+
+
+def _valid(table: Table) -> tuple[Rule | None, tuple[Problem, ...]]:
+    try:
+        return rule_from(dict(table)), ()
+    except InvalidRule as error:
+        return None, error.problems
+
+
+def _difference(draft: Draft) -> list[Line]:
+    """The lines of TOML that go and come."""
+    before = "" if draft.base is None else rule_text(rule_from(dict(draft.base)))
+    return difference(before, draft.toml)
+
+
+def difference(before: str, after: str) -> list[Line]:
+    old, new = before.splitlines(), after.splitlines()
+    lines: list[Line] = []
+    for tag, i, j, k, m in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if tag == "equal":
+            lines += [Line("same", text) for text in old[i:j]]
+        else:
+            lines += [Line("old", text) for text in old[i:j]] + [Line("new", text) for text in new[k:m]]
+    return lines
+
+
+def _form(page: Page, draft: Draft, status: int = 200) -> Response:
+    as_toml = (page.text("as") or page.query.get("as", "")) == "toml"
+    typed = page.text("toml") if page.text("as") == "toml" else draft.toml
+    can_change = page.caller.may("rules", "admin") and page.services.operations.place is None
+    return page.render(
+        "rule_edit.html",
+        status,
+        draft=draft,
+        sections=sections_of(draft.table, draft.problems),
+        unplaced=[one for one in draft.problems if not one.field],
+        base=json.dumps(draft.base),
+        as_toml=as_toml,
+        typed=typed,
+        diff=_difference(draft),
+        can_change=can_change,
+        place=page.services.operations.place,
+    )
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+ROUTES: Final = (
+    Route("/rules/edit", edit),
+    Route("/rules/preview", preview, "POST"),
+    Route("/rules/review", review, "POST"),
+    Route("/rules/apply", apply, "POST"),
+    Route("/rules/merge", merge, "POST"),
+    Route("/rules/delete", confirm_delete),
+    Route("/rules/delete", delete, "POST"),
+)

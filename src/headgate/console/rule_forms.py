@@ -1,0 +1,120 @@
+"""A rule as a form: its fields as inputs, and what was typed back as a table."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from starlette.datastructures import FormData
+
+from headgate.core.quota import duration_text
+from headgate.errors import InvalidRule, Problem
+from headgate.rules.description import FIELDS, Field, rule_table
+from headgate.rules.rule import Rule
+
+Table = dict[str, Any]
+
+_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "What it limits": ("id", "name", "enabled", "dimension", "endpoints", "methods", "tiers", "match"),
+    "How much": ("limit", "window", "algorithm", "burst", "cost"),
+    "What happens beyond it": ("action", "max_delay", "status", "message", "failure_mode"),
+}
+REST: Final = "How it is counted"
+
+
+class Input(NamedTuple):
+    """One field of the form."""
+
+    field: Field
+    value: Any  # a text; of a flag, whether it is set
+    problem: str
+
+    @property
+    def kind(self) -> str:
+        """Which input: `choice`, `flag`, `lines`, `long` or `short`."""
+        kind = self.field.kind
+        if kind.choices:
+            return "choice"
+        if kind.type in ("texts", "table"):
+            return "lines"
+        if kind.type == "flag":
+            return "flag"
+        return "long" if self.field.name == "message" else "short"
+
+
+def sections_of(table: Table, problems: Sequence[Problem] = ()) -> dict[str, list[Input]]:
+    """The inputs of a form that shows a table, and what is wrong with it, by section."""
+    wrong = {problem.field: problem.message for problem in problems}
+    named = {name for names in _SECTIONS.values() for name in names}
+    by_name = {field.name: field for field in FIELDS}
+    rest = tuple(name for name in by_name if name not in named)
+    return {
+        title: [
+            Input(by_name[name], _shown(by_name[name], table.get(name)), wrong.get(name, ""))
+            for name in names
+            if name in by_name
+        ]
+        for title, names in (*_SECTIONS.items(), (REST, rest))
+    }
+
+
+def form_table(rule: Rule) -> Table:
+    """A rule as a table, with its window as people write it."""
+    return rule_table(rule) | {"window": duration_text(rule.quota.window_us)}
+
+
+def _shown(field: Field, value: Any) -> Any:
+    if field.kind.type == "flag":
+        return field.default if value is None else bool(value)
+    if value is None:
+        return "" if field.default in (None, ()) else str(field.default)
+    if isinstance(value, Mapping):
+        return "\n".join(f"{name} = {one}" for name, one in value.items())
+    if isinstance(value, list | tuple):
+        return "\n".join(map(str, value))
+    return str(int(value)) if isinstance(value, float) and value == int(value) else str(value)
+
+
+def table_of(form: FormData) -> Table:
+    """The table that a form means. What is empty is left out; what is no number is kept, for the rule to reject."""
+    table: Table = {}
+    for field in FIELDS:
+        given = form.get(field.name)
+        if field.kind.type == "flag":
+            table[field.name] = given is not None
+            continue
+        text = given.strip() if isinstance(given, str) else ""
+        if not text:
+            continue
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        match field.kind.type:
+            case "whole":
+                table[field.name] = _whole(text)
+            case "duration":
+                table[field.name] = _whole(text)
+            case "texts":
+                table[field.name] = lines
+            case "table":
+                pairs = (line.partition("=") for line in lines)
+                table[field.name] = {name.strip(): value.strip() for name, _, value in pairs}
+            case _:
+                table[field.name] = text
+    return table
+
+
+def table_of_toml(text: str) -> Table:
+    """The table of the only rule of a rules file. Raises `InvalidRule`."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidRule(Problem("TOML", "", str(error))) from error
+    rules = data.get("rules")
+    if set(data) - {"rules"} or not isinstance(rules, list) or len(rules) != 1 or not isinstance(rules[0], dict):
+        raise InvalidRule(Problem("TOML", "", "must hold one [[rules]] table, and nothing else"))
+    return dict(rules[0])
+
+
+def _whole(text: str) -> int | str:
+    plain = text.replace("_", "").replace(",", "")
+    return int(plain) if plain.isascii() and plain.isdigit() else text

@@ -1,0 +1,161 @@
+"""Rules: found among many, and switched between disabled, shadow and enforced."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from starlette.responses import Response
+
+from headgate.console.page import Page, Route
+from headgate.console.ranges import period_of, range_of
+from headgate.console.render import rule_state
+from headgate.errors import ChangeConflict, DatabaseError, InvalidRule, Problem
+from headgate.operations.rules import Expect
+from headgate.rules.description import rule_table
+from headgate.rules.rule import Rule
+from headgate.rules.snapshot import Snapshot
+
+PAGE: Final = 50
+STATES: Final = ("enforced", "throttled", "annotates", "shadow", "disabled")
+SPARK: Final = range_of("1h")
+DAY_US: Final = 86_400_000_000
+CHANGES: Final[dict[str, dict[str, Any]]] = {  # what each switch does to a rule's table
+    "enable": {"enabled": True},
+    "disable": {"enabled": False},
+    "enforce": {"action": "reject"},
+    "shadow": {"action": "log_only"},
+}
+
+
+class Indexed(NamedTuple):
+    """A rule, and all that it can be found by."""
+
+    rule: Rule
+    text: str
+
+
+class Index:
+    """The rules of the latest snapshot, ready to be searched."""
+
+    def __init__(self) -> None:
+        self._rules: Sequence[Rule] = ()
+        self._indexed: list[Indexed] = []
+
+    def of(self, snapshot: Snapshot) -> list[Indexed]:
+        if snapshot.rules is not self._rules:
+            self._indexed = [Indexed(rule, _text(rule)) for rule in sorted(snapshot.rules, key=lambda rule: rule.id)]
+            self._rules = snapshot.rules
+        return self._indexed
+
+
+_index: Final = Index()
+
+
+def _text(rule: Rule) -> str:
+    parts = (rule.id, rule.name, rule.dimension, *rule.endpoints, *rule.methods, *rule.tiers, rule.group or "")
+    return "\n".join(parts).lower()
+
+
+async def listed(page: Page) -> Response:
+    found = _found(page)
+    template = (
+        "rules_table.html" if page.is_fragment and page.request.headers.get("hx-target") == "rules" else "rules.html"
+    )
+    return page.render(template, **found)
+
+
+def _found(page: Page) -> dict[str, Any]:
+    snapshot = page.services.operations.rules.snapshot(page.caller)
+    words = page.query.get("q", "").lower().split()
+    state, dimension = page.query.get("state", ""), page.query.get("dimension", "")
+    everything = _index.of(snapshot)
+    rules = [
+        one.rule
+        for one in everything
+        if all(word in one.text for word in words)
+        and (not state or rule_state(one.rule) == state)
+        and (not dimension or one.rule.dimension == dimension)
+    ]
+    number = page.query.get("page", "1")
+    pages = max(1, -(-len(rules) // PAGE))
+    current = min(pages, max(1, int(number) if number.isdigit() else 1))
+    return {
+        "rules": rules[(current - 1) * PAGE : current * PAGE],
+        "count": len(rules),
+        "total": len(everything),
+        "current": current,
+        "pages": pages,
+        "states": STATES,
+        "dimensions": sorted({one.rule.dimension for one in everything}),
+        "place": page.services.operations.place,
+        "can_change": page.caller.may("rules", "admin") and page.services.operations.place is None,
+    }
+
+
+async def sparklines(page: Page) -> Response:
+    """The traffic of the rules on a page of the list, each in a place of its own."""
+    rules: list[Rule] = _found(page)["rules"]
+    period = period_of(SPARK, page.now_us)
+    try:
+        found = await asyncio.to_thread(page.services.history.usage, page.caller, [rule.id for rule in rules], period)
+    except DatabaseError:
+        found = []
+    step_us = SPARK.step * 1_000_000
+    first = period.since_us - period.since_us % step_us
+    steps = range(first, period.until_us, step_us)
+    lines: dict[str, dict[int, tuple[int, int]]] = {}
+    for one in found:
+        lines.setdefault(one.rule, {})[one.at_us] = (one.checks, one.refused)
+    shown = [[lines.get(rule.id, {}).get(at_us, (0, 0)) for at_us in steps] for rule in rules]
+    return page.render("sparklines.html", lines=shown)
+
+
+async def confirm(page: Page) -> Response:
+    """A dialog that says what a switch would do, and asks for a reason."""
+    rule_id, to = page.query.get("rule", ""), page.query.get("to", "")
+    _wanted(to)
+    operations = page.services.operations
+    stored = await asyncio.to_thread(operations.rules.get, page.caller, rule_id)
+    would = None
+    if to == "enforce" and page.caller.may("events"):
+        period = period_of(range_of("24h"), page.now_us)
+        usage = await asyncio.to_thread(page.services.history.usage, page.caller, [rule_id], period)
+        would = (sum(one.shadow for one in usage), sum(one.checks for one in usage))
+    return page.render("rule_confirm.html", rule=stored.rule, version=stored.version, to=to, would=would)
+
+
+async def switch(page: Page) -> Response:
+    rule_id, to = page.text("rule"), page.text("to")
+    change = _wanted(to)
+    rules = page.services.operations.rules
+    stored = await asyncio.to_thread(rules.get, page.caller, rule_id)
+    table = rule_table(stored.rule) | change
+    await asyncio.to_thread(rules.put, page.actor, rule_id, table, expect=expecting(page.text("version")))
+    done = {"enable": "enabled", "disable": "disabled", "enforce": "now enforced", "shadow": "now a shadow"}[to]
+    return page.redirect("/rules", f"{rule_id} is {done}.", q=rule_id)
+
+
+def expecting(version: str) -> Expect:
+    """Have a change fail when a rule has another version than the one that was looked at."""
+
+    def expect(found: int | None) -> None:
+        if str(found) != version:
+            raise ChangeConflict("somebody else has changed this rule since you opened it: look at it again")
+
+    return expect
+
+
+def _wanted(to: str) -> dict[str, Any]:
+    if to not in CHANGES:
+        raise InvalidRule(Problem("query", "to", f"must be one of {', '.join(CHANGES)}, got {to!r}"))
+    return CHANGES[to]
+
+
+ROUTES: Final = (
+    Route("/rules", listed),
+    Route("/rules/sparklines", sparklines),
+    Route("/rules/confirm", confirm),
+    Route("/rules/switch", switch, "POST"),
+)

@@ -1,0 +1,140 @@
+"""Subject: one user, address, API key or tenant: its limits, its refusals, and what can be done for it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, get_args
+
+from starlette.responses import Response
+
+from headgate.console.page import Page, Route
+from headgate.core.quota import MICROSECONDS, duration_us
+from headgate.errors import DatabaseError, InvalidQuota, InvalidRule, Problem
+from headgate.operations.history import EventFilter
+from headgate.operations.subjects import FACTS, Fact, written
+
+NAMES: Final = {"user": "User", "ip": "Address", "api_key": "API key", "tenant": "Tenant"}
+DIALOGS: Final = ("override", "tier", "reset", "exempt", "unexempt", "unoverride")
+RECENT: Final = 20
+
+
+async def subject(page: Page) -> Response:
+    """Everything about one subject; without one, a search."""
+    page.caller.require("users")
+    fact = _fact(page.query.get("type", "user"))
+    text = page.query.get("id", "").strip()
+    common = {"facts": NAMES, "fact": fact, "text": text}
+    if not text:
+        known = await _known(page)
+        return page.render("subject_search.html", known=known, **common)
+    value = written(fact, text)
+    found = await page.services.operations.subjects.limits(page.caller, fact, value)
+    penalty = await page.services.operations.subjects.penalty(page.caller, fact, value)
+    events = None
+    if page.caller.may("events"):
+        wanted: EventFilter = replace(EventFilter(), **{str(fact): value})  # type: ignore[arg-type]
+        try:
+            events = await asyncio.to_thread(page.services.history.events, page.caller, wanted, most=RECENT)
+        except DatabaseError:
+            events = None
+    exemption = _exemption(page, fact, value)
+    can_write = page.services.operations.place is None
+    return page.render(
+        "subject.html",
+        value=value,
+        found=found,
+        penalty=penalty,
+        events=events,
+        exemption=exemption,
+        may_users=page.caller.may("users", "operator") and can_write,
+        may_reset=page.caller.may("users", "operator"),
+        may_exempt=page.caller.may("rules", "admin") and can_write,
+        overrides=[(one, one.has_expired(page.now_us)) for one in (found.user.overrides if found.user else ())],
+        **common,
+    )
+
+
+async def _known(page: Page) -> Any:
+    """Some users who have a tier or overrides, to begin with."""
+    try:
+        return await asyncio.to_thread(page.services.operations.users.page, page.caller, most=RECENT)
+    except DatabaseError:
+        return []
+
+
+async def dialog(page: Page) -> Response:
+    """The form of one action."""
+    fact, value, what = _fact(page.query.get("type", "")), page.query.get("id", ""), page.query.get("action", "")
+    if what not in DIALOGS:
+        raise InvalidRule(Problem("query", "action", f"must be one of {', '.join(DIALOGS)}, got {what!r}"))
+    snapshot = page.services.operations.source.holder.current
+    rules = sorted(rule.id for rule in snapshot.rules if rule.enabled and "user" in rule.facts)
+    tiers = [tier.name for tier in snapshot.tiers]
+    values = {"fact": fact, "value": value, "what": what, "rules": rules, "tiers": tiers, "names": NAMES}
+    return page.render("subject_dialog.html", rule=page.query.get("rule", ""), **values)
+
+
+async def act(page: Page) -> Response:
+    """Do what a dialog asked for."""
+    fact, value, what = _fact(page.text("type")), page.text("id"), page.text("action")
+    operations, actor = page.services.operations, page.actor
+    match what:
+        case "override":
+            table = _override(page)
+            await asyncio.to_thread(operations.users.put_override, actor, value, table)
+            done = f"{value} has an override of {table['rule']}."
+        case "unoverride":
+            await asyncio.to_thread(operations.users.delete_override, actor, value, page.text("rule"))
+            done = f"The override of {page.text('rule')} is gone."
+        case "tier":
+            await asyncio.to_thread(operations.users.set_tier, actor, value, {"tier": page.text("tier") or None})
+            done = f"{value} is on tier {page.text('tier') or 'none of their own'}."
+        case "reset":
+            count = await operations.subjects.reset(actor, fact, value)
+            done = f"What {value} has used is forgotten, under {count} rules."
+        case "exempt":
+            await asyncio.to_thread(operations.exemptions.create, actor, {"type": fact, "value": value})
+            done = f"{value} is exempt from all limits."
+        case "unexempt":
+            await asyncio.to_thread(operations.exemptions.delete, actor, {"type": fact, "value": value})
+            done = f"{value} is no longer exempt."
+        case _:
+            raise InvalidRule(Problem("form", "action", f"must be one of {', '.join(DIALOGS)}, got {what!r}"))
+    return page.redirect("/subject", done, type=fact, id=value)
+
+
+def _override(page: Page) -> dict[str, Any]:
+    """The override that a form means. Raises `InvalidRule`."""
+    limit = page.text("limit").replace(",", "").replace("_", "")
+    table: dict[str, Any] = {"rule": page.text("rule"), "limit": int(limit) if limit.isdigit() else page.text("limit")}
+    lasting = page.text("for")
+    if lasting:
+        try:
+            seconds = duration_us(lasting) / MICROSECONDS
+        except InvalidQuota as error:
+            raise InvalidRule(Problem("override", "until", str(error))) from error
+        expires = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=page.now_us, seconds=seconds)
+        table["expires"] = expires.isoformat()
+    return table
+
+
+def _exemption(page: Page, fact: str, value: str) -> bool:
+    """Whether the subject is exempt by its own name, which can be taken back here."""
+    exemptions = page.services.operations.source.holder.current.exemptions
+    return any(one.type == fact and one.value == value for one in exemptions)
+
+
+def _fact(text: str) -> Fact:
+    if text not in FACTS:
+        raise InvalidRule(Problem("query", "type", f"must be one of {', '.join(get_args(Fact))}, got {text!r}"))
+    fact: Fact = text
+    return fact
+
+
+ROUTES: Final = (
+    Route("/subject", subject),
+    Route("/subject/dialog", dialog),
+    Route("/subject/act", act, "POST"),
+)

@@ -1,0 +1,50 @@
+"""Tokens: who may call the service, made and revoked."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from starlette.responses import Response
+
+from headgate.console.page import Page, Route
+from headgate.operations.caller import ROLES, SCOPES
+
+MOST: Final = 500
+
+
+async def listed(page: Page) -> Response:
+    found = await asyncio.to_thread(page.services.tokens.page, page.caller, most=MOST)
+    tokens = sorted(found, key=lambda token: (not token.is_good(page.now_us), token.name))
+    return page.render("tokens.html", tokens=tokens, may_change=page.caller.may("tokens", "admin"))
+
+
+async def form(page: Page) -> Response:
+    return page.render("token_form.html", roles=ROLES, scopes=[one for one in SCOPES if one in page.caller.scopes])
+
+
+async def create(page: Page) -> Response:
+    """Make a token, and show its secret this once."""
+    fields = page.all_fields
+    table = {"name": page.text("name"), "role": page.text("role"), "expires_in": page.text("expires_in") or "90d"}
+    scopes = [] if fields is None else [str(one) for one in fields.getlist("scopes")]
+    token, secret = await page.services.tokens.create(page.actor, {**table, "scopes": scopes})
+    return page.render("token_created.html", token=token, secret=secret)
+
+
+async def confirm(page: Page) -> Response:
+    return page.render("token_revoke.html", token_id=page.query.get("id", ""), name=page.query.get("name", ""))
+
+
+async def revoke(page: Page) -> Response:
+    await page.services.tokens.revoke(page.actor, page.text("id"))
+    return page.redirect("/tokens", f"The token {page.text('name')} is revoked.")
+
+
+ROUTES: Final = (
+    Route("/tokens", listed),
+    Route("/tokens/new", form),
+    Route("/tokens/new", create, "POST"),
+    Route("/tokens/revoke", confirm),
+    Route("/tokens/revoke", revoke, "POST"),
+)

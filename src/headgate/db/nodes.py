@@ -1,0 +1,43 @@
+"""The processes that serve: each says how it is doing, and sees what the others say."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import delete, insert, select, update
+
+from headgate.db import schema
+from headgate.db.connection import Database
+
+FORGET_SECONDS: Final = 3_600  # after which a process that says nothing is forgotten
+
+
+class NodeRow(NamedTuple):
+    """One process, as it was when it last said so."""
+
+    id: str
+    at_us: int
+    status: dict[str, Any]
+
+
+class Nodes:
+    """Safe to share between threads; every method raises `DatabaseError`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def report(self, row: NodeRow) -> list[NodeRow]:
+        """Say how one process is doing. Returns what all of them said last, by id."""
+        table = schema.nodes
+        with self._database.write() as connection:
+            found = connection.execute(update(table).where(table.c.id == row.id).values(**row._asdict()))
+            if not found.rowcount:
+                connection.execute(insert(table), row._asdict())
+                connection.execute(delete(table).where(table.c.at_us < row.at_us - FORGET_SECONDS * 1_000_000))
+        with self._database.read() as connection:
+            return [NodeRow(*one) for one in connection.execute(select(table).order_by(table.c.id))]
+
+    def forget(self, node_id: str) -> None:
+        """Take a process off the list: it stops."""
+        with self._database.write() as connection:
+            connection.execute(delete(schema.nodes).where(schema.nodes.c.id == node_id))

@@ -1,0 +1,145 @@
+"""Usage in the database: how many checks each rule had, minute by minute and hour by hour.
+
+`headgate.audit` writes it, in the same batches as events, each once. A row of an hour is written together with those
+of its minutes, so that old minutes can be deleted and their hour stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from hashlib import blake2b
+from math import inf
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Select, func, literal_column, select
+
+from headgate.db import schema
+from headgate.db.connection import LARGE_SECONDS, Database
+
+MINUTE_SECONDS: Final = 60
+HOUR_SECONDS: Final = 3_600
+STEPS: Final = (MINUTE_SECONDS, HOUR_SECONDS)  # that rows are kept in
+ALL: Final = ""  # stands for all checks: each is counted once, however many rules applied to it
+OTHER: Final = "(other)"  # stands for all rules for which there was no room
+NO_RULE: Final = "(no rule)"  # stands for checks to which no rule applied
+BOUNDS_US: Final = (25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000)
+COUNTS: Final = ("allowed", "refused", "shadow", "delayed", "failure_mode", "cost")
+TIMES: Final = (*(f"us_{bound}" for bound in BOUNDS_US), "us_more")
+FIGURES: Final = (*COUNTS, *TIMES)  # the columns that are added up
+
+
+class UsageCount(NamedTuple):
+    """A rule's counts in a minute, or a part of it. `figures` are in the order of `FIGURES`."""
+
+    minute_us: int
+    rule: str
+    figures: Sequence[int]
+
+
+class Usage(NamedTuple):
+    """A rule's counts in a step of time. Times of a check are in microseconds; None: none was timed."""
+
+    at_us: int  # when the step began
+    rule: str
+    allowed: int
+    refused: int
+    shadow: int  # allowed, but a shadow rule would have refused
+    delayed: int  # allowed, but held back
+    failure_mode: int  # allowed or refused by a failure mode, as the store could not decide
+    cost: int  # of what was allowed
+    p50_us: float | None
+    p99_us: float | None
+
+    @property
+    def checks(self) -> int:
+        return self.allowed + self.refused + self.shadow
+
+
+class UsageHistory:
+    """Reads usage. Safe to share between threads; every method raises `DatabaseError`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def series(self, rules: Collection[str], *, since_us: int, until_us: int, step: int) -> list[Usage]:
+        """Of each rule, what it had in each step of so many seconds, in order of time. Steps without any are left out.
+
+        Read from minutes, or from hours where the step is made of them. `ALL` is all checks, each counted once.
+        """
+        table, step_us = schema.usage, step * 1_000_000
+        # As text, so that PostgreSQL knows it for the same expression wherever it stands.
+        begin = table.c.at_us - table.c.at_us % literal_column(str(step_us))
+        query = (
+            _chosen(_sums(begin, table.c.rule), step, since_us, until_us)
+            .where(table.c.rule.in_(rules))
+            .group_by(begin, table.c.rule)
+            .order_by(begin, table.c.rule)
+        )
+        with self._database.read(seconds=LARGE_SECONDS) as connection:
+            return [_usage(*row) for row in connection.execute(query)]
+
+    def top(self, *, since_us: int, until_us: int, by: str = "refused", most: int = 10) -> list[Usage]:
+        """The rules that had most of a count in a period, and what they had in all of it."""
+        table = schema.usage
+        step = HOUR_SECONDS if until_us - since_us > 86_400 * 1_000_000 else MINUTE_SECONDS
+        total = func.sum(table.c[by])
+        query = (
+            _chosen(_sums(func.min(table.c.at_us), table.c.rule), step, since_us, until_us)
+            .where(table.c.rule.not_in((ALL, OTHER, NO_RULE)))
+            .group_by(table.c.rule)
+            .having(total > 0)
+            .order_by(total.desc(), table.c.rule)
+            .limit(most)
+        )
+        with self._database.read(seconds=LARGE_SECONDS) as connection:
+            return [_usage(*row) for row in connection.execute(query)]
+
+
+def usage_rows(counts: Iterable[UsageCount]) -> list[dict[str, Any]]:
+    """Rows of the counts' minutes and hours, in an order that all nodes write them in: none waits for another."""
+    rows: dict[str, dict[str, Any]] = {}
+    for minute_us, rule, figures in counts:
+        for step in STEPS:
+            at_us = minute_us - minute_us % (step * 1_000_000)
+            name = blake2b(f"{step}\0{at_us}\0{rule}".encode(), digest_size=16).hexdigest()
+            row = rows.get(name)
+            if row is None:
+                row = rows[name] = {"id": name, "step": step, "at_us": at_us, "rule": rule, **dict.fromkeys(FIGURES, 0)}
+            for figure, value in zip(FIGURES, figures, strict=True):
+                row[figure] += value
+    return [rows[name] for name in sorted(rows)]
+
+
+def quantile(times: Sequence[int], share: float) -> float | None:
+    """The time that this share of the checks did not exceed, of how many were in each bucket; None: there were none.
+
+    Between a bucket's bounds, times are taken to be spread evenly. Above all bounds, it is the last of them.
+    """
+    wanted = sum(times) * share
+    if not wanted:
+        return None
+    below, low = 0, 0.0
+    for count, high in zip(times, (*BOUNDS_US, inf), strict=True):
+        if count and below + count >= wanted:
+            return low if high == inf else low + (high - low) * (wanted - below) / count
+        below, low = below + count, high
+    return low
+
+
+def _sums(begin: Any, rule: Any) -> Select[Any]:
+    return select(begin, rule, *(func.sum(schema.usage.c[name]) for name in FIGURES))
+
+
+def _chosen(query: Select[Any], step: int, since_us: int, until_us: int) -> Select[Any]:
+    """Rows of the steps that have a part in the period."""
+    table = schema.usage
+    kept = HOUR_SECONDS if step % HOUR_SECONDS == 0 else MINUTE_SECONDS
+    first_us = since_us - since_us % (step * 1_000_000 if step in STEPS else kept * 1_000_000)
+    return query.where(table.c.step == kept, table.c.at_us >= first_us, table.c.at_us < until_us)
+
+
+def _usage(at_us: int, rule: str, *sums: Any) -> Usage:
+    figures = [int(value) for value in sums]
+    times = figures[len(COUNTS) :]
+    counts = dict(zip(COUNTS, figures, strict=False))
+    return Usage(at_us=int(at_us), rule=rule, **counts, p50_us=quantile(times, 0.5), p99_us=quantile(times, 0.99))

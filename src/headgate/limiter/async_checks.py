@@ -1,0 +1,389 @@
+"""AsyncChecks: the half of a limiter that decides requests. `AsyncLimiter` adds the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from headgate.core.check import Group
+from headgate.core.clock import Clock
+from headgate.core.cost import Cost
+from headgate.core.decision import Decision
+from headgate.errors import StoreError
+from headgate.limiter.async_deciding import await_decision, decide_async
+from headgate.limiter.async_heartbeat import AsyncHeartbeat
+from headgate.limiter.async_leasing import AsyncLeasing
+from headgate.limiter.async_reservations import AsyncReservations
+from headgate.limiter.async_sharding import AsyncSharding
+from headgate.limiter.async_slots import AsyncSlots
+from headgate.limiter.batch import Ask, Part, decide_each, prepare_together
+from headgate.limiter.blocks import Blocks
+from headgate.limiter.engine import Engine, OnRefused
+from headgate.limiter.explaining import MAX_TIERS, conclude
+from headgate.limiter.prepared import NO_SUBJECT, Known, PreparedCheck, Request, Subject
+from headgate.limiter.region_protocol import AsyncRegionStore, RegionProtocol
+from headgate.limiter.rule_inputs import Rules
+from headgate.limiter.sharding import Sharding
+from headgate.limiter.slot_records import SlotUse
+from headgate.limiter.startup import require_answer, warn_of_workers
+from headgate.limiter.user_lookup import look_up, look_up_all
+from headgate.limiter.wait import Wait
+from headgate.rules.directory import UNKNOWN, Unknown
+from headgate.rules.explanation import Explanation, explain_rules, other_tiers
+from headgate.rules.rule import FailureMode
+from headgate.rules.snapshot import Snapshot
+from headgate.rules.users import User
+from headgate.stores.leases import Decided
+from headgate.stores.memory import AsyncMemoryStore, MemoryStore
+from headgate.stores.protocol import AsyncBeatingStore, AsyncReservingStore, AsyncStore
+from headgate.stores.urls import no_store, open_async_store
+
+ONE: Final = (1,)  # the costs of a request with one limit
+
+
+class AsyncChecks:
+    """What a limiter is made of, and how it decides requests."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        *,
+        store: str | AsyncStore | MemoryStore = "memory://",  # sync: store: str | Store = "memory://",
+        clock: Clock | None = None,
+        name: str = "default",
+        failure_mode: FailureMode = "open",
+        region: RegionProtocol | None = None,
+        watch: bool = False,
+        warning_at: int | None = None,
+        warning_until: int | None = None,
+        facts: Iterable[str] = (),
+        require_store: bool = False,
+        on_refused: OnRefused | None = None,
+    ) -> None:
+        if store == "memory://":
+            warn_of_workers()
+        self._owned = isinstance(store, str)
+        if isinstance(store, MemoryStore):  # async only
+            store = AsyncMemoryStore(store)
+        if not isinstance(store, str | AsyncStore):
+            raise no_store(store)
+        if require_store:
+            require_answer(store, clock)
+        self._here: AsyncStore = open_async_store(store, clock) if isinstance(store, str) else store
+        in_memory = isinstance(self._here, AsyncMemoryStore)
+        self._engine = Engine(
+            rules,
+            clock=clock,
+            name=name,
+            failure_mode=failure_mode,
+            watch=watch,
+            warning_at=warning_at,
+            warning_until=warning_until,
+            facts=facts,
+            blocks=None if in_memory else Blocks(),
+        )
+        self._region_store: AsyncRegionStore | None = None  # there where several regions share limits
+        if region is not None:
+            self._region_store = region.open_async(self._here, self._engine.holder, clock, failure_mode)
+            self._engine.spreads = True
+        self._store = AsyncSharding(self._here if self._region_store is None else self._region_store)
+        self._store.home.holder = self._engine.holder
+        self.holder = self._engine.holder  # of the rules in force
+        # Whether it counts in this process, and never waits.
+        self.in_memory = type(self._here) is AsyncMemoryStore and region is None  # async only
+        # sync: self.in_memory = in_memory and region is None
+        self._outage = self._engine.outage
+        self._engine.on_refused = on_refused
+        self._engine.compile = self._engine.compile_exact = self._store.compile
+        if self.in_memory and isinstance(self._here, AsyncMemoryStore):  # async only
+            memory = Sharding(self._here.store, self._store.home)
+            self._engine.compile = self._engine.compile_exact = memory.compile
+        self._heartbeat: AsyncHeartbeat | None = None
+        if not in_memory and isinstance(self._store, AsyncBeatingStore | AsyncReservingStore):
+            self._engine.heartbeat = self._heartbeat = AsyncHeartbeat(self._store, self._engine)
+        self._leasing: AsyncLeasing | None = None  # in memory, asking the store costs no more than a lease would
+        if not self.in_memory:
+            self._leasing = AsyncLeasing(self._store, self.holder, clock, self._engine.store_answered)
+            self._engine.compile, self._engine.leases = self._leasing.compile, True
+        self._reservations = AsyncReservations(self._store, self._engine)
+        self._slots = AsyncSlots(self._engine, self._here)
+        program = self._engine.subject_program() if on_refused is None else None
+        # sync: self._subject_program = program  # of check("alice")
+        self._subject_program = program if self.in_memory else None  # async only
+
+    async def check(
+        self,
+        subject: Subject = NO_SUBJECT,
+        /,
+        *,
+        cost: Cost = 1,
+        idempotency_key: str | None = None,
+        **facts: Any,
+    ) -> Decision:
+        """Charge `cost` to every limit that applies to this request, or to none of them.
+
+        The request is a `subject`, or facts by name (`user="alice", ip="192.0.2.7", endpoint="/search"`).
+        A cost of 0 looks and charges nothing. `{"requests": 1, "tokens": 4_000}` charges each rule by its own
+        unit; rules whose unit it does not name do not apply. A call with an `idempotency_key` that was used within the
+        last five minutes gets the first one's decision and charges nothing; with other facts it raises
+        `IdempotencyConflict`.
+
+        With asyncio, a caller that is cancelled may have been charged.
+        """
+        if subject.__class__ is str and not facts:
+            program = self._subject_program
+            if (
+                program is not None
+                and cost == 1
+                and cost.__class__ is int
+                and idempotency_key is None
+                and not self._outage.lasts  # `decide` finds the store well again
+            ):
+                try:
+                    decided: Decision = program((subject,), ONE)
+                except StoreError as error:
+                    return self._engine.failed_subject(subject, error)
+                return decided
+            texts = {"user": subject}
+        else:
+            texts = self._engine.texts_of(subject, facts)
+        # sync: decision = self.decide(texts, cost=cost, idempotency_key=idempotency_key)
+        answer = self.decide(texts, cost=cost, idempotency_key=idempotency_key)  # async only
+        decision = answer if isinstance(answer, Decision) else await answer  # async only
+        if not decision.allowed:
+            self._engine.tell_refused(decision, texts)
+        return decision
+
+    def decide(
+        self,
+        facts: dict[str, str],
+        *,
+        cost: Cost = 1,
+        idempotency_key: str | None = None,
+        peek: bool = False,
+        slots: SlotUse = "refuse",
+        known: Known | None = None,  # async only
+    ) -> Decision | Awaitable[Decision]:
+        """Check facts that are known to be texts: for middleware and others that read them off a request.
+
+        A `peek` charges nothing. `slots` says what to do where rules limit concurrency: a decision that takes a slot
+        has it as `slot`, which is renewed until it is released.
+
+        With asyncio, it returns the decision itself where nothing has to be awaited, as in memory. `known` is the
+        user, if they were looked up before.
+        """
+        engine = self._engine
+        user: User | Unknown | None = UNKNOWN  # async only
+        # sync: if self._reservations.due is not None:
+        # sync:     self._reservations.attend(self._reservations.due)
+        # sync: snapshot = self.holder.current
+        if known is None:  # async only
+            snapshot = self.holder.current
+            if snapshot.directory is not None:
+                user = snapshot.user(facts)
+            if self._reservations.due is not None or (user is UNKNOWN and snapshot.directory is not None):
+                return self._decide_later(facts, cost, idempotency_key, peek, slots)
+        else:
+            snapshot, user = known
+        # sync: whole = snapshot.planner.plan(facts, engine.clock)
+        whole = snapshot.planner.plan(facts, engine.clock, user)  # async only
+        plan, costs = whole.priced(cost)
+        if idempotency_key is not None or snapshot.terms is not None or not plan.limits or plan.slots:
+            if plan.slots and slots in ("take", "lend") and not peek:
+                return self._slots.take(facts, (snapshot, whole), cost, renew=slots == "take")
+            planned = (snapshot, whole.rates if slots == "skip" else whole)
+            return decide_async(engine, engine.prepare(facts, planned, cost, idempotency_key, peek=peek))
+        program = engine.programs.get(plan) or engine.program(plan)
+        subjects = plan.subjects(facts)
+        try:
+            decision = program(subjects, costs, peek)  # sync: decision: Decision = program(subjects, costs, peek)
+        except StoreError as error:
+            return engine.failed(PreparedCheck(plan, subjects, costs, peek), error)
+        if decision.__class__ is not Decision:  # async only
+            return await_decision(engine, decision, PreparedCheck(plan, subjects, costs, peek))
+        if engine.outage.lasts:
+            engine.answered(plan)
+        if peek:
+            decision.settled = True
+        return decision
+
+    async def _decide_later(  # async only
+        self, facts: dict[str, str], cost: Cost, idempotency_key: str | None, peek: bool, slots: SlotUse
+    ) -> Decision:
+        """Decide after the user is looked up and expired reservations are given back."""
+        known = await look_up(self._engine, NO_SUBJECT, facts)
+        if self._reservations.due is not None:
+            await self._reservations.attend(self._reservations.due)
+        decision = self.decide(facts, cost=cost, idempotency_key=idempotency_key, peek=peek, slots=slots, known=known)
+        return decision if isinstance(decision, Decision) else await decision
+
+    async def peek(self, subject: Subject = NO_SUBJECT, /, *, cost: Cost = 1, **facts: Any) -> Decision:
+        """Return what `check` would decide now, and charge nothing; `remaining` is what is left now."""
+        # sync: return self.decide(self._engine.texts_of(subject, facts), cost=cost, peek=True)
+        decision = self.decide(self._engine.texts_of(subject, facts), cost=cost, peek=True)  # async only
+        return decision if isinstance(decision, Decision) else await decision  # async only
+
+    async def explain(self, subject: Subject = NO_SUBJECT, /, *, cost: Cost = 1, **facts: Any) -> Explanation:
+        """Return why each rule applies to a request or does not, what would be decided, and what would let it pass.
+
+        Charges nothing. Rules that lack most of what they ask for are left out where there are many.
+        """
+        engine = self._engine
+        texts = engine.texts_of(subject, facts)
+        known = await look_up(engine, NO_SUBJECT, texts)  # sync: known = engine.known(NO_SUBJECT, texts)
+        explanation, plan = explain_rules(known.snapshot, texts, engine.clock, known.user, cost)
+        decision = await self.peek(cost=cost, **texts)
+        by_tier = {}
+        if not decision.allowed:
+            for tier in other_tiers(known.snapshot, explanation.tier)[:MAX_TIERS]:
+                by_tier[tier] = await self.peek(cost=cost, **{**texts, "tier": tier})
+        return conclude(explanation, plan, decision, by_tier)
+
+    async def check_many(self, requests: Iterable[Request]) -> list[Decision]:
+        """Check several requests in one trip to the store, each decided by itself, in order.
+
+        A request is a subject, or a mapping of facts with `cost` and `idempotency_key` if need be.
+        """
+        requests = list(requests)
+        # sync: decisions = self._decide_many(self._engine.prepare_many(requests))
+        known = None  # async only
+        if self._engine.snapshot.directory is not None:  # async only
+            facts = [(NO_SUBJECT, one) if isinstance(one, Mapping) else (one, {}) for one in requests]
+            known = await asyncio.gather(*(look_up(self._engine, subject, others) for subject, others in facts))
+        decisions = await self._decide_many(self._engine.prepare_many(requests, known))  # async only
+        for request, decision in zip(requests, decisions, strict=True):
+            if not decision.allowed:
+                facts_said = dict(request) if isinstance(request, Mapping) else {"user": request}
+                self._engine.tell_refused(decision, facts_said)
+        return decisions
+
+    def decide_many(  # async only
+        self, asks: Sequence[Ask]
+    ) -> list[Decision] | Awaitable[list[Decision]]:
+        """`decide` several requests, in order, each by itself. If one makes no sense, none is charged.
+
+        Raises `IdempotencyConflict` when all others are decided.
+        """
+        engine, snapshot = self._engine, self.holder.current
+        if self._reservations.due is not None or snapshot.directory is not None:
+            return self._decide_many_later(asks)
+        plan = snapshot.planner.plan
+        prepared = [
+            engine.prepare(facts, (snapshot, plan(facts, engine.clock)), cost, key) for facts, cost, key in asks
+        ]
+        return decide_each(prepared, self._decide) if self.in_memory else self._decide_many(prepared)
+
+    async def _decide_many_later(self, asks: Sequence[Ask]) -> list[Decision]:  # async only
+        engine = self._engine
+        known = await look_up_all(engine, [ask.facts for ask in asks])
+        prepared = [
+            engine.prepare(facts, engine.planned(facts, None if known is None else known[at]), cost, key)
+            for at, (facts, cost, key) in enumerate(asks)
+        ]
+        return await self._decide_many(prepared)
+
+    async def check_together(self, parts: Sequence[Part]) -> list[Decision]:  # async only
+        """Decide one request that is known in several ways: either every limit is charged, or none is.
+
+        There is a decision on each part, by its own limits alone: the request may pass if all of them are allowed. A
+        limit that several parts meet is charged once, by the most that any of them costs.
+        """
+        engine = self._engine
+        known = await look_up_all(engine, [part.facts for part in parts])
+        together = prepare_together(engine, parts, known)
+        if self._reservations.due is not None:
+            await self._reservations.attend(self._reservations.due)
+        whole = together.whole
+        if not whole.sent:
+            return together.decisions(engine, None)
+        try:
+            decision = engine.program(whole.plan)(whole.subjects, whole.costs, False, whole.extras)
+            if decision.__class__ is not Decision:
+                decision = await decision
+        except StoreError as error:
+            return engine.conclude(together.parts, error)
+        if engine.outage.lasts:
+            engine.answered(whole.plan)
+        return together.decisions(engine, decision)
+
+    async def wait(
+        self,
+        subject: Subject = NO_SUBJECT,
+        /,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - gives up before it has waited in vain
+        cost: Cost = 1,
+        **facts: Any,
+    ) -> Decision:
+        """Check; if refused, sleep until it would pass and try again.
+
+        Gives up, and returns the refusal, as soon as it is clear that `timeout` seconds will not be enough or that
+        no waiting will help. None waits as long as it takes.
+        """
+        wait = Wait(self._engine.clock, timeout)
+        texts = self._engine.texts_of(subject, facts)
+        while True:
+            # sync: decision = self.decide(texts, cost=cost)
+            answer = self.decide(texts, cost=cost)  # async only
+            decision = answer if isinstance(answer, Decision) else await answer  # async only
+            seconds = wait.seconds(decision)
+            if seconds is None:
+                if not decision.allowed:
+                    self._engine.tell_refused(decision, texts)
+                return decision
+            await self._engine.clock.sleep_async(seconds)
+
+    @property
+    def by_subject(self) -> bool:
+        """Whether it counts by subject alone, as one made from a notation does, and not by rules."""
+        return self._engine.by_subject
+
+    def store_answers(self) -> None:
+        """End an outage because the store was seen to answer: without checks, none would notice."""
+        engine = self._engine
+        if engine.fallback.outage.probed() and engine.heartbeat is not None:
+            engine.heartbeat.wake()
+
+    @property
+    def failing(self) -> bool:
+        """Whether the store could not decide when it was last asked."""
+        return self._engine.failing
+
+    @property
+    def clock(self) -> Clock:
+        """The time that it goes by, where that is not the store's."""
+        return self._engine.clock
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The rules in force; `snapshot.version` tells one set from another."""
+        return self._engine.snapshot
+
+    async def _check(self, groups: list[Group]) -> Decided:
+        """Have groups decided, by leases as far as they can."""
+        if self._leasing is not None and groups:
+            return await self._leasing.check(groups)
+        return Decided.of(await self._store.check(groups) if groups else [])
+
+    def _decide(self, prepared: PreparedCheck) -> Decision:
+        """Decide a prepared request in memory."""
+        # sync: return decide(self._engine, prepared)
+        decision = decide_async(self._engine, prepared)  # async only
+        assert isinstance(decision, Decision)  # async only
+        return decision  # async only
+
+    async def _decide_many(self, prepared: list[PreparedCheck]) -> list[Decision]:
+        if self._reservations.due is not None:
+            await self._reservations.attend(self._reservations.due)
+        if self.in_memory:
+            return decide_each(prepared, self._decide)
+        many = self._engine.program_of_many(prepared)
+        if many is not None:
+            decided = await many([(one.subjects, one.costs) for one in prepared])
+            return self._engine.conclude_many(prepared, decided)
+        try:
+            results, answered = await self._check([one.group for one in prepared if one.sent])
+        except StoreError as error:
+            return self._engine.conclude(prepared, error)
+        return self._engine.conclude(prepared, results, answered=answered)

@@ -1,0 +1,105 @@
+"""Background work for rules of failure mode `local`: heartbeats, and charges after an outage.
+
+A limiter sends heartbeats to the store, so that all nodes know how many they are. When the store is back after an
+outage, the limiter charges it for what it admitted meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from time import monotonic
+from typing import Any
+from weakref import WeakSet
+
+from headgate.core.check import Check
+from headgate.errors import StoreError, StoreUnavailable
+from headgate.limiter.engine import Engine
+from headgate.limiter.periodic import AsyncPeriodic
+from headgate.limiter.shares import BEAT_SECONDS, LIVES_SECONDS
+from headgate.stores.protocol import AsyncBeatingStore, AsyncReservingStore, AsyncStore
+
+LIVES_US = round(LIVES_SECONDS * 1_000_000)
+
+log = logging.getLogger("headgate")
+
+
+class AsyncHeartbeat:
+    """The heartbeat of one limiter. It does not keep the limiter alive."""
+
+    def __init__(self, store: AsyncStore, engine: Engine) -> None:
+        self._store = store
+        self._engine = engine
+        self._shares = engine.fallback.shares
+        self._shares.merges = isinstance(store, AsyncReservingStore)
+        self.siblings: WeakSet[AsyncHeartbeat] = WeakSet()  # of limiters on the same store, which end with this one
+        self._periodic = AsyncPeriodic(self.work, BEAT_SECONDS, "headgate-heartbeat")
+
+    def attend(self) -> None:
+        """Begin, if a rule is of failure mode local."""
+        if self._engine.has_local:
+            self._periodic.begin()
+
+    def attended(self, program: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the program of a plan with a limit of failure mode local: its first check begins the heartbeat."""
+        begin = self._periodic.begin
+
+        def check(*request: Any) -> Any:
+            begin()
+            return program(*request)
+
+        return check
+
+    def wake(self) -> None:
+        """Beat now, as the store is back."""
+        self._periodic.wake()
+
+    async def close(self) -> None:
+        """End, and tell the other nodes that this one leaves."""
+        for sibling in list(self.siblings):
+            await sibling.close()
+        if await self._periodic.close() and isinstance(self._store, AsyncBeatingStore) and not self._engine.failing:
+            try:
+                await self._store.beat(self._engine.name, self._shares.node, 0)
+            except StoreError as error:
+                log.debug("the other nodes were not told that this one leaves (%s)", error)
+
+    async def work(self) -> None:
+        """Say that this node is alive, and charge what it owes."""
+        if not self._engine.has_local:
+            return
+        try:
+            if isinstance(self._store, AsyncBeatingStore):
+                shares = self._shares
+                shares.told(await self._store.beat(self._engine.name, shares.node, LIVES_US), monotonic())
+                await self._merge()
+            elif not self._engine.failing:
+                await self._merge()
+        except StoreError as error:
+            log.debug("no heartbeat (%s)", error)
+
+    async def _merge(self) -> None:
+        """Charge the store what was admitted without it."""
+        if not isinstance(self._store, AsyncReservingStore):
+            return
+        for checks in self._owed():
+            try:
+                await self._store.adjust((), checks)
+            except StoreError as error:
+                if isinstance(error, StoreUnavailable) and not error.sent:
+                    self._shares.unpaid(checks)
+                else:  # it may have been charged, and is not charged twice
+                    log.warning("the store may not know what was admitted without it (%s)", error)
+
+    def _owed(self) -> Iterator[list[Check]]:
+        """Yield what the store is to be charged: one subject at a time, so that all of it is charged or nothing."""
+        owed = sorted(self._shares.owed(self._engine.fallback.local), key=_subject)
+        if owed:
+            log.info("reconciling %s limits counted during the outage", len(owed))
+        for _, checks in groupby(owed, key=_subject):
+            yield list(checks)
+
+
+def _subject(check: Check) -> str:
+    return check.subject

@@ -1,0 +1,286 @@
+"""AsyncLimiter: checks, reserves and settles, and limits functions."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, Self, TypeVar
+
+from headgate.core.cost import Cost, checked_cost, whole_cost
+from headgate.core.decision import Decision
+from headgate.core.key import qualified
+from headgate.core.quota import Quota
+from headgate.core.reservation import Settlement, checked_id, ttl_us
+from headgate.errors import InvalidCheck, StoreError
+from headgate.limiter.async_checks import AsyncChecks
+from headgate.limiter.async_readiness import probe_async
+from headgate.limiter.async_reservations import AsyncReservation
+from headgate.limiter.async_slots import Acquiring, AsyncSlot
+from headgate.limiter.decorator import Key, limit_async_function, quota_of, rule_name
+from headgate.limiter.prepared import NO_SUBJECT, Subject
+from headgate.limiter.region_protocol import RegionStatus
+from headgate.limiter.reservation_records import correction, uncorrected
+from headgate.limiter.rule_inputs import Rules, is_elsewhere, own_limits
+from headgate.limiter.slot_records import SlotStatus
+from headgate.limiter.user_lookup import look_up
+from headgate.rules.holder import Source
+from headgate.rules.snapshot import Snapshot
+from headgate.stores.leases import LeaseStatus
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class AsyncLimiter(AsyncChecks):
+    """Decides whether requests may pass. Use `AsyncLimiter` with asyncio, and `Limiter` in any number of threads.
+
+    `rules` is a notation (`"100/minute"`, `"10/second; 100/minute"`), a `Quota`, a list of `Rule`, a `Snapshot`, a
+    TOML file (`"rules.toml"`, or a `Path`), which `watch` has reloaded whenever it changes, the URL of a database
+    (`"postgresql://…"`, `"sqlite:///rules.db"`), which is always followed, or another `Source`.
+    `store` is a URL (`memory://`, `redis://host:6379/0`) or a store, which then stays the caller's to close.
+    `name` names the rules made from a notation: limiters that share a store and a name share their counts.
+    `failure_mode` decides when the store cannot and the rule does not say: `open` allows, `closed` refuses, `local`
+    counts in this process. `warning_at` and `warning_until` are the percentages of use at which a decision's state
+    becomes `warning` (80), and below which it is `normal` again (70), unless the rules say. `region` is a
+    `headgate.regions.Region`: which of several this is, for rules that they share. `facts` declares the names of facts
+    that rules and requests may have besides the well-known ones. `require_store` raises `StoreError` here and now if
+    the store does not answer, for those who want to fail at start. `on_refused` is called with the decision and the
+    facts of each request that `check`, `check_many`, `wait`, `reserve` or a decorated function refuses. `clock` is for
+    tests: `headgate.testing.FakeClock`.
+
+    `async with limiter:` closes it at the end: see `close`. It limits nothing by itself: `check` does, and `limit` on
+    functions.
+
+    Refusals are values: only invalid arguments raise (`InvalidCheck`, `InvalidRule`, `InvalidQuota`).
+
+    With asyncio, checks that are made while the event loop is busy travel to a Redis store together. A limiter on a
+    Redis store belongs to the event loop that it is first used in.
+    """
+
+    def acquire(
+        self,
+        subject: Subject = NO_SUBJECT,
+        /,
+        *,
+        cost: Cost = 1,
+        wait: float = 0.0,
+        renew: bool = False,
+        **facts: Any,
+    ) -> Acquiring:
+        """Check a request, and hold the slots that rules of concurrency want it to hold, until it is over.
+
+        Use it in a `with` block, at the end of which the slot is released: `with limiter.acquire("alice") as slot`.
+        All limits that apply are charged in one step, or none is: a refusal for lack of a slot costs no rate. Refused,
+        it raises `RateLimited`, after waiting up to `wait` seconds for a slot: of those who wait in this limiter for
+        the same one, the first who came is the first to get it. A slot that is not released expires after the rule's
+        `ttl`; with `renew`, it is renewed in the background until it is released.
+
+        With asyncio, it is `async with limiter.acquire("alice") as slot`, or `slot = await limiter.acquire("alice")`. A
+        caller that is cancelled holds nothing.
+        """
+        texts = self._engine.texts_of(subject, facts)
+        # sync: return self._acquire(texts, cost, wait, renew)
+        return Acquiring(self._acquire(texts, cost, wait, renew))  # async only
+
+    async def _acquire(self, texts: dict[str, str], cost: Cost, wait: float, renew: bool) -> AsyncSlot:
+        known = await look_up(self._engine, NO_SUBJECT, texts)  # sync: known = None
+        if self._reservations.due is not None:
+            await self._reservations.attend(self._reservations.due)
+        return await self._slots.acquire(texts, self._engine.planned(texts, known), cost, wait, renew=renew)
+
+    async def release(self, slot_id: str) -> bool:
+        """Give back the slot of this id (`slot.id`), which any process on the same store has acquired.
+
+        Returns whether it was held. Raises `InvalidCheck` for a text that is no such id, and `StoreError`.
+
+        With asyncio, it goes on to the end even if the caller is cancelled.
+        """
+        return await self._slots.release(slot_id)
+
+    async def renew(self, slot_id: str) -> bool:
+        """Have the slot of this id expire its ttl from now. Returns whether it was held. Raises as `release` does."""
+        return await self._slots.renew(slot_id)
+
+    def slots(self) -> SlotStatus:
+        """Return how rules that limit concurrency are doing: the slots that this limiter has taken."""
+        return self._slots.status()
+
+    async def reserve(
+        self, subject: Subject = NO_SUBJECT, /, *, cost: Cost = 1, ttl: float = 60.0, **facts: Any
+    ) -> AsyncReservation:
+        """Check an estimate, to be settled with what it really cost: LLM tokens, rows, bytes.
+
+        Charges `cost` as `check` does, and keeps a record of it. Settle with `reservation.settle(actual)`, or from
+        another process with `limiter.settle(reservation.id, actual)`. One that is not settled within `ttl` seconds
+        (from 0.001 to 7 days) expires, and its estimate is given back.
+
+        With asyncio, a caller that is cancelled is charged nothing: what was charged is given back.
+        """
+        lives_us, engine, reservations = ttl_us(ttl), self._engine, self._reservations
+        texts = engine.texts_of(subject, facts)
+        known = await look_up(engine, NO_SUBJECT, texts)  # sync: known = None
+        prepared = engine.prepare(texts, engine.planned(texts, known), cost)
+        self._subject_program = None  # which would not look for reservations that have expired
+        name, decision, recorded = await reservations.reserve(prepared, cost, lives_us)
+        if not decision.allowed:
+            engine.tell_refused(decision, texts)
+        return AsyncReservation(self, name, decision, cost, recorded=recorded, facts=texts, ttl=ttl)
+
+    async def settle(self, reservation_id: str, cost: Cost) -> Settlement:
+        """Charge what a reservation really cost: give back what was reserved too much, or charge the rest.
+
+        The rest is charged whether it fits or not, as the client has used it: later requests wait for it. Only the
+        first call for an id, from any process, has an effect; the settlement says whether this one had. If the store
+        cannot be reached, the limiter logs that, and the settlement says so. It raises nothing.
+
+        For a reservation by units, name what each cost: `{"tokens": 3_200}`. A unit that is not named cost what was
+        reserved. A plain 0 gives back all of it.
+
+        With asyncio, it goes on to the end even if the caller is cancelled.
+        """
+        name, cost = checked_id(reservation_id), checked_cost(cost)
+        self._subject_program = None  # which would not look for reservations that have expired
+        return await self._reservations.settle(name, cost)
+
+    async def refund(self, reservation_id: str) -> Settlement:
+        """Give back all of a reservation: `settle(reservation_id, 0)`."""
+        return await self.settle(reservation_id, 0)
+
+    async def reset(self, subject: Subject = NO_SUBJECT, /, **facts: Any) -> None:
+        """Forget what was counted for this request's subjects, under every rule that applies to it.
+
+        With penalties, it also lifts the blocks of the clients that these facts identify, and forgets their
+        violations. Another process may remember a block, but never for longer than it would have lasted.
+        """
+        known = None
+        if self._engine.snapshot.directory is not None:  # async only
+            known = await look_up(self._engine, subject, facts)
+        checks, clients = self._engine.ask_reset(subject, facts, known)
+        await self._store.reset(checks, clients)
+        self._engine.forget(checks, clients)
+        if self._leasing is not None:
+            self._leasing.forget(checks)
+
+    def limit(
+        self, quota: str | Quota, *, key: Key | None = None, cost: int = 1, name: str | None = None
+    ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
+        """Decorate a function: a refused call raises `RateLimited` instead of running.
+
+        `key` gets the call's arguments and returns who is counted; without it, all calls count together. Calls
+        are counted per function, or per `name`. A `Limiter` decorates functions of both kinds, sync and async.
+
+        With asyncio, the function must be async.
+        """
+        quota, cost = quota_of(quota), whole_cost(cost)
+
+        def decorate(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+            if not inspect.iscoroutinefunction(function):  # async only
+                called = name or rule_name(function)
+                raise InvalidCheck(f"{called} is not async: decorate it with the limit of a Limiter instead")
+            limiter = self.sibling(quota, name=name or rule_name(function))
+            return limit_async_function(limiter, function, key, cost)
+
+        return decorate
+
+    def sibling(self, rules: Rules, *, name: str = "default") -> AsyncLimiter:
+        """Return a limiter with other rules, and otherwise like this one: the same store, clock and failure mode.
+
+        A notation, a `Quota` and a list of `Rule` make limits of this limiter's own: they count under its name and
+        theirs. A `Snapshot` and rules from elsewhere count where they do in any limiter.
+
+        It need not be closed, as the store is not its own. Its limits are this region's alone.
+        """
+        engine = self._engine
+        rules, mode = own_limits(rules, engine.name, name), engine.fallback.mode
+        name = qualified(engine.name, name)
+        facts = () if isinstance(rules, Snapshot | Source) or is_elsewhere(rules) else engine.facts
+        limiter = AsyncLimiter(
+            rules,
+            store=self._here,
+            clock=engine.clock,
+            name=name,
+            failure_mode=mode,
+            facts=facts,
+            on_refused=engine.on_refused,
+        )
+        if self._heartbeat is not None and limiter._heartbeat is not None:
+            self._heartbeat.siblings.add(limiter._heartbeat)
+        return limiter
+
+    async def give_back(self, decision: Decision) -> None:
+        """Undo what an allowed `decision` of this limiter, or of another on its store, has just charged.
+
+        For a request that something else refuses. A decision gives back once, and only what it charged itself: nothing
+        for a peek, a repetition by idempotency key, or a copy. If the store cannot be reached, the charge stands.
+        """
+        slot: AsyncSlot | None = getattr(decision, "slot", None)
+        if slot is not None:
+            await slot.release()
+        refunds = correction(decision, 0).refunds
+        if refunds:
+            try:
+                await self._store.refund(refunds)
+            except StoreError as error:
+                uncorrected(error)
+
+    async def correct(self, decision: Decision, cost: Cost) -> None:
+        """Change what `decision` charged for a request to `cost`: what the request cost in the end.
+
+        A higher cost is charged whether it fits or not, as by `settle`. Unlike `settle`, this needs the decision, not
+        a record in the store. Only the first call of this or of `give_back` for a decision has an effect. There is
+        none for a decision that charged nothing itself. If the store cannot be reached, the charge stands.
+        """
+        adjustments = correction(decision, checked_cost(cost))
+        if any(adjustments):
+            try:
+                await self._reservations.store.adjust(*adjustments)
+            except StoreError as error:
+                uncorrected(error)
+
+    async def ready(self) -> bool:
+        """Return True if the store answers: for a check at start, or a health check. Charges nothing.
+
+        Raises `StoreError`, which says why, if it does not. The rules are loaded when the limiter is made.
+        """
+        await probe_async(self._here)
+        return True
+
+    async def reload(self) -> Snapshot:
+        """Read the rules' file again, now, and return the rules in force.
+
+        Raises `InvalidRule`, with every problem, when the file is not good: then the rules are what they were.
+
+        With asyncio, the file is read in a thread.
+        """
+        return await asyncio.to_thread(self._engine.reload)  # sync: return self._engine.reload()
+
+    async def close(self) -> None:
+        """Stop watching the rules' file, and give back the store's connections, if this limiter opened them."""
+        # sync: self._engine.close()
+        if self._engine.owns_source:  # async only
+            await asyncio.to_thread(self._engine.close)  # it waits for the watcher's thread
+        await self._reservations.finish()  # async only
+        await self._slots.close()
+        if self._leasing is not None:
+            await self._leasing.close()
+        if self._heartbeat is not None:
+            await self._heartbeat.close()
+        if self._region_store is not None:
+            await self._region_store.close()
+        if self._owned:
+            await self._here.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    def leases(self) -> LeaseStatus:
+        """Return how rules of `sync = "leased"` are doing: what was decided without the store, and what is held."""
+        return LeaseStatus() if self._leasing is None else self._leasing.status()
+
+    def regions(self) -> RegionStatus:
+        """Return how the rules are doing that several regions share, and how the other regions are reached."""
+        return RegionStatus() if self._region_store is None else self._region_store.status()

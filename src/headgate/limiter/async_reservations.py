@@ -1,0 +1,261 @@
+"""Reservations: how a limiter makes and settles them, and gives back those that have expired."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+
+from headgate.core.cost import Cost, cost_of_units
+from headgate.core.decision import Decision
+from headgate.core.reservation import PENDING_US, Record, Settlement, Settling
+from headgate.errors import StoreError
+from headgate.limiter.async_deciding import decide_async
+from headgate.limiter.async_sharding import AsyncSharding
+from headgate.limiter.async_steps import run_async
+from headgate.limiter.engine import Engine
+from headgate.limiter.prepared import PreparedCheck
+from headgate.limiter.reservation_records import (
+    MAX_ROUNDS,
+    Due,
+    ReservationState,
+    expiring,
+    new_id,
+    no_reservations,
+    record_of,
+    reserving,
+    settling,
+    unanswered,
+    unrecorded,
+    unrenewed,
+    unsettled,
+    with_receipt,
+)
+from headgate.stores.protocol import AsyncAtomicReservingStore, AsyncReservingStore
+
+if TYPE_CHECKING:
+    from headgate.limiter.async_limiter import AsyncLimiter
+
+T = TypeVar("T")  # async only
+
+
+class AsyncReservation(ReservationState):
+    """An estimate that was charged, until `settle` says what it really cost. Truthy when allowed.
+
+    `decision` is that of the check. `id` is a text by which any process on the same store can settle:
+    `limiter.settle(id, cost)`. As a context manager it settles with the estimate at the end, and gives it back when
+    an exception leaves the block; unless it was settled within.
+    """
+
+    __slots__ = ("_limiter",)
+
+    def __init__(
+        self, limiter: AsyncLimiter, reservation_id: str, decision: Decision, cost: Cost, **others: Any
+    ) -> None:
+        super().__init__(reservation_id, decision, cost, **others)
+        self._limiter = limiter
+
+    async def extend(self, cost: Cost | None = None, /, **units: int) -> Decision:
+        """Reserve more for the same request: `extend(500)`, or `extend(tokens=500)`; all or nothing.
+
+        When the decision refuses, what was reserved before stands. An extension expires by itself, after as long as
+        the reservation's `ttl`. `settle` settles all of them.
+        """
+        more = cost_of_units(cost, units)
+        return self._extended(await self._limiter.reserve(cost=more, ttl=self._ttl, **self._facts))
+
+    async def settle(self, cost: Cost | None = None, /, **units: int) -> Settlement:
+        """Charge what it really cost: give back what was reserved too much, or charge the rest.
+
+        You can name units: `settle(tokens=3_200)`. A unit that is not named cost what was reserved. Only the first
+        settlement has an effect. If the store cannot be reached, that is logged, and the settlement says so.
+        """
+        self._wanted = cost = cost_of_units(cost, units)
+        shares = self._shares(cost)
+        # sync: return self._settle(shares, cost)
+        return await asyncio.shield(self._limiter._reservations.start(self._settle(shares, cost)))  # async only
+
+    async def _settle(self, shares: list[tuple[Any, Cost]], cost: Cost) -> Settlement:
+        """Settle it and its extensions, to the end."""
+        settlements = []
+        for one, share in shares:
+            settlements.append(await self._limiter.settle(one.id, share) if one.recorded else unrecorded(share))
+        return self._noted(settlements, cost)
+
+    async def refund(self) -> Settlement:
+        """Give back all of it: `settle(0)`."""
+        return await self.settle(0)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        cost = self._final(error)
+        if cost is not None:
+            await self.settle(cost)
+
+
+class Reserved(NamedTuple):
+    """What a limiter has reserved."""
+
+    reservation_id: str
+    decision: Decision
+    recorded: bool  # whether there is anything to settle
+
+
+class AsyncReservations:
+    """The reservations of one limiter."""
+
+    def __init__(self, store: AsyncSharding, engine: Engine) -> None:
+        self._sharding = store
+        self._engine = engine
+        self.due: Due | None = None  # there once the limiter has had to do with reservations
+        self._unanswered: dict[str, int] = {}  # reservations that may have been made, and when to give them back
+        self._under_way: set[asyncio.Task[Any]] = set()  # async only
+
+    @property
+    def store(self) -> AsyncReservingStore:
+        """The store, if it keeps reservations. Raises `InvalidCheck`."""
+        if not isinstance(self._sharding, AsyncReservingStore):
+            raise no_reservations(self._sharding.store)
+        return self._sharding
+
+    async def reserve(self, prepared: PreparedCheck, cost: Cost, lives_us: int) -> Reserved:
+        """Charge a prepared request and keep a record of it.
+
+        With asyncio, a caller that is cancelled is charged nothing: what was charged is given back.
+        """
+        due = await self.look()
+        await self.attend(due)
+        # sync: return self._reserve(prepared, cost, lives_us, due)
+        task = self.start(self._reserve(prepared, cost, lives_us, due))  # async only
+        try:  # async only
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self.start(self._refund(task))
+            raise
+
+    async def _reserve(self, prepared: PreparedCheck, cost: Cost, lives_us: int, due: Due) -> Reserved:
+        engine, store, name = self._engine, self.store, new_id()
+        if not prepared.sent:
+            return Reserved(name, engine.unsent(prepared), False)
+        prepared, pending = reserving(prepared, cost, name)
+        if isinstance(store, AsyncAtomicReservingStore):
+            try:
+                answer = await store.reserve(name, pending, lives_us)
+            except StoreError as error:
+                if unanswered(error, name):
+                    at_us = engine.clock.now_us()
+                    self._unanswered[name] = at_us + PENDING_US
+                    due.expires(at_us, PENDING_US)
+                return Reserved(name, engine.failed(prepared, error), False)
+            if answer is not None:
+                (decision,) = engine.conclude([prepared], [answer])
+                recorded = record_of(decision) is not None
+                if recorded:
+                    due.expires(engine.clock.now_us(), lives_us)
+                return Reserved(name, decision, recorded)
+        return await self._write_ahead(store, prepared, pending, lives_us, due)
+
+    async def _write_ahead(
+        self, store: AsyncReservingStore, prepared: PreparedCheck, pending: Record, lives_us: int, due: Due
+    ) -> Reserved:
+        """Write the pending record, charge under its id as key, and write the record with what was charged.
+
+        For limits and records that no single step of the store reaches. Wherever it ends early, the pending record
+        says how to find out what was charged.
+        """
+        engine, name = self._engine, pending.pending
+        prepared = with_receipt(prepared, name)
+        try:
+            await store.hold(name, pending.encode(), PENDING_US)
+        except StoreError as error:
+            return Reserved(name, engine.failed(prepared, error), False)
+        due.expires(engine.clock.now_us(), PENDING_US)
+        decision = decide_async(engine, prepared, exact=True)
+        if not isinstance(decision, Decision):  # async only
+            decision = await decision
+        assert prepared.extras is not None
+        record = record_of(decision, prepared.extras.reservation)
+        try:
+            if record is not None:
+                await store.renew(name, record.encode(), lives_us)
+                due.expires(engine.clock.now_us(), lives_us)
+            elif decision.reason in ("over_limit", "penalty"):
+                await store.claim(name)  # nothing was charged
+        except StoreError as error:
+            unrenewed(error, name)
+        return Reserved(name, decision, record is not None)
+
+    async def settle(self, reservation_id: str, cost: Cost) -> Settlement:
+        """Settle a reservation of this or another process.
+
+        With asyncio, it goes on to the end even if the caller is cancelled.
+        """
+        store = self.store
+        # sync: return self._settle(store, reservation_id, cost)
+        return await asyncio.shield(self.start(self._settle(store, reservation_id, cost)))  # async only
+
+    async def _settle(self, store: AsyncReservingStore, reservation_id: str, cost: Cost) -> Settlement:
+        await self.look()
+        try:
+            found: Settling = await run_async(settling(await store.claim(reservation_id), cost), store.check)
+            return found.settled(await store.adjust(*found.adjustments))
+        except StoreError as error:
+            return unsettled(error, reservation_id, cost)
+
+    async def look(self) -> Due:
+        """Give back reservations that have expired, if it is time to look for them."""
+        due = self.due
+        if due is None:
+            due = self.due = Due()
+        if due.is_time(self._engine.clock.now_us()):
+            await self._give_back(due)
+        return due
+
+    async def attend(self, due: Due) -> None:
+        """Before a check: give back what is known to have expired."""
+        if due.is_due(self._engine.clock.now_us()):
+            await self._give_back(due)
+
+    async def _give_back(self, due: Due) -> None:
+        now_us, store = self._engine.clock.now_us(), self.store
+        due.looking(now_us)
+        try:
+            for _ in range(MAX_ROUNDS):
+                records, next_us = await store.expire()
+                if records:
+                    await store.adjust(await run_async(expiring(records), store.check))
+                if next_us != 0:
+                    break
+            for name in [name for name, at_us in self._unanswered.items() if at_us <= now_us]:
+                found = await run_async(settling(await store.claim(name), 0), store.check)
+                await store.adjust(*found.adjustments)
+                self._unanswered.pop(name, None)
+        except StoreError as error:
+            due.failed(now_us, error)
+        else:
+            due.expires(now_us, next_us)
+        for at_us in self._unanswered.copy().values():
+            due.expires(now_us, at_us - now_us)
+
+    async def finish(self) -> None:  # async only
+        """Wait for reservations and settlements that are under way."""
+        while self._under_way:
+            await asyncio.wait(self._under_way)
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:  # async only
+        """Do something to its end, even if its caller is cancelled. `finish` waits for it."""
+        task = asyncio.create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return task
+
+    async def _refund(self, task: asyncio.Task[Reserved]) -> None:  # async only
+        """Give back what was reserved for a caller that was cancelled."""
+        await asyncio.wait([task])
+        if not task.cancelled() and task.exception() is None and task.result().recorded:
+            await self.settle(task.result().reservation_id, 0)

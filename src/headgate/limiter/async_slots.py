@@ -1,0 +1,290 @@
+"""Slots: how a limiter takes them, waits for them, renews and releases them, where rules limit concurrency."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Coroutine, Generator, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from headgate.core.check import Check
+from headgate.core.cost import Cost
+from headgate.core.decision import Decision
+from headgate.core.slot import decode_slot, new_slot
+from headgate.errors import RateLimited, StoreError
+from headgate.limiter.async_deciding import decide_async
+from headgate.limiter.engine import Engine
+from headgate.limiter.prepared import Planned, PreparedCheck
+from headgate.limiter.renewal import AsyncRenewal
+from headgate.limiter.slot_queue import AsyncQueues
+from headgate.limiter.slot_records import (
+    SlotBook,
+    SlotState,
+    SlotStatus,
+    SlotWait,
+    held_by,
+    keys_of,
+    no_slots,
+    unreleased,
+)
+from headgate.stores.memory import AsyncMemoryStore
+from headgate.stores.protocol import AsyncSlotStore, AsyncStore
+
+LOCAL: Final = "local_fallback"  # why a slot is held in this process
+
+T = TypeVar("T")  # async only
+
+
+class AsyncSlot(SlotState):
+    """A place among those that may run at a time, until it is released or expires.
+
+    `decision` is that of the check. `id` is a text by which any process on the same store can release or renew it. As a
+    context manager it is released at the end of the block, however that ends.
+    """
+
+    __slots__ = ("_slots",)
+
+    def __init__(self, slots: AsyncSlots, decision: Decision, held: tuple[Check, ...] = (), *, renews: bool) -> None:
+        super().__init__(decision, held, renews=renews)
+        self._slots = slots
+
+    async def renew(self) -> bool:
+        """Have it expire its `ttl` from now. Returns whether it is still held.
+
+        Raises `StoreError`: then it expires when it would have.
+        """
+        return self.is_held and self._found(await self._slots.renew(self))
+
+    async def release(self) -> bool:
+        """Release the slot. Returns whether it was still held. A second call does nothing.
+
+        If the store cannot be reached, that is logged, and the slot expires by itself.
+
+        With asyncio, it is given back also when the caller is cancelled.
+        """
+        if not self.is_held:
+            return False
+        self.is_held = False
+        try:
+            return await self._slots.release(self)
+        except StoreError as error:
+            return unreleased(error)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.release()
+
+
+# sync: Acquiring = Slot  # what `acquire` returns
+
+
+class Acquiring(Awaitable[AsyncSlot]):  # async only
+    """What `acquire` returns: await it for a slot, or use it in `async with`, which also releases the slot."""
+
+    __slots__ = ("_slot", "_work")
+
+    def __init__(self, work: Coroutine[Any, Any, AsyncSlot]) -> None:
+        self._work = work
+        self._slot: AsyncSlot | None = None
+
+    def __await__(self) -> Generator[Any, Any, AsyncSlot]:
+        return self._work.__await__()
+
+    async def __aenter__(self) -> AsyncSlot:
+        self._slot = await self._work
+        return self._slot
+
+    async def __aexit__(self, *exc: object) -> None:
+        assert self._slot is not None
+        await self._slot.release()
+
+
+class _Releases:  # async only
+    """The releases of one tick of the event loop, which go to the store in one call."""
+
+    def __init__(self, slots: AsyncSlots) -> None:
+        self._slots = slots
+        self._waiting: list[tuple[tuple[Check, ...], asyncio.Future[Sequence[bool]]]] = []
+
+    def add(self, held: tuple[Check, ...]) -> asyncio.Future[Sequence[bool]]:
+        """Release a slot. The release goes on to its end, even if its caller is cancelled."""
+        future: asyncio.Future[Sequence[bool]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((held, future))
+        if len(self._waiting) == 1:
+            self._slots.start(self._send())
+        return future
+
+    async def _send(self) -> None:
+        """Send what waits: a task begins when the tick in which it was made is over."""
+        waiting, self._waiting = self._waiting, []
+        try:
+            were_held = await self._slots.store.release_slots([check for held, _ in waiting for check in held])
+        except StoreError as error:
+            for _, future in waiting:
+                future.set_exception(error)
+            return
+        except BaseException:  # the event loop is about to end
+            for _, future in waiting:
+                future.cancel()
+            raise
+        at = 0
+        for held, future in waiting:
+            future.set_result(were_held[at : at + len(held)])
+            at += len(held)
+
+
+class AsyncSlots:
+    """The slots of one limiter."""
+
+    def __init__(self, engine: Engine, store: AsyncStore) -> None:
+        self._engine = engine
+        self._behind = store
+        self._store = store if isinstance(store, AsyncSlotStore) else None  # looked at once, as that takes long
+        self._book = SlotBook()
+        self._queues = AsyncQueues()
+        self._renewal = AsyncRenewal()
+        self._under_way: set[asyncio.Task[Any]] = set()  # async only
+        self._releases = _Releases(self)  # async only
+
+    @property
+    def store(self) -> AsyncSlotStore:
+        """The store, if it can limit concurrency. Raises `InvalidCheck`."""
+        if self._store is None:
+            raise no_slots(self._behind)
+        return self._store
+
+    async def acquire(
+        self, facts: dict[str, str], planned: Planned, cost: Cost, wait: float, *, renew: bool
+    ) -> AsyncSlot:
+        """Take the slot of a request, or wait for it. Raises `RateLimited`."""
+        if wait.__class__ in (int, float) and wait == 0:
+            return self._taken(await self._take(facts, planned, cost, renew), renew)
+        waits = SlotWait(self._engine.clock, wait)
+        queue = self._queues.of(keys_of(facts, planned[1]))
+        if not await queue.enter(waits.left):
+            return self._taken(await self._take(facts, planned, cost, renew), renew)
+        try:
+            while True:
+                decision = await self._take(facts, planned, cost, renew)
+                seconds = None if decision.allowed else waits.seconds(decision)
+                if seconds is None:
+                    return self._taken(decision, renew)
+                await self._engine.clock.sleep_async(seconds)
+        finally:
+            queue.leave()
+
+    async def _take(self, facts: dict[str, str], planned: Planned, cost: Cost, renew: bool) -> Decision:
+        # sync: return self.take(facts, planned, cost, renew=renew)
+        decision = self.take(facts, planned, cost, renew=renew)  # async only
+        return decision if isinstance(decision, Decision) else await decision  # async only
+
+    def take(
+        self, facts: dict[str, str], planned: Planned, cost: Cost, *, renew: bool
+    ) -> Decision | Awaitable[Decision]:
+        """Decide a request. If it is allowed, it holds what rules want it to: then that is its `slot`.
+
+        With asyncio, it returns the decision itself where nothing has to be awaited, as in memory.
+        """
+        engine, (snapshot, whole) = self._engine, planned
+        planned = (snapshot, whole.priced(cost)[0])
+        if not planned[1].slots:
+            return decide_async(engine, engine.prepare(facts, planned, cost), exact=True)
+        prepared = engine.prepare(facts, planned, cost, slot=new_slot())
+        held, _ = held_by(prepared), self.store
+        try:
+            decision = decide_async(engine, prepared, exact=True)
+        except BaseException:  # an interrupted caller holds no slot
+            self.start(self._undo(held))  # sync: self._undo(held)
+            raise
+        if not isinstance(decision, Decision):  # async only
+            return self._await(prepared, held, decision, renew)
+        return self._hold(prepared, held, decision, renew)
+
+    async def _await(  # async only
+        self, prepared: PreparedCheck, held: tuple[Check, ...], answer: Awaitable[Decision], renew: bool
+    ) -> Decision:
+        try:
+            decision = await answer
+        except asyncio.CancelledError:  # what was sent may have been executed
+            self.start(self._undo(held))
+            raise
+        return self._hold(prepared, held, decision, renew)
+
+    def _hold(self, prepared: PreparedCheck, held: tuple[Check, ...], decision: Decision, renew: bool) -> Decision:
+        """Note what a decision holds, if it is allowed."""
+        if decision.allowed and held and prepared.sent:
+            decision.slot = slot = AsyncSlot(self, decision, held, renews=renew)
+            self._book.taken(held)
+            if renew:
+                self._renewal.add(slot)
+        return decision
+
+    def _taken(self, decision: Decision, renew: bool) -> AsyncSlot:
+        """Return the slot that a decision has taken. Raises `RateLimited`."""
+        if not decision.allowed:
+            raise RateLimited(decision)
+        slot: AsyncSlot | None = getattr(decision, "slot", None)
+        return AsyncSlot(self, decision, renews=renew) if slot is None else slot
+
+    async def _undo(self, held: tuple[Check, ...]) -> None:
+        """Give back what may have been taken."""
+        try:
+            await self.store.release_slots(held)
+        except StoreError as error:
+            unreleased(error)
+
+    async def release(self, slot: AsyncSlot | str) -> bool:
+        """Give back a slot, or the one of this id. Returns whether it was held. Raises `StoreError`.
+
+        With asyncio, it goes on to the end even if the caller is cancelled.
+        """
+        if isinstance(slot, str):
+            held = decode_slot(slot)
+        else:
+            held = slot.held
+            with suppress(AttributeError):  # of a slot that two threads release
+                del slot.decision.slot  # a circle, which only the garbage collector would undo
+            if slot.renews:
+                self._renewal.remove(slot)
+            if slot.decision.reason == LOCAL:
+                self._engine.fallback.local.release_slots(held)
+        # sync: were_held = self.store.release_slots(held)
+        store = self.store  # async only
+        if isinstance(store, AsyncMemoryStore):  # async only
+            were_held: Sequence[bool] = store.store.release_slots(held)
+        else:
+            were_held = await asyncio.shield(self._releases.add(held))
+        self._book.gone(held, were_held)
+        return all(were_held)
+
+    async def renew(self, slot: AsyncSlot | str) -> bool:
+        """Have a slot, or the one of this id, expire its ttl from now. Returns whether it was held."""
+        held = decode_slot(slot) if isinstance(slot, str) else slot.held
+        renewed: Sequence[bool]
+        if isinstance(slot, AsyncSlot) and slot.decision.reason == LOCAL:
+            renewed = self._engine.fallback.local.renew_slots(held)
+        else:
+            renewed = await self.store.renew_slots(held)
+        return self._book.renewed(held, renewed)
+
+    def status(self) -> SlotStatus:
+        """Return what is known of the slots that this limiter has taken."""
+        return self._book.status()
+
+    async def close(self) -> None:
+        """Renew nothing any more, and wait for releases that are under way."""
+        await self._renewal.close()
+        while self._under_way:  # async only
+            await asyncio.wait(self._under_way)
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:  # async only
+        """Do something to its end, even if its caller is cancelled. `close` waits for it."""
+        task = asyncio.create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return task

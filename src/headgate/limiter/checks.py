@@ -1,0 +1,287 @@
+# Generated from async_checks.py by scripts/generate-sync: edit that file, and run `make generate`.
+"""Checks: the half of a limiter that decides requests. `Limiter` adds the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from headgate.core.check import Group
+from headgate.core.clock import Clock
+from headgate.core.cost import Cost
+from headgate.core.decision import Decision
+from headgate.errors import StoreError
+from headgate.limiter.batch import decide_each
+from headgate.limiter.blocks import Blocks
+from headgate.limiter.deciding import decide
+from headgate.limiter.engine import Engine, OnRefused
+from headgate.limiter.explaining import MAX_TIERS, conclude
+from headgate.limiter.heartbeat import Heartbeat
+from headgate.limiter.leasing import Leasing
+from headgate.limiter.prepared import NO_SUBJECT, PreparedCheck, Request, Subject
+from headgate.limiter.region_protocol import RegionProtocol, RegionStore
+from headgate.limiter.reservations import Reservations
+from headgate.limiter.rule_inputs import Rules
+from headgate.limiter.sharding import Sharding
+from headgate.limiter.slot_records import SlotUse
+from headgate.limiter.slots import Slots
+from headgate.limiter.startup import require_answer, warn_of_workers
+from headgate.limiter.wait import Wait
+from headgate.rules.explanation import Explanation, explain_rules, other_tiers
+from headgate.rules.rule import FailureMode
+from headgate.rules.snapshot import Snapshot
+from headgate.stores.leases import Decided
+from headgate.stores.memory import MemoryStore
+from headgate.stores.protocol import BeatingStore, ReservingStore, Store
+from headgate.stores.urls import no_store, open_store
+
+ONE: Final = (1,)  # the costs of a request with one limit
+
+
+class Checks:
+    """What a limiter is made of, and how it decides requests."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        *,
+        store: str | Store = "memory://",
+        clock: Clock | None = None,
+        name: str = "default",
+        failure_mode: FailureMode = "open",
+        region: RegionProtocol | None = None,
+        watch: bool = False,
+        warning_at: int | None = None,
+        warning_until: int | None = None,
+        facts: Iterable[str] = (),
+        require_store: bool = False,
+        on_refused: OnRefused | None = None,
+    ) -> None:
+        if store == "memory://":
+            warn_of_workers()
+        self._owned = isinstance(store, str)
+        if not isinstance(store, str | Store):
+            raise no_store(store)
+        if require_store:
+            require_answer(store, clock)
+        self._here: Store = open_store(store, clock) if isinstance(store, str) else store
+        in_memory = isinstance(self._here, MemoryStore)
+        self._engine = Engine(
+            rules,
+            clock=clock,
+            name=name,
+            failure_mode=failure_mode,
+            watch=watch,
+            warning_at=warning_at,
+            warning_until=warning_until,
+            facts=facts,
+            blocks=None if in_memory else Blocks(),
+        )
+        self._region_store: RegionStore | None = None  # there where several regions share limits
+        if region is not None:
+            self._region_store = region.open(self._here, self._engine.holder, clock, failure_mode)
+            self._engine.spreads = True
+        self._store = Sharding(self._here if self._region_store is None else self._region_store)
+        self._store.home.holder = self._engine.holder
+        self.holder = self._engine.holder  # of the rules in force
+        # Whether it counts in this process, and never waits.
+        self.in_memory = in_memory and region is None
+        self._outage = self._engine.outage
+        self._engine.on_refused = on_refused
+        self._engine.compile = self._engine.compile_exact = self._store.compile
+        self._heartbeat: Heartbeat | None = None
+        if not in_memory and isinstance(self._store, BeatingStore | ReservingStore):
+            self._engine.heartbeat = self._heartbeat = Heartbeat(self._store, self._engine)
+        self._leasing: Leasing | None = None  # in memory, asking the store costs no more than a lease would
+        if not self.in_memory:
+            self._leasing = Leasing(self._store, self.holder, clock, self._engine.store_answered)
+            self._engine.compile, self._engine.leases = self._leasing.compile, True
+        self._reservations = Reservations(self._store, self._engine)
+        self._slots = Slots(self._engine, self._here)
+        program = self._engine.subject_program() if on_refused is None else None
+        self._subject_program = program  # of check("alice")
+
+    def check(
+        self,
+        subject: Subject = NO_SUBJECT,
+        /,
+        *,
+        cost: Cost = 1,
+        idempotency_key: str | None = None,
+        **facts: Any,
+    ) -> Decision:
+        """Charge `cost` to every limit that applies to this request, or to none of them.
+
+        The request is a `subject`, or facts by name (`user="alice", ip="192.0.2.7", endpoint="/search"`).
+        A cost of 0 looks and charges nothing. `{"requests": 1, "tokens": 4_000}` charges each rule by its own
+        unit; rules whose unit it does not name do not apply. A call with an `idempotency_key` that was used within the
+        last five minutes gets the first one's decision and charges nothing; with other facts it raises
+        `IdempotencyConflict`.
+        """
+        if subject.__class__ is str and not facts:
+            program = self._subject_program
+            if (
+                program is not None
+                and cost == 1
+                and cost.__class__ is int
+                and idempotency_key is None
+                and not self._outage.lasts  # `decide` finds the store well again
+            ):
+                try:
+                    decided: Decision = program((subject,), ONE)
+                except StoreError as error:
+                    return self._engine.failed_subject(subject, error)
+                return decided
+            texts = {"user": subject}
+        else:
+            texts = self._engine.texts_of(subject, facts)
+        decision = self.decide(texts, cost=cost, idempotency_key=idempotency_key)
+        if not decision.allowed:
+            self._engine.tell_refused(decision, texts)
+        return decision
+
+    def decide(
+        self,
+        facts: dict[str, str],
+        *,
+        cost: Cost = 1,
+        idempotency_key: str | None = None,
+        peek: bool = False,
+        slots: SlotUse = "refuse",
+    ) -> Decision:
+        """Check facts that are known to be texts: for middleware and others that read them off a request.
+
+        A `peek` charges nothing. `slots` says what to do where rules limit concurrency: a decision that takes a slot
+        has it as `slot`, which is renewed until it is released.
+        """
+        engine = self._engine
+        if self._reservations.due is not None:
+            self._reservations.attend(self._reservations.due)
+        snapshot = self.holder.current
+        whole = snapshot.planner.plan(facts, engine.clock)
+        plan, costs = whole.priced(cost)
+        if idempotency_key is not None or snapshot.terms is not None or not plan.limits or plan.slots:
+            if plan.slots and slots in ("take", "lend") and not peek:
+                return self._slots.take(facts, (snapshot, whole), cost, renew=slots == "take")
+            planned = (snapshot, whole.rates if slots == "skip" else whole)
+            return decide(engine, engine.prepare(facts, planned, cost, idempotency_key, peek=peek))
+        program = engine.programs.get(plan) or engine.program(plan)
+        subjects = plan.subjects(facts)
+        try:
+            decision: Decision = program(subjects, costs, peek)
+        except StoreError as error:
+            return engine.failed(PreparedCheck(plan, subjects, costs, peek), error)
+        if engine.outage.lasts:
+            engine.answered(plan)
+        if peek:
+            decision.settled = True
+        return decision
+
+    def peek(self, subject: Subject = NO_SUBJECT, /, *, cost: Cost = 1, **facts: Any) -> Decision:
+        """Return what `check` would decide now, and charge nothing; `remaining` is what is left now."""
+        return self.decide(self._engine.texts_of(subject, facts), cost=cost, peek=True)
+
+    def explain(self, subject: Subject = NO_SUBJECT, /, *, cost: Cost = 1, **facts: Any) -> Explanation:
+        """Return why each rule applies to a request or does not, what would be decided, and what would let it pass.
+
+        Charges nothing. Rules that lack most of what they ask for are left out where there are many.
+        """
+        engine = self._engine
+        texts = engine.texts_of(subject, facts)
+        known = engine.known(NO_SUBJECT, texts)
+        explanation, plan = explain_rules(known.snapshot, texts, engine.clock, known.user, cost)
+        decision = self.peek(cost=cost, **texts)
+        by_tier = {}
+        if not decision.allowed:
+            for tier in other_tiers(known.snapshot, explanation.tier)[:MAX_TIERS]:
+                by_tier[tier] = self.peek(cost=cost, **{**texts, "tier": tier})
+        return conclude(explanation, plan, decision, by_tier)
+
+    def check_many(self, requests: Iterable[Request]) -> list[Decision]:
+        """Check several requests in one trip to the store, each decided by itself, in order.
+
+        A request is a subject, or a mapping of facts with `cost` and `idempotency_key` if need be.
+        """
+        requests = list(requests)
+        decisions = self._decide_many(self._engine.prepare_many(requests))
+        for request, decision in zip(requests, decisions, strict=True):
+            if not decision.allowed:
+                facts_said = dict(request) if isinstance(request, Mapping) else {"user": request}
+                self._engine.tell_refused(decision, facts_said)
+        return decisions
+
+    def wait(
+        self,
+        subject: Subject = NO_SUBJECT,
+        /,
+        *,
+        timeout: float | None = None,
+        cost: Cost = 1,
+        **facts: Any,
+    ) -> Decision:
+        """Check; if refused, sleep until it would pass and try again.
+
+        Gives up, and returns the refusal, as soon as it is clear that `timeout` seconds will not be enough or that
+        no waiting will help. None waits as long as it takes.
+        """
+        wait = Wait(self._engine.clock, timeout)
+        texts = self._engine.texts_of(subject, facts)
+        while True:
+            decision = self.decide(texts, cost=cost)
+            seconds = wait.seconds(decision)
+            if seconds is None:
+                if not decision.allowed:
+                    self._engine.tell_refused(decision, texts)
+                return decision
+            self._engine.clock.sleep(seconds)
+
+    @property
+    def by_subject(self) -> bool:
+        """Whether it counts by subject alone, as one made from a notation does, and not by rules."""
+        return self._engine.by_subject
+
+    def store_answers(self) -> None:
+        """End an outage because the store was seen to answer: without checks, none would notice."""
+        engine = self._engine
+        if engine.fallback.outage.probed() and engine.heartbeat is not None:
+            engine.heartbeat.wake()
+
+    @property
+    def failing(self) -> bool:
+        """Whether the store could not decide when it was last asked."""
+        return self._engine.failing
+
+    @property
+    def clock(self) -> Clock:
+        """The time that it goes by, where that is not the store's."""
+        return self._engine.clock
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The rules in force; `snapshot.version` tells one set from another."""
+        return self._engine.snapshot
+
+    def _check(self, groups: list[Group]) -> Decided:
+        """Have groups decided, by leases as far as they can."""
+        if self._leasing is not None and groups:
+            return self._leasing.check(groups)
+        return Decided.of(self._store.check(groups) if groups else [])
+
+    def _decide(self, prepared: PreparedCheck) -> Decision:
+        """Decide a prepared request in memory."""
+        return decide(self._engine, prepared)
+
+    def _decide_many(self, prepared: list[PreparedCheck]) -> list[Decision]:
+        if self._reservations.due is not None:
+            self._reservations.attend(self._reservations.due)
+        if self.in_memory:
+            return decide_each(prepared, self._decide)
+        many = self._engine.program_of_many(prepared)
+        if many is not None:
+            decided = many([(one.subjects, one.costs) for one in prepared])
+            return self._engine.conclude_many(prepared, decided)
+        try:
+            results, answered = self._check([one.group for one in prepared if one.sent])
+        except StoreError as error:
+            return self._engine.conclude(prepared, error)
+        return self._engine.conclude(prepared, results, answered=answered)

@@ -1,0 +1,289 @@
+"""Reservations' records and settlements, and when to look for expired ones. No I/O."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Mapping, Sequence
+from secrets import randbits, token_urlsafe
+from threading import Lock
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+from headgate.core.check import Answer, Charge, Extras, Group
+from headgate.core.cost import REQUESTS, Cost, cost_text, divided, total_of
+from headgate.core.decision import Decision
+from headgate.core.fork import renew_in_children
+from headgate.core.quota import MICROSECONDS
+from headgate.core.reservation import (
+    PENDING_US,
+    Adjustments,
+    Claim,
+    Record,
+    Settlement,
+    Settling,
+    Status,
+    charged,
+    given_back,
+    receipt_of,
+)
+from headgate.errors import InvalidCheck, StoreError, StoreUnavailable
+from headgate.limiter.prepared import PreparedCheck
+
+T = TypeVar("T")
+Finding = Generator[list[Group], Sequence[Answer], T]
+
+EVERY_US: Final = MICROSECONDS  # how often, at most, a limiter looks for what others have left behind
+LEAST_US: Final = 1_000  # … and for what it knows to be there
+MAX_ROUNDS: Final = 10  # of giving back at a time: no request waits for long
+
+log = logging.getLogger("headgate")
+
+
+class ReservationState:
+    """What `Reservation` and `AsyncReservation` have in common: everything but the I/O."""
+
+    __slots__ = ("_extensions", "_facts", "_settled", "_ttl", "_wanted", "cost", "decision", "id", "recorded")
+
+    def __init__(
+        self,
+        reservation_id: str,
+        decision: Decision,
+        cost: Cost,
+        *,
+        recorded: bool,
+        facts: Mapping[str, str] = MappingProxyType({}),
+        ttl: float = 60.0,
+    ) -> None:
+        self.id = reservation_id  # any process that knows it can settle
+        self.decision = decision
+        decision.settled = True  # `settle` is how to give it back
+        self.cost = cost  # the estimate, without what it was extended by
+        self.recorded = recorded  # whether there is anything to settle
+        self._facts = facts
+        self._ttl = ttl
+        self._extensions: list[Any] = []  # reservations themselves
+        self._settled = False
+        self._wanted: Cost | None = None  # what it was to be settled with
+
+    @property
+    def allowed(self) -> bool:
+        """Whether the request may go on."""
+        return self.decision.allowed
+
+    @property
+    def reserved(self) -> Cost:
+        """The whole estimate, with all that it was extended by."""
+        return total_of([one.cost for one in (self, *self._extensions)])
+
+    def __bool__(self) -> bool:
+        return self.decision.allowed
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(id={self.id!r}, cost={self.cost!r}, decision={self.decision!r})"
+
+    def _extended(self, extension: Any) -> Decision:
+        decision: Decision = extension.decision
+        if decision.allowed:
+            self._extensions.append(extension)
+        return decision
+
+    def _shares(self, cost: Cost) -> list[tuple[Any, Cost]]:
+        """Return what it and each of its extensions is settled with. Raises `InvalidCheck`.
+
+        They are used up in order; the last one that has a unit bears what is more than was reserved.
+        """
+        reserved = self.reserved
+        for unit in () if cost == 0 else (REQUESTS,) if isinstance(cost, int) else cost:
+            if unit not in ((REQUESTS,) if isinstance(reserved, int) else reserved):
+                raise InvalidCheck(f"cost: {unit} was not reserved, only {cost_text(reserved)}")
+        return divided(cost, [(one, one.cost) for one in (self, *self._extensions)])
+
+    def _noted(self, settlements: list[Settlement], cost: Cost) -> Settlement:
+        """Return what became of it and its extensions, as one settlement."""
+        first = settlements[0]
+        reason = "store_error" if any(one.reason == "store_error" for one in settlements) else first.reason
+        self._settled = reason != "store_error"
+        if len(settlements) == 1:
+            return first
+        reserved, refunded = ([getattr(one, name) for one in settlements] for name in ("reserved", "refunded"))
+        return Settlement(reason, cost, total_of(reserved), total_of(refunded))
+
+    def _final(self, error: BaseException | None) -> Cost | None:
+        """Return the cost with which the end of a `with` block settles; None if it was settled within."""
+        if self._settled or not any(one.recorded for one in (self, *self._extensions)):
+            return None
+        if self._wanted is not None:  # the store could not be reached then, and may be back
+            return self._wanted
+        return self.reserved if error is None else 0
+
+
+class Due:
+    """When to look for reservations that have expired: by the limiter's clock, the store decides by its own."""
+
+    __slots__ = ("_looked_us", "at_us")
+
+    def __init__(self) -> None:
+        self._looked_us = -EVERY_US
+        self.at_us = 0  # the next one that is known of expires then, or before; 0: none is
+
+    def is_due(self, now_us: int) -> bool:
+        """Whether a known reservation has expired."""
+        return 0 < self.at_us <= now_us
+
+    def is_time(self, now_us: int) -> bool:
+        """Whether a known one has expired, or it is time to look for those that other processes left behind."""
+        return self.is_due(now_us) or not 0 <= now_us - self._looked_us < EVERY_US
+
+    def looking(self, now_us: int) -> None:
+        """Note that a call to the store is under way, so that no other begins."""
+        self._looked_us = now_us
+        self.at_us = 0
+
+    def expires(self, now_us: int, left_us: int | None) -> None:
+        """Note that a reservation expires in `left_us`; None: none does."""
+        if left_us is not None:
+            at_us = now_us + max(LEAST_US, left_us)
+            if not 0 < self.at_us <= at_us:
+                self.at_us = at_us
+
+    def failed(self, now_us: int, error: StoreError) -> None:
+        """Note that the store could not be reached, or could not give back expired reservations."""
+        log.warning("reservations that expired were not looked for, or not all given back (%s)", error)
+        self.expires(now_us, EVERY_US)
+
+
+def record_of(decision: Decision, mark: int = 0) -> Record | None:
+    """Return what a decision has charged; None when it is nothing."""
+    limits = decision.plan.limits
+    if not decision.allowed or not limits or decision.reason not in ("within_limit", "shadow"):
+        return None
+    checks = [
+        limit._replace(subject=subject, cost=cost, reservation=mark)
+        for limit, subject, cost in zip(limits, decision.subjects, decision.costs, strict=True)
+    ]
+    factors, units = decision.plan.ones, decision.plan.units
+    reserved = charged(checks, decision.outcomes, factors, decision.at_us)
+    amounts = [total // factor for total, factor in zip(decision.costs, factors, strict=True)]
+    return Record(amounts[0] if units is None else dict(zip(units, amounts, strict=True)), reserved)
+
+
+def reserving(prepared: PreparedCheck, cost: Cost, reservation_id: str) -> tuple[PreparedCheck, Record]:
+    """Return a request as it is reserved, and its pending record.
+
+    The request has a mark by which buckets keep track of what it can give back.
+    """
+    prepared = prepared._replace(extras=Extras(None, prepared.penalty, randbits(52) or 1))
+    return prepared, Record.before(prepared.group, prepared.plan.ones, cost, reservation_id)
+
+
+def with_receipt(prepared: PreparedCheck, reservation_id: str) -> PreparedCheck:
+    """Return a request that is charged after its pending record was written: under the reservation's id as key."""
+    assert prepared.extras is not None
+    return prepared._replace(extras=prepared.extras._replace(idempotency=receipt_of(reservation_id)))
+
+
+class _Turnstile:
+    """Lets each decision through once, of all threads that come with it."""
+
+    def __init__(self) -> None:
+        self.forked()
+        renew_in_children(self)
+
+    def forked(self) -> None:
+        """Make a lock that no thread of the parent holds."""
+        self._lock = Lock()
+
+    def passes(self, decision: Decision) -> bool:
+        """Whether the decision comes for the first time, and charged something."""
+        with self._lock:
+            if getattr(decision, "settled", False):
+                return False
+            decision.settled = True
+            return True
+
+
+_turnstile: Final = _Turnstile()
+
+
+def correction(decision: Decision, cost: Cost) -> Adjustments:
+    """Return what the store has to do when a request cost something else in the end than what `decision` charged.
+
+    Nothing for a peek, a repetition, a copy, or a decision that was given back or corrected before.
+    """
+    record = record_of(decision)
+    if record is None or not _turnstile.passes(decision):
+        return Adjustments()
+    return record.settled(cost)
+
+
+def settling(claim: Claim | None, cost: Cost) -> Finding[Settling]:
+    """Return what a claim means, and what the store has to do."""
+    if claim is None:
+        return Settling(Settlement("gone", cost), Adjustments())
+    record = Record.decode(claim.record)
+    if claim.status is not Status.LATE:
+        (record,) = yield from _found([record])
+    reason: Any = "settled" if claim.status is Status.OPEN else "late"
+    factors = {reserved.charge.check.rule: reserved.factor for reserved in record.reserved}
+    return Settling(Settlement(reason, cost, record.cost), record.settled(cost, claim.status), factors)
+
+
+def expiring(records: Sequence[str]) -> Finding[tuple[Charge, ...]]:
+    """Return what to undo of reservations that expired."""
+    return given_back((yield from _found([Record.decode(text) for text in records])))
+
+
+def _found(records: list[Record]) -> Finding[list[Record]]:
+    """Find out what pending records stand for. Yields groups for the store, and is sent its answers."""
+    pending = [record for record in records if record.pending]
+    if not pending:
+        return records
+    answers = iter((yield [record.group for record in pending]))
+    return [record.found(next(answers)) if record.pending else record for record in records]
+
+
+def unsettled(error: StoreError, reservation_id: str, cost: Cost) -> Settlement:
+    """Log that the store could not be reached. Raises nothing, as the caller's work is done by then."""
+    log.warning("reservation %s… was not settled with cost %s (%s)", reservation_id[:6], cost, error)
+    return Settlement("store_error", cost)
+
+
+def uncorrected(error: StoreError) -> None:
+    """Log that the store could not be reached, so that a wrong charge stands."""
+    log.warning("what was charged for a request was not corrected (%s)", error)
+
+
+def unanswered(error: StoreError, reservation_id: str) -> bool:
+    """Log that a reservation may or may not have been charged. Returns whether it may have been."""
+    if isinstance(error, StoreUnavailable) and not error.sent:
+        return False
+    log.warning("reservation %s… may have been charged: what it was is given back (%s)", reservation_id[:6], error)
+    return True
+
+
+def unrenewed(error: StoreError, reservation_id: str) -> None:
+    """Log that the record of a reservation may still be the one from before the charge, which expires soon."""
+    log.warning(
+        "reservation %s… may expire after %d s instead of its ttl (%s)",
+        reservation_id[:6],
+        PENDING_US // MICROSECONDS,
+        error,
+    )
+
+
+def unrecorded(cost: Cost) -> Settlement:
+    """There is nothing to settle."""
+    return Settlement("unrecorded", cost)
+
+
+def new_id() -> str:
+    """Return the id of a new reservation. It cannot be guessed."""
+    return token_urlsafe(18)
+
+
+def no_reservations(store: object) -> InvalidCheck:
+    """Return the error for a store that cannot keep reservations."""
+    return InvalidCheck(
+        f"{type(store).__name__} keeps no reservations: it lacks hold, renew, claim, expire or adjust "
+        "(see headgate.stores.protocol.ReservingStore)"
+    )

@@ -1,0 +1,221 @@
+# Generated from async_reservations.py by scripts/generate-sync: edit that file, and run `make generate`.
+"""Reservations: how a limiter makes and settles them, and gives back those that have expired."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from headgate.core.cost import Cost, cost_of_units
+from headgate.core.decision import Decision
+from headgate.core.reservation import PENDING_US, Record, Settlement, Settling
+from headgate.errors import StoreError
+from headgate.limiter.deciding import decide
+from headgate.limiter.engine import Engine
+from headgate.limiter.prepared import PreparedCheck
+from headgate.limiter.reservation_records import (
+    MAX_ROUNDS,
+    Due,
+    ReservationState,
+    expiring,
+    new_id,
+    no_reservations,
+    record_of,
+    reserving,
+    settling,
+    unanswered,
+    unrecorded,
+    unrenewed,
+    unsettled,
+    with_receipt,
+)
+from headgate.limiter.sharding import Sharding
+from headgate.limiter.steps import run
+from headgate.stores.protocol import AtomicReservingStore, ReservingStore
+
+if TYPE_CHECKING:
+    from headgate.limiter.limiter import Limiter
+
+
+class Reservation(ReservationState):
+    """An estimate that was charged, until `settle` says what it really cost. Truthy when allowed.
+
+    `decision` is that of the check. `id` is a text by which any process on the same store can settle:
+    `limiter.settle(id, cost)`. As a context manager it settles with the estimate at the end, and gives it back when
+    an exception leaves the block; unless it was settled within.
+    """
+
+    __slots__ = ("_limiter",)
+
+    def __init__(self, limiter: Limiter, reservation_id: str, decision: Decision, cost: Cost, **others: Any) -> None:
+        super().__init__(reservation_id, decision, cost, **others)
+        self._limiter = limiter
+
+    def extend(self, cost: Cost | None = None, /, **units: int) -> Decision:
+        """Reserve more for the same request: `extend(500)`, or `extend(tokens=500)`; all or nothing.
+
+        When the decision refuses, what was reserved before stands. An extension expires by itself, after as long as
+        the reservation's `ttl`. `settle` settles all of them.
+        """
+        more = cost_of_units(cost, units)
+        return self._extended(self._limiter.reserve(cost=more, ttl=self._ttl, **self._facts))
+
+    def settle(self, cost: Cost | None = None, /, **units: int) -> Settlement:
+        """Charge what it really cost: give back what was reserved too much, or charge the rest.
+
+        You can name units: `settle(tokens=3_200)`. A unit that is not named cost what was reserved. Only the first
+        settlement has an effect. If the store cannot be reached, that is logged, and the settlement says so.
+        """
+        self._wanted = cost = cost_of_units(cost, units)
+        shares = self._shares(cost)
+        return self._settle(shares, cost)
+
+    def _settle(self, shares: list[tuple[Any, Cost]], cost: Cost) -> Settlement:
+        """Settle it and its extensions, to the end."""
+        settlements = []
+        for one, share in shares:
+            settlements.append(self._limiter.settle(one.id, share) if one.recorded else unrecorded(share))
+        return self._noted(settlements, cost)
+
+    def refund(self) -> Settlement:
+        """Give back all of it: `settle(0)`."""
+        return self.settle(0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        cost = self._final(error)
+        if cost is not None:
+            self.settle(cost)
+
+
+class Reserved(NamedTuple):
+    """What a limiter has reserved."""
+
+    reservation_id: str
+    decision: Decision
+    recorded: bool  # whether there is anything to settle
+
+
+class Reservations:
+    """The reservations of one limiter."""
+
+    def __init__(self, store: Sharding, engine: Engine) -> None:
+        self._sharding = store
+        self._engine = engine
+        self.due: Due | None = None  # there once the limiter has had to do with reservations
+        self._unanswered: dict[str, int] = {}  # reservations that may have been made, and when to give them back
+
+    @property
+    def store(self) -> ReservingStore:
+        """The store, if it keeps reservations. Raises `InvalidCheck`."""
+        if not isinstance(self._sharding, ReservingStore):
+            raise no_reservations(self._sharding.store)
+        return self._sharding
+
+    def reserve(self, prepared: PreparedCheck, cost: Cost, lives_us: int) -> Reserved:
+        """Charge a prepared request and keep a record of it."""
+        due = self.look()
+        self.attend(due)
+        return self._reserve(prepared, cost, lives_us, due)
+
+    def _reserve(self, prepared: PreparedCheck, cost: Cost, lives_us: int, due: Due) -> Reserved:
+        engine, store, name = self._engine, self.store, new_id()
+        if not prepared.sent:
+            return Reserved(name, engine.unsent(prepared), False)
+        prepared, pending = reserving(prepared, cost, name)
+        if isinstance(store, AtomicReservingStore):
+            try:
+                answer = store.reserve(name, pending, lives_us)
+            except StoreError as error:
+                if unanswered(error, name):
+                    at_us = engine.clock.now_us()
+                    self._unanswered[name] = at_us + PENDING_US
+                    due.expires(at_us, PENDING_US)
+                return Reserved(name, engine.failed(prepared, error), False)
+            if answer is not None:
+                (decision,) = engine.conclude([prepared], [answer])
+                recorded = record_of(decision) is not None
+                if recorded:
+                    due.expires(engine.clock.now_us(), lives_us)
+                return Reserved(name, decision, recorded)
+        return self._write_ahead(store, prepared, pending, lives_us, due)
+
+    def _write_ahead(
+        self, store: ReservingStore, prepared: PreparedCheck, pending: Record, lives_us: int, due: Due
+    ) -> Reserved:
+        """Write the pending record, charge under its id as key, and write the record with what was charged.
+
+        For limits and records that no single step of the store reaches. Wherever it ends early, the pending record
+        says how to find out what was charged.
+        """
+        engine, name = self._engine, pending.pending
+        prepared = with_receipt(prepared, name)
+        try:
+            store.hold(name, pending.encode(), PENDING_US)
+        except StoreError as error:
+            return Reserved(name, engine.failed(prepared, error), False)
+        due.expires(engine.clock.now_us(), PENDING_US)
+        decision = decide(engine, prepared, exact=True)
+        assert prepared.extras is not None
+        record = record_of(decision, prepared.extras.reservation)
+        try:
+            if record is not None:
+                store.renew(name, record.encode(), lives_us)
+                due.expires(engine.clock.now_us(), lives_us)
+            elif decision.reason in ("over_limit", "penalty"):
+                store.claim(name)  # nothing was charged
+        except StoreError as error:
+            unrenewed(error, name)
+        return Reserved(name, decision, record is not None)
+
+    def settle(self, reservation_id: str, cost: Cost) -> Settlement:
+        """Settle a reservation of this or another process."""
+        store = self.store
+        return self._settle(store, reservation_id, cost)
+
+    def _settle(self, store: ReservingStore, reservation_id: str, cost: Cost) -> Settlement:
+        self.look()
+        try:
+            found: Settling = run(settling(store.claim(reservation_id), cost), store.check)
+            return found.settled(store.adjust(*found.adjustments))
+        except StoreError as error:
+            return unsettled(error, reservation_id, cost)
+
+    def look(self) -> Due:
+        """Give back reservations that have expired, if it is time to look for them."""
+        due = self.due
+        if due is None:
+            due = self.due = Due()
+        if due.is_time(self._engine.clock.now_us()):
+            self._give_back(due)
+        return due
+
+    def attend(self, due: Due) -> None:
+        """Before a check: give back what is known to have expired."""
+        if due.is_due(self._engine.clock.now_us()):
+            self._give_back(due)
+
+    def _give_back(self, due: Due) -> None:
+        now_us, store = self._engine.clock.now_us(), self.store
+        due.looking(now_us)
+        try:
+            for _ in range(MAX_ROUNDS):
+                records, next_us = store.expire()
+                if records:
+                    store.adjust(run(expiring(records), store.check))
+                if next_us != 0:
+                    break
+            for name in [name for name, at_us in self._unanswered.items() if at_us <= now_us]:
+                found = run(settling(store.claim(name), 0), store.check)
+                store.adjust(*found.adjustments)
+                self._unanswered.pop(name, None)
+        except StoreError as error:
+            due.failed(now_us, error)
+        else:
+            due.expires(now_us, next_us)
+        for at_us in self._unanswered.copy().values():
+            due.expires(now_us, at_us - now_us)

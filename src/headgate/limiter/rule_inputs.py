@@ -1,0 +1,109 @@
+"""The forms of a limiter's rules: a notation, quotas, rules, a file, a database, or a source of any kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from headgate.core.clock import Clock
+from headgate.core.quota import CONCURRENCY, Quota, duration_text
+from headgate.errors import InvalidRule
+from headgate.rules.holder import Source
+from headgate.rules.rule import Rule, made_by
+from headgate.rules.snapshot import Snapshot
+
+
+class OwnLimits(NamedTuple):
+    """Limits that a limiter makes itself: of a route, a decorated function, a notation. Its name is in their keys."""
+
+    rules: list[Rule]
+    by_subject: bool  # whether every check must have a subject, and is counted by it alone
+
+
+Rules = str | Quota | Iterable[Rule] | Path | Snapshot | Source | OwnLimits
+DATABASES: Final = ("sqlite://", "postgresql://", "postgres://")
+
+
+def is_elsewhere(rules: Rules) -> bool:
+    """Whether it says where rules are: in a file, or in a database."""
+    return _is_file(rules) or _is_database(rules)
+
+
+def opened(rules: str | Path, *, watch: bool, clock: Clock, facts: tuple[str, ...] = ()) -> Source:
+    """The source that a path or a URL names. Imported here, as it needs more than the standard library."""
+    source: Source
+    if _is_database(rules):
+        if facts:
+            raise InvalidRule("facts: rules in a database have them among their settings: `headgate rules apply`")
+        try:
+            sources = import_module("headgate.rules.sources.database")
+        except ImportError as error:
+            raise ImportError("rules in a database need SQLAlchemy: pip install 'headgate[database]'") from error
+        source = sources.DatabaseSource(rules)  # which is always watched
+    else:
+        source = import_module("headgate.rules.sources.file").FileSource(rules, watch=watch, clock=clock, facts=facts)
+    return source
+
+
+def rules_of(rules: Rules, name: str) -> tuple[list[Rule], bool]:
+    """The rules of the limiter of this name, and whether it counts by a subject that every check must have."""
+    if isinstance(rules, OwnLimits):
+        return rules
+    if isinstance(rules, str | Quota):
+        return OwnLimits([made_by(name, rule) for rule in rules_of_notation(rules, name)], by_subject=True)
+    return _listed(rules), False
+
+
+def own_limits(rules: Rules, limiter: str, name: str) -> Rules:
+    """Return the rules of a limiter's sibling called `name`: its own limits, with the limiter's name in their keys.
+
+    The rules of a snapshot, a source, a file or a database stay as they are, with their usual keys.
+    """
+    if isinstance(rules, Snapshot | Source | OwnLimits) or is_elsewhere(rules):
+        return rules
+    by_subject = isinstance(rules, str | Quota)
+    listed = rules_of_notation(rules, name) if isinstance(rules, str | Quota) else _listed(rules)
+    return OwnLimits([made_by(limiter, rule) for rule in listed], by_subject)
+
+
+def rules_of_notation(quota: str | Quota, name: str) -> list[Rule]:
+    """Return the rules of a notation or a quota, under a name."""
+    quotas = [quota] if isinstance(quota, Quota) else Quota.parse_all(quota)
+    if len(quotas) == 1:
+        return [Rule(id=name, quota=quotas[0])]
+    return [Rule(id=rule_id, quota=one) for rule_id, one in _named(name, quotas)]
+
+
+def _listed(rules: Rules) -> list[Rule]:
+    if isinstance(rules, Iterable):
+        given = list(rules)
+        listed = [rule for rule in given if isinstance(rule, Rule)]
+        if len(listed) == len(given):
+            return listed
+    raise InvalidRule(f"rules: must be a notation like '100/minute', a Quota, a list of Rule or a file, got {rules!r}")
+
+
+def _named(name: str, quotas: list[Quota]) -> Iterator[tuple[str, Quota]]:
+    """An id for each of several quotas: by its window, and its algorithm and number where that is not enough."""
+    taken: set[str] = set()
+    for quota in quotas:
+        what = "concurrent" if quota.algorithm == CONCURRENCY else duration_text(quota.window_us)
+        if quota.calendar is not None:
+            what = quota.calendar.period
+        base = candidate = f"{name}/{what}"
+        number = 1
+        while candidate in taken:
+            candidate = f"{base}/{quota.algorithm}" if number == 1 else f"{base}/{quota.algorithm}/{number}"
+            number += 1
+        taken.add(candidate)
+        yield candidate, quota
+
+
+def _is_file(rules: Rules) -> bool:
+    return isinstance(rules, Path) or (isinstance(rules, str) and rules.endswith(".toml"))
+
+
+def _is_database(rules: Rules) -> bool:
+    return isinstance(rules, str) and rules.startswith(DATABASES)

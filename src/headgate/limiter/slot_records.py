@@ -1,0 +1,246 @@
+"""Slots: what a limiter knows of those that it holds, and how it waits for one. No I/O."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+from headgate.core.check import NEVER, REFUSAL, Check
+from headgate.core.clock import Clock
+from headgate.core.decision import Decision
+from headgate.core.fork import renew_in_children
+from headgate.core.plan import Plan
+from headgate.core.quota import CONCURRENCY, MICROSECONDS
+from headgate.core.slot import encode_slot
+from headgate.errors import InvalidCheck, StoreError
+
+if TYPE_CHECKING:
+    from headgate.limiter.prepared import PreparedCheck
+    from headgate.rules.plan import RulePlan
+
+SlotUse = Literal["refuse", "take", "lend", "skip"]
+"""How to check rules that limit concurrency.
+
+`refuse`: raise an error. `take`: take a slot, and renew it until it is released. `lend`: take a slot for a remote
+caller, who renews it. `skip`: leave those rules out.
+"""
+
+POLL_SECONDS: Final = 0.002  # between two tries for a slot, at first; each time twice as long
+MAX_POLL_SECONDS: Final = 0.05
+
+_new: Final[Any] = tuple.__new__  # makes a named tuple in half the time that calling its class takes
+
+log = logging.getLogger("headgate")
+
+
+def needs_acquire(plan: Plan) -> InvalidCheck:
+    """Return the error of a check that some rule of concurrency applies to."""
+    rule = plan.limits[plan.slots[0]].rule
+    return InvalidCheck(
+        f"rule {rule!r} limits concurrency: a check cannot say when the request is over; "
+        "use acquire, which holds a slot until it is released"
+    )
+
+
+def no_slots(store: object) -> InvalidCheck:
+    """Return the error of a store that cannot limit concurrency."""
+    return InvalidCheck(
+        f"{type(store).__name__} cannot limit concurrency: it lacks release_slots or renew_slots "
+        "(see headgate.stores.protocol.SlotStore)"
+    )
+
+
+def held_by(prepared: PreparedCheck) -> tuple[Check, ...]:
+    """Return the checks of a request that hold its slot if it is allowed.
+
+    A shadow that was full does not: to release that changes nothing.
+    """
+    plan, subjects, costs, _, extras, *_ = prepared
+    slot = "" if extras is None else extras.slot
+    held = []
+    for at in plan.slots:
+        if costs[at]:
+            rule, space, _, quota, *_ = plan.limits[at]
+            check = (rule, space, subjects[at], quota, costs[at], True, REFUSAL, False, 0, slot)
+            held.append(_new(Check, check))
+    return tuple(held)
+
+
+def keys_of(facts: Mapping[str, str], plan: RulePlan) -> tuple[tuple[str, str], ...]:
+    """Return the key of the queue for a request's slots: space and subject of each limit."""
+    subjects = plan.subjects(facts)
+    return tuple([(plan.limits[at].space, subjects[at]) for at in plan.slots])
+
+
+class SlotStatus(NamedTuple):
+    """Figures about the slots that a limiter took itself, by rule."""
+
+    in_use: Mapping[str, int] = {}
+    longest_held: Mapping[str, float] = {}  # seconds
+    acquired: Mapping[str, int] = {}
+    released: Mapping[str, int] = {}
+    expired: Mapping[str, int] = {}  # that were not released or renewed in time
+
+
+class _Entry(NamedTuple):
+    held: Sequence[Check]
+    since: float
+    until: float
+
+
+class SlotBook:
+    """Which slots a limiter has taken, and has not seen released. Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._acquired: Counter[str] = Counter()
+        self._released: Counter[str] = Counter()
+        self._expired: Counter[str] = Counter()
+        self.forked()
+        renew_in_children(self)
+
+    def forked(self) -> None:
+        """Begin anew in a forked child: the slots are the parent's."""
+        self._lock = Lock()
+        self._entries: dict[str, _Entry] = {}  # the oldest first
+
+    def taken(self, held: Sequence[Check]) -> None:
+        """Note that a slot was taken."""
+        now = monotonic()
+        with self._lock:
+            acquired, entries = self._acquired, self._entries
+            for check in held:
+                acquired[check.rule] = acquired.get(check.rule, 0) + 1
+            entries[held[0].slot] = _new(_Entry, (held, now, now + _ttl(held)))
+            for entry in entries.values():  # the oldest
+                if entry.until <= now:
+                    self._forget(now, 2)
+                break
+
+    def renewed(self, held: Sequence[Check], were_held: Sequence[bool]) -> bool:
+        """Note that a slot was renewed, if it was held. Returns whether it was."""
+        if not all(were_held):
+            return False
+        now = monotonic()
+        with self._lock:
+            entry = self._entries.pop(held[0].slot, None)
+            if entry is not None:
+                self._entries[held[0].slot] = entry._replace(until=now + _ttl(held))
+        return True
+
+    def gone(self, held: Sequence[Check], were_held: Sequence[bool]) -> None:
+        """Note that a slot was released, or was found to have expired."""
+        with self._lock:
+            known = self._entries.pop(held[0].slot, None)
+            for check, was_held in zip(held, were_held, strict=True):
+                if was_held:
+                    self._released[check.rule] += 1
+                elif known is not None:
+                    self._expired[check.rule] += 1
+
+    def status(self) -> SlotStatus:
+        """Return what is known now."""
+        now = monotonic()
+        in_use: Counter[str] = Counter()
+        longest: dict[str, float] = {}
+        with self._lock:
+            self._forget(now, len(self._entries))
+            for held, since, _ in self._entries.values():
+                for check in held:
+                    in_use[check.rule] += check.cost
+                    longest[check.rule] = max(longest.get(check.rule, 0.0), now - since)
+            return SlotStatus(in_use, longest, dict(self._acquired), dict(self._released), dict(self._expired))
+
+    def _forget(self, now: float, most: int) -> None:
+        """Forget slots that have expired: of so many, from the oldest."""
+        for slot in [slot for slot, _ in zip(self._entries, range(most), strict=False)]:
+            entry = self._entries[slot]
+            if entry.until <= now:
+                del self._entries[slot]
+                self._expired.update([check.rule for check in entry.held])
+
+
+def _ttl(held: Sequence[Check]) -> float:
+    if len(held) == 1:
+        return held[0].quota.window_us / MICROSECONDS
+    return min([check.quota.window_us for check in held]) / MICROSECONDS
+
+
+class SlotState:
+    """What `Slot` and `AsyncSlot` have in common: everything but the I/O."""
+
+    __slots__ = ("decision", "held", "is_held", "is_lost", "renews")
+
+    def __init__(self, decision: Decision, held: tuple[Check, ...], *, renews: bool) -> None:
+        self.decision = decision
+        self.held = held  # the checks that hold it; none: no rule of concurrency applied
+        self.is_held = bool(held)  # as far as is known here
+        self.is_lost = False  # whether it was found to have expired
+        self.renews = renews  # in the background, until it is released
+
+    def _found(self, still_held: bool) -> bool:
+        """Note what a renewal has found; whether it is held."""
+        if self.is_held and not still_held:
+            self.is_held, self.is_lost = False, True
+        return self.is_held
+
+    @property
+    def id(self) -> str:
+        """The text by which any process on the same store can release or renew it; empty when there is nothing to."""
+        return encode_slot(self.held) if self.held else ""
+
+    @property
+    def ttl(self) -> float | None:
+        """Seconds after which it expires unless it is renewed; None: there is nothing to expire."""
+        return _ttl(self.held) if self.held else None
+
+    def __repr__(self) -> str:
+        rules = ", ".join(check.rule for check in self.held)
+        return f"<{type(self).__name__} of {rules or 'no rule'}, {'held' if self.is_held else 'not held'}>"
+
+
+def unreleased(error: StoreError) -> bool:
+    """Log that the store could not be reached, so that a slot is held until it expires."""
+    log.warning("a slot was not released, and is held until it expires (%s)", error)
+    return False
+
+
+class SlotWait:
+    """How long to wait between tries for a slot. Pure."""
+
+    def __init__(self, clock: Clock, wait: float) -> None:
+        if isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0:
+            raise InvalidCheck(f"wait: must be 0 or more seconds, got {wait!r}")
+        self._clock = clock
+        self._until_us = None if wait == float("inf") else clock.now_us() + round(wait * MICROSECONDS)
+        self._poll = POLL_SECONDS
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until it gives up; None: it never does."""
+        return None if self._until_us is None else max(0.0, (self._until_us - self._clock.now_us()) / MICROSECONDS)
+
+    def seconds(self, decision: Decision) -> float | None:
+        """Return the time until the next try; None to give up: no waiting helps, or there is not enough time.
+
+        A slot may be released at any moment; the wait that a rate announces is exact.
+        """
+        rate_us, is_full = 0, False
+        for limit, outcome in decision.enforced:
+            if outcome.wait_us == NEVER:
+                return None
+            if limit.quota.algorithm != CONCURRENCY:
+                rate_us = max(rate_us, outcome.wait_us)
+            elif outcome.wait_us:
+                is_full = True
+        if not is_full and not rate_us:
+            return None  # something else refuses: a store that is down, a block
+        seconds, left = rate_us / MICROSECONDS, self.left
+        if left is not None and (left <= 0 or seconds > left):
+            return None
+        if is_full:
+            seconds, self._poll = max(seconds, self._poll), min(2 * self._poll, MAX_POLL_SECONDS)
+        return seconds if left is None else min(seconds, left)

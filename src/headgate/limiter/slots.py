@@ -1,0 +1,190 @@
+# Generated from async_slots.py by scripts/generate-sync: edit that file, and run `make generate`.
+"""Slots: how a limiter takes them, waits for them, renews and releases them, where rules limit concurrency."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, Self
+
+from headgate.core.check import Check
+from headgate.core.cost import Cost
+from headgate.core.decision import Decision
+from headgate.core.slot import decode_slot, new_slot
+from headgate.errors import RateLimited, StoreError
+from headgate.limiter.deciding import decide
+from headgate.limiter.engine import Engine
+from headgate.limiter.prepared import Planned, PreparedCheck
+from headgate.limiter.renewal import Renewal
+from headgate.limiter.slot_queue import Queues
+from headgate.limiter.slot_records import (
+    SlotBook,
+    SlotState,
+    SlotStatus,
+    SlotWait,
+    held_by,
+    keys_of,
+    no_slots,
+    unreleased,
+)
+from headgate.stores.protocol import SlotStore, Store
+
+LOCAL: Final = "local_fallback"  # why a slot is held in this process
+
+
+class Slot(SlotState):
+    """A place among those that may run at a time, until it is released or expires.
+
+    `decision` is that of the check. `id` is a text by which any process on the same store can release or renew it. As a
+    context manager it is released at the end of the block, however that ends.
+    """
+
+    __slots__ = ("_slots",)
+
+    def __init__(self, slots: Slots, decision: Decision, held: tuple[Check, ...] = (), *, renews: bool) -> None:
+        super().__init__(decision, held, renews=renews)
+        self._slots = slots
+
+    def renew(self) -> bool:
+        """Have it expire its `ttl` from now. Returns whether it is still held.
+
+        Raises `StoreError`: then it expires when it would have.
+        """
+        return self.is_held and self._found(self._slots.renew(self))
+
+    def release(self) -> bool:
+        """Release the slot. Returns whether it was still held. A second call does nothing.
+
+        If the store cannot be reached, that is logged, and the slot expires by itself.
+        """
+        if not self.is_held:
+            return False
+        self.is_held = False
+        try:
+            return self._slots.release(self)
+        except StoreError as error:
+            return unreleased(error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+Acquiring = Slot  # what `acquire` returns
+
+
+class Slots:
+    """The slots of one limiter."""
+
+    def __init__(self, engine: Engine, store: Store) -> None:
+        self._engine = engine
+        self._behind = store
+        self._store = store if isinstance(store, SlotStore) else None  # looked at once, as that takes long
+        self._book = SlotBook()
+        self._queues = Queues()
+        self._renewal = Renewal()
+
+    @property
+    def store(self) -> SlotStore:
+        """The store, if it can limit concurrency. Raises `InvalidCheck`."""
+        if self._store is None:
+            raise no_slots(self._behind)
+        return self._store
+
+    def acquire(self, facts: dict[str, str], planned: Planned, cost: Cost, wait: float, *, renew: bool) -> Slot:
+        """Take the slot of a request, or wait for it. Raises `RateLimited`."""
+        if wait.__class__ in (int, float) and wait == 0:
+            return self._taken(self._take(facts, planned, cost, renew), renew)
+        waits = SlotWait(self._engine.clock, wait)
+        queue = self._queues.of(keys_of(facts, planned[1]))
+        if not queue.enter(waits.left):
+            return self._taken(self._take(facts, planned, cost, renew), renew)
+        try:
+            while True:
+                decision = self._take(facts, planned, cost, renew)
+                seconds = None if decision.allowed else waits.seconds(decision)
+                if seconds is None:
+                    return self._taken(decision, renew)
+                self._engine.clock.sleep(seconds)
+        finally:
+            queue.leave()
+
+    def _take(self, facts: dict[str, str], planned: Planned, cost: Cost, renew: bool) -> Decision:
+        return self.take(facts, planned, cost, renew=renew)
+
+    def take(self, facts: dict[str, str], planned: Planned, cost: Cost, *, renew: bool) -> Decision:
+        """Decide a request. If it is allowed, it holds what rules want it to: then that is its `slot`."""
+        engine, (snapshot, whole) = self._engine, planned
+        planned = (snapshot, whole.priced(cost)[0])
+        if not planned[1].slots:
+            return decide(engine, engine.prepare(facts, planned, cost), exact=True)
+        prepared = engine.prepare(facts, planned, cost, slot=new_slot())
+        held, _ = held_by(prepared), self.store
+        try:
+            decision = decide(engine, prepared, exact=True)
+        except BaseException:  # an interrupted caller holds no slot
+            self._undo(held)
+            raise
+        return self._hold(prepared, held, decision, renew)
+
+    def _hold(self, prepared: PreparedCheck, held: tuple[Check, ...], decision: Decision, renew: bool) -> Decision:
+        """Note what a decision holds, if it is allowed."""
+        if decision.allowed and held and prepared.sent:
+            decision.slot = slot = Slot(self, decision, held, renews=renew)
+            self._book.taken(held)
+            if renew:
+                self._renewal.add(slot)
+        return decision
+
+    def _taken(self, decision: Decision, renew: bool) -> Slot:
+        """Return the slot that a decision has taken. Raises `RateLimited`."""
+        if not decision.allowed:
+            raise RateLimited(decision)
+        slot: Slot | None = getattr(decision, "slot", None)
+        return Slot(self, decision, renews=renew) if slot is None else slot
+
+    def _undo(self, held: tuple[Check, ...]) -> None:
+        """Give back what may have been taken."""
+        try:
+            self.store.release_slots(held)
+        except StoreError as error:
+            unreleased(error)
+
+    def release(self, slot: Slot | str) -> bool:
+        """Give back a slot, or the one of this id. Returns whether it was held. Raises `StoreError`."""
+        if isinstance(slot, str):
+            held = decode_slot(slot)
+        else:
+            held = slot.held
+            with suppress(AttributeError):  # of a slot that two threads release
+                del slot.decision.slot  # a circle, which only the garbage collector would undo
+            if slot.renews:
+                self._renewal.remove(slot)
+            if slot.decision.reason == LOCAL:
+                self._engine.fallback.local.release_slots(held)
+        were_held = self.store.release_slots(held)
+        self._book.gone(held, were_held)
+        return all(were_held)
+
+    def renew(self, slot: Slot | str) -> bool:
+        """Have a slot, or the one of this id, expire its ttl from now. Returns whether it was held."""
+        held = decode_slot(slot) if isinstance(slot, str) else slot.held
+        renewed: Sequence[bool]
+        if isinstance(slot, Slot) and slot.decision.reason == LOCAL:
+            renewed = self._engine.fallback.local.renew_slots(held)
+        else:
+            renewed = self.store.renew_slots(held)
+        return self._book.renewed(held, renewed)
+
+    def status(self) -> SlotStatus:
+        """Return what is known of the slots that this limiter has taken."""
+        return self._book.status()
+
+    def close(self) -> None:
+        """Renew nothing any more, and wait for releases that are under way."""
+        self._renewal.close()

@@ -1,0 +1,75 @@
+"""Checks at the start of a limiter: whether its store answers, and whether a store in memory is enough."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from headgate.core.clock import Clock
+from headgate.errors import InvalidRule
+from headgate.limiter.readiness import probe
+from headgate.stores.memory import AsyncMemoryStore
+from headgate.stores.urls import open_store
+
+SERVERS: Final = ("gunicorn", "uvicorn", "hypercorn", "granian", "uwsgi", "fastapi")
+_FLAGS: Final = re.compile(r"(?:^|\s)(?:-w|--workers?|-p|--processes)(?:\s+|=)?(\d+)(?=\s|$)")
+
+log = logging.getLogger("headgate")
+_warned = False
+
+
+def require_answer(store: Any, clock: Clock | None) -> None:
+    """Raise `StoreError` if a store, or the one that a URL names, does not answer. Needs no event loop."""
+    if isinstance(store, str):
+        opened = open_store(store, clock)  # not the limiter's own, which may belong to an event loop
+        try:
+            probe(opened)
+        finally:
+            opened.close()
+    elif not inspect.iscoroutinefunction(store.check):
+        probe(store)
+    elif not isinstance(store, AsyncMemoryStore):
+        raise InvalidRule("require_store: needs the URL of a store; of a store object, await limiter.ready()")
+
+
+def count_workers() -> int:
+    """Return how many processes this server runs, as far as its command and environment say; 1 if they do not."""
+    found = [1]
+    concurrency = os.environ.get("WEB_CONCURRENCY", "")
+    if concurrency.isdecimal():
+        found.append(int(concurrency))
+    found.append(int(getattr(sys.modules.get("uwsgi"), "numproc", 1)))
+    own, gunicorn = " ".join(sys.argv), f"gunicorn {os.environ.get('GUNICORN_CMD_ARGS', '')}"
+    for command in (own, gunicorn, _command_of(os.getppid())):  # the parent's, of a worker that its server spawned
+        if any(Path(word).name in SERVERS for word in command.split()[:4]):
+            found += [int(number) for number in _FLAGS.findall(command)]
+    return max(found)
+
+
+def warn_of_workers() -> None:
+    """Log once that limits in memory are not shared, where several processes serve."""
+    global _warned  # noqa: PLW0603 - once in a process
+    if _warned:
+        return
+    workers = count_workers()
+    if workers > 1:
+        _warned = True
+        log.warning(
+            "memory:// counts in each process by itself, and this server runs %d: a client may get up to %d times each "
+            "limit; use store='redis://…', or 'embedded://' for the processes of one machine",
+            workers,
+            workers,
+        )
+
+
+def _command_of(pid: int) -> str:
+    """The command line of a process; empty where that cannot be read."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ").strip()
+    except OSError:
+        return ""

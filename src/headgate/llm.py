@@ -1,0 +1,208 @@
+"""What calls of language models cost: estimated from the request, and known from the `usage` of the response.
+
+    models = Models({"gpt-4o": Price(input=2.5, output=10, cached_input=1.25)})
+    reservation = limiter.reserve(user="alice", cost={"requests": 1, **models.estimate(request)})
+    …
+    reservation.settle(models.cost(response["usage"], response["model"]))
+
+Requests and responses are those of OpenAI's and Anthropic's APIs, as dictionaries or as objects of their libraries.
+Nothing is imported from these, and no price is known here: prices change, and you know yours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal
+from typing import Any, Final, NamedTuple
+
+from headgate.errors import InvalidCheck
+
+ANY: Final = "*"  # the name under which a price or a weight is that of all other models
+CHARACTERS_PER_TOKEN: Final = 4
+TOKENS_PER_MESSAGE: Final = 4  # what a message takes besides its text
+_LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")  # of a request's output
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """The price of a model in USD per million tokens, which is millionths of a dollar per token.
+
+    Of cached input, that of input unless told otherwise; of input that is written to a cache, likewise.
+    """
+
+    input: float
+    output: float
+    cached_input: float | None = None
+    cache_write: float | None = None
+
+    def usd_micros(self, usage: Usage) -> int:
+        """Return what a call cost, in millionths of a dollar, rounded up."""
+        parts = (
+            (usage.input, self.input),
+            (usage.cached, self.input if self.cached_input is None else self.cached_input),
+            (usage.written, self.input if self.cache_write is None else self.cache_write),
+            (usage.output, self.output),
+        )
+        total = sum(tokens * Decimal(str(price)) for tokens, price in parts)
+        return int(Decimal(total).to_integral_value(ROUND_CEILING))
+
+
+class Usage(NamedTuple):
+    """The tokens of a call; each is counted in one of them."""
+
+    input: int = 0  # neither read from a cache nor written to one
+    cached: int = 0  # input that was read from a cache
+    written: int = 0  # input that was written to a cache
+    output: int = 0
+
+    @classmethod
+    def of(cls, record: Any) -> Usage:
+        """Read a `usage` record of OpenAI (chat completions, responses) or Anthropic. Raises `InvalidCheck`."""
+        whole = _number(record, "input_tokens", "prompt_tokens")
+        output = _number(record, "output_tokens", "completion_tokens") or 0
+        if whole is None:
+            raise InvalidCheck(f"usage: has neither input_tokens nor prompt_tokens: {record!r}")
+        cached, written = _number(record, "cache_read_input_tokens"), _number(record, "cache_creation_input_tokens")
+        if cached is not None or written is not None:  # Anthropic's input_tokens do not include these
+            return cls(whole, cached or 0, written or 0, output)
+        details = _field(record, "prompt_tokens_details") or _field(record, "input_tokens_details")
+        cached = min(whole, _number(details, "cached_tokens") or 0)
+        return cls(whole - cached, cached, 0, output)
+
+
+class Models:
+    """What models cost, in the units `tokens` and, where there are prices, `usd_micros`.
+
+    `prices` and `weights` are by model; a name also stands for those that begin with it (`gpt-4o` for
+    `gpt-4o-2024-08-06`), the longest first, and `*` for all others. A model's `weight` multiplies its tokens, and
+    `cached_weight` those of cached input: 0.1 charges a tenth of them. Output that a request does not limit is
+    estimated at `default_output` tokens.
+    """
+
+    def __init__(
+        self,
+        prices: Mapping[str, Price] | None = None,
+        *,
+        weights: Mapping[str, float] | None = None,
+        cached_weight: float = 1.0,
+        default_output: int = 1_024,
+    ) -> None:
+        self._prices = dict(prices or {})
+        self._weights = dict(weights or {})
+        self._cached_weight = cached_weight
+        self._default_output = default_output
+
+    def estimate(self, request: Mapping[str, Any]) -> dict[str, int]:
+        """Return what a request may cost: its input, at four characters a token, and all of the output that it allows.
+
+        Reads `messages`, `system`, `input`, `prompt`, `instructions` and `tools`; and of the output
+        `max_completion_tokens`, `max_output_tokens` or `max_tokens`, times `n`.
+        """
+        return self._cost(self.estimated_usage(request), str(request.get("model", "")))
+
+    def estimated_usage(self, request: Mapping[str, Any]) -> Usage:
+        """Return the tokens that `estimate` goes by."""
+        parts = [request.get(name) for name in ("messages", "system", "input", "prompt", "instructions", "tools")]
+        characters = sum(len(text) for part in parts for text in _texts(part))
+        messages = request.get("messages")
+        overhead = TOKENS_PER_MESSAGE * (len(messages) if isinstance(messages, list) else 1)
+        limits = [limit for name in _LIMITS if isinstance(limit := request.get(name), int)]
+        output = (limits[0] if limits else self._default_output) * int(request.get("n") or 1)
+        return Usage(input=-(characters // -CHARACTERS_PER_TOKEN) + overhead, output=output)
+
+    def cost(self, usage: Any, model: str = "") -> dict[str, int]:
+        """Return what a call cost, by its `usage` record; to settle a reservation with. Raises `InvalidCheck`."""
+        return self._cost(usage if isinstance(usage, Usage) else Usage.of(usage), model)
+
+    def stream(self, request: Mapping[str, Any]) -> StreamedCall:
+        """Return what counts the tokens of a response that streams."""
+        return StreamedCall(self, request)
+
+    def _cost(self, usage: Usage, model: str) -> dict[str, int]:
+        weight = Decimal(str(_of_model(self._weights, model) or 1.0))
+        counted = usage.input + usage.written + usage.output + usage.cached * Decimal(str(self._cached_weight))
+        cost = {"tokens": int((weight * counted).to_integral_value(ROUND_CEILING))}
+        if self._prices:
+            price = _of_model(self._prices, model)
+            if price is None:
+                raise InvalidCheck(f"model: there is no price of {model!r}; add it, or one for all others as {ANY!r}")
+            cost["usd_micros"] = price.usd_micros(usage)
+        return cost
+
+
+class StreamedCall:
+    """A response that streams: add each of its events, and settle with `cost()` on every way out.
+
+    As long as no event told the usage, the output is what has come so far, at four characters a token, and the input
+    what was estimated: so a stream that breaks off is charged what came.
+    """
+
+    def __init__(self, models: Models, request: Mapping[str, Any]) -> None:
+        self._models = models
+        self._model = str(request.get("model", ""))
+        self._estimate = models.estimated_usage(request)
+        self._characters = 0
+        self._input: Usage | None = None  # of Anthropic's first event
+        self._usage: Usage | None = None
+
+    def add(self, event: Any) -> None:
+        """Take note of an event: a chunk of OpenAI's, or an event of Anthropic's, as a dictionary or an object."""
+        message = _field(event, "message") or _field(event, "response")
+        told = _field(event, "usage") or _field(message, "usage")
+        if told is not None and _number(told, "input_tokens", "prompt_tokens") is not None:
+            usage = Usage.of(told)
+            if _field(event, "type") == "message_start":
+                self._input = usage
+            else:
+                self._usage = usage
+        elif told is not None and self._input is not None:  # Anthropic's last event tells the output alone
+            self._usage = self._input._replace(output=_number(told, "output_tokens") or 0)
+        for choice in _field(event, "choices") or ():
+            self._characters += sum(len(text) for text in _texts(_field(choice, "delta")))
+        delta = _field(event, "delta")
+        self._characters += sum(len(text) for text in _texts(delta))
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens so far."""
+        if self._usage is not None:
+            return self._usage
+        output = -(self._characters // -CHARACTERS_PER_TOKEN)
+        return (self._input or self._estimate)._replace(output=output)
+
+    def cost(self) -> dict[str, int]:
+        """Return what the call has cost so far."""
+        return self._models.cost(self.usage, self._model)
+
+
+def _of_model(table: Mapping[str, Any], model: str) -> Any:
+    names = [name for name in table if model.startswith(name)]
+    return table[max(names, key=len)] if names else table.get(ANY)
+
+
+def _field(record: Any, name: str) -> Any:
+    return record.get(name) if isinstance(record, Mapping) else getattr(record, name, None)
+
+
+def _number(record: Any, *names: str) -> int | None:
+    for name in names:
+        value = None if record is None else _field(record, name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return max(0, value)
+    return None
+
+
+def _texts(part: Any) -> Iterable[str]:
+    """Yield all texts of a part of a request or a response, but for what names a kind or a role."""
+    if isinstance(part, str):
+        yield part
+    elif isinstance(part, Mapping):
+        for name, value in part.items():
+            if name not in ("type", "role", "image_url", "data", "id"):
+                yield from _texts(value)
+    elif isinstance(part, list | tuple):
+        for member in part:
+            yield from _texts(member)
+    elif part is not None and hasattr(part, "model_dump"):  # an object of their libraries
+        yield from _texts(part.model_dump())

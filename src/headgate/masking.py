@@ -1,0 +1,84 @@
+"""Hides secrets in what is logged and recorded: by the names of fields, by their look, and their value where known."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+from urllib.parse import quote, quote_plus
+
+MASK: Final = "***"
+MIN_KNOWN: Final = 4  # characters: a shorter secret would hide half of every text
+_DEPTH: Final = 8  # of structures in a field; what is deeper is told as its repr
+
+# At the end of a name: `token`, `admin_token`, `apiKey` and `X-API-Key`, but neither `tokens` nor `tokenizer`.
+_WORDS = r"token|password|passwd|passphrase|secret|authorization|cookie|credentials?|api[-_ ]?key|private[-_ ]?key|jwt"
+_NAME = rf"[\w.-]*(?:{_WORDS})"
+_SECRET_NAME: Final = re.compile(_NAME, re.IGNORECASE)
+
+_QUOTED = r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'"
+_LOOKS: Final = (
+    # The password of a URL: up to the last @, as it may hold what it should not. A port is none.
+    (re.compile(r"(://[^\s:@/\"'<>]*:)(?!\d{1,5}(?:[/?#\s\"',;)]|$))[^\s\"'<>]*@"), rf"\1{MASK}@"),
+    (re.compile(r"(://:)[^\s\"'<>]*@"), rf"\1{MASK}@"),
+    # name=value, 'name': 'value', "name": "value"
+    (re.compile(rf"((?<![\w.-]){_NAME}[\"']?\s*=\s*)(?:b?{_QUOTED}|[^\s,;&)\]}}\"']+)", re.IGNORECASE), rf"\1{MASK}"),
+    (re.compile(rf"([\"']{_NAME}[\"']\s*:\s*)(?:b?{_QUOTED}|[^\s,;&)\]}}\"']+)", re.IGNORECASE), rf"\1{MASK}"),
+    (re.compile(r"(authorization\s*:\s*\w+\s+)[^\s\"',;]+", re.IGNORECASE), rf"\1{MASK}"),
+    (re.compile(r"\b(bearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1{MASK}"),
+    (re.compile(r"\bhg_[\w-]{8,}"), f"hg_{MASK}"),  # tokens of ours
+    (re.compile(r"\beyJ[\w-]{4,}\.[\w-]{4,}\.[\w-]*"), MASK),  # JSON web tokens
+)
+
+
+class Masking:
+    """Masks texts and structures. `known` are secrets of this process: wherever they show, they are hidden."""
+
+    def __init__(self, known: Iterable[str] = ()) -> None:
+        forms = {form for one in known if len(one) >= MIN_KNOWN for form in (one, quote(one, ""), quote_plus(one))}
+        longest_first = sorted(forms | {repr(form)[1:-1] for form in forms}, key=len, reverse=True)
+        self._known = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+    def text(self, text: str) -> str:
+        """The text without the secrets in it."""
+        if self._known is not None:
+            text = self._known.sub(MASK, text)
+        for look, instead in _LOOKS:
+            text = look.sub(instead, text)
+        return text
+
+    def value(self, value: Any, depth: int = _DEPTH) -> Any:
+        """A value as it may be logged: texts masked, what is neither text, number nor structure as its repr."""
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, bytes | bytearray):
+            return self.text(value.decode(errors="backslashreplace"))
+        if depth > 0 and isinstance(value, Mapping):
+            return {self.text(str(name)): self.field(name, one, depth - 1) for name, one in value.items()}
+        if depth > 0 and isinstance(value, list | tuple | set | frozenset):
+            return [self.value(one, depth - 1) for one in value]
+        try:
+            return self.text(str(value) if isinstance(value, BaseException) else repr(value))
+        except Exception as error:  # noqa: BLE001 - somebody's __repr__: the line is worth more than it
+            return f"<{type(value).__name__}: {type(error).__name__} when asked for its text>"
+
+    def field(self, name: object, value: Any, depth: int = _DEPTH) -> Any:
+        """The same of a field, whose name may say that it is a secret."""
+        if value is not None and isinstance(name, str) and _SECRET_NAME.fullmatch(name):
+            return MASK
+        return self.value(value, depth)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a field of this name holds a secret: `password`, `session_token`, `X-API-Key`."""
+    return _SECRET_NAME.fullmatch(name) is not None
+
+
+def masked(text: str) -> str:
+    """A text without what looks like a secret: passwords in URLs, bearer tokens, `password=…`."""
+    return _LOOKS_ONLY.text(text)
+
+
+_LOOKS_ONLY: Final = Masking()

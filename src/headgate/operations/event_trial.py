@@ -1,0 +1,89 @@
+"""Tries changed rules on recorded events: how many of those decisions would be others.
+
+Only refusals are recorded, and what shadows would have refused. What had been admitted until then is known from each
+event: the limit less what remained. To that comes what the changed rules would have admitted of the earlier events,
+which is counted with the real engine. So it is exact for a rule whose limit or action is another, and whose window and
+algorithm are the same; for others, what had been admitted is taken as it was.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+from headgate.db.events import Cursor, Event, EventFilter, Events
+from headgate.limiter.limiter import Limiter
+from headgate.replay.report import time_text
+from headgate.replay.run import NO_BOUND, LogClock, fresh
+from headgate.rules.snapshot import Snapshot
+from headgate.stores.memory import MemoryStore
+
+MAX_EVENTS: Final = 50_000  # that are looked at: the latest
+PAGE: Final = 1_000
+_FACTS: Final = ("user", "ip", "api_key", "tenant", "endpoint", "method", "tier")
+
+
+def try_events(events: Events, snapshot: Snapshot, since_us: int | None, until_us: int | None) -> dict[str, Any]:
+    """Say how many recorded decisions rules would make differently. Raises `DatabaseError`."""
+    found = _read(events, EventFilter(since_us=since_us, until_us=until_us))
+    trial = _Trial(snapshot)
+    for event in reversed(found):
+        trial.decide(event)
+    return {
+        "since": None if since_us is None else time_text(since_us),
+        "until": None if until_us is None else time_text(until_us),
+        "events": sum(event.weight for event in found),
+        "refused": sum(event.weight for event in found if not event.allowed),
+        "newly_allowed": trial.newly_allowed.total(),
+        "newly_refused": trial.newly_refused.total(),
+        "rules": [
+            {"id": rule, "newly_allowed": trial.newly_allowed[rule], "newly_refused": trial.newly_refused[rule]}
+            for rule in sorted(trial.newly_allowed.keys() | trial.newly_refused.keys())
+        ],
+        "sampled": any(event.weight > 1 for event in found),
+        "truncated": len(found) >= MAX_EVENTS,
+    }
+
+
+class _Trial:
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._clock = LogClock()
+        store = MemoryStore(max_keys=NO_BOUND, clock=self._clock)
+        self._limiter = Limiter(fresh(snapshot), store=store, clock=self._clock)
+        self.newly_allowed: Counter[str] = Counter()  # by the rule that refused
+        self.newly_refused: Counter[str] = Counter()  # by the rule that was a shadow
+
+    def decide(self, event: Event) -> None:
+        self._clock.at_us = event.at_us
+        facts = {**event.facts, **{name: value for name in _FACTS if (value := getattr(event, name)) is not None}}
+        for _ in range(event.weight):
+            allowed = self._allows(event, facts)
+            if allowed and not event.allowed:
+                self.newly_allowed[event.rule] += 1
+                self._limiter.decide(facts, cost=event.cost)
+            elif not allowed and event.allowed:
+                self.newly_refused[event.rule] += 1
+
+    def _allows(self, event: Event, facts: dict[str, str]) -> bool:
+        decision = self._limiter.decide(facts, cost=event.cost, peek=True)
+        if not decision.plan.limits:
+            return decision.allowed
+        used = event.limit - event.remaining  # by what was really admitted
+        for limit, outcome, cost in zip(decision.plan.limits, decision.outcomes, decision.costs, strict=True):
+            left = outcome.remaining - (used if limit.rule == event.rule else 0)
+            if limit.enforced and left < cost:
+                return False
+        return True
+
+
+def _read(events: Events, wanted: EventFilter) -> list[Event]:
+    """Return the latest events, the last first."""
+    found: list[Event] = []
+    after: Cursor | None = None
+    while len(found) < MAX_EVENTS:
+        page = events.page(wanted, after=after, most=PAGE)
+        found += page
+        if len(page) < PAGE:
+            break
+        after = Cursor(page[-1].at_us, page[-1].id)
+    return found

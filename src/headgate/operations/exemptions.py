@@ -1,0 +1,60 @@
+"""Exemptions: who is never limited."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from headgate.errors import InvalidRule, Problem
+from headgate.operations.caller import Caller
+from headgate.operations.storage import Storage
+from headgate.rules.exemptions import Exemption
+
+FIELDS: Final = ("type", "value")
+
+
+class Exemptions:
+    """Reading takes the scope `rules`; changing it, the role `admin`, too."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def page(self, caller: Caller, *, after: tuple[str, str] | None = None, most: int = 100) -> Sequence[Exemption]:
+        """Exemptions by type and value; for the next page, give the last one's as `after`."""
+        caller.require("rules")
+        changes = self._storage.changes
+        found = self._storage.snapshot.exemptions if changes is None else changes.exemptions()
+        ordered = sorted(set(found), key=_key)
+        return [one for one in ordered if after is None or _key(one) > after][:most]
+
+    def create(self, caller: Caller, table: dict[str, Any]) -> tuple[Exemption, bool]:
+        """Exempt somebody: `type` and `value` as in a rules file. Returns it, and whether it is new.
+
+        Raises `InvalidRule`.
+        """
+        caller.require("rules", "admin")
+        changes, exemption = self._storage.writable, exemption_from(table)
+        with changes.begin(caller.name, reason=caller.reason) as change:
+            change.create_exemption(exemption)
+            is_new = bool(change.differences)
+        return exemption, is_new
+
+    def delete(self, caller: Caller, table: dict[str, Any]) -> None:
+        """End an exemption. Raises `NotFound`, `InvalidRule`."""
+        caller.require("rules", "admin")
+        changes, exemption = self._storage.writable, exemption_from(table)
+        with changes.begin(caller.name, reason=caller.reason) as change:
+            change.delete_exemption(exemption)
+
+
+def exemption_from(table: dict[str, Any]) -> Exemption:
+    """The exemption of a table as a rules file has it. Raises `InvalidRule` with every problem."""
+    problems = [Problem("exemption", name, "unknown key") for name in table if name not in FIELDS]
+    problems += [Problem("exemption", name, "is missing") for name in FIELDS if name not in table]
+    if problems:
+        raise InvalidRule(*problems)
+    return Exemption(**table)
+
+
+def _key(exemption: Exemption) -> tuple[str, str]:
+    return exemption.type, exemption.value

@@ -1,0 +1,42 @@
+"""History: what was refused, and what rules had in the past."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from headgate.db.events import Cursor, Event, EventFilter, Events, Top
+from headgate.db.usage import Usage, UsageHistory
+from headgate.operations.caller import Caller
+from headgate.operations.usage import Period
+
+__all__ = ["Cursor", "Event", "EventFilter", "History", "Top", "Usage"]
+
+
+class History:
+    """Takes the scope `events`. Every method raises `DatabaseError`."""
+
+    def __init__(self, events: Events, usage: UsageHistory) -> None:
+        self._events = events
+        self._usage = usage
+
+    def events(
+        self, caller: Caller, wanted: EventFilter, *, after: Cursor | None = None, most: int = 100
+    ) -> Sequence[Event]:
+        """Events, the latest first; for the next page, give the last one's time and id as `after`."""
+        caller.require("events")
+        return self._events.page(wanted, after=after, most=most)
+
+    def top_subjects(self, caller: Caller, *, since_us: int, until_us: int, most: int = 10) -> Sequence[Top]:
+        """Whom the rules refused most, or would have."""
+        caller.require("events")
+        return self._events.top(since_us=since_us, until_us=until_us, most=most)
+
+    def top_rules(self, caller: Caller, *, since_us: int, until_us: int, most: int = 10) -> Sequence[Usage]:
+        """The rules that refused most, and all that they had in the period."""
+        caller.require("events")
+        return self._usage.top(since_us=since_us, until_us=until_us, most=most)
+
+    def usage(self, caller: Caller, rules: Collection[str], period: Period) -> Sequence[Usage]:
+        """What rules had in each step of a period that had traffic. The empty id is all checks, each counted once."""
+        caller.require("events")
+        return self._usage.series(rules, since_us=period.since_us, until_us=period.until_us, step=period.step)

@@ -1,0 +1,183 @@
+"""Rules: read and changed one by one, or all at once as a rules file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from headgate.db import Entry
+from headgate.db.records import time_of
+from headgate.errors import Forbidden, InvalidRule, NotFound, Problem
+from headgate.operations.caller import Caller
+from headgate.operations.storage import Storage
+from headgate.rules.rule import Rule
+from headgate.rules.snapshot import Snapshot
+from headgate.rules.sources.collection import collection_paused
+from headgate.rules.sources.document import parsed, rule_from, snapshot_of
+from headgate.rules.sources.export import text_of
+
+Table = dict[str, Any]
+Expect = Callable[[int | None], None]  # raises unless this is the version that the caller expects; None: there is none
+
+
+class StoredRule(NamedTuple):
+    """A rule, and its version; None where rules are in a file."""
+
+    rule: Rule
+    version: int | None
+
+
+class Applied(NamedTuple):
+    """What a change of several things did, or with `dry_run` would do."""
+
+    dry_run: bool
+    version: int  # of what was changed; with `dry_run`, as it is
+    changes: list[Table]  # `action`, `kind`, `subject`, `before`, `after`
+
+
+def expect_anything(_version: int | None) -> None:
+    """Have no expectation."""
+
+
+class Rules:
+    """Reading takes the scope `rules`; changing it, the role `admin`, too."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def page(self, caller: Caller, *, after: str | None = None, most: int = 100) -> Sequence[StoredRule]:
+        """Rules by id; for the next page, give the last one's id as `after`."""
+        caller.require("rules")
+        if self._storage.changes is not None:
+            return [StoredRule(*entry) for entry in self._storage.changes.rules(after=after, most=most)]
+        rules = sorted(self._storage.snapshot.rules, key=lambda rule: rule.id)
+        return [StoredRule(rule, None) for rule in rules if after is None or rule.id > after][:most]
+
+    def get(self, caller: Caller, rule_id: str) -> StoredRule:
+        """One rule. Raises `NotFound`."""
+        caller.require("rules")
+        if self._storage.changes is not None:
+            entry = self._storage.changes.rule(rule_id)
+            found = None if entry is None else StoredRule(*entry)
+        else:
+            found = next((StoredRule(rule, None) for rule in self._storage.snapshot.rules if rule.id == rule_id), None)
+        if found is None:
+            raise NotFound(f"there is no rule {rule_id!r}")
+        return found
+
+    def create(self, caller: Caller, table: Table) -> Entry:
+        """Create a rule of a table as a rules file has it. Raises `InvalidRule`; `ChangeConflict`: its id is taken."""
+        caller.require("rules", "admin")
+        changes, rule = self._storage.writable, _rule(table)
+        with changes.begin(caller.name, reason=caller.reason) as change:
+            change.create_rule(rule)
+        return Entry(rule, change.version)
+
+    def put(
+        self, caller: Caller, rule_id: str, table: Table, *, expect: Expect = expect_anything
+    ) -> tuple[Entry, bool]:
+        """Create or replace a rule. Returns it, and whether it is new. Raises `InvalidRule`, and what `expect` does."""
+        caller.require("rules", "admin")
+        changes = self._storage.writable
+        if table.setdefault("id", rule_id) != rule_id:
+            message = f"must be that of the path, or be left out, got {table['id']!r}"
+            raise InvalidRule(Problem(f"rule {rule_id!r}", "id", message))
+        rule = _rule(table)
+        with changes.begin(caller.name, reason=caller.reason) as change:
+            before = change.entry(rule_id)
+            expect(None if before is None else before.version)
+            if before is None:
+                change.create_rule(rule)
+            else:
+                change.update_rule(rule)
+            after = change.entry(rule_id)
+        assert after is not None
+        return after, before is None
+
+    def delete(
+        self, caller: Caller, rule_id: str, *, with_overrides: bool = False, expect: Expect = expect_anything
+    ) -> None:
+        """Delete a rule. Raises `NotFound`, `InvalidRule` when users have overrides of it, and what `expect` does."""
+        caller.require("rules", "admin")
+        with self._storage.writable.begin(caller.name, reason=caller.reason) as change:
+            before = change.entry(rule_id)
+            if before is not None:
+                expect(before.version)
+            change.delete_rule(rule_id, with_overrides=with_overrides)
+
+    # All at once
+
+    def ruleset(self, caller: Caller) -> tuple[Snapshot, str]:
+        """Rules, tiers, exemptions, penalties and settings, and their version. Users of a database are not in it."""
+        caller.require("rules")
+        if self._storage.changes is None:
+            return self._storage.snapshot, self._storage.snapshot.version
+        content, version = self._storage.changes.versioned()
+        with collection_paused():
+            return content.snapshot(version), str(version)
+
+    def apply(
+        self, caller: Caller, content: bytes, *, dry_run: bool = False, expect: Expect = expect_anything
+    ) -> Applied:
+        """Make all rules those of a rules file, all or nothing.
+
+        Users that it lists become what it says; others stay, but for overrides of rules that go. Either takes the
+        scope `users`, too. Raises `InvalidRule`, `Forbidden`, and what `expect` does with the version of what it may
+        change.
+        """
+        caller.require("rules", "admin")
+        changes = self._storage.writable
+        with collection_paused():
+            snapshot = snapshot_of(parsed(content), version="")
+        if snapshot.users:  # even if nothing were to change: that, too, says what they have
+            _require_users(caller, "it has users")
+        with changes.begin(caller.name, reason=caller.reason, dry_run=dry_run) as change:
+            version = change.version_under(snapshot)
+            expect(version)
+            change.apply(snapshot)
+            differences = change.differences
+            if any(_takes_override(difference, time_of(change.at_us)) for difference in differences):
+                _require_users(caller, "users have overrides of rules that it deletes")
+        if differences and not dry_run:
+            version = change.version
+        return Applied(dry_run, version, differences)
+
+    def snapshot(self, caller: Caller) -> Snapshot:
+        """What is in force: its tiers, its settings."""
+        caller.require("rules")
+        return self._storage.snapshot
+
+
+def ruleset_text(snapshot: Snapshot) -> str:
+    """A snapshot as a rules file."""
+    return text_of(snapshot)
+
+
+def _rule(table: Table) -> Rule:
+    table.pop("version", None)  # ours to say: who sends back what they got means no harm
+    return rule_from(table)
+
+
+def _takes_override(difference: Table, at: datetime) -> bool:
+    """Whether a change concerns more of a user than overrides that had expired."""
+    if difference["kind"] != "user":
+        return False
+    before, after = (_counting(difference[name], at) for name in ("before", "after"))
+    return before != after
+
+
+def _counting(user: Table | None, at: datetime) -> tuple[Any, list[Table]]:
+    """A user's tier, and those of their overrides that count."""
+    table = user or {}
+    overrides = [
+        one for one in table.get("overrides", ()) if "expires" not in one or datetime.fromisoformat(one["expires"]) > at
+    ]
+    return table.get("tier"), overrides
+
+
+def _require_users(caller: Caller, why: str) -> None:
+    """Raises `Forbidden` unless the caller may change users."""
+    if not caller.may("users", "operator"):
+        scopes = ", ".join(sorted(caller.scopes))
+        raise Forbidden(f"this rule set needs the scope users, as {why}: the token's scopes are {scopes}")

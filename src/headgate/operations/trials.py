@@ -1,0 +1,128 @@
+"""Trials: why a request would be decided as it would, and what changed rules would decide."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any, Final
+
+from headgate.db.events import Events
+from headgate.errors import InvalidCheck, InvalidRule, NotFound, Problem
+from headgate.http.identity import hashed_api_key
+from headgate.limiter.async_limiter import AsyncLimiter
+from headgate.operations.caller import Caller
+from headgate.operations.event_trial import try_events
+from headgate.operations.storage import Storage
+from headgate.replay.record import Addresses
+from headgate.rules.explanation import Explanation
+from headgate.rules.snapshot import Snapshot
+from headgate.rules.sources.collection import collection_paused
+from headgate.rules.sources.document import parsed, rule_from, snapshot_of
+
+Table = dict[str, Any]
+MAX_FACTS: Final = 100
+
+
+class Trials:
+    """Explaining takes the scope `users`, as it tells what users have left; trying rules also the scope `rules`."""
+
+    def __init__(self, storage: Storage, limiter: AsyncLimiter) -> None:
+        self._storage = storage
+        self._limiter = limiter
+        self._addresses = Addresses()
+
+    async def explain(self, caller: Caller, table: Table) -> Explanation:
+        """Explain a request of facts and a `cost`, by the rules in force. Charges nothing. Raises `InvalidCheck`."""
+        caller.require("users")
+        facts, cost = self._request(table)
+        return await self._limiter.explain(cost=cost, **facts)
+
+    async def try_facts(self, caller: Caller, rules: Table, table: Table) -> Table:
+        """Explain a request by changed rules, on the counts that there are, beside what the rules in force decide."""
+        caller.require("rules")
+        caller.require("users")
+        facts, cost = self._request(table)
+        snapshot = await asyncio.to_thread(self._changed, rules)
+        explanation = await self._limiter.sibling(snapshot).explain(cost=cost, **facts)
+        now = await self._limiter.explain(cost=cost, **facts)
+        assert explanation.decision is not None
+        assert now.decision is not None
+        return {
+            "explanation": explanation.as_dict(),
+            "now": now.as_dict(),
+            "changed": explanation.decision["allowed"] != now.decision["allowed"],
+        }
+
+    async def try_events(
+        self, caller: Caller, rules: Table, events: Events, *, since_us: int | None, until_us: int | None
+    ) -> Table:
+        """Say how many of the recorded decisions of a time changed rules would make differently."""
+        caller.require("rules")
+        caller.require("events")
+        snapshot = await asyncio.to_thread(self._changed, rules)
+        return await asyncio.to_thread(try_events, events, snapshot, since_us, until_us)
+
+    def _request(self, table: Table) -> tuple[dict[str, Any], int]:
+        """Return the facts of a request, written as the data plane writes them, and its cost."""
+        if not isinstance(table, dict) or len(table) > MAX_FACTS:
+            raise InvalidCheck(f"facts: must be an object of at most {MAX_FACTS} facts, got {type(table).__name__}")
+        facts = {name: value for name, value in table.items() if value is not None}
+        cost = facts.pop("cost", 1)
+        for name, value in facts.items():
+            if not isinstance(value, str | int) or isinstance(value, bool):
+                raise InvalidCheck(f"{name}: must be a text or a whole number, got {value!r}")
+        texts = {name: str(value) for name, value in facts.items()}
+        if "ip" in texts:
+            texts |= self._addresses.facts(texts["ip"])
+        if "api_key" in texts:
+            texts["api_key"] = hashed_api_key(texts["api_key"])
+        return texts, cost
+
+    def _changed(self, table: Table) -> Snapshot:
+        """Return the rules to try: `ruleset` in place of all, or `rules` in place of those of the same ids.
+
+        Raises `InvalidRule`, with every problem, and `NotFound` for an id of `delete` that no rule has.
+        """
+        current = self._storage.snapshot
+        unknown = table.keys() - {"ruleset", "rules", "delete"}
+        if unknown or not table:
+            message = f"expected ruleset, or rules and delete, got {', '.join(sorted(unknown)) or 'nothing'}"
+            raise InvalidRule(Problem("the request", "", message))
+        if "ruleset" in table:
+            return _whole(table, current)
+        deleted = table.get("delete") or []
+        listed = table.get("rules") or []
+        if not isinstance(deleted, list) or not isinstance(listed, list):
+            raise InvalidRule(Problem("the request", "rules, delete", "must be lists"))
+        rules = {rule.id: rule for rule in current.rules}
+        for rule_id in deleted:
+            if rule_id not in rules:
+                raise NotFound(f"delete: there is no rule {rule_id!r}")
+            del rules[rule_id]
+        for entry in listed:
+            if not isinstance(entry, dict):
+                raise InvalidRule(Problem("the request", "rules", f"must be rules, got {entry!r}"))
+            rule = rule_from({name: value for name, value in entry.items() if value is not None and name != "version"})
+            rules[rule.id] = rule
+        users = [
+            replace(user, overrides=[one for one in user.overrides if one.rule in rules]) for user in current.users
+        ]
+        return replace(current, rules=tuple(rules.values()), users=users)
+
+
+def _whole(table: Table, current: Snapshot) -> Snapshot:
+    """Return the rules of a whole file, as TOML or as its data. Users of a database stay who they are."""
+    if len(table) > 1:
+        raise InvalidRule(Problem("the request", "ruleset", "goes neither with rules nor with delete"))
+    given = table["ruleset"]
+    with collection_paused():
+        if isinstance(given, str):
+            made = snapshot_of(parsed(given.encode()), version="dry-run")
+        elif isinstance(given, dict):
+            made = snapshot_of(given, version="dry-run")
+        else:
+            message = f"must be a rules file as text, or its data, got {type(given).__name__}"
+            raise InvalidRule(Problem("the request", "ruleset", message))
+    if current.directory is not None and not made.users:
+        made = replace(made, directory=current.directory)
+    return made

@@ -1,0 +1,109 @@
+"""What limits a user has, or an address, an API key or a tenant, and what is left of them right now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from headgate.core.decision import Decision, LimitStatus
+from headgate.core.quota import Quota
+from headgate.limiter.async_limiter import AsyncLimiter
+from headgate.rules.rule import Rule
+from headgate.rules.snapshot import Snapshot
+from headgate.rules.users import User, misfit
+
+_BLIND: Final = ("fail_open", "fail_closed", "local_fallback")  # reasons of decisions that the store had no part in
+
+
+class UserLimit(NamedTuple):
+    """A rule that counts by user, and what it means for one of them."""
+
+    rule: Rule
+    quota: Quota  # theirs
+    overridden: bool
+    status: LimitStatus | None  # None: it depends on the request, or the store cannot say
+
+
+class UserLimits(NamedTuple):
+    user_id: str
+    user: User | None  # None: they have neither a tier nor overrides
+    tier: str | None  # the one that counts: their own, else the default
+    exempt: bool
+    limits: Sequence[UserLimit]
+    at_us: int  # the store's time of the figures
+
+
+async def user_limits(
+    snapshot: Snapshot, limiter: AsyncLimiter, user_id: str, user: User | None, *, after: str | None, most: int
+) -> UserLimits:
+    """Work out the limits of a user, by the rules' ids. Charges nothing."""
+    return await subject_limits(snapshot, limiter, "user", user_id, user, after=after, most=most)
+
+
+async def subject_limits(
+    snapshot: Snapshot,
+    limiter: AsyncLimiter,
+    fact: str,
+    subject: str,
+    user: User | None = None,
+    *,
+    after: str | None = None,
+    most: int = 100,
+) -> UserLimits:
+    """Work out the limits of whoever a fact names. Only users have tiers: of others, rules of any tier may apply."""
+    tier = None
+    if fact == "user":
+        tier = snapshot.default_tier if user is None or user.tier is None else user.tier
+    now_us = limiter.clock.now_us()
+    rules = sorted((rule for rule in snapshot.rules if _may_apply(rule, fact, tier)), key=lambda rule: rule.id)
+    rules = [rule for rule in rules if after is None or rule.id > after][:most]
+    quotas = _quotas(user, {rule.id: rule for rule in rules}, now_us)
+    decision = await _peek(limiter, [rule for rule in rules if rule.facts == (fact,)], user, fact, subject)
+    statuses = {} if decision is None else {status.rule: status for status in decision.limits}
+    limits = [
+        UserLimit(rule, quotas.get(rule.id, rule.quota), rule.id in quotas, statuses.get(rule.id)) for rule in rules
+    ]
+    exempt = snapshot.is_exempt({fact: subject})
+    return UserLimits(subject, user, tier, exempt, limits, now_us if decision is None else decision.at_us)
+
+
+def _may_apply(rule: Rule, fact: str, tier: str | None) -> bool:
+    return rule.enabled and fact in rule.facts and (not rule.tiers or fact != "user" or tier in rule.tiers)
+
+
+def _quotas(user: User | None, rules: dict[str, Rule], now_us: int) -> dict[str, Quota]:
+    """The quotas that a user's overrides give them, by rule."""
+    quotas = {}
+    for override in () if user is None else user.overrides:
+        rule = rules.get(override.rule)
+        if rule is not None and not override.has_expired(now_us) and misfit(override, rule) is None:
+            quotas[rule.id] = override.applied_to(rule.quota)
+    return quotas
+
+
+async def _peek(
+    limiter: AsyncLimiter, rules: list[Rule], user: User | None, fact: str, subject: str
+) -> Decision | None:
+    """What the store says of these rules for a subject, whatever endpoint they are for. None: it cannot say.
+
+    The rules without their conditions keep the same counts: where those lie depends on neither.
+    """
+    if not rules:
+        return None
+    by_id = {rule.id: rule for rule in rules}
+    own = [] if user is None else [one for one in user.overrides if one.rule in by_id]
+    own = [one for one in own if misfit(one, by_id[one.rule]) is None]
+    anchor = None if user is None else user.anchor
+    users = [User(id=subject, overrides=own, anchor=anchor)] if fact == "user" else []
+    snapshot = Snapshot([unconditional(rule) for rule in rules], users=users, facts=limiter.snapshot.facts)
+    decision = await limiter.sibling(snapshot).peek(cost=1, **{fact: subject})
+    return None if decision.reason in _BLIND else decision
+
+
+def unconditional(rule: Rule) -> Rule:
+    """A rule that applies to every request, and keeps the same counts."""
+    kept: Any = {
+        name: getattr(rule, name)
+        for name in ("id", "quota", "dimension", "action", "max_delay", "failure_mode", "cost")
+    }
+    return Rule(**kept)

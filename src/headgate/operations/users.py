@@ -1,0 +1,156 @@
+"""Users: their tiers, their overrides, and what they have left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from headgate.db import UserOverride
+from headgate.errors import InvalidRule, Problem
+from headgate.limiter.async_limiter import AsyncLimiter
+from headgate.operations.batch import Table, batch_of, users_of
+from headgate.operations.caller import Caller
+from headgate.operations.storage import Storage
+from headgate.operations.user_limits import UserLimits, user_limits
+from headgate.rules.users import MAX_ID, User
+
+
+class Batch(NamedTuple):
+    """What a batch did: how many users it concerned, by what became of them."""
+
+    version: int
+    created: int
+    updated: int
+    deleted: int
+    unchanged: int
+
+
+class Users:
+    """Reading takes the scope `users`; changing it, the role `operator`, too."""
+
+    def __init__(self, storage: Storage, limiter: AsyncLimiter) -> None:
+        self._storage = storage
+        self._limiter = limiter
+
+    def page(
+        self, caller: Caller, *, tier: str | None = None, after: str | None = None, most: int = 100
+    ) -> Sequence[User]:
+        """Users who have a tier or overrides, by id; for the next page, give the last one's id as `after`."""
+        caller.require("users")
+        if self._storage.changes is not None:
+            return self._storage.changes.users(tier=tier, after=after, most=most)
+        users = sorted(self._storage.snapshot.users, key=lambda user: user.id)
+        found = (user for user in users if tier is None or user.tier == tier)
+        return [user for user in found if after is None or user.id > after][:most]
+
+    def overrides(
+        self,
+        caller: Caller,
+        *,
+        user: str | None = None,
+        rule: str | None = None,
+        expired: bool | None = None,
+        after: tuple[str, str] | None = None,
+        most: int = 100,
+    ) -> Sequence[UserOverride]:
+        """Overrides by user and rule: all, or of one user, of one rule, or those that have expired, or have not.
+
+        For the next page, give the last one's user and rule as `after`.
+        """
+        caller.require("users")
+        if self._storage.changes is not None:
+            return self._storage.changes.overrides(user=user, rule=rule, expired=expired, after=after, most=most)
+        now_us = self.now_us()
+        every = (UserOverride(one.id, override) for one in self._storage.snapshot.users for override in one.overrides)
+        found = [
+            one
+            for one in every
+            if (user is None or one.user == user)
+            and (rule is None or one.override.rule == rule)
+            and (expired is None or one.override.has_expired(now_us) == expired)
+            and (after is None or (one.user, one.override.rule) > after)
+        ]
+        return sorted(found, key=lambda one: (one.user, one.override.rule))[:most]
+
+    def now_us(self) -> int:
+        """The time that says which overrides have expired."""
+        return self._limiter.clock.now_us()
+
+    async def limits(self, caller: Caller, user_id: str, *, after: str | None = None, most: int = 100) -> UserLimits:
+        """A user's tier and overrides, and every rule that counts by user and may apply to them, by id.
+
+        For the next page, give the last rule's id as `after`. Nothing is charged. Raises `InvalidRule` for what can
+        be no user's id.
+        """
+        caller.require("users")
+        if not 1 <= len(user_id) <= MAX_ID:
+            raise InvalidRule(Problem("user", "id", f"must have from 1 to {MAX_ID} characters, got {len(user_id)}"))
+        user = await asyncio.to_thread(self._find, user_id)
+        return await user_limits(self._storage.snapshot, self._limiter, user_id, user, after=after, most=most)
+
+    def set_tier(self, caller: Caller, user_id: str, table: Table) -> User:
+        """Put a user on a `tier`; None: on none of their own. Raises `InvalidRule`."""
+        caller.require("users", "operator")
+        changes, where = self._storage.writable, f"user {user_id!r}"
+        wrong = [] if "tier" in table else [Problem(where, "tier", "is missing; null: none of their own")]
+        wrong += [Problem(where, name, "unknown key") for name in table if name != "tier"]
+        tier = table.get("tier")
+        if tier is not None and not isinstance(tier, str):
+            wrong.append(Problem(where, "tier", f"must be a text or null, got {tier!r}"))
+        if wrong:
+            raise InvalidRule(*wrong)
+        with changes.begin(caller.name, reason=caller.reason) as change:
+            change.set_tier(user_id, tier)
+            return change.user(user_id) or User(id=user_id)
+
+    def delete(self, caller: Caller, user_id: str) -> None:
+        """Take a user's tier and overrides. Raises `NotFound`."""
+        caller.require("users", "operator")
+        with self._storage.writable.begin(caller.name, reason=caller.reason) as change:
+            change.delete_user(user_id)
+
+    def put_override(self, caller: Caller, user_id: str, table: Table) -> User:
+        """Set a user's override of a rule, in place of the one that they may have. Raises `InvalidRule`."""
+        caller.require("users", "operator")
+        changes = self._storage.writable
+        override = users_of([{"id": user_id, "overrides": [table]}])[0].overrides[0]
+        with changes.begin(caller.name, reason=caller.reason) as change:
+            change.put_override(user_id, override)
+            return change.user(user_id) or User(id=user_id)
+
+    def delete_override(self, caller: Caller, user_id: str, rule_id: str) -> None:
+        """Take an override from a user. Raises `NotFound`."""
+        caller.require("users", "operator")
+        with self._storage.writable.begin(caller.name, reason=caller.reason) as change:
+            change.delete_override(user_id, rule_id)
+
+    def put_batch(self, caller: Caller, table: Table) -> Batch:
+        """Change at most 10,000 users and overrides in one transaction: all of them, or with any problem none.
+
+        `users` are tables as in a rules file: each user becomes what theirs says, and one without tier and overrides
+        is deleted. `overrides` are tables with a `user`: each replaces that user's override of its rule, and leaves
+        the rest of the user as it is. Raises `InvalidRule` with every problem.
+        """
+        caller.require("users", "operator")
+        changes = self._storage.writable
+        users, overrides = batch_of(table)
+        with changes.begin(caller.name, reason=caller.reason) as change:
+            change.put_users(users)
+            change.put_overrides(overrides)
+            actions = [difference["action"] for difference in change.differences]
+        created, updated, deleted = (actions.count(action) for action in ("create", "update", "delete"))
+        return Batch(change.version, created, updated, deleted, len(users) + len(overrides) - len(actions))
+
+    def _find(self, user_id: str) -> User | None:
+        """A user as they are in the database, or in the file."""
+        if self._storage.changes is not None:
+            return self._storage.changes.user(user_id)
+        return next((user for user in self._storage.snapshot.users if user.id == user_id), None)
+
+
+def without_expired(user: User, now_us: int) -> User:
+    """A user without overrides that count no more."""
+    kept = [override for override in user.overrides if not override.has_expired(now_us)]
+    return replace(user, overrides=kept)

@@ -1,0 +1,80 @@
+"""Bins: counts over time, in at most so many equal steps, whatever the length of the log turns out to be."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_BINS: Final = 168
+# Each divides the next, so that bins can be joined.
+WIDTHS: Final = tuple(
+    seconds * 1_000_000 for seconds in (1, 5, 15, 60, 300, 900, 3_600, 10_800, 21_600, 86_400, 604_800, 31_449_600)
+)
+
+
+class Bin:
+    """What happened in one step."""
+
+    __slots__ = ("delayed", "newly_allowed", "newly_refused", "refused", "requests", "rules", "shadow")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.refused = 0
+        self.delayed = 0
+        self.shadow = 0
+        self.newly_refused = 0
+        self.newly_allowed = 0
+        self.rules: dict[str, int] = {}  # how many were refused, or would have been by a shadow, by rule
+
+    def join(self, other: Bin) -> None:
+        for name in ("requests", "refused", "delayed", "shadow", "newly_refused", "newly_allowed"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for rule, count in other.rules.items():
+            self.rules[rule] = self.rules.get(rule, 0) + count
+
+
+class Bins:
+    """All steps. `at` finds the one of a time; `end_us` is when the one found last ends."""
+
+    def __init__(self) -> None:
+        self.width_us = WIDTHS[0]
+        self._bins: dict[int, Bin] = {}  # by number of the step since the epoch
+        self._low = self._high = 0
+
+    def at(self, at_us: int) -> Bin:
+        """Return the bin of a time. It is no longer good once another has been asked for."""
+        number = at_us // self.width_us
+        found = self._bins.get(number)
+        if found is None:
+            if self._bins:
+                self._low, self._high = min(self._low, number), max(self._high, number)
+            else:
+                self._low = self._high = number
+            found = self._bins[number] = Bin()
+            while self._high - self._low >= MAX_BINS and self.width_us < WIDTHS[-1]:
+                self._widen()
+                found = self._bins[at_us // self.width_us]
+        return found
+
+    def end_us(self, at_us: int) -> int:
+        """Return when the bin of a time ends."""
+        return (at_us // self.width_us + 1) * self.width_us
+
+    def listed(self) -> list[tuple[int, Bin]]:
+        """Return all bins from the first to the last, each with the time at which it begins; empty ones too."""
+        if not self._bins:
+            return []
+        empty = Bin()
+        return [(number * self.width_us, self._bins.get(number, empty)) for number in range(self._low, self._high + 1)]
+
+    def _widen(self) -> None:
+        width_us = WIDTHS[WIDTHS.index(self.width_us) + 1]
+        times = width_us // self.width_us
+        joined: dict[int, Bin] = {}
+        for number, one in self._bins.items():
+            found = joined.get(number // times)
+            if found is None:
+                joined[number // times] = one
+            else:
+                found.join(one)
+        self._bins, self.width_us = joined, width_us
+        self._low, self._high = self._low // times, self._high // times

@@ -1,0 +1,104 @@
+"""What a format is, and the reading that those have in common whose lines are rows of named values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
+
+from headgate.replay.errors import InvalidLog
+from headgate.replay.fields import COST, TIME
+from headgate.replay.record import Addresses, ApiKeys, Record, cost_of
+from headgate.replay.times import time_us
+
+Unreadable = Callable[[str], None]  # is called with each line that cannot be read
+Getter = Callable[[Any], Any]  # finds a value in a row; None: it is not there
+ABSENT: Final = (None, "", "-")
+
+
+class Format(Protocol):
+    """Reads the lines of one log."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def facts(self) -> frozenset[str]:
+        """The facts that the log's first lines have."""
+        ...
+
+    def read(self, lines: Iterable[str], unreadable: Unreadable) -> Iterator[Record]:
+        """Yield the records of lines, in the order of the lines."""
+        ...
+
+
+class Rows:
+    """A format whose lines `parse` makes into rows, in which `getters` find time, cost and facts by name.
+
+    `hashes_keys` says whether API keys are written as they are; `weight` is how many requests a row stands for.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        parse: Callable[[str], Any],
+        getters: Mapping[str, Getter],
+        *,
+        hashes_keys: bool = True,
+        weight: Getter | None = None,
+        skips: int = 0,
+    ) -> None:
+        self.name = name
+        self.facts = frozenset(getters) - {TIME, COST}
+        self._parse = parse
+        if TIME not in getters:
+            raise InvalidLog(f"format {name}: no line has a time; say where it is with --fields time=…")
+        self._time = getters[TIME]
+        self._cost = getters.get(COST)
+        self._getters = [(fact, getters[fact]) for fact in sorted(self.facts)]
+        self._addresses = Addresses()
+        self._keys = ApiKeys() if hashes_keys else None
+        self._weight = weight
+        self._skips = skips  # lines at the beginning: a header
+
+    def read(self, lines: Iterable[str], unreadable: Unreadable) -> Iterator[Record]:
+        parse, time, cost, weight = self._parse, self._time, self._cost, self._weight
+        for line in islice(lines, self._skips, None):
+            try:
+                row = parse(line)
+                at_us = time_us(time(row))
+                facts = self._facts(row)
+                stated = None if cost is None else cost(row)
+                record = Record(at_us, facts, 1 if stated in ABSENT else cost_of(stated))
+                times = 1 if weight is None else int(weight(row) or 1)
+            except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
+                if line.strip():
+                    unreadable(line)
+                continue
+            for _ in range(times):
+                yield record
+
+    def _facts(self, row: Any) -> dict[str, str]:
+        facts: dict[str, str] = {}
+        for fact, get in self._getters:
+            value = get(row)
+            if value in ABSENT:
+                continue
+            text = value if value.__class__ is str else str(value)
+            if fact == "ip":
+                facts |= self._addresses.facts(text)
+            elif fact == "endpoint":
+                facts[fact] = path_of(text)
+            elif fact == "api_key" and self._keys is not None:
+                facts[fact] = self._keys.hashed(text)
+            else:
+                facts[fact] = text
+        return facts
+
+
+def path_of(target: str) -> str:
+    """Return the path of a request's target. The query never matters to rules."""
+    if target[:1] != "/" and "://" in target:
+        target = urlsplit(target).path or "/"
+    return target.partition("?")[0] if "?" in target else target

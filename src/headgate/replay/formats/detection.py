@@ -1,0 +1,85 @@
+"""Finds the format of a log by its first lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from headgate.replay.errors import InvalidLog
+from headgate.replay.fields import TIME, Field
+from headgate.replay.formats.access import AccessLog, access_parts, header_part, is_access_line, parts_of
+from headgate.replay.formats.base import Format, Getter, Rows
+from headgate.replay.formats.json_lines import DIALECTS, at_path, dialect_of, header_at, json_format, json_objects
+from headgate.replay.formats.table import cell_at, header_of, table_format
+
+SAMPLE: Final = 200  # lines that are looked at
+COMBINED: Final = ("common", "combined")
+PARTS: Final = "parts"  # of lines of any kind, found by their number
+FORMATS: Final = (*COMBINED, *DIALECTS, "csv", PARTS)
+_HOW: Final = f"name it with --format ({', '.join(FORMATS)}), and say with --fields where things are"
+
+
+def find_format(sample: Sequence[str], name: str | None, fields: Sequence[Field], wanted: Iterable[str]) -> Format:
+    """Return the format of a log: the one of this name, or the one that its first lines have.
+
+    `fields` say where some facts are; `wanted` are the facts that rules need. Raises `InvalidLog`.
+    """
+    if name is not None and name not in FORMATS:
+        raise InvalidLog(f"--format: must be one of {', '.join(FORMATS)}, got {name!r}")
+    lines = [line for line in sample if line.strip()]
+    if not lines:
+        raise InvalidLog("there is no line in it")
+    wanted = sorted(wanted)
+    if name in COMBINED or (name is None and sum(map(is_access_line, lines)) * 2 > len(lines)):
+        if not fields:
+            return AccessLog(lines)
+        return access_parts({field.name: _of_parts(field) for field in fields})
+    if name in DIALECTS or (name is None and lines[0].lstrip().startswith("{")):
+        return _find_json(lines, name, fields, wanted)
+    if name == "csv" or name is None:
+        header = header_of(lines[0])
+        if header is not None:
+            separator, names = header
+            return table_format(separator, names, {field.name: _of_row(field, names) for field in fields}, wanted)
+        if name == "csv":
+            raise InvalidLog(f"its first line is no header that names a time: {lines[0].strip()[:80]!r}; {_HOW}")
+    if not any(field.name == TIME for field in fields):
+        if name == PARTS:
+            raise InvalidLog("--format parts needs to know where the time is: --fields 'time=$1,…'")
+        raise InvalidLog(f"its format is none that we know: {lines[0].strip()[:80]!r}; {_HOW}")
+    return Rows(PARTS, parts_of, {field.name: _of_parts(field) for field in fields})
+
+
+def _find_json(lines: Sequence[str], name: str | None, fields: Sequence[Field], wanted: Sequence[str]) -> Format:
+    objects = json_objects(lines)
+    dialect = name or (dialect_of(objects) if objects else None) or ("json" if fields else None)
+    if dialect is None or not objects:
+        raise InvalidLog(f"its lines of JSON have no time, address and path under names that we know; {_HOW}")
+    return json_format(dialect, objects, {field.name: _of_object(field) for field in fields}, wanted)
+
+
+def _of_parts(field: Field) -> Getter:
+    if field.kind == "position":
+        return cell_at(int(field.where) - 1)
+    found = header_part(field.where) if field.kind == "header" else None
+    if found is None:
+        raise InvalidLog(f"--fields: {field}: lines of this log have numbered parts: write {field.name}=$N")
+    return found
+
+
+def _of_object(field: Field) -> Getter:
+    if field.kind == "position":
+        raise InvalidLog(f"--fields: {field}: this log's lines are JSON: write {field.name}=json:PATH")
+    return header_at(field.where) if field.kind == "header" else at_path(field.where)
+
+
+def _of_row(field: Field, names: Sequence[str]) -> Getter:
+    if field.kind == "position":
+        place = int(field.where) - 1
+    else:
+        place = next((at for at, name in enumerate(names) if name.lower() == field.where.lower()), len(names))
+    if field.kind == "json" or place >= len(names):
+        raise InvalidLog(
+            f"--fields: {field}: this log's columns are {', '.join(names)}: write {field.name}=column:NAME"
+        )
+    return cell_at(place)

@@ -1,0 +1,182 @@
+"""Lines of JSON: nginx, Envoy, Caddy, Traefik, Headgate's own events, and others with usual names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from pydantic_core import from_json
+
+from headgate.replay.formats.base import ABSENT, Getter, Rows
+
+# By dialect and name, paths at which a line may have it, the best first. `request` is the first line of a request.
+DIALECTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    "headgate": {
+        "time": ("at",),
+        **{name: (name,) for name in ("ip", "user", "api_key", "tenant", "endpoint", "method", "tier", "cost")},
+    },
+    "caddy": {
+        "time": ("ts",),
+        "ip": ("request.client_ip", "request.remote_ip", "request.remote_addr"),
+        "user": ("user_id",),
+        "endpoint": ("request.uri",),
+        "method": ("request.method",),
+    },
+    "traefik": {
+        "time": ("StartUTC", "StartLocal", "time"),
+        "ip": ("ClientHost", "ClientAddr"),
+        "user": ("ClientUsername",),
+        "endpoint": ("RequestPath",),
+        "method": ("RequestMethod",),
+    },
+    "envoy": {
+        "time": ("start_time",),
+        "ip": ("downstream_remote_address", "x_forwarded_for", "downstream_remote_address_without_port"),
+        "endpoint": ("x_envoy_original_path", "path"),
+        "method": ("method",),
+    },
+    "nginx": {
+        "time": ("time_iso8601", "msec", "time_local", "@timestamp", "timestamp", "time"),
+        "ip": ("remote_addr",),
+        "user": ("remote_user",),
+        "endpoint": ("request_uri", "uri", "request"),
+        "method": ("request_method", "request"),
+    },
+    "json": {
+        "time": ("time", "timestamp", "@timestamp", "ts", "date", "datetime", "at", "start_time", "time_local"),
+        "ip": ("ip", "client_ip", "remote_ip", "remote_addr", "client", "clientip", "c-ip", "remote_host", "host_ip"),
+        "user": ("user", "user_id", "username", "remote_user", "cs-username"),
+        "endpoint": ("endpoint", "path", "uri", "url", "request_uri", "request_path", "cs-uri-stem", "request"),
+        "method": ("method", "request_method", "http_method", "verb", "cs-method", "request"),
+    },
+}
+NEEDED: Final = ("time", "ip", "endpoint")  # what tells a dialect: it has the first, and one of the others
+GENERIC: Final = "json"
+EVENTS: Final = "headgate"
+_EVENT_KEYS: Final = {"at", "node", "rule", "reason", "weight"}
+
+
+def json_row(line: str) -> Any:
+    """Return the object that a line holds. Raises `ValueError`."""
+    row = from_json(line)
+    if row.__class__ is not dict:
+        raise ValueError("not an object")
+    return row
+
+
+def json_objects(sample: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the objects among lines."""
+    found = []
+    for line in sample:
+        try:
+            found.append(json_row(line))
+        except ValueError:
+            continue
+    return found
+
+
+def dialect_of(objects: Sequence[dict[str, Any]]) -> str | None:
+    """Return the dialect of objects; None: it has no time, or neither address nor path."""
+    for name, columns in DIALECTS.items():
+        found = {column for column in NEEDED if _present(objects, columns.get(column, ()))}
+        if "time" in found and len(found) > 1 and (name != EVENTS or objects[0].keys() >= _EVENT_KEYS):
+            return name
+    return None
+
+
+def json_format(
+    dialect: str, objects: Sequence[dict[str, Any]], getters: Mapping[str, Getter], wanted: Iterable[str]
+) -> Rows:
+    """Return the format of a dialect. Facts that rules want are also found under their own names."""
+    found: dict[str, Getter] = {}
+    columns = dict(DIALECTS[dialect])
+    for fact in (*wanted, "cost"):
+        columns.setdefault(fact, (fact,))
+    for column, paths in columns.items():
+        present = _present(objects, paths)
+        if present:
+            found[column] = _first([_getter(path, column) for path in present])
+    found.update(getters)
+    is_events = dialect == EVENTS
+    if is_events:
+        for fact in wanted:
+            if fact not in found:
+                found[fact] = at_path(f"facts.{fact}")
+    weight: Getter | None = (lambda row: row.get("weight")) if is_events else None
+    return Rows(dialect, json_row, found, hashes_keys=not is_events, weight=weight)
+
+
+def at_path(path: str) -> Getter:
+    """Return what finds the value at `a.b.c` in an object, also if it is the first of a list."""
+    if "." not in path:
+        return lambda row: _single(row.get(path))
+    first, *rest = path.split(".")
+
+    def find(row: Any) -> Any:
+        value = row.get(first)
+        for step in rest:
+            if value.__class__ is not dict:
+                return None
+            value = value.get(step)
+        return _single(value)
+
+    return find
+
+
+def header_at(name: str) -> Getter:
+    """Return what finds a request's header field: as Caddy, Traefik, nginx and Envoy name it."""
+    written = "-".join(part.capitalize() for part in name.split("-"))
+    flat = name.lower().replace("-", "_")
+    paths = (f"request_{written}", f"http_{flat}", flat, name, name.lower())
+
+    def find(row: Any) -> Any:
+        request = row.get("request")
+        headers = request.get("headers") if request.__class__ is dict else row.get("headers")
+        if headers.__class__ is dict:
+            for one in (written, name, name.lower()):
+                if one in headers:
+                    return _single(headers[one])
+        for path in paths:
+            if path in row:
+                return _single(row[path])
+        return None
+
+    return find
+
+
+def _present(objects: Iterable[dict[str, Any]], paths: Iterable[str]) -> list[str]:
+    return [path for path in paths if any(at_path(path)(one) not in ABSENT for one in objects)]
+
+
+def _getter(path: str, column: str) -> Getter:
+    get = at_path(path)
+    if path != "request":
+        return get
+    place = 0 if column == "method" else 1
+
+    def part(row: Any) -> Any:  # of "GET /path HTTP/1.1"
+        return get(row).split(" ")[place]
+
+    return part
+
+
+def _first(getters: Sequence[Getter]) -> Getter:
+    """Return what finds a value at the first place that has one."""
+    if len(getters) == 1:
+        return getters[0]
+
+    def find(row: Any) -> Any:
+        for get in getters:
+            value = get(row)
+            if value not in ABSENT:
+                return value
+        return None
+
+    return find
+
+
+def _single(value: Any) -> Any:
+    """A value that is no table; of a list, the first of its values."""
+    if value.__class__ is list:
+        value = value[0] if value else None
+    return None if value.__class__ is dict else value

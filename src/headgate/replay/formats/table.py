@@ -1,0 +1,56 @@
+"""CSV with a header, separated by commas, semicolons or tabs."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from headgate.replay.fields import TIME
+from headgate.replay.formats.base import Getter, Rows
+from headgate.replay.formats.json_lines import DIALECTS, GENERIC
+
+SEPARATORS: Final = (",", ";", "\t")
+
+
+def header_of(line: str) -> tuple[str, list[str]] | None:
+    """Return the separator and the names of a header; None: the line is none, as it names no time."""
+    line = line.lstrip("\N{BYTE ORDER MARK}").rstrip("\r\n")
+    for separator in SEPARATORS:
+        names = [name.strip() for name in next(csv.reader([line], delimiter=separator), [])]
+        if len(names) > 1 and any(name.lower() in DIALECTS[GENERIC][TIME] for name in names):
+            return separator, names
+    return None
+
+
+def table_format(separator: str, names: Sequence[str], getters: Mapping[str, Getter], wanted: Iterable[str]) -> Rows:
+    """Return the format of CSV with these columns. Facts that rules want are also found under their own names."""
+    places = {name.lower(): place for place, name in reversed(list(enumerate(names)))}
+    columns = dict(DIALECTS[GENERIC])
+    for fact in (*wanted, "cost"):
+        columns.setdefault(fact, (fact.lower(),))
+    found: dict[str, Getter] = {}
+    for column, candidates in columns.items():
+        place = next((places[name] for name in candidates if name in places and name != "request"), None)
+        if place is not None:
+            found[column] = cell_at(place)
+    is_events = {"at", "node", "rule", "reason", "weight"} <= places.keys()
+    weight = cell_at(places["weight"]) if is_events else None
+    found.update(getters)
+    return Rows("csv", _row_parser(separator, len(names)), found, hashes_keys=not is_events, weight=weight, skips=1)
+
+
+def cell_at(place: int) -> Getter:
+    """Return what finds the cell of a column."""
+    return lambda row: row[place]
+
+
+def _row_parser(separator: str, width: int) -> Callable[[str], Any]:
+    def parse(line: str) -> list[str]:
+        line = line.rstrip("\r\n")
+        row = next(csv.reader([line], delimiter=separator), []) if '"' in line else line.split(separator)
+        if len(row) != width:
+            raise ValueError(f"{len(row)} cells instead of {width}")
+        return row
+
+    return parse

@@ -1,0 +1,116 @@
+"""Log: several files, each of its own format, as one stream of records in the order of their times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from heapq import merge
+from itertools import chain, islice
+from operator import itemgetter
+from typing import BinaryIO, Final
+
+from headgate.replay.errors import InvalidLog
+from headgate.replay.fields import Field
+from headgate.replay.files import STDIN, LogFile
+from headgate.replay.formats import Format, find_format
+from headgate.replay.formats.detection import SAMPLE
+from headgate.replay.ordering import FIRST_HOLD_US, in_order
+from headgate.replay.record import Record
+
+SHOWN: Final = 5  # lines that cannot be read, and that are too late, of which the text is kept
+MAX_SHOWN: Final = 200  # characters of such a line
+DEFAULT_SORT_WINDOW_US: Final = 3_600_000_000
+
+
+@dataclass(slots=True)
+class Remarks:
+    """What was noticed while a log was read."""
+
+    unreadable: int = 0
+    unreadable_lines: list[str] = field(default_factory=list)  # the first ones, each with its file
+    late: int = 0
+    late_lines: list[str] = field(default_factory=list)
+
+
+class Log:
+    """Reads files. `records` begins anew each time that it is called, but for standard input.
+
+    `format_name` and `fields` are for logs that are not recognised; `wanted` are the facts that rules need. Files that
+    cannot be read or recognised raise `InvalidLog` when it is made.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        *,
+        format_name: str | None = None,
+        fields: Sequence[Field] = (),
+        wanted: Iterable[str] = (),
+        sort_window_us: int = DEFAULT_SORT_WINDOW_US,
+        stdin: BinaryIO | None = None,
+    ) -> None:
+        if list(paths).count(STDIN) > 1:
+            raise InvalidLog("standard input can be read once: name - once")
+        self.files = [LogFile(path, stdin) for path in paths]
+        self.sort_window_us = sort_window_us
+        self.remarks = Remarks()
+        self._hold_us = min(FIRST_HOLD_US, sort_window_us)
+        self._fields, self._format_name, self._wanted = tuple(fields), format_name, frozenset(wanted)
+        self._stack = ExitStack()
+        self._opened = [self._open(file) for file in self.files]
+        self.formats: list[Format] = [found for found, _ in self._opened]
+
+    @property
+    def facts(self) -> frozenset[str]:
+        """The facts that every one of the files has."""
+        return frozenset.intersection(*(one.facts for one in self.formats))
+
+    @property
+    def progress(self) -> float | None:
+        """How much has been read, from 0 to 1; None: nobody knows how much there is."""
+        sizes = [file.size for file in self.files]
+        if None in sizes:
+            return None
+        total = sum(size for size in sizes if size is not None)
+        return sum(file.position for file in self.files) / total if total else 1.0
+
+    def records(self, hold_us: int | None = None) -> Iterator[Record]:
+        """Yield all records by time. Raises `TooSmall` if the hold is too short, and `InvalidLog`."""
+        self._hold_us = min(self.sort_window_us, self._hold_us if hold_us is None else hold_us)
+        self.remarks = Remarks()
+        opened, self._opened = self._opened or [self._open(file) for file in self.files], []
+        with self._stack:
+            streams = [self._ordered(file, *one) for file, one in zip(self.files, opened, strict=True)]
+            yield from streams[0] if len(streams) == 1 else merge(*streams, key=itemgetter(0))
+
+    def close(self) -> None:
+        """Close the files."""
+        self._stack.close()
+
+    def _open(self, file: LogFile) -> tuple[Format, Iterator[str]]:
+        lines = self._stack.enter_context(file.lines())
+        sample = list(islice(lines, SAMPLE))
+        try:
+            found = find_format(sample, self._format_name, self._fields, self._wanted)
+        except InvalidLog as error:
+            raise InvalidLog(f"{file.name}: {error}") from None
+        return found, chain(sample, lines)
+
+    def _ordered(self, file: LogFile, found: Format, lines: Iterator[str]) -> Iterator[Record]:
+        remarks = self.remarks
+
+        def unreadable(line: str) -> None:
+            remarks.unreadable += 1
+            if len(remarks.unreadable_lines) < SHOWN:
+                remarks.unreadable_lines.append(f"{file.name}: {line.strip()[:MAX_SHOWN]}")
+
+        def too_late(record: Record, late_us: int) -> None:
+            remarks.late += 1
+            if len(remarks.late_lines) < SHOWN:
+                facts = " ".join(f"{name}={value}" for name, value in record.facts.items())
+                remarks.late_lines.append(f"{file.name}: {late_us // 1_000_000:,} s late: {facts[:MAX_SHOWN]}")
+
+        # Standard input cannot be read again with a larger hold.
+        hold_us = self.sort_window_us if file.is_stdin or file.size is None else self._hold_us
+        return in_order(found.read(lines, unreadable), hold_us, self.sort_window_us, too_late)

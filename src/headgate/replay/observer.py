@@ -1,0 +1,65 @@
+"""Observers: what is counted of each decision of one plan, as one function.
+
+The function is generated, as the programs of the memory store are: the few lines for each limit run for every request
+of a log, and a loop over the limits would take longer than they do. `#` stands for a limit's number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, Final
+
+from headgate.core.decision import Decision
+from headgate.replay.tally import BOUND, NEXT, PEAK, REQUESTS, LimitTally
+
+Observer = Callable[[int, Decision], None]
+
+_HEAD: Final = """\
+def make(tallies):
+    ({tallies}) = tallies
+{entries}
+    def observe(at_us, decision):
+        verdict = decision.verdict
+        ({subjects}) = verdict[1]
+        ({costs}) = verdict[2]
+"""
+_ENTRY: Final = "    get#, interval#, capacity# = tally#.entries.get, tally#.interval_us, tally#.capacity\n"
+_LIMIT: Final = f"""\
+        entry = get#(subject#)
+        if entry is None:
+            tally#.enter(subject#, at_us, decision.outcomes[#][1], cost#)
+        else:
+            entry[{REQUESTS}] += 1
+            used = entry[{BOUND}] + cost#
+            if used > entry[{PEAK}]:
+                used = capacity# - decision.outcomes[#][1]
+                if used > entry[{PEAK}]:
+                    entry[{PEAK}] = used
+            entry[{BOUND}] = used
+            free_us = entry[{NEXT}]
+            free_us = (free_us if free_us > at_us else at_us) + cost# * interval#
+            entry[{NEXT}] = free_us
+            if free_us - at_us > tally#.worst_us:
+                tally#.worst_us = free_us - at_us
+"""
+
+
+def observer_of(tallies: Sequence[LimitTally]) -> Observer:
+    """Return the function that counts decisions of a plan whose limits have these tallies."""
+    observer: Observer = _maker(len(tallies))(tuple(tallies))
+    return observer
+
+
+@cache
+def _maker(limits: int) -> Callable[..., Observer]:
+    def repeated(text: str) -> str:
+        return "".join(text.replace("#", str(at)) for at in range(limits))
+
+    tallies, subjects, costs = map(repeated, ("tally#, ", "subject#, ", "cost#, "))
+    head = _HEAD.format(tallies=tallies, entries=repeated(_ENTRY), subjects=subjects, costs=costs)
+    source = f"{head}{repeated(_LIMIT)}\n    return observe\n"
+    namespace: dict[str, Any] = {}
+    exec(compile(source, f"<headgate observer of {limits} limits>", "exec"), namespace)
+    maker: Callable[..., Observer] = namespace["make"]
+    return maker

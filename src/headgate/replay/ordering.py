@@ -1,0 +1,64 @@
+"""Puts the records of one log in the order of their times.
+
+Servers write a line when a request ends, so lines are late by as long as requests take. Records are kept back for
+`hold_us` behind the newest, and sorted. A log that turns out to be less orderly raises `TooSmall`, and is read again
+with a larger hold: so memory is needed for the disorder that there is, not for the largest that is allowed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
+from typing import Final
+
+from headgate.replay.record import Record
+
+MIN_SORTED: Final = 4_096  # records that are sorted at a time, at least
+FIRST_HOLD_US: Final = 60_000_000
+_at: Final = itemgetter(0)
+
+
+class TooSmall(Exception):
+    """A record came later than the hold, and not later than the sort window."""
+
+    def __init__(self, late_us: int) -> None:
+        super().__init__(late_us)
+        self.late_us = late_us
+
+    def next_hold_us(self, window_us: int) -> int:
+        """Return the hold to try next."""
+        return min(window_us, max(4 * self.late_us, FIRST_HOLD_US))
+
+
+def in_order(
+    records: Iterable[Record], hold_us: int, window_us: int, too_late: Callable[[Record, int], None]
+) -> Iterator[Record]:
+    """Yield records by time; those of the same time as they came. Raises `TooSmall`.
+
+    Those that are behind the newest before them by more than `window_us` are left out: `too_late` is called with the
+    record and by how much.
+    """
+    held: list[Record] = []
+    newest, passed = -1, -1  # the newest time so far; everything before `passed` has been yielded
+    enough = MIN_SORTED
+    for record in records:
+        at_us = record[0]
+        if at_us >= newest:
+            newest = at_us
+        elif newest - at_us > window_us:
+            too_late(record, newest - at_us)
+            continue
+        elif at_us < passed:
+            raise TooSmall(newest - at_us)
+        held.append(record)
+        if len(held) >= enough:
+            held.sort(key=_at)
+            end = bisect_right(held, newest - hold_us, key=_at)
+            if end:
+                passed = held[end - 1][0]
+                yield from held[:end]
+                del held[:end]
+            enough = max(MIN_SORTED, 2 * len(held))
+    held.sort(key=_at)
+    yield from held

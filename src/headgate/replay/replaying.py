@@ -1,0 +1,128 @@
+"""Replays a log: from its records to a report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from time import perf_counter
+from typing import Final
+
+from headgate.core.quota import CONCURRENCY
+from headgate.replay.comparison import Comparison
+from headgate.replay.log import Log
+from headgate.replay.ordering import TooSmall
+from headgate.replay.record import Record
+from headgate.replay.report import Report, report_of
+from headgate.replay.run import Run
+from headgate.rules.penalties import IDENTITIES
+from headgate.rules.rule import Rule
+from headgate.rules.snapshot import Snapshot
+from headgate.rules.sources.collection import collection_paused
+
+CHUNK: Final = 5_000  # requests between two reports of progress
+
+Progress = Callable[[int, float | None], None]  # is called with how many were replayed, and which part of all that is
+
+
+def wanted_facts(*snapshots: Snapshot) -> frozenset[str]:
+    """Return the facts that rules, exemptions and penalties look at."""
+    wanted: set[str] = set()
+    for snapshot in snapshots:
+        for rule in snapshot.rules:
+            wanted |= _needed(rule).keys()
+        wanted |= {exemption.type for exemption in snapshot.exemptions}
+        if snapshot.has_users:
+            wanted.add("user")
+        if snapshot.penalties.enabled:
+            wanted |= set(IDENTITIES)
+    return frozenset(wanted)
+
+
+def missing_facts(snapshot: Snapshot, facts: frozenset[str]) -> list[dict[str, str]]:
+    """Return which enabled rules need what a log does not have: these rules apply to none of its requests."""
+    missing = []
+    for rule in snapshot.rules:
+        if rule.quota.algorithm == CONCURRENCY and rule.enabled:
+            missing.append({"rule": rule.id, "fact": "the end of requests", "why": "concurrency"})
+            continue
+        for fact, why in _needed(rule).items():
+            has_tier = fact == "tier" and (
+                snapshot.default_tier is not None or ("user" in facts and snapshot.has_users)
+            )
+            if rule.enabled and fact not in facts and not has_tier:
+                missing.append({"rule": rule.id, "fact": fact, "why": why})
+    return missing
+
+
+def _needed(rule: Rule) -> Mapping[str, str]:
+    """Return the facts without which a rule never applies, and what asks for each."""
+    needed = dict.fromkeys(rule.match, "match") | dict.fromkeys(rule.facts, "dimension")
+    for fact, asks in (("endpoint", rule.endpoints), ("method", rule.methods), ("tier", rule.tiers)):
+        if asks:
+            needed[fact] = f"{fact}s"
+    return needed
+
+
+def replay(
+    log: Log, snapshot: Snapshot, *, against: Snapshot | None = None, progress: Progress | None = None
+) -> Report:
+    """Decide all requests of a log by `snapshot`, and also by `against` if that is given.
+
+    Ctrl-C ends it: the report is of what was replayed until then. Raises `InvalidLog`.
+    """
+    start = perf_counter()
+    hold_us = None
+    while True:
+        run = Run(snapshot)
+        comparison = None if against is None else Comparison(run, Run(against))
+        complete = True
+        try:
+            _run_all(log.records(hold_us), run, comparison, lambda done: progress and progress(done, log.progress))
+        except TooSmall as error:
+            hold_us = error.next_hold_us(log.sort_window_us)
+            continue
+        except KeyboardInterrupt:
+            complete = False
+        finally:
+            log.close()
+        break
+    report = report_of(run)
+    report.complete = complete
+    report.seconds = round(perf_counter() - start, 3)
+    remarks = log.remarks
+    report.unreadable, report.unreadable_lines = remarks.unreadable, list(remarks.unreadable_lines)
+    report.late, report.late_lines = remarks.late, list(remarks.late_lines)
+    report.files = [
+        {"name": file.name, "format": found.name} for file, found in zip(log.files, log.formats, strict=True)
+    ]
+    report.missing = missing_facts(snapshot, log.facts)
+    report.against = None if comparison is None else comparison.report()
+    return report
+
+
+def replay_records(records: Iterable[Record], snapshot: Snapshot, *, against: Snapshot | None = None) -> Report:
+    """Decide requests that are in the order of their times already."""
+    run = Run(snapshot)
+    comparison = None if against is None else Comparison(run, Run(against))
+    _run_all(iter(records), run, comparison, lambda _: None)
+    report = report_of(run)
+    report.against = None if comparison is None else comparison.report()
+    return report
+
+
+def _run_all(records: Iterator[Record], run: Run, comparison: Comparison | None, told: Callable[[int], object]) -> None:
+    decide = run.decide
+    try:
+        with collection_paused():  # records and decisions go when their last reference does
+            while chunk := list(islice(records, CHUNK)):
+                if comparison is None:
+                    for at_us, facts, cost in chunk:
+                        decide(at_us, facts, cost)
+                else:
+                    for at_us, facts, cost in chunk:
+                        comparison.decide(at_us, facts, cost)
+                told(run.requests)
+    finally:
+        run.finish()
+        if comparison is not None:
+            comparison.other.finish()

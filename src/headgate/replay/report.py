@@ -1,0 +1,257 @@
+"""Report: what a replay found, as plain data that is shown, written as JSON and drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from heapq import nlargest
+from typing import Any, Final
+
+from headgate.core.key import split
+from headgate.core.quota import MICROSECONDS
+from headgate.replay.bins import Bins
+from headgate.replay.run import Run
+from headgate.replay.tally import STEPS, RuleTally
+from headgate.rules.rule import Rule
+
+TOP: Final = 20
+_PERCENTILES: Final = (("p50", 0.50), ("p95", 0.95), ("p99", 0.99))
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectReport:
+    """One subject of a rule."""
+
+    rule: str
+    dimension: str
+    subject: str
+    requests: int
+    refused: int  # of a rule of action log_only: that would have been
+    share: float  # the largest share of the limit that it used
+
+
+@dataclass(frozen=True, slots=True)
+class RuleReport:
+    """One rule."""
+
+    id: str
+    quota: str
+    dimension: str
+    action: str
+    requests: int  # that it applied to
+    refused: int
+    delayed: int
+    shadow: int  # that would have been refused, had the rule been enforced
+    penalised: int  # of `refused`: by a penalty, which this rule began
+    subjects: int  # that it refused, or would have
+    all_subjects: int  # that it applied to
+    used: dict[str, float]  # how close subjects came: percentiles of the largest share of the limit that each used
+    burst_needed: int
+    approximate: bool  # whether there were too many subjects to tell all of them apart
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What happened in one step of time."""
+
+    at: str
+    requests: int
+    refused: int
+    delayed: int
+    shadow: int
+    newly_refused: int
+    newly_allowed: int
+    rules: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedReport:
+    """A subject whose requests are decided otherwise than before."""
+
+    rule: str
+    dimension: str
+    subject: str
+    requests: int
+    first: str
+    last: str
+
+
+@dataclass(slots=True)
+class ComparisonReport:
+    """How the rules differ from those that they were compared with."""
+
+    refused: int  # by the other rules
+    newly_refused: int
+    newly_allowed: int
+    newly_refused_subjects: int
+    newly_allowed_subjects: int
+    top_refused: list[ChangedReport]
+    top_allowed: list[ChangedReport]
+
+
+@dataclass(frozen=True, slots=True)
+class PointReport:
+    """One limit that was tried."""
+
+    limit: int
+    burst: int | None
+    refused: int
+    subjects: int
+    share_of_requests: float
+    share_of_subjects: float
+
+
+@dataclass(frozen=True, slots=True)
+class SuggestionReport:
+    """The smallest limit that refuses at most a share."""
+
+    rule: str
+    of: str  # requests or subjects
+    at_most: float
+    requests: int  # that the rule applies to
+    all_subjects: int
+    limit: int | None  # None: even the largest that was tried refuses more
+    burst: int | None  # None: the rule has no burst of its own
+    quota: str
+    now: PointReport  # the rule as it is
+    found: PointReport | None
+    curve: list[PointReport]  # all limits that were tried, in order
+
+
+@dataclass(slots=True)
+class Report:
+    """What a replay found. Times are ISO 8601, in UTC."""
+
+    requests: int
+    allowed: int
+    refused: int
+    delayed: int
+    shadow: int
+    penalised: int
+    exempt: int
+    unmatched: int
+    unreadable: int
+    late: int
+    complete: bool  # whether the log was read to its end
+    first: str | None
+    last: str | None
+    subjects: int  # of all rules, that were refused
+    all_subjects: int
+    rules: list[RuleReport]
+    top: list[SubjectReport]
+    step_seconds: int
+    timeline: list[StepReport]
+    files: list[dict[str, Any]] = field(default_factory=list)
+    unreadable_lines: list[str] = field(default_factory=list)
+    late_lines: list[str] = field(default_factory=list)
+    missing: list[dict[str, str]] = field(default_factory=list)
+    seconds: float = 0.0  # that the replay took
+    against: ComparisonReport | None = None
+    suggestion: SuggestionReport | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain data, ready for JSON."""
+        return asdict(self)
+
+
+def time_text(at_us: int) -> str:
+    """Return a time as text."""
+    return datetime.fromtimestamp(at_us / MICROSECONDS, UTC).isoformat()
+
+
+def readable(rule: Rule | None, subject: str) -> str:
+    """Return a subject as people read it."""
+    if rule is None or not rule.facts:
+        return "" if rule is not None else subject
+    return subject if len(rule.facts) == 1 else " ".join(split(subject))
+
+
+def report_of(run: Run) -> Report:
+    """Return what a run has counted."""
+    known = {rule.id: rule for rule in run.snapshot.rules}
+    rules, top, hit, seen = [], [], 0, 0
+    for tally in run.rules.values():
+        rule = known[tally.rule]
+        told, worst = _rule_report(rule, tally)
+        rules.append(told)
+        top += worst
+        hit += told.subjects
+        seen += told.all_subjects
+    return Report(
+        requests=run.requests,
+        allowed=run.requests - run.refused,
+        refused=run.refused,
+        delayed=run.delayed,
+        shadow=run.shadow,
+        penalised=run.penalised,
+        exempt=run.exempt,
+        unmatched=run.unmatched,
+        unreadable=0,
+        late=0,
+        complete=True,
+        first=time_text(run.first_us) if run.requests else None,
+        last=time_text(run.clock.at_us) if run.requests else None,
+        subjects=hit,
+        all_subjects=seen,
+        rules=rules,
+        top=nlargest(TOP, top, key=lambda one: (one.refused, one.requests)),
+        step_seconds=run.bins.width_us // MICROSECONDS,
+        timeline=_timeline(run.bins),
+    )
+
+
+def _timeline(bins: Bins) -> list[StepReport]:
+    return [
+        StepReport(
+            time_text(at_us),
+            step.requests,
+            step.refused,
+            step.delayed,
+            step.shadow,
+            step.newly_refused,
+            step.newly_allowed,
+            dict(step.rules),
+        )
+        for at_us, step in bins.listed()
+    ]
+
+
+def _rule_report(rule: Rule, tally: RuleTally) -> tuple[RuleReport, list[SubjectReport]]:
+    shares: list[float] = []
+    hit: list[SubjectReport] = []
+    subjects, requests = 0, 0
+    for subject, share, count, refused in tally.subjects():
+        shares.append(share)
+        requests += count
+        if refused:
+            subjects += 1
+            hit.append(SubjectReport(rule.id, rule.dimension, readable(rule, subject), count, refused, round(share, 4)))
+    folded = tally.folded()
+    for step, count in enumerate(folded.steps):
+        shares += [step / STEPS] * count
+    told = RuleReport(
+        id=rule.id,
+        quota=str(rule.quota),
+        dimension=rule.dimension,
+        action=rule.action,
+        requests=requests + folded.requests,
+        refused=tally.refused,
+        delayed=tally.delayed,
+        shadow=tally.shadow,
+        penalised=tally.penalised,
+        subjects=subjects + folded.hit,
+        all_subjects=len(shares),
+        used=_percentiles(shares),
+        burst_needed=max((limit.burst_needed for limit in tally.limits), default=0),
+        approximate=any(folded.steps),
+    )
+    return told, nlargest(TOP, hit, key=lambda one: (one.refused, one.requests))
+
+
+def _percentiles(shares: Sequence[float]) -> dict[str, float]:
+    if not shares:
+        return dict.fromkeys((*(name for name, _ in _PERCENTILES), "max"), 0.0)
+    ordered = sorted(shares)
+    found = {name: round(ordered[min(len(ordered) - 1, int(part * len(ordered)))], 4) for name, part in _PERCENTILES}
+    return {**found, "max": round(ordered[-1], 4)}

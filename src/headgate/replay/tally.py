@@ -1,0 +1,150 @@
+"""Tally: what is counted of one limit while a log is replayed, by subject.
+
+A subject's entry is a list, as it is touched once for each request and limit:
+
+    PEAK      the most that was used of the limit at any time
+    BOUND     what is used now, at most: use only grows by what requests cost. Worked out when it may be a new peak
+    NEXT      when all would have been served at the limit's rate, in microseconds: how large a burst was needed
+    REQUESTS  how many there were
+    REFUSED   how many of them the limit refused, or would have refused as a shadow
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import nlargest
+from itertools import islice
+from typing import Final, NamedTuple
+
+from headgate.core.check import Check
+from headgate.core.quota import Quota
+
+PEAK, BOUND, NEXT, REQUESTS, REFUSED = range(5)
+MAX_SUBJECTS: Final = 500_000  # of one limit that are told apart
+KEPT: Final = 4  # one in so many of them stays told apart when others are folded, if limits refused that many
+STEPS: Final = 1_000  # in which the use of a limit is counted for those who no longer are
+
+Entry = list[float]
+
+
+class LimitTally:
+    """One quota of one rule. A rule has several where users have overrides."""
+
+    __slots__ = (
+        "capacity",
+        "entries",
+        "folded",
+        "folded_hit",
+        "folded_requests",
+        "interval_us",
+        "is_shadow",
+        "quota",
+        "rule",
+        "worst_us",
+    )
+
+    def __init__(self, limit: Check) -> None:
+        self.rule = limit.rule
+        self.quota: Quota = limit.quota
+        self.is_shadow = not limit.enforced
+        self.capacity = limit.quota.capacity
+        self.interval_us = limit.quota.window_us / limit.quota.limit  # between two requests at the limit's rate
+        self.entries: dict[str, Entry] = {}
+        self.worst_us = 0.0  # the longest time that serving all would have taken
+        self.folded: list[int] = []  # subjects that are no longer told apart, by their use of the limit
+        self.folded_requests = 0
+        self.folded_hit = 0  # of the folded subjects, those that were refused
+
+    def enter(self, subject: str, at_us: int, remaining: int, cost: int) -> Entry:
+        """Make the entry of a subject at its first request."""
+        if len(self.entries) >= MAX_SUBJECTS:
+            self._fold()
+        used = self.capacity - remaining
+        taken_us = cost * self.interval_us
+        self.worst_us = max(self.worst_us, taken_us)
+        entry = self.entries[subject] = [used, used, at_us + taken_us, 1, 0]
+        return entry
+
+    @property
+    def burst_needed(self) -> int:
+        """The burst with which no request would have been refused, at the limit's rate; those of every request."""
+        return -int(-self.worst_us // self.interval_us)
+
+    def count_refusal(self, subject: str) -> None:
+        """Count a request of a subject as refused."""
+        entry = self.entries.get(subject)
+        if entry is None:  # it was folded while the request was held back: the request is counted there
+            if len(self.entries) >= MAX_SUBJECTS:
+                self._fold()
+            entry = self.entries[subject] = [self.capacity, self.capacity, 0, 0, 0]
+        entry[REFUSED] += 1
+
+    def _fold(self) -> None:
+        """Forget the half of the subjects that were entered first, but for how far they used the limit.
+
+        Those who were refused most stay, as they are reported by name.
+        """
+        if not self.folded:
+            self.folded = [0] * (STEPS + 1)
+        oldest = list(islice(self.entries.items(), MAX_SUBJECTS // 2))
+        refused = [one for one in oldest if one[1][REFUSED]]
+        kept = {subject for subject, _ in nlargest(MAX_SUBJECTS // KEPT, refused, key=lambda one: one[1][REFUSED])}
+        for subject, entry in oldest:
+            if subject in kept:
+                continue
+            del self.entries[subject]
+            self.folded[int(STEPS * self.share(entry))] += 1
+            self.folded_requests += int(entry[REQUESTS])
+            self.folded_hit += entry[REFUSED] > 0
+
+    def share(self, entry: Entry) -> float:
+        """Return the largest share of the limit that a subject used."""
+        return min(1.0, entry[PEAK] / self.capacity)
+
+
+class Folded(NamedTuple):
+    """Subjects that are no longer told apart."""
+
+    steps: list[int]  # how many there are, by how far they used the limit
+    requests: int
+    hit: int  # how many of them were refused
+
+
+class RuleTally:
+    """All that is counted of one rule."""
+
+    __slots__ = ("delayed", "limits", "penalised", "refused", "rule", "shadow")
+
+    def __init__(self, rule: str) -> None:
+        self.rule = rule
+        self.limits: list[LimitTally] = []
+        self.refused = 0
+        self.delayed = 0
+        self.penalised = 0
+        self.shadow = 0
+
+    def subjects(self) -> Iterator[tuple[str, float, int, int]]:
+        """Yield each subject, the largest share of the limit that it used, its requests, and how many were refused."""
+        if len(self.limits) == 1:
+            only = self.limits[0]
+            for subject, entry in only.entries.items():
+                yield subject, only.share(entry), int(entry[REQUESTS]), int(entry[REFUSED])
+            return
+        together: dict[str, list[float]] = {}
+        for limit in self.limits:
+            for subject, entry in limit.entries.items():
+                found = together.setdefault(subject, [0.0, 0, 0])
+                found[0] = max(found[0], limit.share(entry))
+                found[1] += entry[REQUESTS]
+                found[2] += entry[REFUSED]
+        for subject, (share, requests, refused) in together.items():
+            yield subject, share, int(requests), int(refused)
+
+    def folded(self) -> Folded:
+        """Return what is known of the subjects that are no longer told apart."""
+        steps = [0] * (STEPS + 1)
+        for limit in self.limits:
+            for step, count in enumerate(limit.folded):
+                steps[step] += count
+        requests = sum(limit.folded_requests for limit in self.limits)
+        return Folded(steps, requests, sum(limit.folded_hit for limit in self.limits))

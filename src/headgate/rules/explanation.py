@@ -1,0 +1,249 @@
+"""Explanations: why each rule applies to a request or does not, what it is asked with, and what would let it pass.
+
+Pure: conditions are those of the matcher, and what applies is what the planner says. The limiter adds what its store
+knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from headgate.core.clock import Clock
+from headgate.core.cost import Cost, checked_cost
+from headgate.rules.directory import UNKNOWN, Unknown
+from headgate.rules.exemptions import Exempt, Exemption
+from headgate.rules.matcher import Unmet, rank_reason, unmet_conditions
+from headgate.rules.path import normal_path
+from headgate.rules.plan import Applied, Facts, RulePlan, checks_of
+from headgate.rules.rule import Rule
+from headgate.rules.snapshot import Snapshot
+from headgate.rules.users import Override, User
+
+MAX_EXPLAINED: Final = 50  # rules: those that apply, then those that lack least
+
+TierSource = Literal["request", "user", "default"]
+
+
+@dataclass(frozen=True, slots=True)
+class LimitState:
+    """What is left of a limit now, before the request. Times are in seconds."""
+
+    limit: int
+    used: int
+    remaining: int
+    reset_after: float
+    allowed: bool  # whether this limit lets the request pass
+    retry_after: float | None  # 0 when it does; None: never
+
+
+@dataclass(slots=True)
+class RuleExplanation:
+    """One rule, and whether it applies."""
+
+    rule: str
+    name: str
+    applies: bool
+    unmet: tuple[Unmet, ...]  # the conditions that the request does not fit
+    group: str | None
+    lost_to: str | None  # the rule of the same group that applies in its place
+    lost_because: str | None
+    quota: str  # in force for this request
+    rule_quota: str  # that of the rule itself
+    override: dict[str, Any] | None  # the user's own limit, where that is in force
+    action: str
+    cost: int  # what the request costs this rule
+    subject: str | None  # whose state it looks at
+    key: str | None  # where that is, behind the store's prefix
+    state: LimitState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What would let a refused request pass."""
+
+    kind: Literal["wait", "tier", "cost"]
+    value: str | int | float  # seconds, a tier, the largest cost that passes now
+    at: str | None = None  # of kind wait: when
+
+
+@dataclass(slots=True)
+class Explanation:
+    """All that decides a request. `decision` and `remedies` are the limiter's to say."""
+
+    facts: dict[str, str]
+    cost: Cost
+    enabled: bool
+    version: str  # of the rules
+    tier: str | None
+    tier_source: TierSource | None
+    exemption: Exemption | None
+    rules: list[RuleExplanation]
+    omitted: int  # rules that are not told, as they lack most
+    decision: dict[str, Any] | None = None
+    remedies: list[Remedy] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain data, ready for JSON."""
+        return {
+            "facts": self.facts,
+            "cost": self.cost if isinstance(self.cost, int) else dict(self.cost),
+            "enabled": self.enabled,
+            "version": self.version,
+            "tier": self.tier,
+            "tier_source": self.tier_source,
+            "exemption": None
+            if self.exemption is None
+            else {"type": self.exemption.type, "value": self.exemption.value},
+            "rules": [_rule_dict(one) for one in self.rules],
+            "omitted": self.omitted,
+            "decision": self.decision,
+            "remedies": [{name: getattr(one, name) for name in ("kind", "value", "at")} for one in self.remedies],
+        }
+
+
+def explain_rules(
+    snapshot: Snapshot, facts: Facts, clock: Clock, user: User | Unknown | None, cost: Cost = 1
+) -> tuple[Explanation, RulePlan]:
+    """Return why each rule applies to a request or does not, and the plan of those that do.
+
+    `user` is who the facts are of, as for `Snapshot.plan`: where they are not known, they are looked up.
+    Raises `InvalidCheck` if the cost makes no sense.
+    """
+    if user is UNKNOWN and snapshot.directory is not None and "user" in facts:
+        user = snapshot.directory.find(facts["user"])
+    whole = snapshot.plan(facts, clock, user)
+    plan, costs = whole.priced(checked_cost(cost))
+    known = user if isinstance(user, User) else None
+    tier, source = tier_of(snapshot, facts, known)
+    applied = {one.rule.id: place for place, one in enumerate(plan.applied)}
+    winners = {one.rule.group: one.rule for one in plan.applied if one.rule.group is not None}
+    unpriced = {one.rule.id for one in whole.applied} - applied.keys()
+    checks = checks_of(plan, plan.subjects(facts), costs)
+    looked = _Looked(facts, tier)
+    told = []
+    for rule in snapshot.rules:
+        place = applied.get(rule.id)
+        if place is not None:
+            one = plan.applied[place]
+            check = checks[place]
+            override = _override(known, one, clock)
+            told.append(_explained(rule, str(check.quota), check.cost, override, check.subject, check.key))
+        else:
+            told.append(_not_applied(rule, looked, winners, no_unit=rule.id in unpriced))
+    told.sort(key=lambda one: (not one.applies, one.lost_to is None, len(one.unmet)))
+    explanation = Explanation(
+        facts=dict(facts),
+        cost=cost,
+        enabled=snapshot.enabled,
+        version=snapshot.version,
+        tier=tier,
+        tier_source=source,
+        exemption=_exemption(snapshot, facts),
+        rules=told[:MAX_EXPLAINED],
+        omitted=max(0, len(told) - MAX_EXPLAINED),
+    )
+    return explanation, plan
+
+
+def tier_of(snapshot: Snapshot, facts: Facts, user: User | None) -> tuple[str | None, TierSource | None]:
+    """Return the tier of a request, and where it comes from."""
+    if "tier" in facts:
+        return facts["tier"], "request"
+    if user is not None and user.tier is not None:
+        return user.tier, "user"
+    return snapshot.default_tier, None if snapshot.default_tier is None else "default"
+
+
+def other_tiers(snapshot: Snapshot, tier: str | None) -> list[str]:
+    """Return the tiers that rules and the list of tiers name, but for this one."""
+    named = dict.fromkeys(one.name for one in snapshot.tiers)
+    named.update(dict.fromkeys(one for rule in snapshot.rules for one in rule.tiers))
+    return [one for one in named if one != tier]
+
+
+class _Looked:
+    """The request as the matcher looks at it."""
+
+    def __init__(self, facts: Facts, tier: str | None) -> None:
+        self.path = normal_path(facts["endpoint"]) if "endpoint" in facts else None
+        self.method = facts["method"].upper() if "method" in facts else None
+        self.facts: Mapping[str, str] = {**facts, "tier": tier} if tier is not None else facts
+
+
+def _explained(
+    rule: Rule, quota: str, cost: int, override: dict[str, Any] | None, subject: str, key: str
+) -> RuleExplanation:
+    return RuleExplanation(
+        rule=rule.id,
+        name=rule.name,
+        applies=True,
+        unmet=(),
+        group=rule.group,
+        lost_to=None,
+        lost_because=None,
+        quota=quota,
+        rule_quota=str(rule.quota),
+        override=override,
+        action=rule.action,
+        cost=cost,
+        subject=subject,
+        key=key,
+    )
+
+
+def _not_applied(rule: Rule, looked: _Looked, winners: Mapping[str, Rule], *, no_unit: bool) -> RuleExplanation:
+    unmet = unmet_conditions(rule, looked.path, looked.method, looked.facts)
+    if no_unit:
+        unmet = (*unmet, Unmet("unit", rule.unit, None))
+    winner = None if unmet or rule.group is None else winners.get(rule.group)
+    because = None if winner is None else rank_reason(winner, rule, looked.path)
+    return RuleExplanation(
+        rule=rule.id,
+        name=rule.name,
+        applies=False,
+        unmet=unmet,
+        group=rule.group,
+        lost_to=None if winner is None else winner.id,
+        lost_because=because,
+        quota=str(rule.quota),
+        rule_quota=str(rule.quota),
+        override=None,
+        action=rule.action,
+        cost=rule.cost,
+        subject=None,
+        key=None,
+    )
+
+
+def _override(user: User | None, applied: Applied, clock: Clock) -> dict[str, Any] | None:
+    """Return the override that made the quota of an applied rule what it is; None: it is the rule's own."""
+    if user is None:
+        return None
+    override: Override | None = next((one for one in user.overrides if one.rule == applied.rule.id), None)
+    if override is None or override.has_expired(clock.now_us()):
+        return None
+    return {
+        "user": user.id,
+        "limit": override.limit,
+        "window": override.window,
+        "burst": override.burst,
+        "expires": None if override.expires is None else override.expires.isoformat(),
+    }
+
+
+def _exemption(snapshot: Snapshot, facts: Facts) -> Exemption | None:
+    """Return the first exemption that covers a request."""
+    if not snapshot.planner.is_exempt(facts):
+        return None
+    return next((one for one in snapshot.exemptions if Exempt([one]).covers(facts)), None)
+
+
+def _rule_dict(rule: RuleExplanation) -> dict[str, Any]:
+    names = [name for name in RuleExplanation.__slots__ if name not in ("unmet", "state")]
+    table: dict[str, Any] = {name: getattr(rule, name) for name in names}
+    table["unmet"] = [{**one._asdict(), "message": str(one)} for one in rule.unmet]
+    state = rule.state
+    table["state"] = None if state is None else {name: getattr(state, name) for name in LimitState.__slots__}
+    return table

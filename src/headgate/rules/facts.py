@@ -1,0 +1,67 @@
+"""The names that facts may have: the well-known ones, and those that are declared.
+
+A rule that counts by a fact which no request has never applies, and a request whose fact no rule knows is not limited
+by it. Both are typing mistakes nearly always, so both are errors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from headgate.core.suggestion import did_you_mean
+from headgate.errors import InvalidCheck
+
+WELL_KNOWN: Final = (
+    *("user", "ip", "api_key", "tenant"),  # who is asking
+    *("endpoint", "route", "method"),  # for what
+    *("tier", "address", "country"),
+)
+ENVOY: Final = (
+    "domain",
+    "descriptor_keys",
+    "generic_key",
+    "source_cluster",
+    "destination_cluster",
+    "query_match",
+    "descriptor",
+)
+OWN: Final = ("headgate_token", "headgate_address")  # by which the service counts its own callers
+_AGAIN: Final = re.compile(r"(.+)_[1-9][0-9]*")  # a fact that an Envoy descriptor states more than once
+
+
+class FactNames:
+    """The names that facts may have where `declared` are known besides the well-known ones."""
+
+    __slots__ = ("_declared", "_names")
+
+    def __init__(self, declared: Collection[str] = ()) -> None:
+        self._declared = tuple(declared)
+        self._names = frozenset((*WELL_KNOWN, *ENVOY, *OWN, *declared))
+
+    def __contains__(self, name: str) -> bool:
+        if name in self._names:
+            return True
+        again = _AGAIN.fullmatch(name)
+        return again is not None and again[1] in self._names
+
+    def require(self, facts: Iterable[str]) -> None:
+        """Raise `InvalidCheck` if one of a request's facts has no known name."""
+        if self._names.issuperset(facts):
+            return
+        for name in facts:
+            if name not in self:
+                raise InvalidCheck(self.describe_unknown(name))
+
+    def known_among(self, facts: Mapping[str, str]) -> dict[str, str]:
+        """Return those of a request's facts that have known names."""
+        return {name: value for name, value in facts.items() if name in self}
+
+    def describe_unknown(self, name: str) -> str:
+        """Return what is wrong with a name that is not known, and what to do about it."""
+        shown = name if len(name) <= 64 else f"{name[:64]}…"
+        meant = did_you_mean(name, (*WELL_KNOWN, *self._declared))
+        known = ", ".join((*WELL_KNOWN, *self._declared))
+        declare = f'declare it with [headgate] facts = ["{shown}"] or Limiter(facts=["{shown}"])'
+        return f"unknown fact {shown!r}{meant or f'; known are {known}.'} If it is a fact of your own, {declare}"

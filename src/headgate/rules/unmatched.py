@@ -1,0 +1,40 @@
+"""Requests to which no rule applies, where there are rules: what becomes of them, and who hears of it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, Literal
+
+from headgate.rules.plan import Facts, RulePlan
+
+MAX_SHAPES: Final = 256  # that are logged, each once
+
+log = logging.getLogger("headgate")
+
+
+class UnmatchedRequests:
+    """Plans requests to which no rule applies, and logs each of their shapes once, also if the rules change.
+
+    `previous` is that of the rules before, if there were any.
+    """
+
+    def __init__(self, unmatched: Literal["allow", "refuse"], previous: UnmatchedRequests | None = None) -> None:
+        self._refuses = unmatched == "refuse"
+        self._logged: set[tuple[object, ...]] = set() if previous is None else previous._logged
+
+    def plan(self, shape: tuple[object, ...]) -> RulePlan:
+        """Return the plan of requests of this shape. The first of them that is decided is logged."""
+        return RulePlan((), "no_rule", refuses=self._refuses, notice=lambda facts: self._log(shape, facts))
+
+    def _log(self, shape: tuple[object, ...], facts: Facts) -> None:
+        shape = (self._refuses, *shape)
+        if shape in self._logged or len(self._logged) >= MAX_SHAPES:
+            return
+        self._logged.add(shape)
+        shown = {name: facts[name][:100] for name in ("method", "endpoint", "route", "tier") if name in facts}
+        log.warning(
+            "no rule applies to requests with the facts %s%s: they are %s",
+            ", ".join(sorted(facts)) or "(none)",
+            f" (such as {shown})" if shown else "",
+            'refused, as unmatched = "refuse"' if self._refuses else "allowed, and not limited",
+        )

@@ -1,0 +1,69 @@
+"""Exemptions: who is never limited."""
+
+# No `from __future__ import annotations`: FastAPI reads the annotations of routes.
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Depends, Query, Response
+from fastapi.responses import JSONResponse
+
+from headgate.db.records import exemption_table
+from headgate.rules.exemptions import ExemptionType
+from headgate.service.admin import models
+from headgate.service.admin.bodies import Table, json_object
+from headgate.service.admin.context import Here, Who, needs
+from headgate.service.admin.models import body, problems
+from headgate.service.admin.pages import PagedByPair, pair
+
+router: Final = APIRouter(prefix="/exemptions", tags=["Exemptions"])
+
+
+@router.get(
+    "",
+    dependencies=[needs("rules")],
+    summary="List exemptions",
+    operation_id="list_exemptions",
+    responses={200: {"model": models.Exemptions}},
+)
+def list_exemptions(here: Here, who: Who, page: PagedByPair) -> Response:
+    """All exemptions, by type and value, in pages."""
+    found = here.operations.exemptions.page(who, after=page.after_pair, most=page.most)
+    return page.response("exemptions", found, lambda one: pair(one.type, one.value), exemption_table)
+
+
+@router.post(
+    "",
+    status_code=201,
+    dependencies=[needs("rules", "admin")],
+    summary="Exempt somebody",
+    operation_id="create_exemption",
+    openapi_extra=body(models.Exemption),
+    responses={
+        200: {"model": models.Exemption, "description": "They are exempt already"},
+        201: {"model": models.Exemption},
+        **problems(400, 409, 413, 415),
+    },
+)
+def create_exemption(here: Here, who: Who, given: Annotated[Table, Depends(json_object)]) -> Response:
+    """Exempt an address or network (`ip`), a `user`, a `tenant` or an `api_key`, which is written as its hash."""
+    exemption, is_new = here.operations.exemptions.create(who, given)
+    return JSONResponse(exemption_table(exemption), 201 if is_new else 200)
+
+
+@router.delete(
+    "",
+    status_code=204,
+    dependencies=[needs("rules", "admin")],
+    summary="End an exemption",
+    operation_id="delete_exemption",
+    responses=problems(404, 409),
+)
+def delete_exemption(
+    here: Here,
+    who: Who,
+    kind: Annotated[ExemptionType, Query(alias="type", description="What is exempt.")],
+    value: Annotated[str, Query(min_length=1, max_length=1024, description="Which one: as it is listed.")],
+) -> Response:
+    """End an exemption, by the type and value under which it is listed."""
+    here.operations.exemptions.delete(who, {"type": kind, "value": value})
+    return Response(status_code=204)

@@ -1,0 +1,78 @@
+"""Overrides: single users' own figures for rules."""
+
+# No `from __future__ import annotations`: FastAPI reads the annotations of routes.
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Depends, Query, Response
+from fastapi.responses import JSONResponse
+
+from headgate.db import UserOverride
+from headgate.db.records import override_table
+from headgate.service.admin import models
+from headgate.service.admin.bodies import Table, json_object
+from headgate.service.admin.context import Here, Who, needs
+from headgate.service.admin.models import body, problems
+from headgate.service.admin.pages import PagedByPair, Text, pair, storable
+from headgate.service.admin.paths import USER
+from headgate.service.admin.users import user_shown
+
+router: Final = APIRouter(tags=["Users"])
+
+
+@router.get(
+    "/overrides",
+    dependencies=[needs("users")],
+    summary="List overrides",
+    operation_id="list_overrides",
+    responses={200: {"model": models.Overrides}},
+)
+def list_overrides(
+    here: Here,
+    who: Who,
+    page: PagedByPair,
+    user: Annotated[Text, Query(description="Only of this user.")] = None,
+    rule: Annotated[Text, Query(description="Only of this rule.")] = None,
+    expired: Annotated[bool | None, Query(description="Only those that have expired; false: that have not.")] = None,
+) -> Response:
+    """All overrides, by user and rule, in pages; also those that have expired."""
+    storable("user", user)
+    storable("rule", rule)
+    users = here.operations.users
+    now_us = users.now_us()
+    found = users.overrides(who, user=user, rule=rule, expired=expired, after=page.after_pair, most=page.most)
+
+    def shown(one: UserOverride) -> Table:
+        return {"user": one.user, **override_table(one.override), "expired": one.override.has_expired(now_us)}
+
+    return page.response("overrides", found, lambda one: pair(one.user, one.override.rule), shown)
+
+
+@router.post(
+    f"/users{USER}/override",
+    dependencies=[needs("users", "operator")],
+    summary="Give a user their own figures for a rule",
+    operation_id="post_user_override",
+    openapi_extra=body(models.Override),
+    responses={200: {"model": models.User}, **problems(400, 409, 413, 415)},
+)
+def post_override(here: Here, who: Who, user_id: str, given: Annotated[Table, Depends(json_object)]) -> Response:
+    """Set a user's override of a rule, in place of the one that they may have: until `expires`, or for ever."""
+    return JSONResponse(user_shown(here.operations.users.put_override(who, user_id, given)))
+
+
+@router.delete(
+    f"/users{USER}/override",
+    status_code=204,
+    dependencies=[needs("users", "operator")],
+    summary="Take an override from a user",
+    operation_id="delete_user_override",
+    responses=problems(404, 409),
+)
+def delete_override(
+    here: Here, who: Who, user_id: str, rule: Annotated[str, Query(description="The id of the rule.", max_length=1024)]
+) -> Response:
+    """Delete a user's override of a rule, which then limits them like others."""
+    storable("rule", rule)
+    here.operations.users.delete_override(who, user_id, rule)
+    return Response(status_code=204)

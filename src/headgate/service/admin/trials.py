@@ -1,0 +1,128 @@
+"""Explanations and dry runs over HTTP: why a request is decided as it is, and what changed rules would decide."""
+
+# No `from __future__ import annotations`: FastAPI reads the annotations of routes.
+
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from headgate.db.events import Events
+from headgate.errors import InvalidRule, NotFound, Problem
+from headgate.service.admin import models
+from headgate.service.admin.bodies import Table, json_object
+from headgate.service.admin.context import Here, Who, needs
+from headgate.service.admin.events import EventShown, event_table, moment
+from headgate.service.admin.models import body, problems
+
+Given = Annotated[Table, Depends(json_object)]
+FACTS: Final[dict[str, Any]] = {"user": "alice", "endpoint": "/api/search", "method": "GET"}
+
+
+class ExplainRequest(BaseModel):
+    """Facts of a request, as for a check; `cost` is 1 unless said."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra={"example": FACTS})
+
+    __pydantic_extra__: dict[str, str | int]  # the facts
+
+    cost: int | None = Field(None, ge=0)
+
+
+class DryRunRequest(BaseModel):
+    """Rules to try, and what to try them on: `facts`, or the events from `since` until `until`."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"example": {"rules": [{"id": "search-free", "limit": 200, "window": "1h"}], "facts": FACTS}},
+    )
+
+    ruleset: str | dict[str, Any] | None = Field(
+        None, description="A whole rules file, as TOML or as its data, in place of all rules."
+    )
+    rules: list[models.Rule] | None = Field(None, description="Rules in place of those of the same ids, or new ones.")
+    delete: list[str] | None = Field(None, description="Ids of rules to leave out.")
+    facts: dict[str, Any] | None = Field(None, description="A request; `cost` may be among them.")
+    since: str | float | None = Field(None, description="Events from this time on.")
+    until: str | float | None = Field(None, description="Events before this time.")
+
+
+def trials_router(events: Events) -> APIRouter:
+    """The routes, relative to /api/v1."""
+    router = APIRouter(tags=["Trials"])
+
+    @router.post(
+        "/explain",
+        dependencies=[needs("users")],
+        summary="Explain why a request would be allowed or refused",
+        operation_id="explain",
+        openapi_extra=body(ExplainRequest),
+        response_model=None,
+        responses={200: {"description": "The explanation"}, **problems(400, 413, 415)},
+    )
+    async def explain(here: Here, who: Who, given: Given) -> Response:
+        """For each rule, whether it applies, and if not, which condition failed or which rule of its group won; the
+        state of its limit; what would be decided, and what would let it pass. Charges nothing.
+        """
+        explanation = await here.operations.trials.explain(who, given)
+        return JSONResponse(explanation.as_dict())
+
+    @router.post(
+        "/rules:dry-run",
+        dependencies=[needs("rules")],
+        summary="Try changed rules without applying them",
+        operation_id="dry_run_rules",
+        openapi_extra=body(DryRunRequest),
+        response_model=None,
+        responses={200: {"description": "What they would decide"}, **problems(400, 404, 413, 415)},
+    )
+    async def dry_run(here: Here, who: Who, given: Given) -> Response:
+        """With `facts`: which rules would apply to the request, and what would be decided, by the counts that there
+        are. With `since` or `until`: how many of the recorded decisions of that time would be others.
+        """
+        facts = given.pop("facts", None)
+        times = {name: given.pop(name) for name in ("since", "until") if name in given}
+        trials = here.operations.trials
+        if facts is not None:
+            if times:
+                raise InvalidRule(Problem("the request", "facts", "goes neither with since nor with until"))
+            return JSONResponse(await trials.try_facts(who, given, facts))
+        if not times:
+            raise InvalidRule(
+                Problem("the request", "facts", "is missing: give facts, or a time of events: since, until")
+            )
+        since_us, until_us = (_moment(name, times.get(name)) for name in ("since", "until"))
+        return JSONResponse(await trials.try_events(who, given, events, since_us=since_us, until_us=until_us))
+
+    @router.get(
+        "/events/{event_id}",
+        dependencies=[needs("events")],
+        summary="One event, by the id of its decision",
+        operation_id="get_event",
+        response_model=None,
+        responses={200: {"model": EventShown}, **problems(404)},
+    )
+    def get_event(event_id: str) -> Response:
+        """The refusal of this `decision_id`, with what was known then. In a flood, not every refusal is kept."""
+        found = events.get(event_id)
+        if found is None:
+            raise NotFound(
+                f"there is no event {event_id[:64]!r}: it is too old, too new by some seconds, or was one of a flood, "
+                "of which only some are kept"
+            )
+        return JSONResponse(event_table(found))
+
+    return router
+
+
+def _moment(name: str, value: Any) -> int | None:
+    """Return a time in microseconds. Raises `InvalidRule`."""
+    if value is None:
+        return None
+    try:
+        found = moment(value if isinstance(value, str) else str(value))
+    except ValueError as error:
+        raise InvalidRule(Problem("the request", name, str(error))) from None
+    assert isinstance(found, int)
+    return found

@@ -1,0 +1,113 @@
+"""Usage over HTTP: what rules allowed and refused in the past, as JSON and as CSV."""
+
+# No `from __future__ import annotations`: FastAPI reads the annotations of routes.
+
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Header, Query
+from fastapi.params import Depends as Dependency
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from headgate.db.records import time_text
+from headgate.db.usage import UsageHistory
+from headgate.operations.usage import period, series, usage_table
+from headgate.service.admin.events import CSV, Since, Text, Until, csv_cell, csv_text, prefers_csv
+from headgate.service.admin.pages import storable
+
+POINT: Final[dict[str, Any]] = {
+    "at": "2026-11-01T09:00:00+00:00",
+    "allowed": 5812,
+    "refused": 31,
+    "shadow": 0,
+    "delayed": 0,
+    "failure_mode": 0,
+    "cost": 5812,
+    "p50": 0.00021,
+    "p99": 0.0019,
+}
+
+
+class UsagePoint(BaseModel):
+    """What a rule had in one step of time."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": POINT})
+
+    at: str = Field(description="When the step began.")
+    allowed: int
+    refused: int = Field(description="By this rule.")
+    shadow: int = Field(description="Allowed, but a shadow rule would have refused.")
+    delayed: int = Field(description="Of the allowed, how many were held back.")
+    failure_mode: int = Field(description="Of all, how many a failure mode decided, as the store could not.")
+    cost: int = Field(description="Of what was allowed.")
+    p50: float | None = Field(description="Seconds that half of the checks took at most; null: none was timed.")
+    p99: float | None
+
+
+class UsagePage(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "example": {
+                "rule": "search-free",
+                "since": POINT["at"],
+                "until": "2026-11-01T10:00:00+00:00",
+                "step": 60,
+                "usage": [POINT],
+            }
+        },
+    )
+
+    rule: str | None
+    since: str
+    until: str
+    step: int = Field(description="Seconds.")
+    usage: list[UsagePoint]
+
+
+def usage_router(history: UsageHistory, now_us: Callable[[], int], require: Dependency) -> APIRouter:
+    """The route, relative to /api/v1. `require` lets those pass who have the scope `events`."""
+    router = APIRouter(tags=["Events"], dependencies=[require])
+
+    @router.get(
+        "/usage",
+        summary="What was allowed and refused in the past",
+        operation_id="get_usage",
+        response_model=None,
+        responses={200: {"model": UsagePage, "content": {CSV: {"schema": {"type": "string"}}}}},
+    )
+    def get_usage(
+        rule: Annotated[
+            Text,
+            Query(
+                description="Only checks that this rule applied to. `(other)`: those of all rules that are not counted "
+                "by themselves. `(no rule)`: those that none applied to."
+            ),
+        ] = None,
+        since: Since = None,
+        until: Until = None,
+        step: Annotated[
+            str | None,
+            Query(max_length=20, description="`1m`, `15m`, `1h`, `1d`, or seconds; chosen by the range unless said."),
+        ] = None,
+        format: Annotated[  # noqa: A002 - the name that callers write
+            Literal["json", "csv"] | None, Query(description="Instead of the header `Accept`.")
+        ] = None,
+        accept: Annotated[str, Header(include_in_schema=False)] = "",
+    ) -> Response:
+        """How many checks were allowed and refused, step by step; steps without any are left out. The last hour unless
+        said otherwise. Without `rule`, all checks, each counted once. Counts of a minute are there some ten seconds
+        after it; minutes are kept for 30 days and hours for a year, or what the settings say.
+        """
+        storable("rule", rule)
+        wanted = period(now_us(), since_us=since, until_us=until, step=step)
+        found = [usage_table(one) for one in series(history, rule, wanted)]
+        if format == "csv" or (format is None and prefers_csv(accept)):
+            rows = [tuple(POINT), *(tuple(map(csv_cell, one.values())) for one in found)]
+            headers = {"Content-Disposition": 'attachment; filename="usage.csv"', "Vary": "Accept"}
+            return Response(csv_text(rows), media_type=f"{CSV}; charset=utf-8", headers=headers)
+        times = {"since": time_text(wanted.since_us), "until": time_text(wanted.until_us)}
+        return JSONResponse({"rule": rule, **times, "step": wanted.step, "usage": found}, headers={"Vary": "Accept"})
+
+    return router

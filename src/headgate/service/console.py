@@ -1,0 +1,87 @@
+"""The console as the service has it: who may sign in, and what its pages work with."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from headgate.console import Console, Sessions
+from headgate.console.page import Services
+from headgate.db.events import Events
+from headgate.db.tokens import hash_of
+from headgate.db.usage import UsageHistory
+from headgate.http.asgi import App, Receive, Scope, Send
+from headgate.operations import Caller, Operations
+from headgate.operations.history import History
+from headgate.operations.tokens import Tokens
+from headgate.service.directory import LINK_FILE
+from headgate.service.guesses import Guesses
+from headgate.service.rest.exchange import admit
+
+if TYPE_CHECKING:
+    from headgate.service.access import Access
+    from headgate.service.fleet import Fleet
+    from headgate.service.node import Node
+
+LINK_SECONDS: Final = 3_600.0  # for which a code is good
+
+
+class TokenGatekeeper:
+    """Signs in whoever has a good token, or the code of the link that the service printed when it started."""
+
+    def __init__(self, access: Access, admin_token: str, link_file: Path) -> None:
+        self._access = access
+        self._guesses = Guesses("console-failures")
+        self._admin_digest = hash_of(admin_token)
+        self._link_file = link_file
+
+    async def sign_in(self, token: str, address: str | None) -> str:
+        await self._guesses.caller(token, address, lambda: self._access.caller(token))
+        return hash_of(token)
+
+    async def caller(self, digest: str) -> Caller:
+        return await self._access.caller_by_hash(digest)
+
+    def redeem(self, code: str) -> str | None:
+        """Of several processes that are asked at once, the one that removes the file is right."""
+        try:
+            known = self._link_file.read_text()
+            fresh = time.time() - self._link_file.stat().st_mtime < LINK_SECONDS
+        except OSError:
+            return None
+        if not fresh or not secrets.compare_digest(known, hash_of(code)):
+            return None
+        try:
+            self._link_file.unlink()
+        except FileNotFoundError:
+            return None
+        return self._admin_digest
+
+
+def console_app(node: Node, operations: Operations, fleet: Fleet, *, secure: bool) -> App:
+    """The console of a node. `secure`: it is served over TLS."""
+    console = Console(
+        Services(
+            operations=operations,
+            history=History(Events(node.database), UsageHistory(node.database)),
+            tokens=Tokens(node.tokens, node.access.forget),
+            fleet=fleet,
+        ),
+        Sessions(node.admin_token, node.limiter.clock, secure=secure),
+        TokenGatekeeper(node.access, node.admin_token, node.directory.path / LINK_FILE),
+        has_regions=node.settings.region is not None,
+    )
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        def admitting(message: Any) -> Awaitable[Any]:
+            if "caller" in scope["state"]:  # whoever has signed in is no stranger
+                admit(scope)
+            return send(message)
+
+        scope.setdefault("state", {})
+        await console(scope, receive, admitting)
+
+    return app

@@ -1,0 +1,103 @@
+"""Connections of asyncio to one server: those that are idle, and the one that is being opened.
+
+They are opened one at a time, in the background, and within a budget of their own: a caller whose time is up does not
+end that, and the next one finds the connection there. The event loop refers to each connection: so those of a store
+that is garbage are closed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import Context
+from weakref import finalize
+
+from headgate.stores.redis.aio_connection import AsyncConnection
+from headgate.stores.redis.faults import FAULTS
+from headgate.stores.redis.options import ConnectionParams
+
+
+class AsyncPool:
+    """`opened` is told when there is one more, and otherwise why there is not.
+
+    `budget` is how many seconds opening one may take, by the clock that `tick` is told.
+    """
+
+    def __init__(self, params: ConnectionParams, budget: float, opened: Callable[[Exception | None], None]) -> None:
+        self.opening_since: float | None = None
+        self._params = params
+        self._budget = budget
+        self._opened = opened
+        self._idle: list[AsyncConnection] = []  # always the same list
+        finalize(self, _let_go, self._idle).atexit = False
+        self._task: asyncio.Task[None] | None = None
+        self._overdue = False
+
+    def take(self) -> AsyncConnection | None:
+        """An idle connection: the one used last."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_open:
+                return connection
+        return None
+
+    def give_back(self, connection: AsyncConnection) -> None:
+        self._idle.append(connection)
+
+    def open(self, now: float) -> None:
+        """Open one more in the background, unless one is being opened."""
+        if self._task is None:
+            self.opening_since, self._overdue = now, False
+            loop = asyncio.get_running_loop()
+            self._task = loop.create_task(self._open(AsyncConnection(loop)), context=Context())
+
+    def tick(self, now: float) -> None:
+        """Give up what takes longer than its budget."""
+        if self._task is not None and self.opening_since is not None and now - self.opening_since >= self._budget:
+            self._overdue = True
+            self._task.cancel()
+
+    def doubt(self, since: float) -> None:
+        """Close idle connections that were not used since then: they may be as dead as one on which a call failed."""
+        for connection in self._idle:
+            if connection.used < since:
+                connection.close()
+        self._idle[:] = [connection for connection in self._idle if connection.is_open]
+
+    async def close(self) -> None:
+        """Close idle connections, and open no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+        while self._idle:
+            connection = self._idle.pop()
+            connection.close()
+            await connection.closed
+
+    def forget(self) -> None:
+        """Begin anew: the event loop is another."""
+        self._idle.clear()
+        self._task = self.opening_since = None
+
+    async def _open(self, connection: AsyncConnection) -> None:
+        error: Exception | None = None
+        try:
+            await connection.open(self._params)
+        except (*FAULTS, ValueError) as failure:  # the latter: of a host name that is none
+            error = failure
+        except asyncio.CancelledError:
+            if not self._overdue:  # the store is closed, or the event loop is
+                self._task = self.opening_since = None
+                raise
+            error = TimeoutError()
+        else:
+            connection.used = asyncio.get_running_loop().time()
+            self._idle.append(connection)
+        self._task = self.opening_since = None
+        self._opened(error)
+
+
+def _let_go(connections: list[AsyncConnection]) -> None:
+    """Have connections closed that nobody will use again."""
+    for connection in connections:
+        connection.let_go()

@@ -1,0 +1,225 @@
+"""Batches calls to servers: when they leave, and which of those who wait go in one command. No I/O.
+
+A store's calls leave once in a tick of the event loop, for all of its servers. A caller that is answered and asks again
+does so in the tick after the reply: those who wait leave at the end of that one, and not in one more. So a reply wakes
+the batcher as well as those who waited for it; and so does the first to ask, if nothing has.
+
+On a cluster, replies of several servers come one after the other. Each wakes some callers, who go off to all servers:
+left to themselves, calls become small and many. So a few wait for a moment: for a call to their own server that is
+under way, or for calls to others that carry many, who will come along. They do not wait for one that takes longer than
+the last one did: a slow server does not hold up the callers of others.
+
+While anybody waits, the batcher also ticks: it drives the clock by which deadlines go, and each server looks after
+those whose time is up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence, Sized
+from contextvars import Context
+from time import monotonic
+from typing import Any, Final, NamedTuple, Protocol
+
+from headgate.stores.process_clock import SLACK_SECONDS, TICK_SECONDS, ProcessClock
+from headgate.stores.redis import script
+from headgate.stores.redis.command import EncodedCommand
+from headgate.stores.redis.encoding import CommandTemplate, Request
+
+GATHER_SECONDS: Final = 0.002  # for which a few wait for others, at most, while a call is under way
+ENOUGH: Final = 64  # waiting are not a few
+MANY: Final = 8  # under way to other servers are worth waiting for
+NO_SLOT: Final = -1  # where slots do not matter
+CLOCK_SECONDS: Final = 0.0001  # by which a timer may be early
+
+
+class UnderWay(Protocol):
+    """A call to a server."""
+
+    size: int  # groups
+    expected: float  # at the latest, if the server is as quick as it was; on the event loop's clock
+
+
+class BatchedServer(Protocol):
+    """A server that somebody waits to be taken to."""
+
+    held_since: float  # when the first of those who wait began to wait for others; 0: none does
+
+    @property
+    def waiting(self) -> Sized: ...
+
+    @property
+    def calls(self) -> Sized:
+        """Those under way."""
+
+    def depart(self) -> None:
+        """Send off what is waiting, as far as calls are free."""
+
+    def tick(self, now: float) -> bool:
+        """Look after those whose time is up, by the process clock. Return whether anything is left to look after."""
+        ...
+
+
+class Batcher:
+    """Lets the calls of one store leave, in one event loop. `gathers`: there are several servers."""
+
+    def __init__(self, timeout: float, *, gathers: bool = False) -> None:
+        self.woken = False  # whether those who wait are about to leave
+        self.since = self.deadline = 0.0  # of all that come in this turn of the event loop, by the process clock
+        self.attended: dict[BatchedServer, None] = {}  # servers that tick
+        self.waited_for: dict[BatchedServer, None] = {}  # servers, in the order in which somebody came
+        self.calls: set[UnderWay] = set()  # to all servers
+        self._clock = ProcessClock()
+        self._timeout = timeout
+        self._gathers = gathers
+        self._turns = 0  # that are to come
+        self._nobody = Context()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None  # is left to run when nobody is held any more
+
+    def enter(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From now on, it is this event loop."""
+        if loop is not self._loop:
+            self._loop = loop
+            self.waited_for.clear()
+            self.calls.clear()
+            self.attended.clear()
+            self._clock = ProcessClock()
+            self.woken, self._turns, self._timer = False, 0, None
+
+    def now(self) -> float:
+        """The time by the process clock: deadlines go by it."""
+        return self._clock.now(monotonic() if self._loop is None else self._loop.time())
+
+    def attend(self, node: BatchedServer) -> None:
+        """Have a server tick, until it says that there is nothing left to look after."""
+        assert self._loop is not None
+        if not self.attended:
+            self._promise(self._loop.time())
+        self.attended[node] = None
+
+    def _promise(self, now: float) -> None:
+        assert self._loop is not None
+        self._clock.tick(now, now + TICK_SECONDS + SLACK_SECONDS)
+        self._loop.call_at(now + TICK_SECONDS, self._tick, self._loop, context=self._nobody)
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        if loop is not self._loop:  # it was left for another
+            return
+        at = loop.time()
+        now = self._clock.now(at)
+        for node in tuple(self.attended):
+            if not node.tick(now):
+                del self.attended[node]
+        if self.attended:
+            self._promise(at)
+        else:
+            self._clock.tick(at)
+
+    def wake(self, now: float) -> None:
+        """Those who wait leave once everything has had its turn that is to have one before: those just answered."""
+        assert self._loop is not None
+        self.woken = True
+        self.since = self._clock.now(now)
+        self.deadline = self.since + self._timeout
+        self._turns += 1
+        self._loop.call_soon(self._turn, context=self._nobody)
+
+    def _turn(self) -> None:
+        self._turns -= 1
+        if self._turns:  # others were answered in the same tick, and have theirs after this
+            return
+        self.woken = False
+        if self._gathers and self.calls:
+            self._depart_unless_held()
+        else:
+            for node in tuple(self.waited_for):
+                node.depart()
+
+    def _depart_unless_held(self) -> None:
+        assert self._loop is not None
+        now = self._loop.time()
+        many = sum([call.size for call in self.calls if now < call.expected]) >= MANY
+        for node in tuple(self.waited_for):
+            if len(node.waiting) >= ENOUGH or not (many or node.calls):
+                node.depart()
+                continue
+            if not node.held_since:
+                node.held_since = now
+            if now >= node.held_since + GATHER_SECONDS:
+                node.depart()
+            elif self._timer is None:
+                self._timer = self._loop.call_at(now + GATHER_SECONDS, self._late, context=self._nobody)
+
+    def _late(self) -> None:
+        """Those leave who have waited for others long enough."""
+        assert self._loop is not None
+        self._timer = None
+        now = self._loop.time() + CLOCK_SECONDS
+        for node in tuple(self.waited_for):
+            if node.held_since and now >= node.held_since + GATHER_SECONDS:
+                node.depart()
+        held = [node.held_since for node in self.waited_for if node.held_since]
+        if held:
+            self._timer = self._loop.call_at(min(held) + GATHER_SECONDS, self._late, context=self._nobody)
+
+
+class Waiting(NamedTuple):
+    """A caller that waits for a reply: to requests of one template, or to a command."""
+
+    template: CommandTemplate | None  # None: it is a command
+    requests: Sequence[Request]
+    answer: asyncio.Future[Any]
+    deadline: float  # by the process clock
+    since: float  # it waits, by the same
+    slot: int = NO_SLOT  # on a cluster
+    command: script.Command | None = None
+    asking: bool = False  # the server is about to take the slot over
+    alone: bool = False  # not to be in one command with others
+    ordered: bool = False  # it goes behind all who came before it, in the same call
+
+
+class Batch(NamedTuple):
+    """Callers who go with one call."""
+
+    waiting: list[Waiting]
+    size: int  # requests
+    template: CommandTemplate | None  # of all, if they go as one command; None: they may not
+
+
+class BatchedCommand(NamedTuple):
+    """Callers who go as one command. On a cluster, all are of one slot: a script touches declared keys only."""
+
+    waiting: list[Waiting]
+    template: CommandTemplate | None  # None: it is a caller's own command
+
+    def encode(self, now_us: int | None) -> EncodedCommand:
+        first = self.waiting[0]
+        if self.template is None:
+            assert first.command is not None
+            return EncodedCommand(first.command, first.asking)
+        requests = [request for one in self.waiting for request in one.requests]
+        return EncodedCommand(self.template.command(requests, now_us), first.asking)
+
+
+def commands_of(batch: Batch) -> list[BatchedCommand]:
+    """Return the commands of a call: requests of one slot that have the same template are one."""
+    if batch.template is not None:
+        return [BatchedCommand(batch.waiting, batch.template)]
+    return [BatchedCommand(waiting, waiting[0].template) for waiting in _together(batch.waiting)]
+
+
+def _together(batch: list[Waiting]) -> Iterator[list[Waiting]]:
+    """Never merge requests across an intervening command."""
+    merged: dict[tuple[int, bool, CommandTemplate], list[Waiting]] = {}
+    for waiting in batch:
+        if waiting.template is None or waiting.alone:
+            yield from merged.values()
+            merged = {}
+            yield [waiting]
+            continue
+        if waiting.ordered:
+            yield from merged.values()
+            merged = {}
+        merged.setdefault((waiting.slot, waiting.asking, waiting.template), []).append(waiting)
+    yield from merged.values()

@@ -1,0 +1,38 @@
+"""Commands as they are sent to a server. Pure; no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from headgate.stores.redis import script
+
+ASKING: Final = script.packed(("ASKING",))
+
+
+class EncodedCommand(NamedTuple):
+    """A command, and its bytes if they are known."""
+
+    command: script.Command
+    asking: bool = False  # it is about a slot that the server is taking over
+    packed: bytes | None = None
+
+    def bytes(self, *, whole: bool = False) -> bytes:
+        """Return what goes over the wire. `whole`: with the text of its script."""
+        packed = script.packed(script.whole(self.command)) if whole else self.packed or script.packed(self.command)
+        return ASKING + packed if self.asking else packed
+
+
+def pack(commands: Iterable[EncodedCommand], known: set[script.Argument]) -> bytes:
+    """Pack commands for a connection. A script that is not `known` there goes along with its text, and is known then.
+
+    So commands of one call are executed in their order, also when the server has never seen their scripts.
+    """
+    packed = []
+    for command in commands:
+        name, digest = command.command[:2]
+        is_new = name == "EVALSHA" and digest not in known
+        packed.append(command.bytes(whole=is_new))
+        if is_new:
+            known.add(digest)
+    return b"".join(packed)

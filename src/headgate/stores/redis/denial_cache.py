@@ -1,0 +1,169 @@
+"""A cache of denials: a request that was refused is refused again for a moment, without a call to the server. No I/O.
+
+A refusal charges nothing, so the same request is refused until its wait is over; unless somebody gives back what was
+charged, resets the key or changes the limit. What this store gives back or resets is forgotten here at once, and a
+limit that has changed is another one. What other nodes do is seen after `remember_us`, at the latest.
+
+Leased limits are not cached: nodes give back what they do not use all the time. `Leases` remembers refusals of those
+itself, for a shorter while, and less what it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from time import monotonic_ns
+from typing import Final, NamedTuple
+
+from headgate.core.check import Answer, Check, Group, Outcome, Result
+from headgate.core.clock import Clock
+from headgate.core.key import DEFAULT_PREFIX, key
+from headgate.core.quota import Quota
+from headgate.errors import StoreError
+
+REMEMBERED: Final = 16_384  # refusals
+
+Term = tuple[Quota, int, bool]  # of a check: quota, cost, and whether it is enforced
+Name = str | tuple[str, ...]  # the key of a check, or those of a group
+
+
+class Refused(NamedTuple):
+    """A denial, and until when it is sure to be one."""
+
+    terms: tuple[Term, ...]
+    asked_us: int
+    until_us: int  # counted from when the server was asked: never longer than the wait that it told
+    answered_us: int  # what is left is counted from here: who comes when it is over finds it over
+    result: Result
+
+
+class DenialCache:
+    """The denials that one store knows. `known` is empty as long as there are none: look there before anything else.
+
+    Names are keys with the store's prefix. What is forgotten early costs a call, and nothing else. Safe to share
+    between threads.
+    """
+
+    def __init__(
+        self, remember_us: int, clock: Clock | None, *, slotted: bool = False, prefix: str = DEFAULT_PREFIX
+    ) -> None:
+        self.known: dict[Name, Refused] = {}
+        self.epoch = 0  # what was asked in an earlier one may have been given back since
+        self.hits = 0
+        self._remember_us = remember_us
+        self._several: set[Name] = set()  # those of `known` that are of several checks, or were
+        self._clock = clock
+        self._slotted = slotted
+        self._prefix = prefix
+
+    def now_us(self) -> int:
+        """Return the time that it goes by; not that of day."""
+        return monotonic_ns() // 1_000 if self._clock is None else self._clock.now_us()
+
+    def answer(self, name: Name, terms: tuple[Term, ...]) -> Result | None:
+        """Return the refusal of a request that is known to be refused; None: ask the server."""
+        known = self.known.get(name)
+        if known is None:
+            return None
+        now_us = self.now_us()
+        # Something else may well be allowed, and change what was told.
+        if known.terms != terms or not known.asked_us <= now_us < known.until_us:
+            self.known.pop(name, None)
+            return None
+        self.hits += 1
+        passed_us = max(0, now_us - known.answered_us)
+        told_us, outcomes, _ = known.result
+        return Result(told_us + passed_us, tuple([_later(outcome, passed_us) for outcome in outcomes]))
+
+    def answers(self, groups: Sequence[Group]) -> list[Result | None]:
+        """Return the refusals of groups: None for each that has to be sent."""
+        return [
+            self.answer(self._name(group.checks), _terms(group.checks)) if _is_plain(group) else None
+            for group in groups
+        ]
+
+    def learn(self, groups: Sequence[Group], results: Sequence[Answer], asked_us: int, epoch: int) -> None:
+        """Take note of results that servers gave to groups sent at `asked_us` in `epoch`."""
+        for group, result in zip(groups, results, strict=True):
+            if isinstance(result, StoreError):
+                self.clear()
+                return
+            if result.__class__ is not Result:
+                continue
+            for outcome in result.outcomes:
+                if outcome[0] > 0:
+                    self._learn(group, result, asked_us, epoch)
+                    break
+
+    def put(self, name: Name, terms: tuple[Term, ...], result: Result, asked_us: int, epoch: int) -> None:
+        """Remember a refusal for as long as its figures do not change by themselves."""
+        if epoch != self.epoch or not self._remember_us:
+            return
+        lasts_us = self._remember_us
+        for wait_us, _, reset_us in result.outcomes:
+            if wait_us < 0:
+                return
+            if wait_us:
+                lasts_us = min(lasts_us, wait_us)
+            if reset_us:
+                lasts_us = min(lasts_us, reset_us)
+        now_us = self.now_us()
+        if now_us - asked_us < lasts_us:
+            if len(self.known) >= REMEMBERED or len(self._several) >= REMEMBERED:
+                self._make_room(now_us)
+            if not isinstance(name, str):
+                self._several.add(name)
+            self.known[name] = Refused(terms, asked_us, asked_us + lasts_us, now_us, result)
+
+    def drop(self, checks: Iterable[Check]) -> None:
+        """Forget what was given back or reset; or may have been."""
+        self.epoch += 1
+        if self.known:
+            for check in checks:
+                self.known.pop(f"{self._prefix}:{check.key}", None)
+            several, self._several = self._several, set()
+            for name in several:  # as few have several, all of them
+                self.known.pop(name, None)
+
+    def clear(self) -> None:
+        """Forget everything after a call failed: the next request shows how the server is."""
+        self.epoch += 1
+        self.known.clear()
+        self._several.clear()
+
+    def _learn(self, group: Group, result: Result, asked_us: int, epoch: int) -> None:
+        checks = group.checks
+        if self._slotted and len(checks) > 1:
+            self.drop(checks)  # what was charged in other slots has been given back
+        elif _is_plain(group) and any(
+            check.enforced and outcome.wait_us for check, outcome in zip(checks, result.outcomes, strict=True)
+        ):
+            self.put(self._name(checks), _terms(checks), result, asked_us, epoch)
+
+    def _name(self, checks: Sequence[Check]) -> Name:
+        if len(checks) == 1:
+            return f"{self._prefix}:{key(checks[0].space, checks[0].subject)}"
+        return tuple([f"{self._prefix}:{key(check.space, check.subject)}" for check in checks])
+
+    def _make_room(self, now_us: int) -> None:
+        for name, known in list(self.known.items()):
+            if now_us >= known.until_us:
+                self.known.pop(name, None)
+        if len(self.known) >= REMEMBERED:
+            self.known.clear()
+        self._several = {name for name in list(self.known) if not isinstance(name, str)}
+
+
+def _is_plain(group: Group) -> bool:
+    if group.peek or group.idempotency is not None or group.penalty is not None:
+        return False
+    return not any(check.leased or check.slot for check in group.checks)  # slots are released at any moment
+
+
+def _terms(checks: Sequence[Check]) -> tuple[Term, ...]:
+    return tuple([(check.quota, check.cost, check.enforced) for check in checks])
+
+
+def _later(outcome: Outcome, passed_us: int) -> Outcome:
+    """What an outcome is when time has passed: less than any of its times that is not 0, as it is forgotten before."""
+    wait_us, remaining, reset_us = outcome
+    return Outcome(wait_us and wait_us - passed_us, remaining, reset_us and reset_us - passed_us)

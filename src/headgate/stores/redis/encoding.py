@@ -1,0 +1,249 @@
+"""Requests as commands: a template for all that requests of one kind have in common, filled with keys and costs.
+
+Requests of one tick that have the same template travel as one command, whatever plan and protocol they are of. Each
+template is check.lua with some fragments, which documents arguments and reply. Pure; no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from headgate.core.check import (
+    Block,
+    Check,
+    Client,
+    Extras,
+    Group,
+    Idempotency,
+    Outcome,
+    Penalty,
+    RepeatedResult,
+    Result,
+    Terms,
+)
+from headgate.core.key import escape, key, penalty_keys
+from headgate.core.quota import Quota
+from headgate.stores.redis import script
+from headgate.stores.redis.command import EncodedCommand
+
+MAX_TEMPLATES: Final = 4_096  # that one store remembers
+MAX_COSTS: Final = 256  # whose packed form one template remembers
+FIGURES: Final = 3  # of a limit in a reply: wait, remaining and reset
+
+Limits = tuple[tuple[Quota, bool], ...]  # of each limit: its quota, and whether it is enforced
+
+
+class Request(NamedTuple):
+    """What a command says of one request."""
+
+    keys: tuple[str, ...]  # with the store's prefix; those of fragments first
+    costs: tuple[int, ...]  # of each limit
+    arguments: tuple[script.Argument, ...] = ()  # of fragments
+
+
+class CommandTemplate:
+    """Encodes requests that have limits under the same quotas, and the same fragments. Each gets `figures` in reply."""
+
+    __slots__ = ("_common", "_digest", "_heads", "_tails", "figures", "fragments", "limits")
+
+    def __init__(self, limits: Limits, *, peek: bool = False, fragments: tuple[str, ...] = ()) -> None:
+        self.limits = limits
+        self.fragments = fragments
+        self.figures = FIGURES * len(limits) + ("idempotency" in fragments) + 2 * ("penalty" in fragments)
+        self._digest = script.check_digest(tuple(sorted({quota.algorithm for quota, _ in limits})), fragments)
+        self._common: list[script.Argument] = [int(peek), len(limits)]
+        for quota, enforced in limits:
+            self._common += (quota.algorithm, quota.limit, quota.window_us, quota.burst, int(enforced))
+        self._heads: dict[int, str] = {}  # of a packed command, by how many keys there are
+        self._tails: dict[tuple[int, ...], str] = {}  # the same, by costs; without the time
+
+    def terms_at(self, costs: tuple[int, ...]) -> tuple[tuple[Quota, int, bool], ...]:
+        """Return quota, cost and whether it is enforced of each limit of a request: what the denial cache compares."""
+        return tuple([(quota, cost, enforced) for (quota, enforced), cost in zip(self.limits, costs, strict=True)])
+
+    def command(self, requests: Sequence[Request], now_us: int | None) -> script.Command:
+        """Return the command that decides requests, in order. Without `now_us`, by the server's own clock."""
+        keys = [key for request in requests for key in request[0]]
+        now: script.Argument = "" if now_us is None else now_us
+        costs = requests[0][1]
+        if not self.fragments and [request[1] for request in requests].count(costs) == len(requests):
+            return ("EVALSHA", self._digest, len(keys), *keys, now, *self._common, *costs)
+        each = [argument for request in requests for argument in (*request[2], *request[1])]
+        return ("EVALSHA", self._digest, len(keys), *keys, now, *self._common, *each)
+
+    def encode(self, request: Request, now_us: int | None) -> EncodedCommand:
+        """Return the command that decides one request, packed from parts that were packed before."""
+        keys, costs, _ = request
+        command = self.command((request,), now_us)
+        if self.fragments or now_us is not None:
+            return EncodedCommand(command)
+        head = self._heads.get(len(keys)) or self._pack_head(len(keys))
+        tail = self._tails.get(costs) or self._pack_tail(costs)
+        middle = "".join([f"${len(key)}\r\n{key}\r\n" for key in keys])
+        return EncodedCommand(command, False, f"{head}{middle}{tail}".encode())
+
+    def read(self, now_us: int, figures: Sequence[Any]) -> Result | None:
+        """Return what the figures of one request mean; None: its idempotency key was used for something else."""
+        kind, at, left_us = Result, 0, 0
+        if "idempotency" in self.fragments:
+            now_us, at = figures[0], 1
+            if now_us == -1:
+                return None
+            if now_us < 0:
+                now_us, kind = -2 - now_us, RepeatedResult
+        if "penalty" in self.fragments:
+            left_us, at = figures[at], at + 1
+        if not left_us:
+            return kind(now_us, self._outcomes(figures, at))
+        block = Block(abs(left_us), figures[-1].decode())
+        return kind(now_us, self._outcomes(figures, at) if left_us > 0 else (), block)
+
+    def _outcomes(self, figures: Sequence[int], at: int) -> tuple[Outcome, ...]:
+        end = at + FIGURES * len(self.limits)
+        return tuple([Outcome(*figures[place : place + FIGURES]) for place in range(at, end, FIGURES)])
+
+    def _pack_head(self, keys: int) -> str:
+        size = 4 + keys + len(self._common) + len(self.limits)
+        head = self._heads[keys] = f"*{size}\r\n{_packed('EVALSHA', self._digest, keys)}"
+        return head
+
+    def _pack_tail(self, costs: tuple[int, ...]) -> str:
+        if len(self._tails) >= MAX_COSTS:
+            self._tails.clear()
+        tail = self._tails[costs] = _packed("", *self._common, *costs)
+        return tail
+
+
+Fragments = tuple[tuple[str, ...], list[str], Sequence[script.Argument]]  # names, keys and arguments
+
+
+class Encoded(NamedTuple):
+    """A request and its template."""
+
+    template: CommandTemplate
+    request: Request
+
+
+class Encoder:
+    """The templates of one store, and requests for them. `prefix` is what all of its keys begin with."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self._templates: dict[tuple[Limits, bool, tuple[str, ...]], CommandTemplate] = {}
+
+    def template(self, limits: Limits, *, peek: bool = False, fragments: tuple[str, ...] = ()) -> CommandTemplate:
+        """Return the template of such requests: always the same one."""
+        template = self._templates.get((limits, peek, fragments))
+        if template is None:
+            if len(self._templates) >= MAX_TEMPLATES:
+                self._templates.clear()
+            template = self._templates.setdefault(
+                (limits, peek, fragments), CommandTemplate(limits, peek=peek, fragments=fragments)
+            )
+        return template
+
+    def group(self, group: Group) -> Encoded:
+        """Encode the checks of one request, with all that it has besides."""
+        checks, peek, idempotency, penalty = group
+        mark, slot = _held_by(checks)
+        extras = Extras(idempotency, penalty, mark, slot)
+        fragments = self.fragments([check.rule for check in checks], peek, extras)
+        return self._encoded(checks, *fragments, peek=peek)
+
+    def fragments(self, rules: Sequence[str], peek: bool, extras: Extras) -> Fragments:
+        """Return what a request has besides limits, of which these are the rules: fragments, keys and arguments."""
+        idempotency, penalty, mark, slot = extras
+        names: list[str] = []
+        keys: list[str] = []
+        arguments: list[script.Argument] = []
+        if slot and not peek:
+            names.append("slot")
+            arguments.append(slot)
+        if mark and not peek:
+            names.append("reservation")
+            arguments.append(mark)
+        if idempotency is not None and not peek:
+            names.append("idempotency")
+            keys.append(self.receipt_key(idempotency))
+            arguments.append(idempotency.fingerprint)
+        if penalty is not None:
+            names.append("penalty")
+            keys += self._client_keys(penalty.client)
+            arguments += (_terms_text(penalty.terms), "", "", *rules)
+        return tuple(names), keys, arguments
+
+    def undo(self, checks: tuple[Check, ...], charged: Sequence[tuple[int, int]]) -> Encoded:
+        """Encode that checks, all of one reservation and slot or of none, are undone; then their figures are replied.
+
+        `charged` is when each was charged and the reset that was answered then; -1 and 0: it was not charged.
+        """
+        return self._undo(checks, [], [time for times in charged for time in times], "undo")
+
+    def undo_once(self, group: Group) -> Encoded:
+        """Encode that what a group charged under its receipt is undone, and never charged later; then its figures."""
+        receipt = group.idempotency
+        assert receipt is not None
+        first_wait = 2 if group.penalty is None else 3
+        arguments = [receipt.fingerprint, first_wait]
+        return self._undo(group.checks, [self.receipt_key(receipt)], arguments, "undo_once")
+
+    def violation(self, penalty: Penalty, check: Check) -> Encoded:
+        """Encode that a refusal by `check`, in another slot, counts against its client."""
+        arguments = (_terms_text(penalty.terms), check.quota.window_us, check.rule)
+        return self._encoded((), ("penalty",), self._client_keys(penalty.client), arguments)
+
+    def reset(self, checks: Sequence[Check], clients: Sequence[Client]) -> script.Command:
+        """Return the command that forgets the state of `checks`, and all about `clients`."""
+        keys = [f"{self.prefix}:{check.key}" for check in checks]
+        for client in clients:
+            keys += self._client_keys(client)
+        return ("DEL", *keys)
+
+    def receipt_key(self, key: Idempotency) -> str:
+        """Return where the answer to an idempotency key is kept: in a slot of its own, or in that of its tag."""
+        if key.tag:
+            return f"{self.prefix}:idempotency:{escape(key.name)}:{{{key.tag}}}"
+        return f"{self.prefix}:idempotency:{{{escape(key.name)}}}"
+
+    def _undo(self, checks: tuple[Check, ...], keys: list[str], arguments: list[Any], fragment: str) -> Encoded:
+        mark, slot = _held_by(checks)
+        names, own = [fragment], arguments
+        if mark:
+            names, own = ["reservation", *names], [mark, *own]
+        if slot:
+            names, own = ["slot", *names], [slot, *own]
+        return self._encoded(checks, tuple(names), keys, own, peek=True)
+
+    def _encoded(
+        self,
+        checks: tuple[Check, ...],
+        fragments: tuple[str, ...],
+        keys: list[str],
+        arguments: Sequence[script.Argument],
+        *,
+        peek: bool = False,
+    ) -> Encoded:
+        limits = tuple([(check.quota, check.enforced) for check in checks])
+        own = [f"{self.prefix}:{key(check.space, check.subject)}" for check in checks]
+        request = Request((*keys, *own), tuple([check.cost for check in checks]), tuple(arguments))
+        return Encoded(self.template(limits, peek=peek, fragments=fragments), request)
+
+    def _client_keys(self, client: Client) -> list[str]:
+        return [f"{self.prefix}:{name}" for name in penalty_keys(*client)]
+
+
+def _held_by(checks: Sequence[Check]) -> tuple[int, str]:
+    """Return the reservation's mark and the slot's id of a request's checks; 0 and empty: there is none."""
+    return (checks[0].reservation, checks[0].slot) if checks else (0, "")
+
+
+@lru_cache(maxsize=16)
+def _terms_text(terms: Terms) -> str:
+    return " ".join(map(str, (terms.detection_us, terms.threshold, *terms.multipliers)))
+
+
+def _packed(*arguments: script.Argument) -> str:
+    """Pack arguments; all of them are ASCII, as keys are."""
+    return "".join([f"${len(text)}\r\n{text}\r\n" for text in map(str, arguments)])

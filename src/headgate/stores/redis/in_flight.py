@@ -1,0 +1,136 @@
+"""Calls of threads that are in flight to a server: several threads' calls share one connection.
+
+The thread that reads the replies hands them out to all who wait. It can stop, and another thread can go on reading.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from threading import Lock
+from time import monotonic
+from typing import Any
+
+from redis.exceptions import NoScriptError
+
+from headgate.errors import StoreError
+from headgate.stores.redis.command import EncodedCommand, pack
+from headgate.stores.redis.connection import ThreadConnection
+
+
+class ThreadCall:
+    """Commands that one thread sends to a server. It acquires `news`, which is released when something has happened."""
+
+    __slots__ = (
+        "began",
+        "commands",
+        "deadline",
+        "error",
+        "groups",
+        "in_flight",
+        "is_waited_for",
+        "missing",
+        "news",
+        "queued",
+        "replies",
+        "told",
+    )
+
+    def __init__(self, commands: Sequence[EncodedCommand], deadline: float, groups: int) -> None:
+        self.commands = commands
+        self.groups = groups
+        self.began = monotonic()
+        self.deadline = deadline  # by the process clock
+        self.queued = 0.0  # since when, by the same
+        self.replies: list[Any] = [None] * len(commands)
+        self.missing = len(commands)  # replies
+        self.error: StoreError | None = None  # why there are none
+        self.in_flight: InFlight | None = None  # of which this thread is to read the replies
+        self.news = Lock()
+        self.news.acquire()
+        self.told = False  # that there are news
+        self.is_waited_for = True
+
+    @property
+    def is_done(self) -> bool:
+        return not self.missing or self.error is not None
+
+    def wake(self) -> None:
+        """Wake the thread: there are news."""
+        if not self.told:
+            self.told = True
+            self.news.release()
+
+    def heed(self) -> None:
+        """Have the next `wake` wake the thread again."""
+        if self.told:
+            self.news.acquire(blocking=False)
+            self.told = False
+
+    def fail(self, error: StoreError) -> None:
+        if not self.is_done:
+            self.error = error
+            self.wake()
+
+
+class InFlight:
+    """Calls that share a connection until all their replies are read."""
+
+    __slots__ = ("_expected", "_is_again", "_is_asked", "_unknown", "began", "calls", "connection")
+
+    def __init__(self, connection: ThreadConnection, calls: Sequence[ThreadCall], began: float) -> None:
+        self.connection = connection
+        self.calls = calls
+        self.began = began  # by the process clock
+        self._expected = deque((call, place) for call in calls for place in range(len(call.commands)))
+        self._unknown: list[tuple[ThreadCall, int]] = []  # of which the server does not know the script
+        self._is_again = False  # those were sent once more
+        self._is_asked = False  # the reply to ASKING was read
+
+    def send(self, deadline: float) -> None:
+        commands = [command for call in self.calls for command in call.commands]
+        self.connection.send(pack(commands, self.connection.scripts), deadline)
+
+    def send_again(self) -> None:
+        """Have everything sent once more by `read`: the server has said that it does not know the script."""
+        self._unknown = list(self._expected)
+        self._expected.clear()
+
+    def read(self, now: float, deadline: float) -> None:
+        """Read and hand out replies. After a RedisTimeout it can be gone on with.
+
+        Scripts that the server does not know, as nothing was executed, are sent once more; those who wait for that
+        get as much time again. `now` is the time by the process clock.
+        """
+        while True:
+            while self._expected:
+                call, place = self._expected[0]
+                command = call.commands[place]
+                if command.asking and not self._is_asked:
+                    self.connection.receive(deadline)
+                    self._is_asked = True
+                reply = self.connection.receive(deadline)
+                self._expected.popleft()
+                self._is_asked = False
+                if isinstance(reply, NoScriptError) and not self._is_again:
+                    self._unknown.append((call, place))
+                    continue
+                call.replies[place] = reply
+                call.missing -= 1
+                if not call.missing:
+                    call.wake()
+            if not self._unknown:
+                return
+            again, self._unknown = self._unknown, []
+            self._is_again = True
+            longer = max(0.0, deadline - now)
+            deadline += longer
+            for call, _ in again:
+                call.deadline += longer
+            self.connection.send(pack((call.commands[place] for call, place in again), set()), deadline)
+            self._expected.extend(again)
+
+    def fail(self, error: StoreError) -> None:
+        """Tell those who wait that there will be no replies."""
+        for call in self.calls:
+            call.fail(error)

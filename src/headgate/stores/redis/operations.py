@@ -1,0 +1,229 @@
+"""What a Redis store does besides deciding requests, as steps. No I/O.
+
+Stores for threads and for asyncio inherit it: `_run` takes the steps, and returns what came of them or something to
+await for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from headgate.core.check import Answer, Charge, Check, Client
+from headgate.core.ledger import Counted, Page, Swap
+from headgate.core.reservation import Claim, Expired, Record
+from headgate.core.share import Standing
+from headgate.stores.redis import concurrency, ledger, nodes, reservations, script
+from headgate.stores.redis.denial_cache import DenialCache
+from headgate.stores.redis.encoding import Encoder
+from headgate.stores.redis.slots import RESERVATIONS, slot_of, slot_of_check, slot_of_client, slot_of_key
+from headgate.stores.redis.steps import Step, Steps, raised, step_of, take_all
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class Operations:
+    """Refunds, resets, reservations, heartbeats and pages. `slotted`: slots matter, as they do on a cluster."""
+
+    def __init__(self, encoder: Encoder, denials: DenialCache, now_us: Callable[[], int | None], *, slotted: bool):
+        self.denials = denials
+        self._encoder = encoder
+        self._prefix = encoder.prefix
+        self._now_us = now_us
+        self._slotted = slotted
+
+    def _run(self, steps: Steps[Any]) -> Any:
+        """Take steps, and return what came of them; or something to await for it."""
+        raise NotImplementedError
+
+    def refund(self, charges: Sequence[Charge]) -> Any:
+        """Undo charges that earlier checks made."""
+        return self._run(self._refund(charges))
+
+    def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> Any:
+        """Forget the state of checks' keys, and the violations and blocks of clients."""
+        return self._run(self._reset(checks, clients))
+
+    def hold(self, reservation_id: str, record: str, ttl_us: int) -> Any:
+        """Keep the record of a reservation."""
+        command = reservations.encode_hold(reservation_id, record, ttl_us, self._now_us(), self._prefix)
+        return self._run(self._reserve(command, lambda _: None))
+
+    def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> Any:
+        """Charge a reservation and keep its record in one step: an answer, or None on a cluster.
+
+        There, the record and the limits are in different slots, and a script may touch keys of one slot only.
+        """
+        return self._run(self._charge_reservation(reservation_id, pending, ttl_us))
+
+    def renew(self, reservation_id: str, record: str, ttl_us: int) -> Any:
+        """Replace the record of a reservation, and let it live for `ttl_us` from now."""
+        command = reservations.encode_renew(reservation_id, record, ttl_us, self._now_us(), self._prefix)
+        return self._run(self._reserve(command, lambda reply: bool(reply[0])))
+
+    def claim(self, reservation_id: str) -> Any:
+        """Take out a reservation: a `Claim`, or None."""
+        command = reservations.encode_claim(reservation_id, self._now_us(), self._prefix)
+        decode: Callable[[Any], Claim | None] = reservations.decode_claim
+        return self._run(self._reserve(command, decode))
+
+    def expire(self) -> Any:
+        """Take out reservations that have expired."""
+        decode: Callable[[Any], Expired] = reservations.decode_expire
+        return self._run(self._reserve(reservations.encode_expire(self._now_us(), self._prefix), decode))
+
+    def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> Any:
+        """Undo charges, and charge checks whether they fit or not. Returns how much of each refund was given back."""
+        return self._run(self._adjust(refunds, surcharges))
+
+    def release_slots(self, held: Sequence[Check]) -> Any:
+        """Give back the slot of each check; return whether it was held."""
+        return self._run(self._each_slot(concurrency.RELEASE, held))
+
+    def renew_slots(self, held: Sequence[Check]) -> Any:
+        """Have the slot of each check expire its time to live from now; return whether it was held."""
+        return self._run(self._each_slot(concurrency.RENEW, held))
+
+    def beat(self, name: str, node: str, ttl_us: int) -> Any:
+        """Say that a node is alive."""
+        return self._run(self._beat(name, node, ttl_us))
+
+    def counts(self, checks: Sequence[Check]) -> Any:
+        """Return what the keys of checks have counted."""
+        encode: Callable[[Sequence[Check]], script.Command] = lambda some: ledger.encode_counts(some, self._prefix)  # noqa: E731
+        steps: Steps[list[Counted | None]] = self._each(checks, slot_of_check, encode, ledger.decode_counts)
+        return self._run(steps)
+
+    def read(self, names: Sequence[str]) -> Any:
+        """Return pages of the ledger."""
+        return self._run(self._read(names))
+
+    def swap(self, swaps: Sequence[Swap]) -> Any:
+        """Write each of these pages if it still says what it said before; return whether it did."""
+        return self._run(self._swap(swaps))
+
+    def _refund(self, charges: Sequence[Charge]) -> Steps[None]:
+        by_mark: dict[tuple[int, int, str], list[Charge]] = {}  # by hash slot, reservation and slot of concurrency
+        for slot, some in self._by_slot(charges, lambda charge: slot_of_check(charge.check)):
+            for charge in some:
+                by_mark.setdefault((slot, charge.check.reservation, charge.check.slot), []).append(charge)
+        steps = []
+        for (slot, *_), some in by_mark.items():
+            checks = tuple([charge.check for charge in some])
+            undone = self._encoder.undo(checks, [(charge.at_us, charge.reset_us) for charge in some])
+            steps.append(step_of(slot, undone))
+        try:
+            yield from take_all(steps)
+        finally:  # a call that failed may have been executed
+            self.denials.drop([charge.check for charge in charges])
+
+    def _reset(self, checks: Sequence[Check], clients: Sequence[Client]) -> Steps[None]:
+        steps = [
+            Step(slot, command=self._encoder.reset(some, () if self._slotted else clients))
+            for slot, some in self._by_slot(checks, slot_of_check)
+        ]
+        if clients and (self._slotted or not steps):
+            by_slot = self._by_slot(clients, slot_of_client)
+            steps += (Step(slot, command=self._encoder.reset((), some)) for slot, some in by_slot)
+        try:
+            yield from take_all(steps)
+        finally:
+            self.denials.drop(checks)
+
+    def _reserve(self, command: script.Command, decode: Callable[[Any], T]) -> Steps[T]:
+        (answer,) = yield [Step(RESERVATIONS if self._slotted else 0, command=command)]
+        return decode(raised(answer))
+
+    def _charge_reservation(self, reservation_id: str, pending: Record, ttl_us: int) -> Steps[Answer | None]:
+        if self._slotted:
+            return None
+        now_us, (template, request) = self._now_us(), self._encoder.group(pending.charge)
+        check = template.command((request,), now_us)
+        command = reservations.encode_reserve(check, pending, reservation_id, ttl_us, now_us, self._prefix)
+        (reply,) = yield [Step(0, command=command)]
+        decided_us, *figures = raised(reply)
+        return template.read(decided_us, figures)
+
+    def _adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check]) -> Steps[list[int]]:
+        now_us = self._now_us()
+        changes: list[tuple[int, Charge | Check]] = list(enumerate((*refunds, *surcharges)))
+        steps, places = [], []
+        for slot, some in self._by_slot(changes, lambda change: slot_of_check(_check_of(change[1]))):
+            back = [one for _, one in some if isinstance(one, Charge)]
+            more = [one for _, one in some if isinstance(one, Check)]
+            steps.append(Step(slot, command=reservations.encode_adjust(back, more, now_us, self._prefix)))
+            places.append([place for place, one in some if isinstance(one, Charge)])
+        given = [0] * len(refunds)
+        try:
+            for replied, places_of_one in zip((yield steps) if steps else (), places, strict=True):
+                for place, units in zip(places_of_one, raised(replied), strict=True):
+                    given[place] = units
+        finally:
+            self.denials.drop([*(charge.check for charge in refunds), *surcharges])
+        return given
+
+    def _each_slot(self, verb: str, held: Sequence[Check]) -> Steps[list[bool]]:
+        now_us = self._now_us()
+        return self._each(
+            held,
+            slot_of_check,
+            lambda some: concurrency.encode(verb, some, now_us, self._prefix),
+            lambda _, reply: concurrency.decode(reply),
+        )
+
+    def _beat(self, name: str, node: str, ttl_us: int) -> Steps[Standing]:
+        command = nodes.encode_beat(name, node, ttl_us, self._now_us(), self._prefix)
+        (answer,) = yield [Step(slot_of(name) if self._slotted else 0, command=command)]
+        return nodes.decode_beat(raised(answer))
+
+    def _read(self, names: Sequence[str]) -> Steps[list[Page]]:
+        now_us = self._now_us()
+        return self._each(
+            names,
+            slot_of_key,
+            lambda some: ledger.encode_read(some, now_us, self._prefix),
+            lambda _, reply: ledger.decode_read(reply),
+        )
+
+    def _swap(self, swaps: Sequence[Swap]) -> Steps[list[bool]]:
+        now_us = self._now_us()
+        return self._each(
+            swaps,
+            lambda swap: slot_of_key(swap.name),
+            lambda some: ledger.encode_swap(some, now_us, self._prefix),
+            lambda _, reply: ledger.decode_swap(reply),
+        )
+
+    def _each(
+        self,
+        things: Sequence[T],
+        slot_of_thing: Callable[[T], int],
+        encode: Callable[[Sequence[T]], script.Command],
+        decode: Callable[[Sequence[T], Any], list[U]],
+    ) -> Steps[list[U]]:
+        """Return an answer to each of several things, in their order. Raises the first `StoreError`."""
+        places = range(len(things))
+        by_slot = list(self._by_slot(places, lambda place: slot_of_thing(things[place])))
+        some = [[things[place] for place in those] for _, those in by_slot]
+        steps = [Step(slot, command=encode(those)) for (slot, _), those in zip(by_slot, some, strict=True)]
+        replies = (yield steps) if steps else []
+        found: dict[int, U] = {}
+        for (_, those), own, reply in zip(by_slot, some, replies, strict=True):
+            found.update(zip(those, decode(own, raised(reply)), strict=True))
+        return [found[place] for place in places]
+
+    def _by_slot(self, things: Sequence[T], slot_of_thing: Callable[[T], int]) -> Iterator[tuple[int, Sequence[T]]]:
+        """Yield things in their order, those of one slot together."""
+        if not self._slotted:
+            if things:
+                yield 0, things
+            return
+        by_slot: dict[int, list[T]] = {}
+        for thing in things:
+            by_slot.setdefault(slot_of_thing(thing), []).append(thing)
+        yield from by_slot.items()
+
+
+def _check_of(change: Charge | Check) -> Check:
+    return change.check if isinstance(change, Charge) else change

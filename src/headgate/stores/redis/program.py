@@ -1,0 +1,153 @@
+"""Programs on Redis: a plan as a command template, filled with keys and costs. Pure; no I/O.
+
+`compile` of the stores for threads and for asyncio makes programs of what is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from headgate.core.check import Extras, Outcome, Result
+from headgate.core.decision import Decision, Reading, States, decision_with
+from headgate.core.key import escape
+from headgate.core.plan import Plan
+from headgate.errors import IdempotencyConflict, StoreError
+from headgate.stores.program import decision_of
+from headgate.stores.redis.denial_cache import DenialCache
+from headgate.stores.redis.encoding import FIGURES, CommandTemplate, Encoded, Encoder, Request
+from headgate.stores.redis.steps import Figures
+
+Subjects = tuple[str, ...]
+Costs = tuple[int, ...]
+
+
+Requests = Sequence[tuple[Subjects, Costs]]
+
+
+class Batch(NamedTuple):
+    """Requests of one plan that are decided together."""
+
+    decided: list[Decision | StoreError | None]  # by place; None: not yet
+    places: list[int]  # of those to be sent
+    sent: list[Request]
+
+
+class PlanProgram:
+    """Encodes requests of one plan, and makes decisions of what Redis replies. Decisions are about `told`."""
+
+    def __init__(self, plan: Plan, encoder: Encoder, denials: DenialCache, states: States | None, told: Plan) -> None:
+        limits = tuple([(limit.quota, limit.enforced) for limit in plan.limits])
+        self.plan = plan
+        self.template = encoder.template(limits)
+        self.keys = _keys_of(plan, encoder.prefix)
+        self._limits = limits
+        self._encoder = encoder
+        self._denials = denials
+        self._rules = [limit.rule for limit in plan.limits]
+        self._remembers = not (plan.slots or any(limit.leased for limit in plan.limits))
+        self._enforced = [FIGURES * at for at, limit in enumerate(plan.limits) if limit.enforced]
+        self._known = Reading(told, states)
+        self._unread = Reading(told, states, outcomes_of)  # of figures as they are replied
+
+    def known(self, keys: tuple[str, ...], subjects: Subjects, costs: Costs) -> Decision | None:
+        """Return the decision on a request that is known to be denied."""
+        denials = self._denials
+        name = keys[0] if len(keys) == 1 else keys
+        if name not in denials.known:
+            return None
+        denial = denials.answer(name, self.template.terms_at(costs))
+        if denial is None:
+            return None
+        return decision_with(self._known, (denial.now_us, subjects, costs, denial.outcomes), False)
+
+    def decision(
+        self,
+        now_us: int,
+        figures: Sequence[int],
+        keys: tuple[str, ...],
+        subjects: Subjects,
+        costs: Costs,
+        asked_us: int,
+        epoch: int,
+    ) -> Decision:
+        """Return the decision on a request of `template`. A denial is remembered, as of when it was asked."""
+        allowed = True
+        for at in self._enforced:
+            if figures[at]:
+                allowed = False
+        decision = decision_with(self._unread, (now_us, subjects, costs, figures), allowed)
+        if not allowed and self._remembers:
+            name = keys[0] if len(keys) == 1 else keys
+            result = Result(now_us, outcomes_of(decision.verdict))
+            self._denials.put(name, self.template.terms_at(costs), result, asked_us, epoch)
+        return decision
+
+    def batch(self, requests: Requests) -> Batch:
+        """Return requests that are decided together: those known to be denied, and those to be sent."""
+        batch = Batch([None] * len(requests), [], [])
+        for at, (subjects, costs) in enumerate(requests):
+            keys = self.keys(subjects)
+            decision = self.known(keys, subjects, costs) if self._denials.known else None
+            if decision is None:
+                batch.places.append(at)
+                batch.sent.append(Request(keys, costs))
+            else:
+                batch.decided[at] = decision
+        return batch
+
+    def put_decisions(
+        self,
+        batch: Batch,
+        start: int,
+        answer: list[Figures] | StoreError,
+        requests: Requests,
+        asked_us: int,
+        epoch: int,
+    ) -> None:
+        """Put what was answered to requests of a batch, from `start` on, to their places."""
+        if isinstance(answer, StoreError):  # what is behind them was not sent
+            for at in batch.places[start:]:
+                batch.decided[at] = answer
+            return
+        for place, (now_us, figures) in enumerate(answer, start):
+            at = batch.places[place]
+            keys, (subjects, costs) = batch.sent[place].keys, requests[at]
+            batch.decided[at] = self.decision(now_us, figures, keys, subjects, costs, asked_us, epoch)
+
+    def encode(self, subjects: Subjects, costs: Costs, peek: bool, extras: Extras | None) -> Encoded:
+        """Return a request that is a peek, or has extras."""
+        names, keys, arguments = self._encoder.fragments(self._rules, peek, extras or _NO_EXTRAS)
+        template = self._encoder.template(self._limits, peek=peek, fragments=names)
+        return Encoded(template, Request((*keys, *self.keys(subjects)), costs, tuple(arguments)))
+
+    def read(
+        self, template: CommandTemplate, figures: Figures, subjects: Subjects, costs: Costs, extras: Extras | None
+    ) -> Decision:
+        """Return the decision on such a request. Raises `IdempotencyConflict`."""
+        result = template.read(*figures)
+        if result is None:
+            assert extras is not None
+            assert extras.idempotency is not None
+            raise IdempotencyConflict.of(extras.idempotency.key)
+        return decision_of(result, self._known.plan, self._known.states, subjects, costs)
+
+
+_NO_EXTRAS = Extras()
+
+
+def _keys_of(plan: Plan, prefix: str) -> Callable[[Subjects], tuple[str, ...]]:
+    """Return the function from the subjects of a request to the keys of its limits."""
+    halves = [tuple(f"{prefix}:{limit.space}".split("*", 1)) for limit in plan.limits]
+    if len(halves) == 1:
+        ((head, tail),) = halves
+        return lambda subjects: (f"{head}{escape(subjects[0])}{tail}",)
+    return lambda subjects: tuple(
+        [f"{head}{escape(subject)}{tail}" for (head, tail), subject in zip(halves, subjects, strict=True)]
+    )
+
+
+def outcomes_of(verdict: tuple[int, Subjects, Costs, Sequence[int]]) -> tuple[Outcome, ...]:
+    """Read the outcomes from a verdict whose last part is the figures of a reply."""
+    figures = verdict[3]
+    return tuple([Outcome(*figures[at : at + FIGURES]) for at in range(0, len(figures), FIGURES)])

@@ -1,0 +1,362 @@
+"""How to decide requests on the servers that have their keys, slot by slot. Pure; no I/O.
+
+On a cluster a command names keys of one slot only. What is in one slot is decided in one atomic step, as on a single
+server. A request over several slots is charged slot by slot, in order; if one refuses or fails, those before it are
+undone. So it is never charged too little; for a moment it may be charged too much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from secrets import token_hex
+from typing import Any, Final, NamedTuple
+
+from headgate.core.check import (
+    Answer,
+    Group,
+    Idempotency,
+    Outcome,
+    OutcomeAt,
+    RepeatedResult,
+    Result,
+    are_faults,
+    binding,
+)
+from headgate.core.key import penalty_keys
+from headgate.errors import IdempotencyConflict, StoreError, StoreUnavailable
+from headgate.stores.redis import idempotency
+from headgate.stores.redis.encoding import CommandTemplate, Encoder
+from headgate.stores.redis.options import Options
+from headgate.stores.redis.slots import slot_of, slot_of_check, slot_of_client
+from headgate.stores.redis.steps import Collector, Figures, Step, Steps, step_of
+
+BUSY_SECONDS: Final = 0.002  # between looks at an idempotency key that somebody else has claimed
+
+
+class Part(NamedTuple):
+    """What of a group is in one slot."""
+
+    slot: int
+    places: tuple[int, ...]  # of its checks, in the group
+    group: Group
+
+
+class SlotPlanner:
+    """Plans how groups are decided. `slotted`: slots matter, as they do on a cluster; else one server has all keys."""
+
+    def __init__(self, options: Options, encoder: Encoder, now_us: Callable[[], int | None], *, slotted: bool) -> None:
+        self._options = options
+        self._encoder = encoder
+        self._now_us = now_us
+        self._slotted = slotted
+
+    def runs(self, groups: Sequence[Group]) -> Iterator[Sequence[Group]]:
+        """What can be decided at a time: one after the other, so that none overtakes the one before.
+
+        Not more than `max_batch`; on a cluster, none whose slot a group over several slots has yet to get to, and no
+        idempotency key twice.
+        """
+        size = self._options.max_batch
+        if not self._slotted:
+            for start in range(0, len(groups), size):
+                yield groups[start : start + size]
+            return
+        run: list[Group] = []
+        taken: set[int] = set()  # slots of groups that take several steps
+        keys: set[str] = set()
+        for group in groups:
+            slots = {part.slot for part in self._parts(group)}
+            key = group.idempotency.name if group.idempotency is not None else None
+            steps = len(slots) > 1 or key is not None
+            if len(run) >= size or key in keys or (not steps and slots & taken):
+                yield run
+                run, taken, keys = [], set(), set()
+            run.append(group)
+            if steps:
+                taken |= slots
+            if key is not None:
+                keys.add(key)
+        if run:
+            yield run
+
+    def decide(self, run: Sequence[Group]) -> Steps[list[Answer]]:
+        """Decide the groups of a run. A `StoreError` is the answer to each group that it met."""
+        if self._slotted:
+            return (yield from _together([self._decide(group) for group in run]))
+        collector, encoded = Collector(), [self._encoder.group(group) for group in run]
+        places = [collector.add(step_of(0, one)) for one in encoded]
+        answers = yield collector.steps
+        return [
+            _read(group, one.template, _part_of(answers[at], place))
+            for group, one, (at, place) in zip(run, encoded, places, strict=True)
+        ]
+
+    def rest(self, decided: Sequence[Answer], left: int) -> list[Answer]:
+        """Return the answers to groups of later runs, if they need not be sent: the one server has failed."""
+        return [decided[0]] * left if not self._slotted and are_faults(decided) else []
+
+    def _parts(self, group: Group) -> list[Part]:
+        """A group by slots. That of its client comes first, with the penalty: whoever is blocked is not charged."""
+        if len(group.checks) == 1 and group.penalty is None:  # most of them
+            return [Part(slot_of_check(group.checks[0]), (0,), group)]
+        places: dict[int, list[int]] = {}
+        if group.penalty is not None:
+            places[slot_of_client(group.penalty.client)] = []
+        for place, check in enumerate(group.checks):
+            places.setdefault(slot_of_check(check), []).append(place)
+        if len(places) == 1:
+            ((slot, all_of_them),) = places.items()
+            return [Part(slot, tuple(all_of_them), group)]
+        penalty, parts = group.penalty, []
+        for slot, some in places.items():
+            checks = tuple(group.checks[place] for place in some)
+            parts.append(Part(slot, tuple(some), Group(checks, group.peek, None, penalty)))
+            penalty = None
+        return parts or [Part(0, (), group)]
+
+    def _decide(self, group: Group) -> Steps[Answer]:
+        if group.idempotency is not None:
+            plain = group._replace(idempotency=None)
+            if group.idempotency.is_receipt and not group.peek:
+                return self._decide_with_receipts(group, plain)
+            return self._decide(plain) if group.peek else self._decide_once(group, plain)
+        parts = self._parts(group)
+        return self._decide_whole(parts[0]) if len(parts) == 1 else self._decide_parts(group, parts)
+
+    def _decide_whole(self, part: Part) -> Steps[Answer]:
+        encoded = self._encoder.group(part.group)
+        (answer,) = yield [step_of(part.slot, encoded)]
+        return _read(part.group, encoded.template, answer)
+
+    def _decide_once(self, group: Group, plain: Group) -> Steps[Answer]:
+        """Claim the idempotency key, decide, and keep the answer. Whoever finds it claimed waits for the answer."""
+        key = group.idempotency
+        assert key is not None
+        slot, token, timeout = slot_of(key.name), token_hex(8), self._options.timeout
+        pause = 0.0
+        while True:
+            claim = idempotency.encode_claim(key, token, timeout, self._now_us(), self._encoder)
+            (answer,) = yield [Step(slot, command=claim, pause=pause)]
+            if isinstance(answer, StoreError):
+                return answer
+            status, result = idempotency.decode_claim(answer)
+            if status == idempotency.CONFLICT:
+                return IdempotencyConflict.of(key.key)
+            if result is not None:
+                return result
+            if status == idempotency.CLAIMED:
+                break
+            pause = BUSY_SECONDS
+        decided = yield from self._decide(plain)
+        if isinstance(decided, Result):
+            last = idempotency.encode_keep(key, token, decided, self._now_us(), self._encoder)
+        elif isinstance(decided, StoreUnavailable) and not decided.sent:  # nothing stands: it can be tried again
+            last = idempotency.encode_drop(key, token, self._now_us(), self._encoder)
+        else:
+            return decided
+        yield [Step(slot, command=last, closing=True)]  # if it fails, a repetition is decided anew
+        return decided
+
+    def _decide_parts(self, group: Group, parts: list[Part]) -> Steps[Answer]:
+        if group.peek:
+            return (yield from self._look_at_parts(group, parts))
+        decided: list[Result] = []
+        for part in parts:
+            result = yield from self._decide_whole(part)
+            if isinstance(result, StoreError):
+                yield self._undo_steps(parts, decided)
+                return _possibly_charged(result) if decided else result
+            assert isinstance(result, Result)
+            if part.group.penalty is not None and result.block is not None and not result.outcomes:
+                return Result(result.now_us, (), result.block)  # the client is blocked
+            decided.append(result)
+            if _refuses(part, result):
+                return (yield from self._refuse(group, parts, decided))
+        return Result(decided[0].now_us, _merged(parts, decided))
+
+    def _decide_with_receipts(self, group: Group, plain: Group) -> Steps[Answer]:
+        """Decide a group slot by slot. Each slot keeps the answer to its part in the same step as the charge.
+
+        So a part is charged once, and undone once, however often somebody tries: also when a reply was lost. A part
+        that was undone refuses from then on.
+        """
+        parts = [_with_receipt(part, group.idempotency) for part in self._parts(plain)]
+        decided: list[Result] = []
+        kind: type[Result] = Result
+        for part in parts:
+            result = yield from self._decide_whole(part)
+            if isinstance(result, StoreError):
+                yield self._undo_once_steps(parts)
+                return _possibly_charged(result)
+            if isinstance(result, IdempotencyConflict):
+                yield self._undo_once_steps(parts)
+                return RepeatedResult(0, (Outcome(1, 0, 1),) * len(group.checks))
+            if isinstance(result, RepeatedResult):
+                kind = RepeatedResult
+            if part.group.penalty is not None and result.block is not None and not result.outcomes:
+                return kind(result.now_us, (), result.block)  # the client is blocked
+            decided.append(result)
+            if _refuses(part, result):
+                refused = yield from self._refuse(group, parts, decided)
+                return kind(*refused)
+        return kind(decided[0].now_us, _merged(parts, decided))
+
+    def _undo_once_steps(self, parts: list[Part]) -> list[Step]:
+        """Return steps that undo parts that have receipts, whether they were charged or not."""
+        return [
+            step_of(part.slot, self._encoder.undo_once(part.group), closing=True) for part in parts if part.group.checks
+        ]
+
+    def _look_at_parts(self, group: Group, parts: list[Part]) -> Steps[Answer]:
+        encoded = [self._encoder.group(part.group) for part in parts]
+        answers = yield [step_of(part.slot, one) for part, one in zip(parts, encoded, strict=True)]
+        looked: list[Result] = []
+        for part, one, answer in zip(parts, encoded, answers, strict=True):
+            result = _read(part.group, one.template, answer)
+            if not isinstance(result, Result):
+                return result
+            looked.append(result)
+        if group.penalty is not None and looked[0].block is not None:
+            return Result(looked[0].now_us, (), looked[0].block)
+        return Result(looked[0].now_us, _merged(parts, looked))
+
+    def _refuse(self, group: Group, parts: list[Part], decided: list[Result]) -> Steps[Result]:
+        """The last part that was decided refuses: undo those before it, and see how the others stand."""
+        refused = decided[-1]
+        *before, _ = decided
+        steps = self._undo_steps(parts, before)
+        for part in parts[len(decided) :]:
+            peeked = self._encoder.group(part.group._replace(peek=True, idempotency=None))
+            steps.append(step_of(part.slot, peeked))
+        answers = (yield steps) if steps else []
+        looked: list[Result] = []
+        for place, part in enumerate(parts):
+            if place == len(before):
+                looked.append(refused)
+                continue
+            at = place if place < len(before) else place - 1
+            known = before[place] if place < len(before) else None
+            looked.append(_looked(part, steps[at].template, answers[at], known))
+        outcomes = _merged(parts, looked)
+        block = refused.block
+        check = binding(group.checks, outcomes)
+        if group.penalty is not None and before and check is not None:  # else the refusal was the client's own part's
+            slot = slot_of_client(group.penalty.client)
+            violation = self._encoder.violation(group.penalty, check)
+            (answer,) = yield [step_of(slot, violation, closing=True)]
+            counted = None if isinstance(answer, StoreError) else violation.template.read(*answer)
+            block = None if counted is None else counted.block
+        return Result(refused.now_us, outcomes, block)
+
+    def _undo_steps(self, parts: list[Part], decided: list[Result]) -> list[Step]:
+        """Return steps that undo parts that were charged, and look at them then."""
+        steps = []
+        for part, result in zip(parts, decided, strict=False):
+            if part.group.idempotency is not None:
+                undone = self._encoder.undo_once(part.group)
+            else:
+                undone = self._encoder.undo(part.group.checks, _charged(part, result))
+            steps.append(step_of(part.slot, undone, closing=True))
+        return steps
+
+
+def _with_receipt(part: Part, key: Idempotency | None) -> Part:
+    """A part whose answer is kept in its own slot."""
+    assert key is not None
+    group = part.group
+    names = [check.key for check in group.checks]
+    if not names and group.penalty is not None:
+        names = list(penalty_keys(*group.penalty.client))
+    tag = names[0][names[0].index("{") + 1 : names[0].index("}")] if names else ""
+    return part._replace(group=group._replace(idempotency=key._replace(tag=tag)))
+
+
+def _together(plans: Sequence[Steps[Answer]]) -> Steps[list[Answer]]:
+    """Take the steps of several plans side by side: those of one slot and template at a time are one step."""
+    results: dict[int, Answer] = {}
+    wanted: dict[int, list[Step]] = {}
+
+    def advance(plan: int, answers: list[Any] | None) -> None:
+        try:
+            wanted[plan] = plans[plan].send(answers)  # type: ignore[arg-type]  # None begins it
+        except StopIteration as end:
+            wanted.pop(plan, None)
+            results[plan] = end.value
+
+    for plan in range(len(plans)):
+        advance(plan, None)
+    while wanted:
+        collector = Collector()
+        places: list[tuple[int, int, int | None]] = []  # of each step wanted: its plan, its step, and its place in that
+        for plan, steps in wanted.items():
+            for step in steps:
+                if step.command is None:
+                    places.append((plan, *collector.add(step)))
+                else:
+                    places.append((plan, collector.add_command(step), None))
+        answers = (yield collector.steps) if collector.steps else []
+        by_plan: dict[int, list[Any]] = {plan: [] for plan in wanted}
+        for plan, at, place in places:
+            by_plan[plan].append(answers[at] if place is None else _part_of(answers[at], place))
+        for plan, own in by_plan.items():
+            advance(plan, own)
+    return [results[plan] for plan in range(len(plans))]
+
+
+def _part_of(answer: list[Figures | StoreError] | StoreError, place: int) -> Figures | StoreError:
+    """Return the answer to one request of a step."""
+    return answer if isinstance(answer, StoreError) else answer[place]
+
+
+def _read(group: Group, template: CommandTemplate, answer: Figures | StoreError) -> Answer:
+    """Return what the answer to the only request of a group means."""
+    if isinstance(answer, StoreError):
+        return answer
+    result = template.read(*answer)
+    if result is None:
+        assert group.idempotency is not None
+        return IdempotencyConflict.of(group.idempotency.key)
+    return result
+
+
+def _refuses(part: Part, result: Result) -> bool:
+    return any(
+        check.enforced and outcome.wait_us for check, outcome in zip(part.group.checks, result.outcomes, strict=True)
+    )
+
+
+def _merged(parts: Sequence[Part], results: Sequence[Result]) -> tuple[Outcome, ...]:
+    """The outcomes of parts in the order of the group. Each server has told its own time."""
+    outcomes: dict[int, Outcome] = {}
+    now_us = results[0].now_us
+    for part, result in zip(parts, results, strict=True):
+        for place, outcome in zip(part.places, result.outcomes, strict=True):
+            outcomes[place] = outcome if result.now_us == now_us else OutcomeAt.of(outcome, result.now_us)
+    return tuple(outcomes[place] for place in sorted(outcomes))
+
+
+def _charged(part: Part, result: Result) -> list[tuple[int, int]]:
+    """Return when each check of a part was charged, and the reset that was answered then; -1 and 0: it was not."""
+    return [
+        (result.now_us, outcome.reset_us) if outcome.wait_us == 0 and check.cost else (-1, 0)
+        for check, outcome in zip(part.group.checks, result.outcomes, strict=True)
+    ]
+
+
+def _looked(part: Part, template: CommandTemplate | None, answer: Figures | StoreError, known: Result | None) -> Result:
+    """Return how a part stands whose group was refused in another slot; what is `known`, if the server did not say."""
+    if not isinstance(answer, StoreError):
+        assert template is not None
+        looked = template.read(*answer)
+        assert looked is not None
+        return looked
+    if known is not None:  # it is not undone, perhaps
+        return known
+    return Result(0, tuple(Outcome(0, check.quota.capacity, 0) for check in part.group.checks))
+
+
+def _possibly_charged(error: StoreError) -> StoreError:
+    """Something was charged before, and undone if that could be done: it is not to be tried again."""
+    again = StoreUnavailable(str(error)) if isinstance(error, StoreUnavailable) else error
+    again.__cause__ = error.__cause__
+    return again

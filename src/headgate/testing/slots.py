@@ -1,0 +1,190 @@
+"""SlotContract: what a store that limits concurrency has to do, besides the `StoreContract`.
+
+from headgate.testing import FakeClock, SlotContract
+
+class TestSlotsOfMyStore(SlotContract):
+    def make_store(self, clock: FakeClock) -> MyStore:
+        return MyStore(clock=clock)
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import Final
+
+from headgate.core.check import NEVER, Charge, Check, Group, Outcome
+from headgate.core.quota import CONCURRENCY
+from headgate.core.slot import new_slot
+from headgate.stores.protocol import AsyncSlotStore, SlotStore
+from headgate.testing.blocking import blocking
+from headgate.testing.contract import HOSTILE, LIMIT, SECOND, THREADS, WINDOW, Contract, same
+
+TTL_US: Final = WINDOW * SECOND
+
+
+class SlotContract(Contract):
+    """Inherit, and override `make_store`."""
+
+    @cached_property
+    def store(self) -> SlotStore:
+        made = self.make_store(self.clock)
+        assert isinstance(made, SlotStore | AsyncSlotStore), "it lacks release_slots or renew_slots"
+        store = blocking(made)
+        assert isinstance(store, SlotStore)
+        return store
+
+    def test_as_many_are_held_as_the_limit_says(self) -> None:
+        taken = [self._take() for _ in range(LIMIT)]
+        for at, (_, outcome) in enumerate(taken):
+            same(outcome, Outcome(0, LIMIT - 1 - at, TTL_US), f"slot {at + 1}")
+        same(self._take()[1], Outcome(TTL_US, 0, TTL_US), "one more")
+
+    def test_a_released_slot_is_free_at_once(self) -> None:
+        (first, _), *_ = [self._take() for _ in range(LIMIT)]
+        same(list(self.store.release_slots([first])), [True], "the release")
+        same(self._take()[1].wait_us, 0, "the wait of the next")
+        same(self._take()[1].wait_us, TTL_US, "the wait of the one after that")
+
+    def test_a_second_release_changes_nothing(self) -> None:
+        held = [self._take()[0] for _ in range(LIMIT)]
+        same(list(self.store.release_slots([held[0], held[0]])), [True, False], "two releases in one call")
+        same(list(self.store.release_slots([held[0]])), [False], "a third")
+        same(self._look(self._one()).remaining, 1, "what remains")
+
+    def test_a_release_of_what_nobody_holds_changes_nothing(self) -> None:
+        held, _ = self._take()
+        other = self._one()
+        same(list(self.store.release_slots([other])), [False], "a release of an id that was never held")
+        same(list(self.store.release_slots([other._replace(subject="bob")])), [False], "and of a subject that has none")
+        same(self._look(self._one()).remaining, LIMIT - 1, "what remains")
+        same(list(self.store.release_slots([held])), [True], "the release")
+        same(self._look(self._one()), Outcome(0, LIMIT, 0), "what remains then")
+
+    def test_each_slot_expires_at_its_own_time(self) -> None:
+        for _ in range(LIMIT):
+            self._take()
+            self._advance(SECOND)
+        wait_us = TTL_US - LIMIT * SECOND
+        same(self._take()[1].wait_us, wait_us, "the announced wait")
+        self._advance(wait_us - 1)
+        same(self._take()[1].wait_us, 1, "the wait, a microsecond before")
+        self._advance(1)
+        same(self._take()[1].wait_us, 0, "the wait when the first has expired")
+        same(self._take()[1].wait_us, SECOND, "the wait for the second")
+
+    def test_a_slot_that_has_expired_is_not_held(self) -> None:
+        held, _ = self._take()
+        self._advance(TTL_US)
+        same(list(self.store.renew_slots([held])), [False], "the renewal")
+        same(list(self.store.release_slots([held])), [False], "the release")
+
+    def test_a_renewed_slot_lives_on(self) -> None:
+        first, second = self._take()[0], self._take()[0]
+        self._advance(TTL_US - 1)
+        same(list(self.store.renew_slots([first])), [True], "the renewal")
+        self._advance(1)
+        same(list(self.store.renew_slots([first, second])), [True, False], "renewals when one has expired")
+        same(self._look(self._one()), Outcome(0, LIMIT - 1, TTL_US), "what remains")
+        self._advance(TTL_US - 1)
+        same(self._look(self._one()).remaining, LIMIT - 1, "what remains just before it expires")
+        self._advance(1)
+        same(self._look(self._one()), Outcome(0, LIMIT, 0), "what remains then")
+
+    def test_a_renewal_revives_nothing(self) -> None:
+        held, _ = self._take()
+        self.store.release_slots([held])
+        same(list(self.store.renew_slots([held])), [False], "the renewal of what was released")
+        same(self._look(self._one()), Outcome(0, LIMIT, 0), "what remains")
+
+    def test_a_slot_may_cost_more(self) -> None:
+        large, outcome = self._take(cost=3)
+        same(outcome, Outcome(0, LIMIT - 3, TTL_US), "a slot of cost 3")
+        self._advance(SECOND)
+        same(self._take(cost=3)[1].wait_us, TTL_US - SECOND, "the wait of another")
+        same(self._take(cost=2)[1].wait_us, 0, "the wait of a smaller one")
+        same(self._take(cost=LIMIT + 1)[1].wait_us, NEVER, "the wait of one that is larger than the limit")
+        self.store.release_slots([large])
+        same(self._look(self._one()).remaining, 3, "what remains when the first is released")
+
+    def test_a_refusal_charges_no_rate(self) -> None:
+        held = [self._take()[0] for _ in range(LIMIT)]
+        rate = self._check("gcra", rule="rate")
+        waits = [outcome.wait_us > 0 for outcome in self._ask_all(rate._replace(slot="x" * 16), self._one())]
+        same(waits, [False, True], "whether rate and slots refuse")
+        same(self._look(rate).remaining, LIMIT, "what remains of the rate")
+        self.store.release_slots(held)
+
+    def test_a_refusal_by_a_rate_takes_no_slot(self) -> None:
+        rate = self._check("gcra", rule="rate", limit=1)
+        self._charge(rate)
+        slot = new_slot()
+        waits = [outcome.wait_us > 0 for outcome in self._ask_all(self._one(slot), rate._replace(slot=slot))]
+        same(waits, [False, True], "whether slots and rate refuse")
+        same(self._look(self._one()), Outcome(0, LIMIT, 0), "what remains of the slots")
+
+    def test_a_peek_takes_no_slot(self) -> None:
+        for _ in range(2):
+            same(self._look(self._one()), Outcome(0, LIMIT, 0), "a look")
+
+    def test_a_slot_can_be_refunded(self) -> None:
+        held, outcome = self._take()
+        self._take()
+        for _ in range(2):  # as slots are given back on a cluster, if another part of a request is refused
+            self.store.refund([Charge(held, self.clock.now_us(), outcome.reset_us)])
+            same(self._look(self._one()).remaining, LIMIT - 1, "what remains")
+
+    def test_a_reset_forgets_all_slots(self) -> None:
+        held, _ = self._take()
+        self.store.reset([self._one()])
+        same(self._look(self._one()), Outcome(0, LIMIT, 0), "what remains")
+        same(list(self.store.release_slots([held])), [False], "the release")
+        same(self._take()[1], Outcome(0, LIMIT - 1, TTL_US), "the next")
+
+    def test_subjects_do_not_share_slots(self) -> None:
+        subjects = HOSTILE[:40]
+        held = [self._take(subject=subject) for subject in subjects]
+        same([outcome.remaining for _, outcome in held], [LIMIT - 1] * len(subjects), "what remains of each")
+        checks = [check for check, _ in held]
+        same(list(self.store.release_slots(checks)), [True] * len(checks), "all releases in one call")
+
+    def test_a_lower_limit_counts_what_is_held(self) -> None:
+        for _ in range(LIMIT):
+            self._take()
+        lower = self._one()._replace(quota=self._quota(CONCURRENCY, 2))
+        same(self._look(lower), Outcome(TTL_US, 0, TTL_US), "under a lower limit")
+        same(self._ask(lower._replace(cost=0)), Outcome(0, 0, TTL_US), "a look of cost 0")
+
+    def test_a_slot_keeps_its_own_time_to_live(self) -> None:
+        held, _ = self._take()
+        shorter = self._one()._replace(quota=self._quota(CONCURRENCY, LIMIT).__class__(LIMIT, 1, algorithm=CONCURRENCY))
+        same(self._ask(shorter), Outcome(0, LIMIT - 2, TTL_US), "beside one of a shorter ttl")
+        self._advance(SECOND)
+        same(self._look(self._one()).remaining, LIMIT - 1, "what remains when that has expired")
+        same(list(self.store.renew_slots([held])), [True], "the renewal")
+
+    def test_a_clock_that_goes_back_locks_nobody_out(self) -> None:
+        for _ in range(LIMIT):
+            self._take()
+        self._advance(-10 * TTL_US)
+        same(self._take()[1].wait_us, TTL_US, "the wait")
+        self._advance(TTL_US)
+        same(self._take()[1].wait_us, 0, "the wait when that is over")
+
+    def test_threads_never_hold_more_than_the_limit(self) -> None:
+        def try_some(_: int) -> list[Check]:
+            taken = [self._take() for _ in range(LIMIT)]
+            return [check for check, outcome in taken if outcome.wait_us == 0]
+
+        with ThreadPoolExecutor(THREADS) as threads:
+            held = [check for some in threads.map(try_some, range(THREADS)) for check in some]
+        same(len(held), LIMIT, f"slots held by {THREADS} threads")
+        same(list(self.store.release_slots(held)), [True] * LIMIT, "their releases")
+
+    def _one(self, slot: str | None = None, *, subject: str = "alice", cost: int = 1) -> Check:
+        check = self._check(CONCURRENCY, subject=subject, cost=cost)
+        return check._replace(slot=slot or new_slot())
+
+    def _take(self, *, subject: str = "alice", cost: int = 1) -> tuple[Check, Outcome]:
+        check = self._one(subject=subject, cost=cost)
+        return check, self._decide(Group((check,))).outcomes[0]

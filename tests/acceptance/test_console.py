@@ -1,0 +1,335 @@
+"""The console without a browser: who gets in, what each page shows, what each form does, and what protects it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from headgate.service.directory import make_link_code
+from tests.console import Visitor, csrf_of
+from tests.service import Service, warm_service
+from tests.waiting import until
+
+PAGES = ("", "/rules", "/rules/edit", "/subject", "/explain", "/events", "/changes", "/tokens", "/regions")
+NASTY = "\"><script>alert(1)</script><img src=x onerror=alert(1)>'{{7*7}}"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with warm_service(tmp_path_factory.mktemp("console")) as service:
+        yield service
+
+
+@pytest.fixture
+def visitor(service: Service) -> Iterator[Visitor]:
+    visitor = Visitor(service)
+    yield visitor
+    visitor.close()
+
+
+def api(service: Service, method: str, path: str, **options: Any) -> httpx.Response:
+    return httpx.request(method, f"{service.url}/api/v1{path}", headers=service.headers, timeout=30, **options)
+
+
+def check(service: Service, times: int = 1, **facts: Any) -> list[int]:
+    return [httpx.post(f"{service.url}/v1/check", json=facts, timeout=30).status_code for _ in range(times)]
+
+
+def token_of(service: Service, name: str, role: str, *scopes: str) -> str:
+    answer = api(service, "POST", "/tokens", json={"name": name, "role": role, "scopes": scopes})
+    assert answer.status_code == 201, answer.text
+    token: str = answer.json()["token"]
+    return token
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_is_there_for_who_has_signed_in(service: Service, visitor: Visitor, path: str) -> None:
+    page = visitor.get(path)
+    assert "<h1>" in page
+    answer = httpx.get(f"{service.url}/console{path}")
+    assert answer.status_code == 303
+    assert answer.headers["location"].startswith("/console/sign-in?next=/console")
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_pages_allow_no_inline_script_and_nothing_from_elsewhere(visitor: Visitor, path: str) -> None:
+    answer = visitor.client.get(path)
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
+    assert "unsafe" not in policy
+    assert answer.headers["cache-control"] == "no-store"
+    assert "<script>" not in answer.text
+    assert " style=" not in answer.text
+    assert " onclick=" not in answer.text
+    assert "http://" not in answer.text.replace(str(visitor.client.base_url).removesuffix("/console/"), "")
+
+
+def test_the_cookie_is_for_the_console_alone_and_no_script_can_read_it(service: Service) -> None:
+    answer = httpx.post(f"{service.url}/console/sign-in", data={"token": service.admin_token})
+    cookie = answer.headers["set-cookie"]
+    assert service.admin_token not in cookie
+    assert cookie.endswith("; Path=/console; Max-Age=3600; HttpOnly; SameSite=Strict")
+
+
+def test_bad_tokens_and_damaged_cookies_get_nobody_in(service: Service) -> None:
+    assert httpx.post(f"{service.url}/console/sign-in", data={"token": "hg_no"}).status_code == 401
+    visitor = Visitor(service)
+    good = visitor.client.cookies["headgate_session"]
+    for bad in (good[:-1] + ("0" if good[-1] != "0" else "1"), "x" + good, good.partition(".")[0] + ".", "", "."):
+        answer = httpx.get(f"{service.url}/console", headers={"Cookie": f"headgate_session={bad}"})
+        assert answer.status_code == 303
+    visitor.close()
+
+
+def test_a_revoked_token_ends_its_sessions(service: Service, visitor: Visitor) -> None:
+    token = token_of(service, "leaver", "viewer", "rules")
+    leaver = Visitor(service, token)
+    leaver.get("/rules")
+    page = visitor.get("/tokens/revoke", id=_token_id(service, "leaver"), name="leaver")
+    visitor.post("/tokens/revoke", page)
+    assert leaver.client.get("/rules").status_code == 303
+    leaver.close()
+
+
+def _token_id(service: Service, name: str) -> str:
+    tokens = api(service, "GET", "/tokens").json()["tokens"]
+    found: str = next(token["id"] for token in tokens if token["name"] == name)
+    return found
+
+
+def test_a_link_signs_in_once_and_from_this_machine_alone(service: Service) -> None:
+    code = make_link_code(service.data_dir)
+    url = f"{service.url}/console/sign-in?code={code}"
+    assert httpx.get(url, headers={"X-Forwarded-For": "192.0.2.7"}).status_code == 403
+    assert httpx.get(f"{service.url}/console/sign-in?code=guess").status_code == 403
+    answer = httpx.get(url)
+    assert (answer.status_code, "headgate_session=" in answer.headers["set-cookie"]) == (200, True)
+    assert httpx.get(url).status_code == 403
+
+
+def test_forms_of_other_sites_change_nothing(service: Service, visitor: Visitor) -> None:
+    page = visitor.get("/rules/confirm", rule="per-ip", to="disable")
+    fields = {"rule": "per-ip", "to": "disable", "version": "2"}
+    for headers, extra in (
+        ({}, {}),
+        ({}, {"csrf": "0" * 64}),
+        ({"Origin": "https://evil.example"}, {"csrf": csrf_of(page)}),
+        ({"Sec-Fetch-Site": "cross-site"}, {"csrf": csrf_of(page)}),
+    ):
+        answer = visitor.client.post("/rules/switch", data={**fields, **extra}, headers=headers)
+        assert answer.status_code == 403
+    other = Visitor(service)
+    answer = other.client.post("/rules/switch", data={**fields, "csrf": csrf_of(page)})
+    assert answer.status_code == 403  # another session's
+    other.close()
+    assert api(service, "GET", "/rules/per-ip").json()["enabled"] is True
+
+
+def test_a_viewer_sees_no_buttons_and_can_change_nothing(service: Service) -> None:
+    viewer = Visitor(service, token_of(service, "viewer", "viewer", "rules", "events"))
+    page = viewer.get("/rules")
+    assert "New rule" not in page
+    assert "Disable" not in page
+    assert "Tokens" not in page
+    viewer.get("/tokens", 403)
+    viewer.get("/subject", 403)
+    form = viewer.get("/rules/edit", id="login")
+    assert "disabled" in form
+    answer = viewer.client.post(
+        "/rules/switch", data={"rule": "login", "to": "disable", "version": "2", "csrf": csrf_of(form)}
+    )
+    assert answer.status_code == 403
+    assert api(service, "GET", "/rules/login").json()["enabled"] is True
+    viewer.close()
+
+
+def test_rules_are_created_reviewed_switched_and_deleted(service: Service, visitor: Visitor) -> None:
+    new = visitor.get("/rules/edit")
+    fields = {
+        "id": "made-here",
+        "limit": "20",
+        "window": "1m",
+        "dimension": "user",
+        "enabled": "on",
+        "endpoints": "/a\n/b",
+    }
+    wrong = visitor.post("/rules/review", new, 422, **{**fields, "limit": "many"})
+    assert "must be a whole number" in wrong.text
+    review = visitor.post("/rules/review", new, 200, **fields)
+    assert "+ limit = 20" in review.text
+    visitor.post("/rules/apply", review.text, reason="a new endpoint")
+    rule = api(service, "GET", "/rules/made-here").json()
+    assert (rule["limit"], rule["endpoints"]) == (20, ["/a", "/b"])
+    for to, expected in (("shadow", ("log_only", True)), ("enforce", ("reject", True)), ("disable", ("reject", False))):
+        page = visitor.get("/rules/confirm", rule="made-here", to=to)
+        visitor.post("/rules/switch", page, reason=f"to {to}")
+        rule = api(service, "GET", "/rules/made-here").json()
+        assert (rule["action"], rule["enabled"]) == expected
+    page = visitor.get("/rules/delete", id="made-here")
+    visitor.post("/rules/delete", page, reason="was a trial")
+    assert api(service, "GET", "/rules/made-here").status_code == 404
+    changes = api(service, "GET", "/changes?kind=rule&subject=made-here").json()["changes"]
+    reasons = [change["reason"] for change in changes]
+    assert reasons == ["was a trial", "to disable", "to enforce", "to shadow", "a new endpoint"]
+    assert "was a trial" in visitor.get("/changes", kind="rule")
+
+
+def test_toml_is_edited_with_the_same_checks(visitor: Visitor) -> None:
+    page = visitor.get("/rules/edit", id="user-free", **{"as": "toml"})
+    bad = visitor.post(
+        "/rules/review", page, 422, toml='[[rules]]\nid = "user-free"\nlimt = 5\nlimit = 1\nwindow = "1m"'
+    )
+    assert "unknown key" in bad.text
+    assert "must hold one" in visitor.post("/rules/review", page, 422, toml="x = 1").text
+
+
+def test_a_conflict_shows_both_and_is_merged(service: Service) -> None:
+    rule = {"id": "shared", "limit": 10, "window": "1m", "message": "slow down"}
+    api(service, "PUT", "/rules/shared", json=rule)
+    alice, bob = Visitor(service), Visitor(service)
+    fields = {**rule, "limit": "10", "enabled": "on"}
+    mine = alice.post("/rules/review", alice.get("/rules/edit", id="shared"), 200, **{**fields, "limit": "11"})
+    theirs = bob.post("/rules/review", bob.get("/rules/edit", id="shared"), 200, **{**fields, "message": "wait"})
+    bob.post("/rules/apply", theirs.text)
+    conflict = alice.post("/rules/apply", mine.text, 409)
+    assert "Somebody else changed this rule" in conflict.text
+    merged = alice.post("/rules/merge", conflict.text, 200, **{"choose-limit": "mine", "choose-message": "theirs"})
+    alice.post("/rules/apply", merged.text)
+    found = api(service, "GET", "/rules/shared").json()
+    assert (found["limit"], found["message"]) == (11, "wait")
+    alice.close()
+    bob.close()
+
+
+def test_a_subject_is_given_an_override_a_tier_a_reset_and_an_exemption(service: Service, visitor: Visitor) -> None:
+    check(service, 7, user="carol", endpoint="/x")
+    assert ">7</span>" in visitor.get("/subject", type="user", id="carol")
+    who = {"type": "user", "id": "carol"}
+
+    def act(action: str, **fields: str) -> None:
+        page = visitor.get("/subject/dialog", **who, action=action, rule=fields.get("rule", ""))
+        visitor.post("/subject/act", page, **fields, reason=f"ticket 4711: {action}")
+
+    act("override", rule="user-free", limit="500", **{"for": "7d"})
+    act("tier", tier="pro")
+    act("exempt")
+    page = visitor.get("/subject", **who)
+    assert "exempt" in page
+    limits = api(service, "GET", "/users/carol/limits").json()
+    assert (limits["tier"], limits["exempt"], limits["overrides"][0]["limit"]) == ("pro", True, 500)
+    act("unexempt")
+    act("tier", tier="")
+    act("unoverride", rule="user-free")
+    act("reset")
+    (limit,) = [
+        one for one in api(service, "GET", "/users/carol/limits").json()["limits"] if one["rule"] == "user-free"
+    ]
+    assert limit["figures"]["remaining"] == 100
+    reasons = {change["reason"] for change in api(service, "GET", "/changes").json()["changes"]}
+    assert {f"ticket 4711: {one}" for one in ("override", "tier", "exempt", "unexempt", "reset")} <= reasons
+
+
+def test_changes_are_reverted(service: Service, visitor: Visitor) -> None:
+    api(service, "PUT", "/rules/flip", json={"id": "flip", "limit": 10, "window": 60})
+    api(service, "PUT", "/rules/flip", json={"id": "flip", "limit": 20, "window": 60})
+    change = api(service, "GET", "/changes?kind=rule&subject=flip").json()["changes"][0]
+    page = visitor.get("/changes/revert", id=change["id"])
+    visitor.post("/changes/revert", page, reason="too much")
+    assert api(service, "GET", "/rules/flip").json()["limit"] == 10
+
+
+def test_a_token_is_made_shown_once_and_works(service: Service, visitor: Visitor) -> None:
+    page = visitor.get("/tokens/new")
+    made = visitor.post("/tokens/new", page, 200, name="from-console", role="viewer", scopes="rules", expires_in="1d")
+    secret = made.text.partition("data-secret>")[2].partition("<")[0]
+    service.secrets.append(secret)
+    answer = httpx.get(f"{service.url}/api/v1/rules", headers={"Authorization": f"Bearer {secret}"})
+    assert answer.status_code == 200
+    assert secret not in visitor.get("/tokens")
+
+
+def test_events_and_explanations_tell_of_refusals(service: Service, visitor: Visitor) -> None:
+    facts = {"ip": "192.0.2.9", "endpoint": "/login", "method": "POST"}
+    assert 429 in check(service, 6, **facts)
+    until(lambda: "over limit" in visitor.get("/events", ip="192.0.2.9"), seconds=20)
+    assert "192.0.2.9" in visitor.client.get("/events.csv", params={"rule": "login"}).text
+    page = visitor.get("/explain", **facts)
+    assert "Refused" in page
+    assert "Rules that do not" in page
+
+
+def test_what_others_typed_is_shown_and_never_run(service: Service, visitor: Visitor) -> None:
+    rule: dict[str, Any] = {
+        "id": f"nasty{NASTY}",
+        "limit": 1,
+        "window": 3600,
+        "dimension": "user",
+        "name": NASTY,
+        "message": NASTY,
+    }
+    assert api(service, "POST", "/rules", json=rule).status_code == 201
+    check(service, 3, user=NASTY, endpoint=f"/{NASTY}", country=NASTY)
+    until(lambda: "country=" in visitor.get("/events", user=NASTY), seconds=20)
+    pages = [
+        visitor.get("/rules", q="nasty"),
+        visitor.get("/rules/edit", id=rule["id"]),
+        visitor.get("/rules/confirm", rule=rule["id"], to="disable"),
+        visitor.get("/events", user=NASTY),
+        visitor.get("/subject", type="user", id=NASTY),
+        visitor.get("/explain", user=NASTY),
+        visitor.get("/changes", kind="rule"),
+        visitor.get("", done=NASTY),
+        visitor.get("/rules", q=NASTY),
+        visitor.get(f"/{NASTY}", 404),
+    ]
+    for page in pages:
+        assert "<script>alert" not in page
+        assert "<img src=x" not in page
+        assert "49" not in page.partition("{{7*7}}")[2][:2]
+    assert (
+        api(
+            service,
+            "DELETE",
+            f"/rules/{httpx.URL('', params={'x': rule['id']}).query.decode()[2:].replace('+', '%20')}",
+        ).status_code
+        == 204
+    )
+
+
+def test_live_figures_come_as_server_sent_events(service: Service, visitor: Visitor) -> None:
+    check(service, 5, user="dave", endpoint="/live")
+    with visitor.client.stream("GET", "/live", params={"since": "0"}) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        lines = (line for line in answer.iter_lines() if line.startswith("data: "))
+        assert next(lines).startswith("data: [[")
+
+
+def test_ten_thousand_rules_are_found_without_a_pause(tmp_path: Path) -> None:
+    rules = "".join(
+        f'[[rules]]\nid = "rule-{number:05}"\nendpoints = ["/api/{number}"]\nlimit = 10\nwindow = "1m"\n'
+        for number in range(10_000)
+    )
+    file = tmp_path / "rules.toml"
+    file.write_text(rules)
+    with warm_service(tmp_path, rules=file) as service:
+        visitor = Visitor(service)
+        visitor.get("/rules")
+        times = []
+        for _ in range(10):
+            begun = time.perf_counter()
+            page = visitor.get("/rules", q="rule-0777")
+            times.append(time.perf_counter() - begun)
+        assert "10 of 10.0k rules" in page
+        assert len(visitor.get("/rules").encode()) < 60_000
+        assert min(times) < 0.05
+        visitor.close()
+
+
+def test_without_the_console_nothing_is_there(tmp_path: Path) -> None:
+    with warm_service(tmp_path, "--no-console") as service:
+        assert httpx.get(f"{service.url}/console").status_code == 404

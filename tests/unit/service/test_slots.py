@@ -1,0 +1,143 @@
+"""Slots over REST and gRPC, without a transport: acquired at one node, released at another; and not for proxies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from headgate import AsyncLimiter, Rule
+from headgate.errors import InvalidCheck
+from headgate.rules import Snapshot
+from headgate.service.access import Access
+from headgate.service.data import DataPlane
+from headgate.service.node import _tell_of_slots
+from headgate.service.protos import rate_limiter_pb2 as messages
+from headgate.service.protos.rls_pb2 import RateLimitDescriptor, RateLimitRequest, RateLimitResponse
+from headgate.service.rest.app import HttpApp
+from headgate.service.rpc.envoy import RateLimitService
+from headgate.service.rpc.rate_limiter import RateLimiter
+from headgate.stores.memory import MemoryStore
+from headgate.telemetry.meter import Meter
+from headgate.telemetry.metrics import Metrics
+from headgate.testing import FakeClock
+from tests.unit.service.rest.call import Got, call
+from tests.unit.service.rest.test_app import State
+
+RULES = [Rule(id="slots", quota="1 concurrent ttl 20s"), Rule(id="rate", quota="9/minute fixed_window")]
+
+
+async def _no_metrics(_: str) -> tuple[bytes, str]:
+    return b"", ""
+
+
+class Cluster:
+    """Nodes of a service on one store."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock(1_700_000_040)
+        store = MemoryStore(clock=self.clock)
+        self.planes = [DataPlane(AsyncLimiter(RULES, store=store, clock=self.clock)) for _ in range(2)]
+
+    def post(self, path: str, body: Any, node: int = 0) -> Got:
+        app = HttpApp(self.planes[node], Access(), health=State(), metrics=_no_metrics)
+        return call(app, "POST", path, body)
+
+
+def test_a_slot_is_released_and_renewed_at_any_node() -> None:
+    cluster = Cluster()
+    acquired = cluster.post("/v1/acquire", {"user": "alice"})
+    assert (acquired.status, acquired.json["allowed"], acquired.json["ttl"]) == (200, True, 20.0)
+    assert acquired.headers["ratelimit-policy"] == '"slots";q=1;qu="concurrent-requests", "rate";q=9;w=60'
+    slot = {"slot": acquired.json["slot"]}
+    refused = cluster.post("/v1/acquire", {"user": "alice"}, node=1)
+    assert (refused.status, refused.json["slot"], refused.json["rule"]) == (429, None, "slots")
+    assert refused.headers["retry-after"] == "20"
+    cluster.clock.advance(19)
+    assert cluster.post("/v1/renew", slot, node=1).json == {"renewed": True}
+    cluster.clock.advance(19)
+    assert cluster.post("/v1/release", slot, node=1).json == {"released": True}
+    assert cluster.post("/v1/release", slot).json == {"released": False}
+    assert cluster.post("/v1/renew", slot).json == {"renewed": False}
+    again = cluster.post("/v1/acquire", {"user": "alice"})
+    assert [limit["remaining"] for limit in again.json["limits"] if limit["rule"] == "rate"] == [
+        7
+    ]  # the refusal was not charged
+
+
+def test_without_slots_there_is_nothing_to_release() -> None:
+    acquired = Cluster().post("/v1/acquire", {"ip": "192.0.2.7"}).json
+    assert (acquired["allowed"], acquired["reason"], acquired["slot"], acquired["ttl"]) == (True, "no_rule", None, None)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/check", {"user": "alice"}),
+        ("/v1/acquire", {"user": "alice", "idempotency_key": "k"}),
+        ("/v1/release", {"slot": "alice"}),
+        ("/v1/release", {}),
+        ("/v1/release", {"slot": 1}),
+        ("/v1/renew", {"slot": "s1.", "user": "alice"}),
+        ("/v1/renew", []),
+    ],
+)
+def test_what_makes_no_sense_is_told(path: str, body: Any) -> None:
+    cluster = Cluster()
+    got = cluster.post(path, body)
+    assert got.status == 400
+    assert cluster.post("/v1/acquire", {"user": "alice"}).json["limits"][0]["remaining"] == 0
+
+
+def test_grpc_acquires_renews_and_releases() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        here, there = (RateLimiter(plane) for plane in cluster.planes)
+        asked = messages.CheckRequest(identifier="alice", dimension=messages.USER)
+        held = await here.acquire(asked)
+        assert (held.decision.allowed, held.decision.rule, held.ttl) == (True, "slots", 20.0)
+        refused = await there.acquire(asked)
+        assert (refused.decision.allowed, refused.decision.retry_after, refused.slot, refused.ttl) == (False, 20, "", 0)
+        assert (await there.renew(messages.RenewRequest(slot=held.slot))).renewed
+        assert (await there.release(messages.ReleaseRequest(slot=held.slot))).released
+        assert not (await here.release(messages.ReleaseRequest(slot=held.slot))).released
+        assert not (await here.renew(messages.RenewRequest(slot=held.slot))).renewed
+        with pytest.raises(InvalidCheck, match="must be the id of a slot"):
+            await here.release(messages.ReleaseRequest())
+        with pytest.raises(InvalidCheck, match="use acquire"):
+            await here.check(asked)
+
+    asyncio.run(main())
+
+
+def test_proxies_are_not_held_to_rules_with_slots(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        plane = Cluster().planes[0]
+        entry = RateLimitDescriptor.Entry(key="user", value="alice")
+        request = RateLimitRequest(domain="edge", descriptors=[RateLimitDescriptor(entries=[entry])])
+        for remaining in (8, 7):
+            response = await RateLimitService(plane).should_rate_limit(request)
+            assert response.overall_code == RateLimitResponse.OK
+            assert [status.current_limit.name for status in response.statuses] == ["rate"]
+            assert response.statuses[0].limit_remaining == remaining
+        decision = await plane.check({"user": "alice"}, ready=True, slots="skip")
+        assert [limit.rule for limit in decision.limits] == ["rate"]
+
+    asyncio.run(main())
+    with caplog.at_level(logging.WARNING):
+        _tell_of_slots(Snapshot(RULES[1:]))
+        assert caplog.text == ""
+        _tell_of_slots(Snapshot(RULES))
+    assert "rules that limit concurrency (slots) are left out of /v1/authorize" in caplog.text
+
+
+def test_slots_are_on_the_page_of_metrics() -> None:
+    cluster = Cluster()
+    cluster.post("/v1/acquire", {"user": "alice"})
+    limiter = cluster.planes[0].limiter
+    page = Metrics(Meter(), holder=limiter.holder, slots=limiter.slots).render()[0].decode()
+    assert 'headgate_slots_in_use{rule="slots"} 1.0' in page
+    assert 'headgate_slots_acquired_total{rule="slots"} 1.0' in page
+    assert 'headgate_slots_longest_held_seconds{rule="slots"}' in page
