@@ -179,6 +179,69 @@ def test_rules_are_created_reviewed_switched_and_deleted(service: Service, visit
     assert "was a trial" in visitor.get("/changes", kind="rule")
 
 
+KINDS: dict[str, dict[str, Any]] = {
+    "slots": {"algorithm": "concurrency", "limit": 5, "ttl": "10m"},
+    "monthly": {
+        **{"algorithm": "fixed_window", "limit": 100_000, "window": "month"},
+        **{"calendar": True, "tz": "Europe/Berlin", "anchor": 15},
+    },
+    "tokens": {"limit": 40_000, "window": "1m", "unit": "tokens"},
+    "soft": {"limit": 20, "window": "1m", "action": "annotate"},
+}
+SHOWN = {
+    "slots": ("5 at once", "slots of at most 10m"),
+    "monthly": ("100,000 / calendar month", "Europe/Berlin, from day 15"),
+    "tokens": ("40,000 tokens / 1m", "sliding window counter"),
+    "soft": ("20 / 1m", "annotates"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_rule_is_listed_edited_and_seen_on_a_subject(
+    service: Service, visitor: Visitor, kind: str
+) -> None:
+    rule_id, endpoint = f"kind-{kind}", f"/kinds/{kind}"
+    fields = {"id": rule_id, "dimension": "user", "endpoints": endpoint, "enabled": "on", **KINDS[kind]}
+    form = {name: str(value) for name, value in fields.items() if value is not True} | {"enabled": "on"}
+    form |= {"calendar": "on"} if "calendar" in fields else {}
+    review = visitor.post("/rules/review", visitor.get("/rules/edit"), 200, **form)
+    visitor.post("/rules/apply", review.text)
+    try:
+        listed = visitor.get("/rules", q=rule_id)
+        assert [text for text in SHOWN[kind] if text not in listed] == []
+        edit = visitor.get("/rules/edit", id=rule_id)
+        same = visitor.post("/rules/review", edit, 200, **form)
+        assert "Nothing is changed" in same.text
+        visitor.post("/rules/apply", visitor.post("/rules/review", edit, 200, **{**form, "limit": "7"}).text)
+        assert api(service, "GET", f"/rules/{rule_id}").json()["limit"] == 7
+        cost = {"requests": 1, "tokens": 3} if kind == "tokens" else 1
+        path = "acquire" if kind == "slots" else "check"
+        answer = httpx.post(
+            f"{service.url}/v1/{path}", json={"user": f"of-{kind}", "endpoint": endpoint, "cost": cost}, timeout=30
+        )
+        assert answer.status_code == 200, answer.text
+        subject = visitor.get("/subject", type="user", id=f"of-{kind}")
+        used = {"slots": "1 held", "tokens": "3"}.get(kind, "1")
+        assert f'<span class="number">{used}</span>' in subject
+        assert SHOWN[kind][0].replace(f"{fields['limit']:,}", "7") in subject
+        page = visitor.get("/explain", user="x", endpoint=endpoint, cost="requests=1 tokens=3")
+        assert f">{rule_id}</a>" in page.partition("Rules that do not")[0]
+    finally:
+        api(service, "DELETE", f"/rules/{rule_id}")
+
+
+def test_what_was_typed_stays_between_the_form_and_its_toml(visitor: Visitor) -> None:
+    edit = visitor.get("/rules/edit", id="login")
+    fields = {"id": "login", "limit": "77", "window": "1m", "enabled": "on"}
+    toml = visitor.post("/rules/edit?id=login&as=toml", edit, 200, **fields)
+    assert "limit = 77" in toml.text.partition("<textarea")[2]
+    text = '[[rules]]\nid = "login"\nlimit = 78\nwindow = "1m"'
+    form = visitor.post("/rules/edit?id=login", toml.text, 200, toml=text)
+    assert 'name="limit" value="78"' in form.text
+    bad = visitor.post("/rules/edit?id=login", toml.text, 422, toml="limit =")
+    assert "limit =</textarea>" in bad.text
+
+
 def test_toml_is_edited_with_the_same_checks(visitor: Visitor) -> None:
     page = visitor.get("/rules/edit", id="user-free", **{"as": "toml"})
     bad = visitor.post(

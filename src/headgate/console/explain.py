@@ -7,6 +7,7 @@ from typing import Final
 from starlette.responses import Response
 
 from headgate.console.page import Page, Route
+from headgate.core.cost import REQUESTS, Cost, checked_cost
 from headgate.errors import InvalidCheck
 from headgate.operations.subjects import written
 
@@ -18,7 +19,7 @@ FIELDS: Final = (
     ("endpoint", "Endpoint", "/api/search"),
     ("method", "Method", "GET"),
     ("tier", "Tier", "by the user, unless said"),
-    ("cost", "Cost", "1"),
+    ("cost", "Cost", "1, or requests=1 tokens=4000"),
     ("more", "Other facts", "country=DE region=eu"),
 )
 
@@ -30,7 +31,7 @@ async def explain(page: Page) -> Response:
     return page.render("explain.html", fields=FIELDS, found=found)
 
 
-def _facts(page: Page) -> tuple[dict[str, str], int]:
+def _facts(page: Page) -> tuple[dict[str, str], Cost]:
     """The facts and the cost that the URL names. Raises `InvalidCheck`, `InvalidRule`."""
     facts = {}
     for name, _, _ in FIELDS:
@@ -42,10 +43,18 @@ def _facts(page: Page) -> tuple[dict[str, str], int]:
         if not equals or not name:
             raise InvalidCheck(f"other facts: must be pairs like country=DE, got {pair!r}")
         facts[name] = value
-    cost = page.query.get("cost", "").strip() or "1"
-    if not cost.isascii() or not cost.isdigit() or len(cost) > 15:
-        raise InvalidCheck(f"cost: must be a whole number, got {cost!r}")
-    return facts, int(cost)
+    return facts, _cost(page.query.get("cost", ""))
+
+
+def _cost(text: str) -> Cost:
+    """A number of requests, or amounts of units: `tokens=4000`. Raises `InvalidCheck`."""
+    costs: dict[str, int] = {}
+    for part in text.replace(",", " ").split() or ["1"]:
+        unit, equals, amount = part.rpartition("=")
+        if not amount.isascii() or not amount.isdigit() or len(amount) > 15:
+            raise InvalidCheck(f"cost: must be a whole number, or units like tokens=4000, got {part!r}")
+        costs[unit if equals else REQUESTS] = int(amount)
+    return costs[REQUESTS] if costs.keys() == {REQUESTS} else checked_cost(costs)
 
 
 ROUTES: Final = (Route("/explain", explain),)

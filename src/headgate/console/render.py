@@ -9,7 +9,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from headgate._version import __version__
-from headgate.core.quota import Quota, duration_text
+from headgate.core.cost import REQUESTS, Cost
+from headgate.core.quota import CONCURRENCY, Quota, duration_text
+from headgate.rules.description import Field
 from headgate.rules.rule import Rule
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -34,6 +36,10 @@ class Renderer:
             "seconds": seconds,
             "share": share,
             "quota": quota_text,
+            "algorithm": algorithm_text,
+            "count": count,
+            "cost": cost_text,
+            "help": help_text,
             "state": rule_state,
             "window": duration_text,
             "sparkline": sparkline,
@@ -58,6 +64,11 @@ def time_tag(us: int | None, style: str = "full") -> Markup:
 def time_text(us: int) -> str:
     """A time in UTC, as programs read it."""
     return (_EPOCH + timedelta(microseconds=us)).isoformat()
+
+
+def count(value: float) -> str:
+    """A whole number in full: 12,345."""
+    return f"{value:,.0f}"
 
 
 def number(value: float | None) -> str:
@@ -98,14 +109,43 @@ def share(part: float, whole: float) -> str:
     return f"{percent:.2f} %" if 0 < percent < 0.1 else f"{percent:.1f} %" if percent < 10 else f"{percent:.0f} %"
 
 
-def quota_text(quota: Quota) -> str:
-    """A quota as people say it: 1,000 / 1m, burst 2,000."""
-    text = f"{quota.limit:,} / {duration_text(quota.window_us)}"
+def quota_text(quota: Quota, unit: str = REQUESTS) -> str:
+    """A quota as people say it: 1,000 / 1m, burst 2,000; 40,000 tokens / 1m; 5 at once; 1,000 / calendar month."""
+    limit = f"{quota.limit:,}" if unit == REQUESTS else f"{quota.limit:,} {unit}"
+    if quota.algorithm == CONCURRENCY:
+        return f"{limit} at once"
+    if quota.calendar is not None:
+        return f"{limit} / calendar {quota.calendar.period}"
+    text = f"{limit} / {duration_text(quota.window_us)}"
     return text if quota.burst in (None, quota.limit) else f"{text}, burst {quota.burst:,}"
 
 
+def algorithm_text(quota: Quota) -> str:
+    """How a quota is counted: token bucket; slots of at most 10m; Europe/Berlin, from day 15."""
+    if quota.algorithm == CONCURRENCY:
+        return f"slots of at most {duration_text(quota.window_us)}"
+    if quota.calendar is None:
+        return quota.algorithm.replace("_", " ")
+    anchor, period = quota.calendar.anchor_text, quota.calendar.period
+    begins = {"day": f", from {anchor}:00", "week": f", from {anchor}", "month": f", from day {anchor}"}
+    return quota.calendar.tz + (begins.get(period, "") if anchor is not None else "")
+
+
+def cost_text(cost: Cost) -> str:
+    """What a request costs: 1, or 1 requests, 4,000 tokens."""
+    return count(cost) if isinstance(cost, int) else ", ".join(f"{amount:,} {unit}" for unit, amount in cost.items())
+
+
+def help_text(field: Field) -> Markup:
+    """What a field of a rule means, with its names set as code."""
+    parts = field.plain_meaning.split("`")
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if place % 2 else part for place, part in enumerate(parts)
+    )
+
+
 def rule_state(rule: Rule) -> str:
-    """`disabled`, `shadow`, `throttled` or `enforced`."""
+    """`disabled`, `shadow`, `annotates`, `throttled` or `enforced`."""
     return ACTIONS.get(rule.action, rule.action) if rule.enabled else "disabled"
 
 

@@ -55,6 +55,13 @@ async def edit(page: Page) -> Response:
     return _form(page, Draft(table, stored.rule, (), table, str(stored.version)))
 
 
+async def convert(page: Page) -> Response:
+    """The form as TOML, or TOML as the form, with what was typed so far."""
+    draft = _draft(page)
+    as_toml = page.query.get("as") == "toml" if draft.rule is not None else page.text("as") == "toml"
+    return _form(page, draft, 200 if draft.rule is not None else 422, as_toml=as_toml)
+
+
 async def preview(page: Page) -> Response:
     """What the form means, as TOML; or what is wrong with it."""
     draft = _draft(page)
@@ -221,8 +228,9 @@ def difference(before: str, after: str) -> list[Line]:
     return lines
 
 
-def _form(page: Page, draft: Draft, status: int = 200) -> Response:
-    as_toml = (page.text("as") or page.query.get("as", "")) == "toml"
+def _form(page: Page, draft: Draft, status: int = 200, *, as_toml: bool | None = None) -> Response:
+    if as_toml is None:
+        as_toml = (page.text("as") or page.query.get("as", "")) == "toml"
     typed = page.text("toml") if page.text("as") == "toml" else draft.toml
     can_change = page.caller.may("rules", "admin") and page.services.operations.place is None
     return page.render(
@@ -248,6 +256,7 @@ def _text(value: Any) -> str:
 
 ROUTES: Final = (
     Route("/rules/edit", edit),
+    Route("/rules/edit", convert, "POST"),
     Route("/rules/preview", preview, "POST"),
     Route("/rules/review", review, "POST"),
     Route("/rules/apply", apply, "POST"),

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from starlette.datastructures import FormData
 
-from headgate.core.quota import duration_text
+from headgate.core.quota import BUCKETS, CONCURRENCY, WINDOWS, duration_text
 from headgate.errors import InvalidRule, Problem
 from headgate.rules.description import FIELDS, Field, rule_table
 from headgate.rules.rule import Rule
@@ -17,10 +17,24 @@ Table = dict[str, Any]
 
 _SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "What it limits": ("id", "name", "enabled", "dimension", "endpoints", "methods", "tiers", "match"),
-    "How much": ("limit", "window", "algorithm", "burst", "cost"),
+    "How much": (
+        *("limit", "unit", "algorithm", "window", "burst", "ttl", "cost"),
+        *("calendar", "tz", "anchor"),
+    ),
     "What happens beyond it": ("action", "max_delay", "status", "message", "failure_mode"),
 }
 REST: Final = "How it is counted"
+_WHEN: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {  # fields that only some values of another have a use for
+    "window": ("algorithm", (*WINDOWS, *BUCKETS)),
+    "burst": ("algorithm", BUCKETS),
+    "ttl": ("algorithm", (CONCURRENCY,)),
+    "calendar": ("algorithm", ("fixed_window",)),
+    "tz": ("calendar", ("on",)),
+    "anchor": ("calendar", ("on",)),
+    "max_delay": ("action", ("throttle",)),
+}
+_DEFAULTS: Final = {field.name: field.default for field in FIELDS}
+_DURATIONS: Final = ("window", "ttl")  # of which a quota has one
 
 
 class Input(NamedTuple):
@@ -29,6 +43,9 @@ class Input(NamedTuple):
     field: Field
     value: Any  # a text; of a flag, whether it is set
     problem: str
+    depends_on: str  # another field; empty: on none
+    on_values: tuple[str, ...]  # values of that field with which this one means something
+    is_relevant: bool  # whether the other field has one of them
 
     @property
     def kind(self) -> str:
@@ -50,18 +67,26 @@ def sections_of(table: Table, problems: Sequence[Problem] = ()) -> dict[str, lis
     by_name = {field.name: field for field in FIELDS}
     rest = tuple(name for name in by_name if name not in named)
     return {
-        title: [
-            Input(by_name[name], _shown(by_name[name], table.get(name)), wrong.get(name, ""))
-            for name in names
-            if name in by_name
-        ]
+        title: [_input(by_name[name], table, wrong.get(name, "")) for name in names if name in by_name]
         for title, names in (*_SECTIONS.items(), (REST, rest))
     }
 
 
+def _input(field: Field, table: Table, problem: str) -> Input:
+    other, values = _WHEN.get(field.name, ("", ()))
+    given: Any = table.get(other, _DEFAULTS.get(other))
+    given = ("on" if given else "") if isinstance(given, bool) else given
+    return Input(field, _shown(field, table.get(field.name)), problem, other, values, not other or given in values)
+
+
 def form_table(rule: Rule) -> Table:
-    """A rule as a table, with its window as people write it."""
-    return rule_table(rule) | {"window": duration_text(rule.quota.window_us)}
+    """A rule as a table, with its durations as people write them."""
+    table = rule_table(rule)
+    return table | {name: duration_text(rule.quota.window_us) for name in _DURATIONS if _is_seconds(table.get(name))}
+
+
+def _is_seconds(value: Any) -> bool:
+    return isinstance(value, int | float)  # the window of a calendar is a word
 
 
 def _shown(field: Field, value: Any) -> Any:
@@ -89,9 +114,7 @@ def table_of(form: FormData) -> Table:
             continue
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         match field.kind.type:
-            case "whole":
-                table[field.name] = _whole(text)
-            case "duration":
+            case "whole" | "duration" | "anchor":
                 table[field.name] = _whole(text)
             case "texts":
                 table[field.name] = lines
