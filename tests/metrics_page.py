@@ -11,9 +11,9 @@ from pathlib import Path
 from headgate import AsyncLimiter, Decision, Quota, Rule
 from headgate.audit.webhook import WebhookStatus
 from headgate.errors import StoreTimeout
+from headgate.features.leases.status import LeaseStatus
 from headgate.regions import PeerStatus, RegionStatus
 from headgate.rules.sources.database import DatabaseSource
-from headgate.stores.leases import LeaseStatus
 from headgate.telemetry.meter import Meter, OpenConnections
 from headgate.telemetry.metrics import Metrics
 

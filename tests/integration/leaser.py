@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate import AsyncLimiter, Limiter, Quota, Rule
-from headgate.stores.leases import LeaseStatus
+from headgate.features.leases.status import LeaseStatus
 
 WINDOWS = 64  # that are counted apart
 SIZE = 8 * WINDOWS

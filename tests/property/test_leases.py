@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headgate import Limiter, Quota, Rule
 from headgate.core.check import Check, Group, Result
 from headgate.core.quota import BUCKETS
-from headgate.stores.leases.lease import LIFE_US
+from headgate.features.leases.lease import LIFE_US
 from headgate.stores.memory import MemoryStore
 from headgate.testing import FakeClock
 from tests.property.strategies import examples

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from headgate.core.check import Check
 from headgate.core.key import space
 from headgate.core.quota import Quota
-from headgate.regions.counts import Known
+from headgate.features.regions.counts import Known
 
 WINDOW_US = 1_000
 

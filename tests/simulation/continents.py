@@ -19,10 +19,10 @@ from headgate.core.check import Answer, Check, Group, Result
 from headgate.core.key import space
 from headgate.core.quota import Quota
 from headgate.errors import StoreTimeout
+from headgate.features.regions.division import by_weight
+from headgate.features.regions.router import Router
+from headgate.features.regions.steps import HERE, Ask, Duty, Steps
 from headgate.regions import Member, Region
-from headgate.regions.division import by_weight
-from headgate.regions.router import Router
-from headgate.regions.steps import HERE, Ask, Duty, Steps
 from headgate.rules.holder import Holder
 from headgate.rules.rule import Rule
 from headgate.rules.snapshot import Snapshot

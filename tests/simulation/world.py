@@ -18,8 +18,9 @@ from headgate.core.check import Charge, Check, Group, Result
 from headgate.core.key import space
 from headgate.core.quota import BUCKETS, Quota
 from headgate.errors import StoreError, StoreTimeout
-from headgate.stores.leases import TICK_US, Decided, Leases
-from headgate.stores.leases.lease import LIFE_US
+from headgate.features.leases.calls import Decided
+from headgate.features.leases.lease import LIFE_US
+from headgate.features.leases.leases import TICK_US, Leases
 from headgate.stores.memory import MemoryStore
 from headgate.testing import FakeClock
 from tests.simulation.timeline import FATES, Timeline

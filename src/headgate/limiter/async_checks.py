@@ -11,20 +11,21 @@ from headgate.core.clock import Clock
 from headgate.core.cost import Cost
 from headgate.core.decision import Decision
 from headgate.errors import StoreError
+from headgate.features.leases.async_leasing import AsyncLeasing
+from headgate.features.leases.calls import Decided
+from headgate.features.regions.protocol import AsyncRegionStore, RegionProtocol
+from headgate.features.shards.async_sharded_store import AsyncShardedStore
+from headgate.features.shards.sharded_store import ShardedStore
 from headgate.limiter.async_deciding import await_decision, decide_async
 from headgate.limiter.async_heartbeat import AsyncHeartbeat
-from headgate.limiter.async_leasing import AsyncLeasing
 from headgate.limiter.async_reservations import AsyncReservations
-from headgate.limiter.async_sharding import AsyncSharding
 from headgate.limiter.async_slots import AsyncSlots
 from headgate.limiter.batch import Ask, Part, decide_each, prepare_together
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.engine import Engine, OnRefused
 from headgate.limiter.explaining import MAX_TIERS, conclude
 from headgate.limiter.prepared import NO_SUBJECT, Known, PreparedCheck, Request, Subject
-from headgate.limiter.region_protocol import AsyncRegionStore, RegionProtocol
 from headgate.limiter.rule_inputs import Rules
-from headgate.limiter.sharding import Sharding
 from headgate.limiter.slot_records import SlotUse
 from headgate.limiter.startup import require_answer, warn_of_workers
 from headgate.limiter.user_lookup import look_up, look_up_all
@@ -34,7 +35,6 @@ from headgate.rules.explanation import Explanation, explain_rules, other_tiers
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.users import User
-from headgate.stores.leases import Decided
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
 from headgate.stores.protocol import AsyncBeatingStore, AsyncReservingStore, AsyncStore
 from headgate.stores.urls import no_store, open_async_store
@@ -87,7 +87,7 @@ class AsyncChecks:
         if region is not None:
             self._region_store = region.open_async(self._here, self._engine.holder, clock, failure_mode)
             self._engine.spreads = True
-        self._store = AsyncSharding(self._here if self._region_store is None else self._region_store)
+        self._store = AsyncShardedStore(self._here if self._region_store is None else self._region_store)
         self._store.home.holder = self._engine.holder
         self.holder = self._engine.holder  # of the rules in force
         # Whether it counts in this process, and never waits.
@@ -97,7 +97,7 @@ class AsyncChecks:
         self._engine.on_refused = on_refused
         self._engine.compile = self._engine.compile_exact = self._store.compile
         if self.in_memory and isinstance(self._here, AsyncMemoryStore):  # async only
-            memory = Sharding(self._here.store, self._store.home)
+            memory = ShardedStore(self._here.store, self._store.home)
             self._engine.compile = self._engine.compile_exact = memory.compile
         self._heartbeat: AsyncHeartbeat | None = None
         if not in_memory and isinstance(self._store, AsyncBeatingStore | AsyncReservingStore):

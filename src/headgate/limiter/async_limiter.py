@@ -13,20 +13,20 @@ from headgate.core.key import qualified
 from headgate.core.quota import Quota
 from headgate.core.reservation import Settlement, checked_id, ttl_us
 from headgate.errors import InvalidCheck, StoreError
+from headgate.features.leases.status import LeaseStatus
+from headgate.features.regions.protocol import RegionStatus
 from headgate.limiter.async_checks import AsyncChecks
 from headgate.limiter.async_readiness import probe_async
 from headgate.limiter.async_reservations import AsyncReservation
 from headgate.limiter.async_slots import Acquiring, AsyncSlot
 from headgate.limiter.decorator import Key, limit_async_function, quota_of, rule_name
 from headgate.limiter.prepared import NO_SUBJECT, Subject
-from headgate.limiter.region_protocol import RegionStatus
 from headgate.limiter.reservation_records import correction, uncorrected
 from headgate.limiter.rule_inputs import Rules, is_elsewhere, own_limits
 from headgate.limiter.slot_records import SlotStatus
 from headgate.limiter.user_lookup import look_up
 from headgate.rules.holder import Source
 from headgate.rules.snapshot import Snapshot
-from headgate.stores.leases import LeaseStatus
 
 P = ParamSpec("P")
 R = TypeVar("R")

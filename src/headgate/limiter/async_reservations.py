@@ -11,9 +11,9 @@ from headgate.core.cost import Cost, cost_of_units
 from headgate.core.decision import Decision
 from headgate.core.reservation import PENDING_US, Record, Settlement, Settling
 from headgate.errors import StoreError
+from headgate.features.async_steps import run_async
+from headgate.features.shards.async_sharded_store import AsyncShardedStore
 from headgate.limiter.async_deciding import decide_async
-from headgate.limiter.async_sharding import AsyncSharding
-from headgate.limiter.async_steps import run_async
 from headgate.limiter.engine import Engine
 from headgate.limiter.prepared import PreparedCheck
 from headgate.limiter.reservation_records import (
@@ -109,7 +109,7 @@ class Reserved(NamedTuple):
 class AsyncReservations:
     """The reservations of one limiter."""
 
-    def __init__(self, store: AsyncSharding, engine: Engine) -> None:
+    def __init__(self, store: AsyncShardedStore, engine: Engine) -> None:
         self._sharding = store
         self._engine = engine
         self.due: Due | None = None  # there once the limiter has had to do with reservations

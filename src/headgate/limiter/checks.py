@@ -11,18 +11,19 @@ from headgate.core.clock import Clock
 from headgate.core.cost import Cost
 from headgate.core.decision import Decision
 from headgate.errors import StoreError
+from headgate.features.leases.calls import Decided
+from headgate.features.leases.leasing import Leasing
+from headgate.features.regions.protocol import RegionProtocol, RegionStore
+from headgate.features.shards.sharded_store import ShardedStore
 from headgate.limiter.batch import decide_each
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.deciding import decide
 from headgate.limiter.engine import Engine, OnRefused
 from headgate.limiter.explaining import MAX_TIERS, conclude
 from headgate.limiter.heartbeat import Heartbeat
-from headgate.limiter.leasing import Leasing
 from headgate.limiter.prepared import NO_SUBJECT, PreparedCheck, Request, Subject
-from headgate.limiter.region_protocol import RegionProtocol, RegionStore
 from headgate.limiter.reservations import Reservations
 from headgate.limiter.rule_inputs import Rules
-from headgate.limiter.sharding import Sharding
 from headgate.limiter.slot_records import SlotUse
 from headgate.limiter.slots import Slots
 from headgate.limiter.startup import require_answer, warn_of_workers
@@ -30,7 +31,6 @@ from headgate.limiter.wait import Wait
 from headgate.rules.explanation import Explanation, explain_rules, other_tiers
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
-from headgate.stores.leases import Decided
 from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import BeatingStore, ReservingStore, Store
 from headgate.stores.urls import no_store, open_store
@@ -81,7 +81,7 @@ class Checks:
         if region is not None:
             self._region_store = region.open(self._here, self._engine.holder, clock, failure_mode)
             self._engine.spreads = True
-        self._store = Sharding(self._here if self._region_store is None else self._region_store)
+        self._store = ShardedStore(self._here if self._region_store is None else self._region_store)
         self._store.home.holder = self._engine.holder
         self.holder = self._engine.holder  # of the rules in force
         # Whether it counts in this process, and never waits.

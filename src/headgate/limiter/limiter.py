@@ -12,11 +12,12 @@ from headgate.core.key import qualified
 from headgate.core.quota import Quota
 from headgate.core.reservation import Settlement, checked_id, ttl_us
 from headgate.errors import StoreError
+from headgate.features.leases.status import LeaseStatus
+from headgate.features.regions.protocol import RegionStatus
 from headgate.limiter.checks import Checks
 from headgate.limiter.decorator import Key, limit_function, quota_of, rule_name
 from headgate.limiter.prepared import NO_SUBJECT, Subject
 from headgate.limiter.readiness import probe
-from headgate.limiter.region_protocol import RegionStatus
 from headgate.limiter.reservation_records import correction, uncorrected
 from headgate.limiter.reservations import Reservation
 from headgate.limiter.rule_inputs import Rules, is_elsewhere, own_limits
@@ -24,7 +25,6 @@ from headgate.limiter.slot_records import SlotStatus
 from headgate.limiter.slots import Acquiring, Slot
 from headgate.rules.holder import Source
 from headgate.rules.snapshot import Snapshot
-from headgate.stores.leases import LeaseStatus
 
 P = ParamSpec("P")
 R = TypeVar("R")

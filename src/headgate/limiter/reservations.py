@@ -10,6 +10,8 @@ from headgate.core.cost import Cost, cost_of_units
 from headgate.core.decision import Decision
 from headgate.core.reservation import PENDING_US, Record, Settlement, Settling
 from headgate.errors import StoreError
+from headgate.features.shards.sharded_store import ShardedStore
+from headgate.features.steps import run
 from headgate.limiter.deciding import decide
 from headgate.limiter.engine import Engine
 from headgate.limiter.prepared import PreparedCheck
@@ -29,8 +31,6 @@ from headgate.limiter.reservation_records import (
     unsettled,
     with_receipt,
 )
-from headgate.limiter.sharding import Sharding
-from headgate.limiter.steps import run
 from headgate.stores.protocol import AtomicReservingStore, ReservingStore
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Reserved(NamedTuple):
 class Reservations:
     """The reservations of one limiter."""
 
-    def __init__(self, store: Sharding, engine: Engine) -> None:
+    def __init__(self, store: ShardedStore, engine: Engine) -> None:
         self._sharding = store
         self._engine = engine
         self.due: Due | None = None  # there once the limiter has had to do with reservations

@@ -133,7 +133,7 @@ class BeatingStore(Store, Protocol):
 
 @runtime_checkable
 class PeerStore(Store, Protocol):
-    """A store that other regions can read: what `headgate.regions` needs of each."""
+    """A store that other regions can read: what `headgate.features.regions` needs of each."""
 
     def counts(self, checks: Sequence[Check]) -> list[Counted | None]:
         """Return the counts of these checks' keys, for `fixed_window` and `sliding_window_counter`; None: no count.

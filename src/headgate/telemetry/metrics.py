@@ -20,10 +20,10 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from headgate._version import __version__
-from headgate.limiter.region_protocol import RegionStatus
+from headgate.features.leases.status import LeaseStatus
+from headgate.features.regions.protocol import RegionStatus
 from headgate.limiter.slot_records import SlotStatus
 from headgate.rules.holder import Holder
-from headgate.stores.leases import LeaseStatus
 from headgate.telemetry.histogram import Histogram
 from headgate.telemetry.meter import Meter
 

@@ -1,0 +1,136 @@
+"""Leases at work: the I/O that `headgate.features.leases` asks for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from headgate.core.check import Answer, Charge, Check, Group
+from headgate.core.clock import Clock
+from headgate.core.decision import Decision, States
+from headgate.core.fork import renew_in_children
+from headgate.core.plan import Plan
+from headgate.errors import StoreError
+from headgate.features.async_steps import run_async
+from headgate.features.leases.calls import Decided
+from headgate.features.leases.lease import Lease
+from headgate.features.leases.leases import TICK_US, Leases
+from headgate.features.leases.status import LeaseStatus
+from headgate.features.leases.worker import AsyncLeaseWorker
+from headgate.features.shards.async_sharded_store import AsyncShardedStore
+from headgate.rules.holder import Holder
+from headgate.stores.program import Program, async_group_program
+from headgate.stores.protocol import AsyncReservingStore
+
+log = logging.getLogger("headgate")
+
+
+class AsyncLeasing:
+    """The leases of one limiter. With a `clock`, which a test moves, nothing is done in the background."""
+
+    def __init__(
+        self, store: AsyncShardedStore, holder: Holder, clock: Clock | None, answered: Callable[[], None] = lambda: None
+    ) -> None:
+        self._store = store
+        self._holder = holder
+        self._clock = clock
+        self._answered = answered  # called when the store was asked, and answered
+        self._worker = AsyncLeaseWorker(self, ticking=clock is None)
+        self._leases = Leases(None if clock is None else clock.now_us, notify=self._worker.notify)
+        self._tended_us = 0
+        renew_in_children(self)
+
+    async def check(self, groups: Sequence[Group]) -> Decided:
+        """Decide groups, from leases where that is possible. A fault of the store is the answer to those it met."""
+        leased = self._holder.current.leased
+        if not leased:
+            return Decided.of(await self._store.check(groups))
+        if self._is_time:
+            await self.tend()
+        if self._leases.waiting and self._worker.idle:  # async only
+            self._worker.notify()  # the event loop that was to fetch them is gone
+        inline = False  # sync: inline = True
+        decided: Decided = await run_async(self._leases.decide(groups, leased, inline=inline), self._store.check)
+        return decided
+
+    def compile(self, plan: Plan, states: States | None = None) -> Program:
+        """Return the program of a plan. One without leased limits is the store's own."""
+        exact: Program = self._store.compile(plan, states)
+        if not any(limit.leased for limit in plan.limits):
+            return exact
+        grouped = async_group_program(self._check, plan, states)
+        if len(plan.limits) != 1 or plan.shadows:
+            return grouped
+        heard = self._leases.heard
+
+        async def ask(lease: Lease | None, subjects: tuple[str, ...], costs: tuple[int, ...], at_us: int) -> Decision:
+            if self._is_time:
+                await self.tend()
+            decision = await exact(subjects, costs)
+            self._answered()
+            return heard(lease, decision, costs[0], at_us)
+
+        return self._leases.compile(plan, states, grouped, ask)
+
+    def forget(self, checks: Sequence[Check]) -> None:
+        """Forget the leases of these checks, as the store was told to forget their counts."""
+        self._leases.forget(checks)
+
+    def status(self) -> LeaseStatus:
+        """Return what was decided without the store, and what is held."""
+        return self._leases.status()
+
+    @property
+    def busy(self) -> bool:
+        """Whether there are leases to tend."""
+        return self._leases.busy
+
+    async def fetch(self) -> None:
+        """Fetch the slices that are wanted."""
+        await run_async(self._leases.fetch(), self._store.check)
+
+    async def tend(self) -> None:
+        """Give back what is not used."""
+        await self._give_back(self._leases.tend())
+
+    async def close(self) -> None:
+        """Give everything back."""
+        await self._worker.close()
+        await run_async(self._leases.recover(), self._store.check)
+        await self._give_back(self._leases.end())
+
+    def forked(self) -> None:
+        """In a forked child: the leases are the parent's, and so is whatever worked in the background."""
+        self._leases.forget_all()
+        self._worker.forked()
+
+    @property
+    def _is_time(self) -> bool:
+        """Where nothing is done in the background: whether to tend the leases."""
+        if self._clock is None or not self._leases.busy:
+            return False
+        now_us = self._clock.now_us()
+        if 0 <= now_us - self._tended_us < TICK_US:
+            return False
+        self._tended_us = now_us
+        return True
+
+    async def _check(self, groups: Sequence[Group]) -> Sequence[Answer]:
+        answers, answered = await self.check(groups)
+        if answered:
+            self._answered()
+        return answers
+
+    async def _give_back(self, charges: list[Charge]) -> None:
+        if not charges:
+            return
+        try:
+            if isinstance(self._store, AsyncReservingStore):
+                await self._store.adjust(charges)  # slices overlap, as reservations do
+            else:
+                await self._store.refund(charges)
+        except StoreError as error:
+            log.warning("slices that were not used could not be given back (%s)", error)
+            self._leases.gave_back(charges, error)
+        else:
+            self._leases.gave_back(charges)

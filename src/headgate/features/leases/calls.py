@@ -1,0 +1,94 @@
+"""Calls from leases to the store: groups, their parts, and slices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from queue import SimpleQueue
+from secrets import token_urlsafe
+from typing import NamedTuple
+
+from headgate.core.check import Answer, Check, Group, Idempotency, Outcome
+from headgate.errors import StoreError, StoreUnavailable
+from headgate.features.leases.lease import Lease, Taken
+
+
+class Decided(NamedTuple):
+    """The answers to several groups, in order; and whether the store was called, and answered."""
+
+    answers: list[Answer]
+    answered: bool
+
+    @classmethod
+    def of(cls, answers: Sequence[Answer]) -> Decided:
+        """Wrap the answers of a store. A store with several servers may have errors among them."""
+        return cls(list(answers), not any(isinstance(answer, StoreError) for answer in answers))
+
+
+class Part(NamedTuple):
+    """A check of a leased rule: the tokens taken from its lease, and its cost."""
+
+    lease: Lease
+    taken: Taken
+    asked: int
+
+    @property
+    def paid(self) -> bool:
+        """Whether the tokens taken pay the whole cost."""
+        return sum(count for _, count in self.taken) == self.asked
+
+
+class Trip(NamedTuple):
+    """A group under way: the group sent to the store, if any, and the part of each check; None: it is not leased."""
+
+    group: Group
+    sent: Group | None
+    parts: list[Part | None]
+
+
+class Locked:
+    """Holds a lock, which is a queue of one token."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, lock: SimpleQueue[None]) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        self._lock.get()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.put(None)
+
+
+class Fetch(NamedTuple):
+    """A slice to fetch from the store. The store charges each key once, however often the call is repeated."""
+
+    lease: Lease
+    size: int
+    key: str
+    sent_us: int = 0  # time of the first call to the store, on the local clock; 0: none yet
+
+    @classmethod
+    def of(cls, lease: Lease, size: int) -> Fetch:
+        """Return a new slice to fetch."""
+        return cls(lease, size, token_urlsafe(12))
+
+    @property
+    def group(self) -> Group:
+        """The check that charges it."""
+        idempotency = Idempotency(self.key, "slice", "lease", is_receipt=True)
+        return Group((self.lease.check._replace(cost=self.size),), idempotency=idempotency)
+
+
+def may_have_done(error: BaseException | None) -> bool:
+    """Return whether the store may have executed the call."""
+    return not isinstance(error, StoreUnavailable) or error.sent
+
+
+def peeked(check: Check, part: Part | None, outcome: Outcome) -> Outcome:
+    """Add the tokens that are held here to the outcome of a peek."""
+    if part is None:
+        return outcome
+    held = part.lease.held
+    remaining = min(outcome.remaining + held, check.quota.capacity)
+    return Outcome(0 if held >= check.cost else outcome.wait_us, remaining, outcome.reset_us)

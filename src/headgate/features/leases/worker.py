@@ -1,0 +1,166 @@
+"""Fetches and tends leases in the background: by a thread, or by tasks of an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from contextlib import suppress
+from contextvars import Context
+from threading import Event, Lock, Thread
+from time import monotonic
+from typing import Any, Final, Protocol
+
+from headgate.features.leases.leases import TICK_US
+
+TICK_SECONDS: Final = TICK_US / 1_000_000
+QUIET_TICKS: Final = 20  # after which a thread with nothing to do ends
+
+log = logging.getLogger("headgate")
+
+
+class LeaseWork(Protocol):
+    """The work of a `LeaseWorker`."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether there are leases to tend."""
+        ...
+
+    def fetch(self) -> None:
+        """Fetch the slices that are wanted."""
+        ...
+
+    def tend(self) -> None:
+        """Give back what is not used."""
+        ...
+
+
+class AsyncLeaseWork(Protocol):
+    """The work of an `AsyncLeaseWorker`."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether there are leases to tend."""
+        ...
+
+    async def fetch(self) -> None:
+        """Fetch the slices that are wanted."""
+        ...
+
+    async def tend(self) -> None:
+        """Give back what is not used."""
+        ...
+
+
+class LeaseWorker:
+    """A thread, which ends when it is idle. Without `ticking`, there is no thread, and slices are fetched at once."""
+
+    def __init__(self, work: LeaseWork, *, ticking: bool) -> None:
+        self._work = work
+        self._ticking = ticking
+        self._closed = False
+        self.forked()
+
+    def forked(self) -> None:
+        """In a forked child: the thread is the parent's."""
+        self._lock, self._wake = Lock(), Event()
+        self._thread: Thread | None = None
+
+    def notify(self) -> None:
+        """Have slices fetched."""
+        if not self._ticking:
+            self._work.fetch()
+            return
+        if self._closed:
+            return
+        self._wake.set()
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None:
+                    self._thread = Thread(target=self._run, name="headgate-leases", daemon=True)
+                    self._thread.start()
+
+    def close(self) -> None:
+        """End, after what is being done."""
+        self._closed = True
+        self._wake.set()
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        quiet, due = 0, monotonic() + TICK_SECONDS
+        while not self._closed:
+            self._wake.wait(max(0.0, due - monotonic()))
+            self._wake.clear()
+            try:
+                self._work.fetch()
+                if monotonic() < due:
+                    continue
+                due = monotonic() + TICK_SECONDS
+                self._work.tend()
+            except Exception:  # nothing would notice that the thread has ended, and leases would never be given back
+                log.exception("leases: something went wrong in the background")
+            quiet = 0 if self._work.busy else quiet + 1
+            if quiet > QUIET_TICKS:
+                with self._lock:
+                    if not self._work.busy and not self._wake.is_set():
+                        self._thread = None
+                        return
+
+
+class AsyncLeaseWorker:
+    """Tasks: one for each call of `notify`, and one that tends leases while there are any, if it is `ticking`.
+
+    A caller that is cancelled takes none of them with it.
+    """
+
+    def __init__(self, work: AsyncLeaseWork, *, ticking: bool) -> None:
+        self._work = work
+        self._ticking = ticking
+        self._closed = False
+        self.forked()
+
+    def forked(self) -> None:
+        """In a forked child: tasks are the parent's."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ticker: asyncio.Task[None] | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is being fetched: also when the event loop that did it is gone."""
+        return not self._tasks
+
+    def notify(self) -> None:
+        """Have slices fetched."""
+        if not self._closed:
+            self._start(self._fetch())
+
+    async def close(self) -> None:
+        """End, after what is being done."""
+        self._closed = True
+        if self._ticker is not None:
+            self._ticker.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._ticker
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start a task that `close` waits for. Its context is empty: it is no part of the request that started it."""
+        task = asyncio.get_running_loop().create_task(work, context=Context())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _fetch(self) -> None:
+        await self._work.fetch()
+        ticker, loop = self._ticker, asyncio.get_running_loop()
+        if self._ticking and not self._closed and (ticker is None or ticker.done() or ticker.get_loop() is not loop):
+            self._ticker = loop.create_task(self._tick(), context=Context())
+
+    async def _tick(self) -> None:
+        while self._work.busy:
+            await asyncio.sleep(TICK_SECONDS)
+            await asyncio.shield(self._start(self._work.tend()))

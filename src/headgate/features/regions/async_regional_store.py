@@ -1,0 +1,224 @@
+"""AsyncRegionalStore: the I/O that `Router` asks for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from headgate.core.check import Answer, Charge, Check, Client, Extras, Group, answered
+from headgate.core.clock import Clock
+from headgate.core.decision import Decision, States
+from headgate.core.fork import renew_in_children
+from headgate.core.plan import Plan
+from headgate.core.quota import Quota
+from headgate.core.reservation import Claim, Expired, Record
+from headgate.errors import StoreError
+from headgate.features.regions.duty_worker import AsyncDutyWorkers
+from headgate.features.regions.protocol import RegionStatus
+from headgate.features.regions.region import Region
+from headgate.features.regions.router import Router
+from headgate.features.regions.steps import HERE, Ask, Duty, Steps
+from headgate.features.regions.ways import Way, Ways, granted, refusal, synced
+from headgate.rules.holder import Holder
+from headgate.rules.rule import FailureMode
+from headgate.stores.memory import AsyncMemoryStore, MemoryStore
+from headgate.stores.program import Program, async_group_program
+from headgate.stores.protocol import (
+    AsyncAtomicReservingStore,
+    AsyncBeatingStore,
+    AsyncCompilingStore,
+    AsyncPeerStore,
+    AsyncReservingStore,
+    AsyncStore,
+)
+from headgate.stores.urls import open_async_store
+
+T = TypeVar("T")
+
+
+class AsyncRegionalStore:
+    """This region's store, for rules that several regions share. Other regions' stores are opened and closed by it.
+
+    With a `clock`, which a test moves, nothing is done in the background: what is due is done before a check.
+
+    With asyncio, it belongs to the event loop that it is first used in.
+    """
+
+    beat: Any  # there if this region's store has it
+
+    def __init__(
+        self, region: Region, store: AsyncStore, holder: Holder, clock: Clock | None, failure_mode: FailureMode
+    ) -> None:
+        self._here = _peer_of(store, region.name)
+        if isinstance(store, AsyncBeatingStore):
+            self.beat = store.beat
+        self._clock = clock
+        self._opened: list[AsyncStore] = []
+        self._stores: dict[str, AsyncPeerStore] = {HERE: self._here, region.name: self._here}
+        for name, other in region.others.items():
+            if isinstance(other, str):
+                self._opened.append(open_async_store(other, clock))
+            self._stores[name] = _peer_of(self._opened[-1] if isinstance(other, str) else other, name)
+        self._router = Router(region, holder, clock, failure_mode, self._notify)
+        self._workers = AsyncDutyWorkers(self._do)
+        renew_in_children(self)
+
+    async def check(self, groups: Sequence[Group]) -> Sequence[Answer]:
+        """Decide each group by itself. If only some could not be decided, the answer to these is a `StoreError`."""
+        if not any(map(self._router.asked, groups)):
+            return await self._here.check(groups)
+        await self._catch_up()
+        answers = await self._run(self._router.decide(groups))
+        return answered(answers)
+
+    def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> Program:  # noqa: ARG002
+        """Return the program of a plan. How a single rule is spread is settled here, once."""
+        if not self._router.asked(Group(plan.limits)):
+            return self._program(self._here, plan, states)
+        grouped = async_group_program(self.check, plan, states)
+        if len(plan.limits) != 1 or plan.shadows:
+            return grouped
+        spread = self._spread(plan, states)
+
+        async def check(
+            subjects: tuple[str, ...],
+            costs: tuple[int, ...],
+            peek: bool = False,
+            extras: Extras | None = None,
+        ) -> Any:
+            if peek or extras is not None:
+                return await grouped(subjects, costs, peek, extras)
+            if self._clock is not None:
+                await self._catch_up()
+            return await spread(subjects, costs)
+
+        return check
+
+    def _spread(self, plan: Plan, states: States | None) -> Way:
+        """The program of one limit, as it is spread over the regions."""
+        (template,) = plan.limits
+        router, mode = self._router, self._router.spread(template)
+        if mode == "separate":
+            return self._program(self._here, plan, states)
+        if mode == "central":
+            return self._program(self._stores[router.central], plan, states)
+        counts = router.counts
+
+        async def nothing(subjects: tuple[str, ...], costs: tuple[int, ...]) -> Decision:
+            return refusal(router, mode, plan, states, subjects, costs)
+
+        def under(quota: Quota | None) -> Way:
+            if quota is None:
+                return nothing
+            own = Plan((template._replace(quota=quota),))
+            return self._program(self._here, own, states, plan if mode == "synced" else None)
+
+        async def listen(way: Way, subjects: tuple[str, ...], costs: tuple[int, ...]) -> Decision:
+            decision: Decision = await way(subjects, costs)
+            counts.heard(decision.at_us, router.now_us())
+            return decision
+
+        if mode == "quota":
+            return under(router.share(template.quota))
+        ways = Ways(lambda limit: under(router.under(template.quota, limit)))
+        return granted(router, template, ways) if mode == "quota_auto" else synced(router, template, ways, listen)
+
+    async def refund(self, charges: Sequence[Charge]) -> None:
+        await self._run(self._router.refund(charges, "refund"))
+
+    async def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> Sequence[int] | None:
+        return await self._run(self._router.refund(refunds, "adjust", surcharges))
+
+    async def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
+        await self._run(self._router.reset(checks, clients))
+
+    async def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
+        await self._reserving().hold(reservation_id, record, ttl_us)
+
+    async def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> Answer | None:
+        """Charge and record in one step; None for rules that several regions share."""
+        here = self._here
+        if not isinstance(here, AsyncAtomicReservingStore) or self._router.asked(pending.charge):
+            return None
+        return await here.reserve(reservation_id, pending, ttl_us)
+
+    async def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
+        return await self._reserving().renew(reservation_id, record, ttl_us)
+
+    async def claim(self, reservation_id: str) -> Claim | None:
+        return await self._reserving().claim(reservation_id)
+
+    async def expire(self) -> Expired:
+        return await self._reserving().expire()
+
+    def status(self) -> RegionStatus:
+        return self._router.status()
+
+    async def exchange(self) -> None:
+        """Do now what is otherwise done in the background: read the others' counts, and have shares renewed."""
+        for duty in self._router.duties:
+            await self._do(duty)
+
+    async def close(self) -> None:
+        """End what is done in the background, and close the other regions' stores. Our own is its owner's."""
+        await self._workers.close()
+        for store in self._opened:
+            await store.close()
+
+    def forked(self) -> None:
+        """In a forked child: what works in the background is the parent's."""
+        self._workers.forked()
+        self._router.forked()
+
+    def _program(self, store: AsyncStore, plan: Plan, states: States | None, told: Plan | None = None) -> Program:
+        if isinstance(store, AsyncCompilingStore):
+            return store.compile(plan, states, told)
+        return async_group_program(store.check, plan, states, told)
+
+    def _reserving(self) -> AsyncReservingStore:
+        assert isinstance(self._here, AsyncReservingStore), f"{type(self._here).__name__} keeps no reservations"
+        return self._here
+
+    async def _catch_up(self) -> None:
+        """Where nothing is done in the background: do what is due."""
+        if self._clock is not None:
+            for duty in self._router.duties:
+                if duty.due_us() == 0:
+                    await self._do(duty)
+
+    def _notify(self, duty: Duty) -> None:
+        if self._clock is None:
+            self._workers.notify(duty)
+
+    async def _do(self, duty: Duty) -> None:
+        await self._run(duty.work())
+
+    async def _run(self, steps: Steps[T]) -> T:
+        """Take the steps of a router, asking stores in between."""
+        try:
+            asks = next(steps)
+            while True:
+                # sync: asks = steps.send([self._ask(ask) for ask in asks])
+                if len(asks) == 1:  # async only
+                    asks = steps.send([await self._ask(asks[0])])
+                else:
+                    asks = steps.send(list(await asyncio.gather(*map(self._ask, asks))))
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    async def _ask(self, ask: Ask) -> Any:
+        try:
+            return await getattr(self._stores[ask.region], ask.method)(*ask.arguments)
+        except StoreError as error:
+            return error
+
+
+def _peer_of(store: Any, name: str) -> AsyncPeerStore:
+    """A store that other regions can read. Raises `ValueError`."""
+    if isinstance(store, MemoryStore):  # async only
+        store = AsyncMemoryStore(store)
+    if not isinstance(store, AsyncPeerStore):
+        raise ValueError(f"region {name!r}: store: {type(store).__name__} cannot be read by other regions")  # noqa: TRY004
+    return store

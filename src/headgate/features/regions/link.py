@@ -1,0 +1,61 @@
+"""Link: whether another region can be reached. It logs a line when the link is cut, and one when it is back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from headgate.errors import StoreError
+from headgate.features.regions.protocol import PeerStatus
+
+PATIENCE: Final = 3  # intervals without an answer, after which a region counts as cut off
+
+log = logging.getLogger("headgate")
+
+
+class Link:
+    """The link to one region. `now_us` is a clock that only goes forward."""
+
+    def __init__(self, name: str, interval_us: int, now_us: Callable[[], int]) -> None:
+        self.name = name
+        self.heard_us: int | None = None  # time of the last call for its counts that was answered
+        self._patience_us = PATIENCE * interval_us
+        self._now_us = now_us
+        self._calls = self._failures = 0
+        self._failing_us: int | None = None  # since when
+        self._told = False
+
+    @property
+    def cut(self) -> bool:
+        """Whether it has not answered for so long that its last counts are out of date."""
+        return self._failing_us is not None and self._now_us() - self._failing_us >= self._patience_us
+
+    @property
+    def failing(self) -> bool:
+        return self._failing_us is not None
+
+    def answered(self) -> None:
+        self._calls += 1
+        if self._failing_us is not None:
+            self._failing_us = None
+            if self._told:
+                log.warning("region %s: reached again", self.name)
+            self._told = False
+
+    def failed(self, error: StoreError, asked_us: int) -> None:
+        """A call failed that was made at `asked_us`."""
+        self._failures += 1
+        if self._failing_us is None:
+            self._failing_us = asked_us
+        if self.cut and not self._told:
+            self._told = True
+            log.error(
+                "region %s: cannot be reached: until it can, we keep to our own part of what we share (%s)",
+                self.name,
+                error,
+            )
+
+    def status(self) -> PeerStatus:
+        age = None if self.heard_us is None else max(0, self._now_us() - self.heard_us) / 1_000_000
+        return PeerStatus(self._calls, self._failures, age, self.cut)

@@ -1,0 +1,141 @@
+"""Region: who we are, who the others are, and how often they talk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from headgate.core.clock import Clock
+from headgate.features.regions.protocol import AsyncRegionStore, RegionStore
+from headgate.rules.holder import Holder
+from headgate.rules.rule import FailureMode
+from headgate.stores.protocol import AsyncStore, Store
+from headgate.stores.urls import REDIS, SCHEMES
+
+FAR_TIMEOUT: Final = 1.0  # seconds for calls to other regions, unless their URL says otherwise
+MAX_WEIGHT: Final = 1_000_000
+MAX_FLOOR: Final = 0.5
+INTERVALS: Final = (0.1, 60.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One of the regions. `store` is the URL of its store; that of our own region is the limiter's, and not needed."""
+
+    name: str
+    store: str | Store | AsyncStore | None = None
+    weight: int = 1
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Region:
+    """Which of `members` this is. All regions list the same members and weights, in any order.
+
+    `central` names the region that keeps the state of rules of `regions = "central"`, and the pages on which shares are
+    agreed; without it, the first member by name does. Counts are exchanged, and shares divided anew, every `interval`
+    seconds. A share that was agreed on holds for `term` seconds. `floor` is the part of a limit that all others'
+    floors together take from one region, at most. Raises `ValueError`, naming field and value.
+    """
+
+    name: str
+    members: tuple[Member, ...]
+    central: str
+    interval: float
+    term: float
+    floor: float
+
+    def __init__(
+        self,
+        name: str,
+        members: Iterable[Member],
+        *,
+        central: str | None = None,
+        interval: float = 1.0,
+        term: float | None = None,
+        floor: float = 0.05,
+    ) -> None:
+        members = tuple(sorted(members, key=lambda member: member.name))
+        names = [member.name for member in members]
+        term = 3.0 * interval if term is None else term
+        _check(name, members, names, central)
+        low, high = INTERVALS
+        if not low <= interval <= high:
+            raise ValueError(f"interval: must be from {low} to {high:g} seconds, got {interval!r}")
+        if not 2 * interval <= term <= 10 * high:
+            raise ValueError(f"term: must be at least twice the interval ({interval:g} s), got {term!r}")
+        if not 0 <= floor <= MAX_FLOOR:
+            raise ValueError(f"floor: must be from 0 to {MAX_FLOOR}, got {floor!r}")
+        for field, value in (
+            ("name", name),
+            ("members", members),
+            ("central", names[0] if central is None else central),
+            ("interval", float(interval)),
+            ("term", float(term)),
+            ("floor", float(floor)),
+        ):
+            object.__setattr__(self, field, value)
+
+    @property
+    def weights(self) -> Mapping[str, int]:
+        return {member.name: member.weight for member in self.members}
+
+    @property
+    def others(self) -> Mapping[str, str | Store | AsyncStore]:
+        """The stores of the other regions. A URL that does not say how long to wait is given more time."""
+        return {
+            member.name: _patient(member.store) if isinstance(member.store, str) else member.store
+            for member in self.members
+            if member.name != self.name and member.store is not None
+        }
+
+    def open(self, store: Store, holder: Holder, clock: Clock | None, failure_mode: FailureMode) -> RegionStore:
+        """Wrap `store`, this region's own store. Raises `ValueError` on a store that cannot be used."""
+        opened: RegionStore = _module("regional_store").RegionalStore(self, store, holder, clock, failure_mode)
+        return opened
+
+    def open_async(
+        self, store: AsyncStore, holder: Holder, clock: Clock | None, failure_mode: FailureMode
+    ) -> AsyncRegionStore:
+        """Wrap the async `store`, this region's own store. Raises `ValueError` on a store that cannot be used."""
+        opened: AsyncRegionStore = _module("async_regional_store").AsyncRegionalStore(
+            self, store, holder, clock, failure_mode
+        )
+        return opened
+
+
+def _module(name: str) -> Any:
+    """What does the I/O: imported when it is needed, as it knows regions itself."""
+    return import_module(f"headgate.features.regions.{name}")
+
+
+def _check(name: str, members: tuple[Member, ...], names: list[str], central: str | None) -> None:
+    known = ", ".join(map(repr, names))
+    if name not in names:
+        raise ValueError(f"name: {name!r} is not one of the members ({known or 'there are none'})")
+    for member in members:
+        if not isinstance(member.name, str) or not member.name or not member.name.isprintable():
+            raise ValueError(f"members: name: must be a text that is not empty, got {member.name!r}")
+        weight = member.weight
+        if isinstance(weight, bool) or not isinstance(weight, int) or not 1 <= weight <= MAX_WEIGHT:
+            told = f"must be a whole number from 1 to {MAX_WEIGHT}"
+            raise ValueError(f"members: {member.name!r}: weight: {told}, got {weight!r}")
+        if member.store is None and member.name != name:
+            raise ValueError(f"members: {member.name!r}: store: is missing; only that of our own region may be")
+        if isinstance(member.store, str) and urlsplit(member.store).scheme not in SCHEMES:
+            raise ValueError(f"members: {member.name!r}: store: must be a URL with {'://, '.join(SCHEMES)}://")
+    if len(set(names)) != len(names):
+        twice = next(one for one in names if names.count(one) > 1)
+        raise ValueError(f"members: {twice!r} is listed twice")
+    if central is not None and central not in names:
+        raise ValueError(f"central: {central!r} is not one of the members ({known})")
+
+
+def _patient(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in REDIS or any(option == "timeout" for option, _ in parse_qsl(parts.query)):
+        return url
+    query = urlencode([*parse_qsl(parts.query, keep_blank_values=True), ("timeout", FAR_TIMEOUT)])
+    return f"{parts.scheme}://{parts.netloc}{parts.path}?{query}"

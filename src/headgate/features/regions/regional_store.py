@@ -1,0 +1,215 @@
+# Generated from async_regional_store.py by scripts/generate-sync: edit that file, and run `make generate`.
+"""RegionalStore: the I/O that `Router` asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from headgate.core.check import Answer, Charge, Check, Client, Extras, Group, answered
+from headgate.core.clock import Clock
+from headgate.core.decision import Decision, States
+from headgate.core.fork import renew_in_children
+from headgate.core.plan import Plan
+from headgate.core.quota import Quota
+from headgate.core.reservation import Claim, Expired, Record
+from headgate.errors import StoreError
+from headgate.features.regions.duty_worker import DutyWorkers
+from headgate.features.regions.protocol import RegionStatus
+from headgate.features.regions.region import Region
+from headgate.features.regions.router import Router
+from headgate.features.regions.steps import HERE, Ask, Duty, Steps
+from headgate.features.regions.ways import Way, Ways, granted, refusal, synced
+from headgate.rules.holder import Holder
+from headgate.rules.rule import FailureMode
+from headgate.stores.program import Program, group_program
+from headgate.stores.protocol import (
+    AtomicReservingStore,
+    BeatingStore,
+    CompilingStore,
+    PeerStore,
+    ReservingStore,
+    Store,
+)
+from headgate.stores.urls import open_store
+
+T = TypeVar("T")
+
+
+class RegionalStore:
+    """This region's store, for rules that several regions share. Other regions' stores are opened and closed by it.
+
+    With a `clock`, which a test moves, nothing is done in the background: what is due is done before a check.
+    """
+
+    beat: Any  # there if this region's store has it
+
+    def __init__(
+        self, region: Region, store: Store, holder: Holder, clock: Clock | None, failure_mode: FailureMode
+    ) -> None:
+        self._here = _peer_of(store, region.name)
+        if isinstance(store, BeatingStore):
+            self.beat = store.beat
+        self._clock = clock
+        self._opened: list[Store] = []
+        self._stores: dict[str, PeerStore] = {HERE: self._here, region.name: self._here}
+        for name, other in region.others.items():
+            if isinstance(other, str):
+                self._opened.append(open_store(other, clock))
+            self._stores[name] = _peer_of(self._opened[-1] if isinstance(other, str) else other, name)
+        self._router = Router(region, holder, clock, failure_mode, self._notify)
+        self._workers = DutyWorkers(self._do)
+        renew_in_children(self)
+
+    def check(self, groups: Sequence[Group]) -> Sequence[Answer]:
+        """Decide each group by itself. If only some could not be decided, the answer to these is a `StoreError`."""
+        if not any(map(self._router.asked, groups)):
+            return self._here.check(groups)
+        self._catch_up()
+        answers = self._run(self._router.decide(groups))
+        return answered(answers)
+
+    def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> Program:  # noqa: ARG002
+        """Return the program of a plan. How a single rule is spread is settled here, once."""
+        if not self._router.asked(Group(plan.limits)):
+            return self._program(self._here, plan, states)
+        grouped = group_program(self.check, plan, states)
+        if len(plan.limits) != 1 or plan.shadows:
+            return grouped
+        spread = self._spread(plan, states)
+
+        def check(
+            subjects: tuple[str, ...],
+            costs: tuple[int, ...],
+            peek: bool = False,
+            extras: Extras | None = None,
+        ) -> Any:
+            if peek or extras is not None:
+                return grouped(subjects, costs, peek, extras)
+            if self._clock is not None:
+                self._catch_up()
+            return spread(subjects, costs)
+
+        return check
+
+    def _spread(self, plan: Plan, states: States | None) -> Way:
+        """The program of one limit, as it is spread over the regions."""
+        (template,) = plan.limits
+        router, mode = self._router, self._router.spread(template)
+        if mode == "separate":
+            return self._program(self._here, plan, states)
+        if mode == "central":
+            return self._program(self._stores[router.central], plan, states)
+        counts = router.counts
+
+        def nothing(subjects: tuple[str, ...], costs: tuple[int, ...]) -> Decision:
+            return refusal(router, mode, plan, states, subjects, costs)
+
+        def under(quota: Quota | None) -> Way:
+            if quota is None:
+                return nothing
+            own = Plan((template._replace(quota=quota),))
+            return self._program(self._here, own, states, plan if mode == "synced" else None)
+
+        def listen(way: Way, subjects: tuple[str, ...], costs: tuple[int, ...]) -> Decision:
+            decision: Decision = way(subjects, costs)
+            counts.heard(decision.at_us, router.now_us())
+            return decision
+
+        if mode == "quota":
+            return under(router.share(template.quota))
+        ways = Ways(lambda limit: under(router.under(template.quota, limit)))
+        return granted(router, template, ways) if mode == "quota_auto" else synced(router, template, ways, listen)
+
+    def refund(self, charges: Sequence[Charge]) -> None:
+        self._run(self._router.refund(charges, "refund"))
+
+    def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> Sequence[int] | None:
+        return self._run(self._router.refund(refunds, "adjust", surcharges))
+
+    def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
+        self._run(self._router.reset(checks, clients))
+
+    def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
+        self._reserving().hold(reservation_id, record, ttl_us)
+
+    def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> Answer | None:
+        """Charge and record in one step; None for rules that several regions share."""
+        here = self._here
+        if not isinstance(here, AtomicReservingStore) or self._router.asked(pending.charge):
+            return None
+        return here.reserve(reservation_id, pending, ttl_us)
+
+    def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
+        return self._reserving().renew(reservation_id, record, ttl_us)
+
+    def claim(self, reservation_id: str) -> Claim | None:
+        return self._reserving().claim(reservation_id)
+
+    def expire(self) -> Expired:
+        return self._reserving().expire()
+
+    def status(self) -> RegionStatus:
+        return self._router.status()
+
+    def exchange(self) -> None:
+        """Do now what is otherwise done in the background: read the others' counts, and have shares renewed."""
+        for duty in self._router.duties:
+            self._do(duty)
+
+    def close(self) -> None:
+        """End what is done in the background, and close the other regions' stores. Our own is its owner's."""
+        self._workers.close()
+        for store in self._opened:
+            store.close()
+
+    def forked(self) -> None:
+        """In a forked child: what works in the background is the parent's."""
+        self._workers.forked()
+        self._router.forked()
+
+    def _program(self, store: Store, plan: Plan, states: States | None, told: Plan | None = None) -> Program:
+        if isinstance(store, CompilingStore):
+            return store.compile(plan, states, told)
+        return group_program(store.check, plan, states, told)
+
+    def _reserving(self) -> ReservingStore:
+        assert isinstance(self._here, ReservingStore), f"{type(self._here).__name__} keeps no reservations"
+        return self._here
+
+    def _catch_up(self) -> None:
+        """Where nothing is done in the background: do what is due."""
+        if self._clock is not None:
+            for duty in self._router.duties:
+                if duty.due_us() == 0:
+                    self._do(duty)
+
+    def _notify(self, duty: Duty) -> None:
+        if self._clock is None:
+            self._workers.notify(duty)
+
+    def _do(self, duty: Duty) -> None:
+        self._run(duty.work())
+
+    def _run(self, steps: Steps[T]) -> T:
+        """Take the steps of a router, asking stores in between."""
+        try:
+            asks = next(steps)
+            while True:
+                asks = steps.send([self._ask(ask) for ask in asks])
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    def _ask(self, ask: Ask) -> Any:
+        try:
+            return getattr(self._stores[ask.region], ask.method)(*ask.arguments)
+        except StoreError as error:
+            return error
+
+
+def _peer_of(store: Any, name: str) -> PeerStore:
+    """A store that other regions can read. Raises `ValueError`."""
+    if not isinstance(store, PeerStore):
+        raise ValueError(f"region {name!r}: store: {type(store).__name__} cannot be read by other regions")  # noqa: TRY004
+    return store

@@ -1,0 +1,466 @@
+"""Router: where each check of a group is decided, and under which quota. No I/O: it yields what to ask of whom.
+
+What is decided by our own store is decided there in one atomic step. A group that also needs the central region is
+charged here first, and there only if it fits; if it does not, what was charged here is undone. So it is never charged
+too little; for a moment it may be charged too much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from time import monotonic_ns, time_ns
+from typing import Any, Final
+
+from headgate.core.check import (
+    NEVER,
+    Answer,
+    Charge,
+    Check,
+    Group,
+    Outcome,
+    OutcomeAt,
+    RepeatedResult,
+    Result,
+    SharedResult,
+)
+from headgate.core.clock import Clock
+from headgate.core.quota import BUCKETS, Quota
+from headgate.errors import IdempotencyConflict, StoreError
+from headgate.features.regions.counts import Counts
+from headgate.features.regions.division import by_weight
+from headgate.features.regions.link import Link
+from headgate.features.regions.protocol import RegionStatus
+from headgate.features.regions.region import Region
+from headgate.features.regions.shares import Shares
+from headgate.features.regions.steps import HERE, Ask, Duty, Steps
+from headgate.rules.holder import Holder
+from headgate.rules.rule import MIN_AUTO_US, FailureMode, Spread
+from headgate.stores.memory import MemoryStore
+
+QUOTAS: Final = 4_096  # that are remembered
+
+
+@dataclass(slots=True)
+class _Trip:
+    """A group on its way."""
+
+    group: Group
+    here: Group | None = None  # the checks for our own store
+    here_places: list[int] = field(default_factory=list)
+    far: Group | None = None  # the checks for the central region's store
+    far_places: list[int] = field(default_factory=list)
+    known: dict[int, Outcome] = field(default_factory=dict)  # of checks that need no store
+    quotas: dict[int, Quota] = field(default_factory=dict)  # the quotas to show to the caller
+    answer: Answer | None = None
+    decided: Result | None = None  # here
+
+    @property
+    def waits(self) -> bool:
+        """Whether to call the central region only if our own store allows the request."""
+        return self.here is not None and self.far is not None and not self.group.peek
+
+    def unasked(self) -> dict[int, Outcome]:
+        """Return allowing outcomes for the checks that the central region did not decide."""
+        return {place: _unasked(self.group.checks[place]) for place in self.far_places}
+
+
+class Router:
+    """Of one limiter. `notify` is called when there is something new to do in the background."""
+
+    def __init__(
+        self,
+        region: Region,
+        holder: Holder,
+        clock: Clock | None,
+        failure_mode: FailureMode,
+        notify: Callable[[Duty], None],
+    ) -> None:
+        self.region = region
+        self.now_us: Callable[[], int] = clock.now_us if clock is not None else lambda: monotonic_ns() // 1_000
+        self.ticks: tuple[Callable[[], int], int] = (monotonic_ns, 1_000) if clock is None else (clock.now_us, 1)
+        self._clock = clock
+        self._holder = holder
+        self._failure_mode = failure_mode
+        self._weights = dict(region.weights)
+        self._central = HERE if region.central == region.name else region.central
+        interval_us = round(region.interval * 1e6)
+        self.links = {name: Link(name, interval_us, self.now_us) for name in region.others}
+        self.shares = Shares(region, self.links, self.now_us, lambda: notify(self.shares))
+        self.counts = Counts(region, self.links, self.now_us, self._notify_exchanges)
+        self._notify = notify
+        self._interval_us = interval_us
+        self._quotas: dict[tuple[Quota, int], Quota] = {}
+        self._weighed: dict[Quota, Quota | None] = {}
+        self._fallback = MemoryStore(clock=clock)
+        self._fallbacks = 0
+
+    @property
+    def duties(self) -> list[Duty]:
+        return [self.shares, *self.counts.exchanges]
+
+    def spread(self, check: Check) -> Spread:
+        """How a check's rule is spread over the regions, as far as that makes a difference here."""
+        mode = self._holder.current.spread.get(check.rule, "separate")
+        if mode == "central" and self._central == HERE:
+            return "separate"
+        if mode == "quota_auto" and check.quota.window_us < MIN_AUTO_US:  # of an override
+            return "quota"
+        return mode
+
+    def asked(self, group: Group) -> bool:
+        """Whether any rule of a group is spread over the regions."""
+        spread = self._holder.current.spread
+        return any(check.rule in spread for check in group.checks)
+
+    @property
+    def central(self) -> str:
+        return self._central
+
+    def share(self, quota: Quota) -> Quota | None:
+        """This region's share of a quota by weight; None: nothing."""
+        if quota in self._weighed:
+            return self._weighed[quota]
+        limit = by_weight(quota.limit, self._weights)[self.region.name]
+        burst = by_weight(quota.burst, self._weights)[self.region.name] if quota.algorithm in BUCKETS else limit
+        share = None
+        if limit and burst:
+            window = timedelta(microseconds=quota.window_us)
+            share = Quota(limit, window, burst=burst, algorithm=quota.algorithm)
+        if len(self._weighed) >= QUOTAS:
+            self._weighed = {}
+        self._weighed[quota] = share
+        return share
+
+    def under(self, quota: Quota, limit: int) -> Quota | None:
+        """Return a window algorithm's quota with another limit; None: nothing may pass."""
+        if limit == quota.limit:
+            return quota
+        if limit <= 0:
+            return None
+        found = self._quotas.get((quota, limit))
+        if found is None:
+            if len(self._quotas) >= QUOTAS:
+                self._quotas = {}
+            found = Quota(limit, timedelta(microseconds=quota.window_us), algorithm=quota.algorithm)
+            self._quotas[quota, limit] = found
+        return found
+
+    def nothing(self, mode: Spread, check: Check) -> Outcome:
+        """The answer when nothing may pass here."""
+        quota = check.quota
+        if check.cost == 0:
+            return Outcome(0, 0, 0)
+        if check.cost > quota.limit or mode == "quota":
+            return Outcome(NEVER, 0, 0)
+        wait_us = self._interval_us
+        if mode == "synced":
+            wait_us = quota.window_us - self.store_us() % quota.window_us
+            if quota.algorithm == "sliding_window_counter":  # the others' counts fade
+                wait_us = min(wait_us, max(self._interval_us, quota.window_us // quota.limit))
+        return Outcome(wait_us, 0, wait_us)
+
+    def store_us(self) -> int:
+        """Our own store's time, as far as it is known."""
+        known_us = self.counts.store_us(self.now_us())
+        if known_us is not None:
+            return known_us
+        return time_ns() // 1_000 if self._clock is None else self._clock.now_us()
+
+    def decide(self, groups: Sequence[Group]) -> Steps[list[Answer]]:
+        """Decide groups. The answer to one may be a `StoreError`: others are not concerned."""
+        trips = [self._trip(group) for group in groups]
+        yield from self._first(trips)
+        rest = [trip for trip in trips if trip.far is not None and trip.answer is None]
+        if rest:
+            yield from self._second(rest)
+        for trip in trips:
+            if trip.answer is None:
+                trip.answer = self._whole(trip, {})
+        return [trip.answer for trip in trips if trip.answer is not None]
+
+    def refund(
+        self, charges: Sequence[Charge], method: str, surcharges: Sequence[Check] = ()
+    ) -> Steps[list[int] | None]:
+        """Undo charges, and make others, where they were made. Raises the first `StoreError`.
+
+        Returns how much of each charge `adjust` gave back; None: that is not known.
+        """
+        by_region: dict[str, tuple[list[Charge], list[Check]]] = {}
+        for charge in charges:
+            by_region.setdefault(self._home(charge.check), ([], []))[0].append(charge)
+        for check in surcharges:
+            by_region.setdefault(self._home(check), ([], []))[1].append(check)
+        asks = [
+            Ask(region, method, (some, more) if method == "adjust" else (some,))
+            for region, (some, more) in by_region.items()
+        ]
+        answers = yield from _all(asks)
+        given: dict[int, int] = {}
+        for (some, _), units in zip(by_region.values(), answers, strict=True):
+            if units is not None:
+                given.update(zip(map(id, some), units, strict=True))
+        return [given[id(charge)] for charge in charges] if len(given) == len(charges) else None
+
+    def reset(self, checks: Sequence[Check], clients: Sequence[Any]) -> Steps[None]:
+        """Have keys forgotten, in every region that has them. Raises the first `StoreError`."""
+        everywhere = [check for check in checks if self.spread(check) in ("quota", "quota_auto", "synced")]
+        here = [check for check in checks if self._home(check) == HERE]
+        far = [check for check in checks if self._home(check) != HERE]
+        asks = [Ask(HERE, "reset", (here, clients))]
+        for name in self.links:
+            some = everywhere + (far if name == self._central else [])
+            if some:
+                asks.append(Ask(name, "reset", (some,)))
+        yield from _all(asks)
+        self.counts.forget(everywhere)
+
+    def status(self) -> RegionStatus:
+        return RegionStatus(
+            region=self.region.name,
+            peers={name: link.status() for name, link in self.links.items()},
+            fallbacks=self._fallbacks,
+            grants=self.shares.live,
+            grant_failures=self.shares.failures,
+            synced_keys=self.counts.keys,
+            synced_bound=self.counts.bound,
+            synced_excess=self.counts.excess,
+        )
+
+    def forked(self) -> None:
+        """Make new locks in a forked child: the threads that held the old ones are not there. Shares stay valid."""
+        self.shares.forked()
+        self.counts.forked()
+
+    def _notify_exchanges(self) -> None:
+        for exchange in self.counts.exchanges:
+            self._notify(exchange)
+
+    def _home(self, check: Check) -> str:
+        return self._central if self.spread(check) == "central" else HERE
+
+    def _trip(self, group: Group) -> _Trip:
+        """Where the checks of a group go."""
+        trip = _Trip(group)
+        here: list[Check] = []
+        far: list[Check] = []
+        refused = False
+        for place, check in enumerate(group.checks):
+            mode = self.spread(check)
+            if mode == "central":
+                far.append(check)
+                trip.far_places.append(place)
+                continue
+            quota = self._quota(mode, check, peek=group.peek)
+            if quota is None:
+                trip.known[place] = outcome = self.nothing(mode, check)
+                refused = refused or (outcome.wait_us != 0 and check.enforced)
+                continue
+            if mode in ("quota", "quota_auto"):
+                trip.quotas[place] = quota
+            here.append(check if quota is check.quota else check._replace(quota=quota))
+            trip.here_places.append(place)
+        if here or group.penalty is not None or not far:
+            trip.here = group._replace(checks=tuple(here), peek=group.peek or refused)
+        if far and (group.peek or not refused):
+            trip.far = group._replace(checks=tuple(far), penalty=None)
+        elif far:
+            trip.known.update(trip.unasked())
+        return trip
+
+    def _quota(self, mode: Spread, check: Check, *, peek: bool) -> Quota | None:
+        """By which quota our own store decides a check; None: nothing may pass."""
+        if mode == "separate":
+            return check.quota
+        if mode == "quota":
+            return self.share(check.quota)
+        at_us = self.now_us()
+        if mode == "synced":
+            return self.under(check.quota, self.counts.limit(self.counts.known(check, at_us), check.quota, at_us))
+        held = self.shares.held(check)
+        if held is None:
+            return self.under(check.quota, self.shares.floor(check.quota))
+        if not peek:
+            held.asked += check.cost
+        return self.under(check.quota, held.limit(at_us))
+
+    def _first(self, trips: list[_Trip]) -> Steps[None]:
+        """Ask our own store, and the central region about groups that are all its own; peeks go to both at once."""
+        here = [trip for trip in trips if trip.here is not None and (trip.here.checks or trip.here.penalty)]
+        first = next((place for place, trip in enumerate(trips) if trip.waits), len(trips))
+        far = [trip for trip in trips[:first] if trip.far is not None]  # later ones are not to overtake it
+        far += [trip for trip in trips[first:] if trip.far is not None and trip.group.peek]
+        asks = []
+        if here:
+            asks.append(Ask(HERE, "check", ([trip.here for trip in here],)))
+        if far:
+            asks.append(Ask(self._central, "check", ([trip.far for trip in far],)))
+        answers = iter((yield asks) if asks else [])
+        for trip, one in zip(here, _each(next(answers), here) if here else (), strict=True):
+            if isinstance(one, Result):
+                trip.decided = one
+                if self.counts.wants_time:
+                    self.counts.heard(one.now_us, self.now_us())
+                if one.block is not None and not one.outcomes:
+                    trip.answer = one  # the client was blocked before
+            else:
+                trip.answer = one
+        for trip, one in zip(far, _each(next(answers), far) if far else (), strict=True):
+            if trip.answer is not None:
+                continue
+            if isinstance(one, StoreError) and trip.here is not None:
+                trip.answer = self._whole(trip, trip.unasked())
+            elif isinstance(one, Result):
+                trip.answer = self._whole(trip, dict(zip(trip.far_places, one.outcomes, strict=True)), one)
+            else:
+                trip.answer = _named(one, self._central)
+
+    def _second(self, trips: list[_Trip]) -> Steps[None]:
+        """Ask the central region about groups that fit here, if they are here at all; undo what does not fit there."""
+        fitting = []
+        for trip in trips:
+            if trip.here is not None and trip.decided is not None and _refuses(trip.here, trip.decided):
+                trip.answer = self._whole(trip, trip.unasked())
+            else:
+                fitting.append(trip)
+        if not fitting:
+            return
+        (answers,) = yield [Ask(self._central, "check", ([trip.far for trip in fitting],))]
+        refused = [
+            trip
+            for trip, answer in zip(fitting, _each(answers, fitting), strict=True)
+            if not self._allowed_there(trip, answer)
+        ]
+        undone = [charge for trip in refused for charge in _charges(trip)]
+        penalised = [trip for trip in refused if trip.group.penalty is not None and isinstance(trip.answer, Result)]
+        asks = [Ask(HERE, "refund", (undone,))] if undone else []
+        if penalised:
+            asks.append(Ask(HERE, "check", ([_violation(trip) for trip in penalised],)))
+        told = (yield asks) if asks else []
+        if penalised and not isinstance(told[-1], StoreError):
+            for trip, result in zip(penalised, told[-1], strict=True):
+                if isinstance(trip.answer, Result) and isinstance(result, Result):
+                    trip.answer = _blocked(trip.answer, result)
+
+    def _allowed_there(self, trip: _Trip, answer: Answer) -> bool:
+        """Take note of what the central region said of a group that fits here."""
+        assert trip.far is not None
+        result = answer
+        if (
+            isinstance(answer, StoreError) and trip.here is not None
+        ):  # else it is all that was asked for, and the answer
+            result = self._fallen_back(trip.far, answer)
+        if not isinstance(result, Result):
+            trip.answer = _named(result, self._central)
+            return False
+        trip.answer = self._whole(trip, dict(zip(trip.far_places, result.outcomes, strict=True)), result)
+        return not _refuses(trip.far, result)
+
+    def _fallen_back(self, group: Group, error: StoreError) -> Result | StoreError | IdempotencyConflict:
+        """What the failure modes of the central region's rules say; the error, if one of them refuses."""
+        self._fallbacks += 1
+        snapshot = self._holder.current
+        modes = [snapshot.failure_mode_of(check.rule) or self._failure_mode for check in group.checks]
+        if any(mode == "closed" and check.enforced for mode, check in zip(modes, group.checks, strict=True)):
+            return error
+        local = tuple(check for check, mode in zip(group.checks, modes, strict=True) if mode == "local")
+        try:
+            results = self._fallback.check([Group(local, group.peek)])
+        except StoreError:  # no room to count in
+            return Result(0, tuple(map(_unasked, group.checks)))
+        assert isinstance(results[0], Result)
+        counted = iter(results[0].outcomes)
+        outcomes = [
+            next(counted) if mode == "local" else _unasked(check)
+            for check, mode in zip(group.checks, modes, strict=True)
+        ]
+        return Result(results[0].now_us, tuple(outcomes))
+
+    def _whole(self, trip: _Trip, far: Mapping[int, Outcome], elsewhere: Result | None = None) -> Answer:
+        """The answer to a group, of its parts."""
+        decided = trip.decided
+        outcomes = {**trip.known, **far}
+        if decided is not None:
+            back = trip.far is not None and elsewhere is not None and _refuses(trip.far, elsewhere)
+            for place, outcome in zip(trip.here_places, decided.outcomes, strict=True):
+                check = trip.group.checks[place]
+                outcomes[place] = _given_back(check, outcome) if back and not trip.group.peek else outcome
+        now_us = decided.now_us if decided is not None else elsewhere.now_us if elsewhere else self.store_us()
+        block = decided.block if decided is not None else None
+        if trip.far is not None and decided is not None and elsewhere is not None:
+            for place in trip.far_places:  # it was charged by another clock, and is undone by that
+                outcomes[place] = OutcomeAt.of(outcomes[place], elsewhere.now_us)
+        result = Result(now_us, tuple(outcomes[place] for place in range(len(trip.group.checks))), block)
+        repeated = isinstance(decided, RepeatedResult) or isinstance(elsewhere, RepeatedResult)
+        if trip.quotas or repeated:
+            kind = RepeatedResult if repeated else SharedResult
+            return kind.of(result, tuple(trip.quotas.get(place) for place in range(len(trip.group.checks))))
+        return result
+
+
+def _each(answer: Any, trips: Sequence[_Trip]) -> Sequence[Any]:
+    """An answer for each of several groups: an error is that of all."""
+    return [answer] * len(trips) if isinstance(answer, StoreError) else answer
+
+
+def _all(asks: list[Ask]) -> Steps[list[Any]]:
+    answers: list[Any] = (yield asks) if asks else []
+    for ask, answer in zip(asks, answers, strict=True):
+        if isinstance(answer, StoreError):
+            raise _named(answer, ask.region)
+    return answers
+
+
+def _named(error: Any, region: str) -> Any:
+    """An error with the region that it came from."""
+    if isinstance(error, StoreError) and region != HERE and not str(error).startswith("region "):
+        error.args = (f"region {region}: {error}",)
+    return error
+
+
+def _unasked(check: Check) -> Outcome:
+    """Return the outcome of an unevaluated check: allowed."""
+    return Outcome(0, check.quota.capacity, 0)
+
+
+def _refuses(group: Group, result: Result) -> bool:
+    return any(outcome.wait_us and check.enforced for check, outcome in zip(group.checks, result.outcomes, strict=True))
+
+
+def _charges(trip: _Trip) -> list[Charge]:
+    """What was charged here. With an idempotency key, it stays: a repetition would undo it again."""
+    if trip.here is None or trip.decided is None or trip.group.idempotency is not None:
+        return []
+    at_us = trip.decided.now_us
+    return [
+        Charge(check, getattr(outcome, "at_us", at_us), outcome.reset_us)
+        for check, outcome in zip(trip.here.checks, trip.decided.outcomes, strict=True)
+        if outcome.wait_us == 0 and check.cost
+    ]
+
+
+def _given_back(check: Check, outcome: Outcome) -> Outcome:
+    """About what the store would say after a charge was undone."""
+    if outcome.wait_us:
+        return outcome
+    return outcome._replace(remaining=min(outcome.remaining + check.cost, check.quota.capacity))
+
+
+def _blocked(answer: Result, told: Result) -> Result:
+    """An answer with the block that its refusal began, if it did."""
+    result = answer._replace(block=told.block)
+    return type(answer).of(result, answer.quotas) if isinstance(answer, SharedResult) else result
+
+
+def _violation(trip: _Trip) -> Group:
+    """A check that is refused, and charges nothing: as the central region has refused, it counts against the client."""
+    assert trip.far is not None
+    assert isinstance(trip.answer, Result)
+    refusing = [
+        trip.group.checks[place]
+        for place in trip.far_places
+        if trip.answer.outcomes[place].wait_us and trip.group.checks[place].enforced
+    ]
+    check = max(refusing, key=lambda one: one.quota.window_us)
+    return Group((check._replace(cost=check.quota.capacity + 1),), penalty=trip.group.penalty)

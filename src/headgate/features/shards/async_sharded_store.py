@@ -1,0 +1,121 @@
+"""Rules with `shards`: a store in front of the store, which divides their limits. All other checks pass through."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from functools import partial
+from typing import Any, Final
+
+from headgate.core.check import Answer, Charge, Check, Client, Extras, Group
+from headgate.core.decision import Decision, States
+from headgate.core.plan import Plan
+from headgate.core.reservation import Record
+from headgate.errors import StoreUnavailable
+from headgate.features.async_steps import run_async
+from headgate.features.shards.groups import decide, everywhere, surcharges
+from headgate.features.shards.search import Home, conclude, is_last, parts_of, pass_over, search_of
+from headgate.stores.program import Program, async_group_program
+from headgate.stores.protocol import (
+    AsyncAtomicReservingStore,
+    AsyncBeatingStore,
+    AsyncCompilingStore,
+    AsyncReservingStore,
+    AsyncStore,
+)
+
+Answers = Sequence[Answer]
+ONE: Final = (1,)  # the costs of a request that any shard can hold by itself
+
+
+class AsyncShardedStore:
+    """A store in front of another: it can do what that can, no more and no less."""
+
+    # There if the store has them. None refers to this object, so that it is gone as soon as nothing uses it.
+    compile: Any
+    hold: Any
+    reserve: Any
+    renew: Any
+    claim: Any
+    expire: Any
+    adjust: Any
+    beat: Any
+
+    def __init__(self, store: AsyncStore, home: Home | None = None) -> None:
+        self.store = store
+        self.home = home = home or Home()
+        self.compile = partial(_compile_async, store, home)
+        if isinstance(store, AsyncReservingStore):
+            self.hold, self.renew, self.claim, self.expire = store.hold, store.renew, store.claim, store.expire
+            self.adjust = partial(_adjust_async, store, home)
+        if isinstance(store, AsyncAtomicReservingStore):
+            self.reserve = partial(_reserve_async, store, home)
+        if isinstance(store, AsyncBeatingStore):
+            self.beat = store.beat
+
+    def check(self, groups: Sequence[Group]) -> Coroutine[Any, Any, Answers]:
+        return _check_async(self.store, self.home, groups)
+
+    async def refund(self, charges: Sequence[Charge]) -> None:
+        await self.store.refund(charges)  # each has the shard that was charged
+
+    async def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
+        await self.store.reset(everywhere(checks, self.home.shards), clients)
+
+    async def close(self) -> None:
+        await self.store.close()
+
+
+def _check_async(store: AsyncStore, home: Home, groups: Sequence[Group]) -> Coroutine[Any, Any, Answers]:
+    shards = home.shards
+    if not shards:
+        return store.check(groups)
+    return run_async(decide(groups, shards, home.start), store.check)
+
+
+async def _reserve_async(
+    store: AsyncAtomicReservingStore, home: Home, reservation_id: str, pending: Record, ttl_us: int
+) -> Answer | None:
+    """Charge and record in one step; None for rules with shards, of which several may have to be tried."""
+    if any(one.charge.check.rule in home.shards for one in pending.reserved):
+        return None
+    return await store.reserve(reservation_id, pending, ttl_us)
+
+
+async def _adjust_async(
+    store: AsyncReservingStore, home: Home, refunds: Sequence[Charge], more: Sequence[Check] = ()
+) -> Sequence[int] | None:
+    return await store.adjust(refunds, await run_async(surcharges(more, home.shards), store.check))
+
+
+def _compile_async(store: AsyncStore, home: Home, plan: Plan, states: States | None = None) -> Program:
+    """Return the program of a plan. One that has no shards is the store's own."""
+    shards = home.shards
+    counts = [shards.get(limit.rule, 1) for limit in plan.limits]
+    if max(counts, default=1) == 1:
+        if isinstance(store, AsyncCompilingStore):
+            return store.compile(plan, states)
+        return async_group_program(store.check, plan, states)
+    grouped = async_group_program(partial(_check_async, store, home), plan, states)
+    if len(counts) != 1 or plan.shadows:
+        return grouped
+    programs = [_compile_async(store, home, Plan((part,))) for part in parts_of(plan, counts[0])]
+
+    async def check(
+        subjects: tuple[str, ...],
+        costs: tuple[int, ...],
+        peek: bool = False,
+        extras: Extras | None = None,
+    ) -> Any:
+        if costs != ONE or peek or extras is not None:
+            return await grouped(subjects, costs, peek, extras)
+        search, away = search_of(plan, subjects, counts[0], home), None
+        while True:
+            try:
+                decision: Decision = await programs[search.layout[0][0]](subjects, costs)
+            except StoreUnavailable as error:
+                away = pass_over(search, error)
+                continue
+            if decision.allowed or is_last(search, decision, away):
+                return conclude(plan, states, search, decision)
+
+    return check

@@ -1,0 +1,68 @@
+"""A node's view of shards, and the search for a shard with room for a request of one sharded limit. No I/O."""
+
+from __future__ import annotations
+
+from secrets import randbits
+
+from headgate.core.check import Check
+from headgate.core.deciding import decide as decide_all
+from headgate.core.decision import Decision, States
+from headgate.core.fork import renew_in_children
+from headgate.core.plan import Plan
+from headgate.core.shards import Search, checks_of
+from headgate.errors import StoreUnavailable
+from headgate.features.shards.groups import Shards, home_of
+from headgate.rules.holder import Holder
+
+
+class Home:
+    """Which rules have shards, and at which one this node starts."""
+
+    def __init__(self) -> None:
+        self.holder: Holder | None = None  # of the rules in force; there as soon as the limiter has it
+        self.forked()
+        renew_in_children(self)
+
+    def forked(self) -> None:
+        """Another process is another node."""
+        self.start = randbits(16)
+
+    @property
+    def shards(self) -> Shards:
+        return {} if self.holder is None else self.holder.current.sharded
+
+
+def parts_of(plan: Plan, shards: int) -> list[Check]:
+    """Return the limits of a plan's only rule, by shard: under an id that has no shards."""
+    return [part._replace(rule="") for part in checks_of(plan.limits[0], shards)]
+
+
+def search_of(plan: Plan, subjects: tuple[str, ...], shards: int, home: Home) -> Search:
+    """Return the search for a shard with room for a request of cost 1, which any shard can hold by itself."""
+    (subject,) = subjects
+    return Search(plan.limits[0]._replace(subject=subject, cost=1), shards, home_of(subject, home.start))
+
+
+def pass_over(search: Search, error: StoreUnavailable) -> StoreUnavailable:
+    """Go on to the next shard when one could not be reached. Raises the error if it was sent, or no shard is left."""
+    if error.sent or not search.passed_over():
+        raise error
+    return error
+
+
+def is_last(search: Search, decision: Decision, away: StoreUnavailable | None) -> bool:
+    """Whether a shard's refusal is final. Raises the error of one that could not be reached: it may have had room."""
+    search.told(decision.outcomes, decision.at_us)
+    if search.advance():
+        return False
+    if away is not None:
+        raise away
+    return True
+
+
+def conclude(plan: Plan, states: States | None, search: Search, decision: Decision) -> Decision:
+    """Return a shard's decision as one on the whole limit."""
+    if decision.allowed:
+        search.told(decision.outcomes, decision.at_us)
+    whole = (search.outcome(charged=decision.allowed),)
+    return decide_all(plan, whole, decision.at_us, costs=decision.costs, subjects=decision.subjects, states=states)
