@@ -82,6 +82,26 @@ def test_http_and_grpc_answer_from_one_count(service: Service) -> None:
         assert check_method(channel)(request, timeout=LATEST).remaining == 96
 
 
+def test_the_three_commands_that_it_prints_work(tmp_path: Path) -> None:
+    flags = ["--samples", "--hints", "--drain-delay", "0"]
+    environ = environment({"data_dir": tmp_path, "http_address": "127.0.0.1:0", "grpc_address": "127.0.0.1:0"})
+    with (tmp_path / "log").open("wb") as log:
+        process = warm.Warm(
+            "headgate", ["serve", *flags], cwd=tmp_path, env=environ, out=log.fileno(), err=log.fileno()
+        )
+    try:
+        banner = until(lambda: (tmp_path / "log").read_text().partition("is serving.")[2], "the banner")
+        passes, refused, console = re.findall(r"^  (?:curl|for|python3 -m webbrowser) .*$", banner, re.MULTILINE)
+        assert json.loads(subprocess.check_output(["bash", "-c", passes], timeout=LATEST))["allowed"]
+        assert subprocess.check_output(["bash", "-c", refused], timeout=LATEST).split() == [b"200"] * 5 + [b"429"]
+        page = httpx.get(console.split()[-1].strip("'"), follow_redirects=True)
+        assert page.status_code == 200
+        assert "Overview" in page.text
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(LATEST) == 0
+
+
 def test_a_new_service_has_the_sample_rules(service: Service) -> None:
     rules = httpx.get(f"{service.url}/api/v1/rules", headers=service.headers).json()["rules"]
     assert {"everybody", "per-ip", "login", "user-free", "user-pro"} <= {rule["id"] for rule in rules}

@@ -211,7 +211,8 @@ def _banner(settings: Settings, addresses: Any, *, hints: bool) -> str:
     admin_address = addresses.admin or addresses.http
     admin = f"{scheme}://{_reachable(admin_address)}"
     own = [f"  admin         {admin}"] if addresses.admin is not None else []
-    console = [f"  console       {_console(admin, settings, admin_address)}"] if settings.console else []
+    console = _console(admin, settings, admin_address) if settings.console else None
+    link = [] if console is None else [f"  console       {console}" + "   (signs in once)" * ("?code=" in console)]
     rules = f"the file {settings.rules}" if settings.rules else f"the database, by {admin}/api/v1/rules"
     token_file = _token_file(settings)
     lines = [
@@ -219,14 +220,15 @@ def _banner(settings: Settings, addresses: Any, *, hints: bool) -> str:
         "",
         f"  HTTP          {url}",
         *own,
-        *console,
+        *link,
+        f"  API docs      {admin}/docs",
         f"  gRPC          {_reachable(addresses.grpc)}",
         f"  rules         in {rules}",
         f"  counters      {_counters(settings)}",
         f"  admin token   {f'in {token_file}' if settings.admin_token is None else 'the one that you set'}",
     ]
     if hints:
-        lines += ["", *_hints(url, admin, settings, token_file)]
+        lines += ["", *_hints(url, settings, console or f"{admin}/docs")]
     lines += ["", "Ctrl-C stops it."]
     return "\n".join(lines)
 
@@ -239,7 +241,7 @@ def _console(url: str, settings: Settings, address: Address) -> str:
         code = make_link_code(settings.data_dir.absolute()) if address.is_loopback else None
     except OSError:
         code = None
-    return f"{url}/console" + ("" if code is None else f"/sign-in?code={code}   (signs in once)")
+    return f"{url}/console" + ("" if code is None else f"/sign-in?code={code}")
 
 
 def _counters(settings: Settings) -> str:
@@ -249,7 +251,8 @@ def _counters(settings: Settings) -> str:
     return "in a Valkey of its own, shared by its processes" if settings.embedded else "in Redis"
 
 
-def _hints(url: str, admin: str, settings: Settings, token_file: Path) -> list[str]:
+def _hints(url: str, settings: Settings, page: str) -> list[str]:
+    """Commands to try. `page` is where to look afterwards: the console, or the API's documentation without one."""
     post = f"curl -s{'k' if settings.tls else ''}"
     if settings.data_token is not None:
         post += " -H 'Authorization: Bearer <data token>'"
@@ -262,26 +265,16 @@ def _hints(url: str, admin: str, settings: Settings, token_file: Path) -> list[s
         "  # a check that passes",
         f"  {passes}",
         "",
-        "  # tries to log in, of which the sixth is refused",
+        "  # six attempts to log in: the sixth is refused",
         f"  for i in 1 2 3 4 5 6; do {login} {url}/v1/check; done; echo",
         "",
-        f"  # what happens now, live; and the API's documentation is at {admin}/docs",
-        f"  {_command()} top --server {admin} --token-file {shlex.quote(str(token_file))}",
+        "  # the console, in your browser" if settings.console else "  # the API, in your browser",
+        f"  python3 -m webbrowser {shlex.quote(page)}",
     ]
 
 
 def _token_file(settings: Settings) -> Path:
     return settings.data_dir.absolute() / ADMIN_TOKEN_FILE
-
-
-def _command() -> str:
-    """How this command was called."""
-    path = Path(sys.argv[0])
-    try:
-        path = path.absolute().relative_to(Path.cwd())
-    except ValueError:
-        return path.name
-    return str(path)
 
 
 def _reachable(address: Address) -> str:
