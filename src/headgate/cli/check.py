@@ -154,7 +154,7 @@ def summary(decision: Json) -> str:
 _WHY: Final = {
     "no_rule": "no rule applies",
     "exempt": "exempt from all rules",
-    "shadow": "a rule that only logs would have refused it",
+    "shadow": "it is over the limit of a rule that only logs or annotates",
     "penalty": "blocked, as it was refused too often",
     "fail_open": "the store does not answer, and the failure mode is open",
     "fail_closed": "the store does not answer, and the failure mode is closed",

@@ -14,13 +14,16 @@ from headgate.cli.check import Cost, about_request, cost_of, summary
 from headgate.cli.client import Client, Json
 from headgate.cli.options import ADMIN, AsJson, calls_service
 from headgate.cli.output import STYLES, Fault, duration, emit, local_time, printable
+from headgate.core.cost import cost_text
 
 _SOURCES: Final = {
     "request": "the request says so",
     "user": "the user's own",
     "default": "the default",
 }
+_OVER: Final = {"log_only": "would refuse (only logs)", "annotate": "is over its limit (only annotates)"}
 _MISSED: Final = "dim"
+NO_WIDTH: Final = 100_000  # columns
 
 
 @calls_service(*ADMIN)
@@ -110,8 +113,8 @@ def _add_rule(tree: Tree, rule: Json) -> None:
         return
     state = rule["state"]
     refuses = state is not None and not state["allowed"]
-    verdict = "has room" if not refuses else "would refuse (only logs)" if rule["action"] == "log_only" else "refuses"
-    style = STYLES["refused"] if refuses and rule["action"] != "log_only" else STYLES["allowed"]
+    verdict = _OVER.get(rule["action"], "refuses") if refuses else "has room"
+    style = STYLES["refused"] if refuses and rule["action"] not in _OVER else STYLES["allowed"]
     branch = tree.add(_text(f"{rule['rule']} {verdict}: {rule['quota']}", style))
     if rule["override"] is not None:
         expires = rule["override"]["expires"]
@@ -135,7 +138,7 @@ def _remedy(remedy: Json) -> str:
         return f"passes in {duration(remedy['value'])}, at {local_time(remedy['at'])}"
     if remedy["kind"] == "tier":
         return f"passes with tier {remedy['value']}"
-    return f"passes now at a cost of up to {remedy['value']:,}"
+    return f"passes now at a cost of up to {cost_text(remedy['value'])}"
 
 
 def _text(text: str, style: str = "") -> Text:
@@ -143,4 +146,7 @@ def _text(text: str, style: str = "") -> Text:
 
 
 def _show(tree: Tree) -> None:
-    Console(highlight=False, soft_wrap=True).print(tree)
+    console = Console(highlight=False)
+    if not console.is_terminal:  # pipes have no width: cut nothing off
+        console.width = NO_WIDTH
+    console.print(tree)

@@ -49,7 +49,8 @@ FieldTexts = Annotated[
     list[str] | None,
     typer.Option(
         "--fields",
-        help="Where facts are: ip=$1, user=json:jwt.sub, tenant=header:X-Tenant, tenant=column:Tenant. Repeatable.",
+        help="Where facts are: ip=$1, user=json:jwt.sub, tenant=header:X-Tenant, tenant=column:Tenant; costs: cost=$9, "
+        "cost.tokens=json:usage.total_tokens. Repeatable.",
         metavar="NAME=WHERE,...",
         rich_help_panel=_LOG_PANEL,
     ),
@@ -153,6 +154,8 @@ def replay_files(
         with _progress("replaying", quiet=quiet) as told:
             report = replay(log, snapshot, against=against, progress=told)
         if target is not None and report.complete:
+            if not any(rule.requests for rule in report.rules if rule.id == target.rule.id):
+                raise Fault(f"--suggest: rule {target.rule.id!r} applies to no request of the log")
             with _progress("trying limits", quiet=quiet) as told, suppress(KeyboardInterrupt):
                 report.suggestion = suggest(log, snapshot, target, progress=told)
             if report.suggestion is None:

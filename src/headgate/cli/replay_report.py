@@ -13,6 +13,8 @@ from headgate.replay.report import ComparisonReport, Report, StepReport, Suggest
 BARS: Final = "▁▂▃▄▅▆▇█"
 MAX_SPARKS: Final = 60  # columns of a line of bars
 SHOWN: Final = 8  # points of a curve
+BAR_COLUMNS: Final = 20
+PARTS: Final = "▏▎▍▌▋▊▉"
 
 
 def show_report(report: Report) -> None:
@@ -29,6 +31,12 @@ def show_report(report: Report) -> None:
         say("")
         _show_suggestion(report.suggestion)
     _show_remarks(report)
+
+
+def bar(part: float) -> str:
+    """Return a share of 1 as a bar, to an eighth of a column. What is above 0 is never shown as nothing."""
+    eighths = max(1, round(part * 8 * BAR_COLUMNS)) if part > 0 else 0
+    return "█" * (eighths // 8) + (PARTS[eighths % 8 - 1] if eighths % 8 else "")
 
 
 def sparkline(values: Sequence[int], columns: int = MAX_SPARKS) -> str:
@@ -189,6 +197,8 @@ def _show_suggestion(suggestion: SuggestionReport) -> None:
         point.limit: point
         for point in (*near[::step], suggestion.now, *([suggestion.found] if suggestion.found else []))
     }
+    share = f"share_of_{suggestion.of}"
+    most = max(getattr(point, share) for point in shown.values())
     rows: list[tuple[Cell, ...]] = [
         (
             f"{point.limit:,}{' ←' if point.limit == suggestion.limit else ''}"
@@ -197,11 +207,11 @@ def _show_suggestion(suggestion: SuggestionReport) -> None:
             percent(point.share_of_requests),
             point.subjects,
             percent(point.share_of_subjects),
-            "█" * round(point.share_of_requests * 30),
+            bar(getattr(point, share) / most if most else 0.0),
         )
         for _, point in sorted(shown.items())
     ]
-    show_table(("limit", "refused", "of requests", "subjects", "of subjects", ""), rows)
+    show_table(("limit", "refused", "of requests", "subjects", "of subjects", f"refused {suggestion.of}"), rows)
 
 
 def _show_remarks(report: Report) -> None:

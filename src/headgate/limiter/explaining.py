@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from headgate.core.check import NEVER, Outcome
+from headgate.core.cost import REQUESTS, Cost
 from headgate.core.decision import Decision
 from headgate.core.quota import MICROSECONDS
 from headgate.rules.explanation import Explanation, LimitState, Remedy
@@ -26,6 +27,7 @@ def conclude(
             if rule.applies and rule.rule in outcomes:
                 rule.state = _state(outcomes[rule.rule], capacities[rule.rule])
     explanation.decision = decision.as_dict()
+    explanation.decision.pop("decision_id", None)  # nothing was decided: there is no event of it
     if not decision.allowed:
         explanation.remedies = list(_remedies(explanation, plan, decision, by_tier))
     return explanation
@@ -51,13 +53,20 @@ def _remedies(
         at = datetime.fromtimestamp(decision.at_us / MICROSECONDS + decision.retry_after, UTC).isoformat()
         remedies.append(Remedy("wait", decision.retry_after, at))
     remedies += [Remedy("tier", tier) for tier, one in by_tier.items() if one.allowed]
-    if decision.reason == "over_limit" and isinstance(explanation.cost, int):
-        fitting = [
-            outcome.remaining // factor
-            for limit, outcome, factor in zip(plan.limits, decision.outcomes, plan.ones, strict=False)
-            if limit.enforced
-        ]
-        most = min(fitting, default=0)
-        if 0 < most < explanation.cost:
-            remedies.append(Remedy("cost", most))
+    if decision.reason == "over_limit":
+        cost = _fitting_cost(explanation.cost, plan, decision)
+        if cost is not None:
+            remedies.append(Remedy("cost", cost))
     return remedies
+
+
+def _fitting_cost(cost: Cost, plan: RulePlan, decision: Decision) -> Cost | None:
+    """Return the largest cost, of each unit, at which a refused request passes now; None: there is none but 0."""
+    fitting = {REQUESTS: cost} if isinstance(cost, int) else dict(cost)
+    for limit, outcome, factor in zip(plan.limits, decision.outcomes, plan.ones, strict=False):
+        if limit.enforced and outcome.wait_us:
+            unit = limit.refusal.unit
+            fitting[unit] = min(fitting[unit], outcome.remaining // factor)
+            if not fitting[unit]:
+                return None
+    return fitting[REQUESTS] if isinstance(cost, int) else fitting

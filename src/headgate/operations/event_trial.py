@@ -3,7 +3,8 @@
 Only refusals are recorded, and what shadows would have refused. What had been admitted until then is known from each
 event: the limit less what remained. To that comes what the changed rules would have admitted of the earlier events,
 which is counted with the real engine. So it is exact for a rule whose limit or action is another, and whose window and
-algorithm are the same; for others, what had been admitted is taken as it was.
+algorithm are the same; for others, what had been admitted is taken as it was. Events of rules that limit concurrency
+are left out: they do not say when requests ended.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
+from headgate.core.cost import REQUESTS, Cost
+from headgate.core.quota import CONCURRENCY
 from headgate.db.events import Cursor, Event, EventFilter, Events
 from headgate.limiter.limiter import Limiter
 from headgate.replay.report import time_text
@@ -41,6 +44,7 @@ def try_events(events: Events, snapshot: Snapshot, since_us: int | None, until_u
             for rule in sorted(trial.newly_allowed.keys() | trial.newly_refused.keys())
         ],
         "sampled": any(event.weight > 1 for event in found),
+        "left_out": trial.left_out,
         "truncated": len(found) >= MAX_EVENTS,
     }
 
@@ -50,28 +54,35 @@ class _Trial:
         self._clock = LogClock()
         store = MemoryStore(max_keys=NO_BOUND, clock=self._clock)
         self._limiter = Limiter(fresh(snapshot), store=store, clock=self._clock)
+        self._rules = {rule.id: rule for rule in snapshot.rules}
+        self.left_out = 0
         self.newly_allowed: Counter[str] = Counter()  # by the rule that refused
         self.newly_refused: Counter[str] = Counter()  # by the rule that was a shadow
 
     def decide(self, event: Event) -> None:
+        rule = self._rules.get(event.rule)
+        if rule is not None and rule.quota.algorithm == CONCURRENCY:
+            self.left_out += event.weight
+            return
+        cost: Cost = event.cost if rule is None or rule.unit == REQUESTS else {rule.unit: event.cost}
         self._clock.at_us = event.at_us
         facts = {**event.facts, **{name: value for name in _FACTS if (value := getattr(event, name)) is not None}}
         for _ in range(event.weight):
-            allowed = self._allows(event, facts)
+            allowed = self._allows(event, facts, cost)
             if allowed and not event.allowed:
                 self.newly_allowed[event.rule] += 1
-                self._limiter.decide(facts, cost=event.cost)
+                self._limiter.decide(facts, cost=cost)
             elif not allowed and event.allowed:
                 self.newly_refused[event.rule] += 1
 
-    def _allows(self, event: Event, facts: dict[str, str]) -> bool:
-        decision = self._limiter.decide(facts, cost=event.cost, peek=True)
+    def _allows(self, event: Event, facts: dict[str, str], cost: Cost) -> bool:
+        decision = self._limiter.decide(facts, cost=cost, peek=True)
         if not decision.plan.limits:
             return decision.allowed
         used = event.limit - event.remaining  # by what was really admitted
-        for limit, outcome, cost in zip(decision.plan.limits, decision.outcomes, decision.costs, strict=True):
+        for limit, outcome, costs in zip(decision.plan.limits, decision.outcomes, decision.costs, strict=True):
             left = outcome.remaining - (used if limit.rule == event.rule else 0)
-            if limit.enforced and left < cost:
+            if limit.enforced and left < costs:
                 return False
         return True
 

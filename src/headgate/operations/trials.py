@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any, Final
 
+from headgate.core.cost import Cost
 from headgate.db.events import Events
 from headgate.errors import InvalidCheck, InvalidRule, NotFound, Problem
 from headgate.http.identity import hashed_api_key
@@ -62,7 +63,7 @@ class Trials:
         snapshot = await asyncio.to_thread(self._changed, rules)
         return await asyncio.to_thread(try_events, events, snapshot, since_us, until_us)
 
-    def _request(self, table: Table) -> tuple[dict[str, Any], int]:
+    def _request(self, table: Table) -> tuple[dict[str, Any], Cost]:
         """Return the facts of a request, written as the data plane writes them, and its cost."""
         if not isinstance(table, dict) or len(table) > MAX_FACTS:
             raise InvalidCheck(f"facts: must be an object of at most {MAX_FACTS} facts, got {type(table).__name__}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from heapq import nlargest
 from typing import Final
 
+from headgate.core.cost import Cost
 from headgate.replay.report import TOP, ChangedReport, ComparisonReport, readable, time_text
 from headgate.replay.run import Run, Verdict
 
@@ -31,7 +32,7 @@ class Comparison:
         self._refused: dict[tuple[str, str], _Changed] = {}  # by rule and subject
         self._allowed: dict[tuple[str, str], _Changed] = {}
 
-    def decide(self, at_us: int, facts: dict[str, str], cost: int) -> None:
+    def decide(self, at_us: int, facts: dict[str, str], cost: Cost) -> None:
         """Decide a request by both."""
         pair: list[Verdict | None] = [None, None]
 

@@ -5,7 +5,8 @@
     tenant=header:X-Tenant    a request's header field, as far as the log has it
     tenant=column:Tenant      a column of CSV, by its name
 
-`time` and `cost` are named in the same way. All others are facts.
+`time` and `cost` are named in the same way, and `cost.tokens` is what a request costs of the unit `tokens`. All others
+are facts.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from headgate.replay.errors import InvalidLog
 
 TIME: Final = "time"
 COST: Final = "cost"
+UNIT_COST: Final = "cost."  # and the name of a unit
 _POSITION: Final = re.compile(r"\$([1-9][0-9]{0,3})")
 _KINDS: Final = ("json", "header", "column")
 

@@ -123,7 +123,7 @@ def _top(report: Report) -> Iterable[str]:
         return
     yield "<h2>Refused most</h2>"
     share = _part(report.subjects, report.all_subjects)
-    yield f'<p class="quiet">{report.subjects:,} of {report.all_subjects:,} subjects of all rules: {share}.</p>'
+    yield f'<p class="quiet">{report.subjects:,} of {report.all_subjects:,} subjects: {share}.</p>'
     rows = [
         (
             one.rule,

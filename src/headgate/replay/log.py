@@ -58,7 +58,11 @@ class Log:
         self._hold_us = min(FIRST_HOLD_US, sort_window_us)
         self._fields, self._format_name, self._wanted = tuple(fields), format_name, frozenset(wanted)
         self._stack = ExitStack()
-        self._opened = [self._open(file) for file in self.files]
+        try:
+            self._opened = [self._open(file) for file in self.files]
+        except BaseException:
+            self._stack.close()
+            raise
         self.formats: list[Format] = [found for found, _ in self._opened]
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from headgate.core.cost import Cost
 from headgate.core.quota import MAX_INT
 from headgate.http.identity import hashed_api_key
 from headgate.http.identity.address import Trust
@@ -17,7 +18,7 @@ class Record(NamedTuple):
 
     at_us: int
     facts: dict[str, str]
-    cost: int = 1
+    cost: Cost = 1
 
 
 class Addresses:

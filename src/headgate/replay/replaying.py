@@ -7,8 +7,10 @@ from itertools import islice
 from time import perf_counter
 from typing import Final
 
+from headgate.core.cost import REQUESTS
 from headgate.core.quota import CONCURRENCY
 from headgate.replay.comparison import Comparison
+from headgate.replay.fields import UNIT_COST
 from headgate.replay.log import Log
 from headgate.replay.ordering import TooSmall
 from headgate.replay.record import Record
@@ -25,7 +27,7 @@ Progress = Callable[[int, float | None], None]  # is called with how many were r
 
 
 def wanted_facts(*snapshots: Snapshot) -> frozenset[str]:
-    """Return the facts that rules, exemptions and penalties look at."""
+    """Return the facts that rules, exemptions and penalties look at, and `cost.UNIT` for the units that rules count."""
     wanted: set[str] = set()
     for snapshot in snapshots:
         for rule in snapshot.rules:
@@ -55,11 +57,13 @@ def missing_facts(snapshot: Snapshot, facts: frozenset[str]) -> list[dict[str, s
 
 
 def _needed(rule: Rule) -> Mapping[str, str]:
-    """Return the facts without which a rule never applies, and what asks for each."""
+    """Return the facts and costs without which a rule never applies, and what asks for each."""
     needed = dict.fromkeys(rule.match, "match") | dict.fromkeys(rule.facts, "dimension")
     for fact, asks in (("endpoint", rule.endpoints), ("method", rule.methods), ("tier", rule.tiers)):
         if asks:
             needed[fact] = f"{fact}s"
+    if rule.unit != REQUESTS:
+        needed[f"{UNIT_COST}{rule.unit}"] = "unit"
     return needed
 
 

@@ -28,7 +28,7 @@ class SubjectReport:
     subject: str
     requests: int
     refused: int  # of a rule of action log_only: that would have been
-    share: float  # the largest share of the limit that it used
+    used: float  # the largest share of the limit that it used
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +136,8 @@ class Report:
     complete: bool  # whether the log was read to its end
     first: str | None
     last: str | None
-    subjects: int  # of all rules, that were refused
-    all_subjects: int
+    subjects: int  # that were refused, or would have been, each once however many rules
+    all_subjects: int  # that rules applied to
     rules: list[RuleReport]
     top: list[SubjectReport]
     step_seconds: int
@@ -170,14 +170,13 @@ def readable(rule: Rule | None, subject: str) -> str:
 def report_of(run: Run) -> Report:
     """Return what a run has counted."""
     known = {rule.id: rule for rule in run.snapshot.rules}
-    rules, top, hit, seen = [], [], 0, 0
+    rules, top = [], []
+    people: dict[tuple[str, ...], _People] = {}  # by what rules count by: one client is one subject of many rules
     for tally in run.rules.values():
         rule = known[tally.rule]
-        told, worst = _rule_report(rule, tally)
+        told, worst = _rule_report(rule, tally, people.setdefault(rule.facts, _People()))
         rules.append(told)
         top += worst
-        hit += told.subjects
-        seen += told.all_subjects
     return Report(
         requests=run.requests,
         allowed=run.requests - run.refused,
@@ -192,8 +191,8 @@ def report_of(run: Run) -> Report:
         complete=True,
         first=time_text(run.first_us) if run.requests else None,
         last=time_text(run.clock.at_us) if run.requests else None,
-        subjects=hit,
-        all_subjects=seen,
+        subjects=sum(len(one.hit) + one.folded_hit for one in people.values()),
+        all_subjects=sum(len(one.seen) + one.folded for one in people.values()),
         rules=rules,
         top=nlargest(TOP, top, key=lambda one: (one.refused, one.requests)),
         step_seconds=run.bins.width_us // MICROSECONDS,
@@ -217,17 +216,30 @@ def _timeline(bins: Bins) -> list[StepReport]:
     ]
 
 
-def _rule_report(rule: Rule, tally: RuleTally) -> tuple[RuleReport, list[SubjectReport]]:
+class _People:
+    """The subjects of all rules that count by the same facts."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+        self.hit: set[str] = set()
+        self.folded = self.folded_hit = 0  # that no rule tells apart any more: those of the rule that has most
+
+
+def _rule_report(rule: Rule, tally: RuleTally, people: _People) -> tuple[RuleReport, list[SubjectReport]]:
     shares: list[float] = []
     hit: list[SubjectReport] = []
     subjects, requests = 0, 0
     for subject, share, count, refused in tally.subjects():
         shares.append(share)
         requests += count
+        people.seen.add(subject)
         if refused:
             subjects += 1
+            people.hit.add(subject)
             hit.append(SubjectReport(rule.id, rule.dimension, readable(rule, subject), count, refused, round(share, 4)))
     folded = tally.folded()
+    people.folded = max(people.folded, sum(folded.steps))
+    people.folded_hit = max(people.folded_hit, folded.hit)
     for step, count in enumerate(folded.steps):
         shares += [step / STEPS] * count
     told = RuleReport(

@@ -8,6 +8,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final, NamedTuple
 
+from headgate.core.cost import Cost
 from headgate.core.deciding import turned_away
 from headgate.core.decision import Decision
 from headgate.core.plan import Plan
@@ -72,7 +73,7 @@ class _Held(NamedTuple):
     due_us: int
     number: int  # of those that are due at the same time, the first comes first
     facts: dict[str, str]
-    cost: int
+    cost: Cost
     patience: Patience
     settled: Settled | None
 
@@ -102,7 +103,7 @@ class Run:
         self._numbers = count()
 
     def decide(
-        self, at_us: int, facts: dict[str, str], cost: int = 1, settled: Settled | None = None
+        self, at_us: int, facts: dict[str, str], cost: Cost = 1, settled: Settled | None = None
     ) -> Verdict | None:
         """Decide a request. None: it is held back, and `settled` is called later.
 
@@ -187,7 +188,7 @@ class Run:
         self,
         decision: Decision,
         facts: dict[str, str],
-        cost: int,
+        cost: Cost,
         patience: Patience,
         settled: Settled | None,
         tallies: tuple[LimitTally, ...],

@@ -14,7 +14,7 @@ from math import ceil
 from typing import Any, Final, Literal
 
 from headgate.core.plan import Plan
-from headgate.core.quota import BUCKETS, Quota
+from headgate.core.quota import BUCKETS, CONCURRENCY, Quota
 from headgate.replay.log import Log
 from headgate.replay.ordering import TooSmall
 from headgate.replay.record import Record
@@ -64,6 +64,8 @@ def parse_target(snapshot: Snapshot, rule_id: str, share: str) -> Target:
         raise ValueError(
             f"--suggest: there is no rule {rule_id!r}; there are {', '.join(r.id for r in snapshot.rules)}"
         )
+    if found.quota.algorithm == CONCURRENCY:
+        raise ValueError(f"--suggest: rule {rule_id!r} limits concurrency, and a log does not say when requests end")
     match = _SHARE.fullmatch(share)
     if match is None or not float(match[1]) <= 100:
         raise ValueError(f"--refuse-at-most: must be a share like 0.1%, or '1% of subjects', got {share!r}")
@@ -87,7 +89,10 @@ class Trial:
         if program is None:
             applied = plan.applied[place]
             rule, template = applied.rule, applied.template._replace(enforced=True)
-            if template.quota == quota_in_force(rule, rule.quota):
+            if template.quota.calendar is not None:  # its boundaries go by the time, and by the user's anchor
+                if template.quota.limit == rule.quota.limit:
+                    template = template._replace(quota=template.quota.with_limit(self.quota.limit))
+            elif template.quota == quota_in_force(rule, rule.quota):
                 template = template._replace(quota=quota_in_force(rule, self.quota))
             program = self._programs[plan] = self._store.compile(plan_of((applied._replace(template=template),)))
         if not program((subject,), (cost,)).allowed:
@@ -131,7 +136,7 @@ class Search:
         requests = 0
         for at_us, facts, cost in self._records():
             clock.at_us = at_us
-            plan = planner.plan(facts, clock)
+            plan, costs = planner.plan(facts, clock).priced(cost)
             if plan not in places:
                 found = [place for place, one in enumerate(plan.applied) if one.rule.id == rule_id]
                 places[plan] = (found[0], plan.applied[found[0]].subject()) if found else None
@@ -140,11 +145,10 @@ class Search:
                 continue
             place, subject_of = where
             subject = subject_of(facts)
-            total = plan.costs(cost)[place]
             requests += 1
             subjects.add(subject)
             for trial in trials:
-                trial.decide(plan, place, subject, total)
+                trial.decide(plan, place, subject, costs[place])
         self.requests, self.all_subjects = requests, len(subjects)
         for trial in trials:
             self._tried[trial.quota] = _point(trial, requests, len(subjects))
@@ -167,6 +171,8 @@ def suggest(log: Log, snapshot: Snapshot, target: Target, *, progress: Progress 
     ratio = own.burst / own.limit if own.algorithm in BUCKETS and own.burst != own.limit else None
 
     def with_limit(limit: int) -> Quota:
+        if own.calendar is not None:
+            return own.with_limit(limit)
         burst = None if ratio is None else max(1, ceil(limit * ratio))
         return Quota(limit, own.window, burst=burst, algorithm=own.algorithm)
 

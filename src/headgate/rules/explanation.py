@@ -64,7 +64,7 @@ class Remedy:
     """What would let a refused request pass."""
 
     kind: Literal["wait", "tier", "cost"]
-    value: str | int | float  # seconds, a tier, the largest cost that passes now
+    value: str | float | Cost  # seconds, a tier, the largest cost that passes now
     at: str | None = None  # of kind wait: when
 
 

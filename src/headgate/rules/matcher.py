@@ -205,7 +205,9 @@ class Unmet(NamedTuple):
         if self.field == "match":
             name, _, value = self.wanted.partition("=")
             return f"{name} must be {value}, and is {self.found or 'not known'}"
-        return f"{self.field}: {self.found or 'what is not known'} is not one of {self.wanted}"
+        if self.found is None:
+            return f"{self.field}: it is for {self.wanted}, and the request has no {self.field.removesuffix('s')}"
+        return f"{self.field}: {self.found} is not one of {self.wanted}"
 
 
 def unmet_conditions(rule: Rule, path: str | None, method: str | None, facts: Mapping[str, str]) -> tuple[Unmet, ...]:

@@ -60,7 +60,8 @@ DECISION: dict[str, Any] = {
         ({"rule": None, "reason": "exempt"}, "allowed: exempt from all rules"),
         (
             {"reason": "shadow", "remaining": 0},
-            "allowed by search (a rule that only logs would have refused it): 0 of 1,000 left, all of them in 1 min",
+            "allowed by search (it is over the limit of a rule that only logs or annotates): "
+            "0 of 1,000 left, all of them in 1 min",
         ),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from headgate.cli.app import app
-from headgate.cli.replay_report import percent, sparkline
+from headgate.cli.replay_report import bar, percent, sparkline
 
 LOG = Path(__file__).parents[2] / "data" / "apache-access.log.gz"
 RULES = """
@@ -114,6 +114,28 @@ def test_the_suggested_burst_is_the_smallest_that_fits(tmp_path: Path) -> None:
     assert run_json(str(LOG), "--rules", same)["refused"] == found["found"]["refused"]
 
 
+def test_a_limit_of_a_calendar_is_suggested(tmp_path: Path) -> None:
+    table = (
+        '[[rules]]\nid = "daily"\ndimension = "ip"\nlimit = {}\nwindow = "day"\ncalendar = true\ntz = "Asia/Tokyo"\n'
+    )
+    rules = tmp_path / "rules.toml"
+    rules.write_text(table.format(60))
+    found = run_json(str(LOG), "--rules", str(rules), "--suggest", "daily", "--refuse-at-most", "1%")["suggestion"]
+    assert found["quota"] == f"{found['limit']}/calendar day tz Asia/Tokyo"
+    refused = []
+    for limit in (found["limit"], found["limit"] - 1):
+        rules.write_text(table.format(limit))
+        refused.append(run_json(str(LOG), "--rules", str(rules))["refused"])
+    assert refused[0] == found["found"]["refused"] <= 100 < refused[1]
+
+
+def test_a_client_under_several_rules_is_one_subject(tmp_path: Path) -> None:
+    more = '[[rules]]\nid = "all-day"\ndimension = "ip"\nlimit = 2\nwindow = "1d"\n'
+    report = run_json(str(LOG), "--rules", rules_file(tmp_path / "rules.toml", more=more))
+    assert report["all_subjects"] == 1_753 + 1  # and everybody, for the rule that counts all
+    assert report["subjects"] == report["rules"][2]["subjects"]  # all whom per-ip refuses, all-day refuses as well
+
+
 def test_facts_that_the_log_lacks_are_named_before_it_starts(tmp_path: Path) -> None:
     rules = rules_file(tmp_path / "rules.toml", more='[[rules]]\nid = "per-user"\nlimit = 1\nwindow = "1m"\n')
     result = run(str(LOG), "--rules", rules)
@@ -171,11 +193,15 @@ def test_standard_input_can_be_replayed(tmp_path: Path) -> None:
         ([str(LOG), "--sort-window", "soon"], 2, "--sort-window: cannot read 'soon'"),
         ([str(LOG), "--format", "xml"], 2, "--format: must be one of common, combined"),
         ([str(LOG), "--fields", "ip"], 2, "--fields: must be NAME=WHERE"),
+        ([str(LOG), "--fields", "user=$3", "--suggest", "nobody"], 2, "rule 'nobody' applies to no request of the log"),
+        ([str(LOG), "--suggest", "slots"], 2, "rule 'slots' limits concurrency, and a log does not say"),
         (["-", "--suggest", "per-ip"], 2, "standard input can be read once"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path: Path, arguments: list[str], code: int, message: str) -> None:
-    result = run(*arguments, "--rules", rules_file(tmp_path / "rules.toml"))
+    more = '[[rules]]\nid = "nobody"\nlimit = 1\nwindow = "1m"\n'
+    more += '[[rules]]\nid = "slots"\nalgorithm = "concurrency"\nlimit = 1\n'
+    result = run(*arguments, "--rules", rules_file(tmp_path / "rules.toml", more=more))
     assert result.exit_code == code
     assert message in result.stderr
     assert "Traceback" not in result.stderr
@@ -186,6 +212,10 @@ def test_a_rules_file_that_is_not_good_is_refused(tmp_path: Path) -> None:
     result = run(str(LOG), "--rules", str(tmp_path / "rules.toml"))
     assert result.exit_code == 1
     assert "limit" in result.stderr
+
+
+def test_a_bar_is_as_long_as_its_share() -> None:
+    assert [bar(part) for part in (0, 0.0001, 0.1, 0.525, 1)] == ["", "▏", "██", "█" * 10 + "▌", "█" * 20]
 
 
 def test_bars_show_what_is_small() -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from headgate import Limiter, Rule
 from headgate.core.quota import BUCKETS, WINDOWS, Quota
+from headgate.replay.fields import parse_fields
 from headgate.replay.log import Log
-from headgate.replay.replaying import replay, wanted_facts
+from headgate.replay.replaying import missing_facts, replay, wanted_facts
 from headgate.replay.run import Run
 from headgate.rules.exemptions import Exemption
 from headgate.rules.penalties import Penalties
@@ -111,6 +112,42 @@ def test_a_replay_equals_live_checks(algorithm: str, penalties: bool, tmp_path: 
     assert report.exempt == sum(
         facts.get("user") == "user-4" or int(facts["ip"].rpartition(".")[2]) < 16 for _, facts, _ in made
     )
+
+
+def test_units_and_calendars_are_decided_as_live_checks_are(tmp_path: Path) -> None:
+    rules = Snapshot(
+        [
+            Rule(id="requests", quota="4/minute"),
+            Rule(id="tokens", quota="9000/minute token_bucket", unit="tokens"),
+            Rule(id="money", quota="3000/calendar day tz Asia/Kolkata", unit="usd_micros", cost=2),
+        ],
+        users=[User(id="user-1", anchor=20), User(id="user-2", overrides=[Override(rule="tokens", limit=300)])],
+    )
+    chance = random.Random(5)
+    clock = FakeClock(1_789_927_000.0)  # 2 h 15 min before midnight in India
+    live = Limiter(rules, clock=clock)
+    refused: Counter[str | None] = Counter()
+    lines = []
+    for _ in range(REQUESTS):
+        clock.advance(chance.choice((0, 1, 2, 30)))
+        user, tokens = f"user-{chance.randrange(4)}", chance.choice((10, 500, 4_000))
+        cost = {"requests": 1, "tokens": tokens}
+        if chance.random() < 0.5:
+            cost["usd_micros"] = tokens // 100
+        decision = live.check(user=user, cost=cost)
+        if not decision.allowed:
+            refused[decision.rule] += 1
+        lines.append(json.dumps({"time": clock.now(), "user": user, "usage": {"total": tokens}, **cost}))
+    assert refused.keys() == {"requests", "tokens", "money"}
+    log = tmp_path / "requests.json"
+    log.write_text("\n".join(lines).replace('"requests": 1, "tokens"', '"spent"'))
+    wanted = wanted_facts(rules)
+    assert missing_facts(rules, Log([str(log)], wanted=wanted).facts) == [
+        {"rule": "tokens", "fact": "cost.tokens", "why": "unit"}
+    ]
+    fields = parse_fields(["cost.tokens=json:usage.total"])
+    report = replay(Log([str(log)], fields=fields, wanted=wanted), rules)
+    assert {rule.id: rule.refused for rule in report.rules if rule.refused} == dict(refused)
 
 
 @pytest.mark.parametrize("algorithm", [*WINDOWS, *BUCKETS])

@@ -7,8 +7,9 @@ from itertools import islice
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
+from headgate.core.cost import REQUESTS, Cost
 from headgate.replay.errors import InvalidLog
-from headgate.replay.fields import COST, TIME
+from headgate.replay.fields import COST, TIME, UNIT_COST
 from headgate.replay.record import Addresses, ApiKeys, Record, cost_of
 from headgate.replay.times import time_us
 
@@ -25,7 +26,7 @@ class Format(Protocol):
 
     @property
     def facts(self) -> frozenset[str]:
-        """The facts that the log's first lines have."""
+        """The facts that the log's first lines have, and `cost.UNIT` for each unit of which they state a cost."""
         ...
 
     def read(self, lines: Iterable[str], unreadable: Unreadable) -> Iterator[Record]:
@@ -56,21 +57,23 @@ class Rows:
             raise InvalidLog(f"format {name}: no line has a time; say where it is with --fields time=…")
         self._time = getters[TIME]
         self._cost = getters.get(COST)
-        self._getters = [(fact, getters[fact]) for fact in sorted(self.facts)]
+        self._units = [
+            (name.removeprefix(UNIT_COST), getters[name]) for name in sorted(getters) if name.startswith(UNIT_COST)
+        ]
+        self._getters = [(fact, getters[fact]) for fact in sorted(self.facts) if not fact.startswith(UNIT_COST)]
         self._addresses = Addresses()
         self._keys = ApiKeys() if hashes_keys else None
         self._weight = weight
         self._skips = skips  # lines at the beginning: a header
 
     def read(self, lines: Iterable[str], unreadable: Unreadable) -> Iterator[Record]:
-        parse, time, cost, weight = self._parse, self._time, self._cost, self._weight
+        parse, time, weight = self._parse, self._time, self._weight
         for line in islice(lines, self._skips, None):
             try:
                 row = parse(line)
                 at_us = time_us(time(row))
                 facts = self._facts(row)
-                stated = None if cost is None else cost(row)
-                record = Record(at_us, facts, 1 if stated in ABSENT else cost_of(stated))
+                record = Record(at_us, facts, self._cost_of(row))
                 times = 1 if weight is None else int(weight(row) or 1)
             except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
                 if line.strip():
@@ -78,6 +81,14 @@ class Rows:
                 continue
             for _ in range(times):
                 yield record
+
+    def _cost_of(self, row: Any) -> Cost:
+        stated = None if self._cost is None else self._cost(row)
+        requests = 1 if stated in ABSENT else cost_of(stated)
+        if not self._units:
+            return requests
+        amounts = {unit: amount for unit, get in self._units if (amount := get(row)) not in ABSENT}
+        return {REQUESTS: requests, **{unit: cost_of(amount) for unit, amount in amounts.items()}}
 
     def _facts(self, row: Any) -> dict[str, str]:
         facts: dict[str, str] = {}

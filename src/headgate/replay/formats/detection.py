@@ -54,7 +54,9 @@ def _find_json(lines: Sequence[str], name: str | None, fields: Sequence[Field], 
     objects = json_objects(lines)
     dialect = name or (dialect_of(objects) if objects else None) or ("json" if fields else None)
     if dialect is None or not objects:
-        raise InvalidLog(f"its lines of JSON have no time, address and path under names that we know; {_HOW}")
+        raise InvalidLog(
+            f"its lines of JSON have no time with an address, a path or a user, under names that are known; {_HOW}"
+        )
     return json_format(dialect, objects, {field.name: _of_object(field) for field in fields}, wanted)
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
+from headgate.replay.fields import UNIT_COST
 from headgate.replay.formats.base import ABSENT, Getter, Rows
 
 # By dialect and name, paths at which a line may have it, the best first. `request` is the first line of a request.
@@ -76,9 +77,10 @@ def json_objects(sample: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def dialect_of(objects: Sequence[dict[str, Any]]) -> str | None:
-    """Return the dialect of objects; None: it has no time, or neither address nor path."""
+    """Return the dialect of objects; None: it has no time, or neither address, path nor user."""
     for name, columns in DIALECTS.items():
-        found = {column for column in NEEDED if _present(objects, columns.get(column, ()))}
+        needed = (*NEEDED, "user") if name == GENERIC else NEEDED
+        found = {column for column in needed if _present(objects, columns.get(column, ()))}
         if "time" in found and len(found) > 1 and (name != EVENTS or objects[0].keys() >= _EVENT_KEYS):
             return name
     return None
@@ -91,7 +93,7 @@ def json_format(
     found: dict[str, Getter] = {}
     columns = dict(DIALECTS[dialect])
     for fact in (*wanted, "cost"):
-        columns.setdefault(fact, (fact,))
+        columns.setdefault(fact, (fact.removeprefix(UNIT_COST),))
     for column, paths in columns.items():
         present = _present(objects, paths)
         if present:
@@ -100,7 +102,7 @@ def json_format(
     is_events = dialect == EVENTS
     if is_events:
         for fact in wanted:
-            if fact not in found:
+            if fact not in found and not fact.startswith(UNIT_COST):
                 found[fact] = at_path(f"facts.{fact}")
     weight: Getter | None = (lambda row: row.get("weight")) if is_events else None
     return Rows(dialect, json_row, found, hashes_keys=not is_events, weight=weight)

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from headgate.replay.fields import TIME
+from headgate.replay.fields import TIME, UNIT_COST
 from headgate.replay.formats.base import Getter, Rows
 from headgate.replay.formats.json_lines import DIALECTS, GENERIC
 
@@ -28,7 +28,7 @@ def table_format(separator: str, names: Sequence[str], getters: Mapping[str, Get
     places = {name.lower(): place for place, name in reversed(list(enumerate(names)))}
     columns = dict(DIALECTS[GENERIC])
     for fact in (*wanted, "cost"):
-        columns.setdefault(fact, (fact.lower(),))
+        columns.setdefault(fact, (fact.removeprefix(UNIT_COST).lower(),))
     found: dict[str, Getter] = {}
     for column, candidates in columns.items():
         place = next((places[name] for name in candidates if name in places and name != "request"), None)

@@ -21,13 +21,13 @@ FACTS: Final[dict[str, Any]] = {"user": "alice", "endpoint": "/api/search", "met
 
 
 class ExplainRequest(BaseModel):
-    """Facts of a request, as for a check; `cost` is 1 unless said."""
+    """Facts of a request, as for a check; `cost` is 1 unless said, or an object of units."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra={"example": FACTS})
 
     __pydantic_extra__: dict[str, str | int]  # the facts
 
-    cost: int | None = Field(None, ge=0)
+    cost: Annotated[int, Field(ge=0)] | dict[str, Annotated[int, Field(ge=0)]] | None = None
 
 
 class DryRunRequest(BaseModel):
