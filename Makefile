@@ -62,14 +62,16 @@ screenshots: $(VENV)/.test-all ## Pictures of the console's pages, light and dar
 chaos: $(VENV)/.test ## Faults under load, on real servers, and whether their bounds hold (some five minutes).
 	$(BIN)/python -m tests.chaos
 
-bench: $(VENV)/.bench ## Measure Headgate beside its peers, in one run (some twenty minutes).
+bench: $(VENV)/.bench ## Measure Headgate and its peers in one run (about twenty minutes), and write docs/benchmark-results.md.
 	$(BIN)/python -m benchmarks
+	@$(BIN)/python scripts/benchmark-results
 
 bench-quick: $(VENV)/.bench ## All but web, service and shards, less exactly, in some two minutes.
 	$(BIN)/python -m benchmarks --quick
 
 docs: $(VENV)/.docs ## Build the docs as a website in site/; a broken link fails. SERVE=1 serves it while you write.
 	@$(BIN)/python scripts/pictures
+	@scripts/mermaid
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(if $(SERVE),serve,build --strict)
 
 dist: $(VENV)/.dist ## Build sdist and wheel in dist/, check them, run the quickstart with the wheel, and write an SBOM.

@@ -34,7 +34,14 @@ def test_workflows_run_make_targets_alone() -> None:
                 assert command.split()[-1] in targets, f"{file.name}: {command}"
 
 
-def test_the_citation_has_the_version_in_force() -> None:
+def test_every_file_that_names_the_version_names_this_one() -> None:
     from headgate import __version__
 
+    chart = (ROOT / "deploy/helm/headgate/Chart.yaml").read_text().splitlines()
     assert f"version: {__version__}" in (ROOT / "CITATION.cff").read_text().splitlines()
+    assert f"version: {__version__}" in chart
+    assert f'appVersion: "{__version__}"' in chart
+    assert f"## [{__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"Headgate {__version__} is serving." in (ROOT / "docs/quickstart.md").read_text()
+    minor = __version__.rpartition(".")[0]
+    assert f"| {minor}.x | yes |" in (ROOT / "SECURITY.md").read_text()

@@ -53,7 +53,7 @@ def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_readme_is_short_and_names_the_two_commands() -> None:
     text = (ROOT / "README.md").read_text()
-    assert len(text.splitlines()) < 200
+    assert len(text.splitlines()) < 120
     assert "make serve" in text
     assert "make test" in text
 
