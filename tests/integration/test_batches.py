@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from headgate import AsyncLimiter, Decision, Limiter, Rule
-from headgate.http.entrance import awaited
+from headgate.http.request_limiter import resolve
 from headgate.limiter.batch import Ask, Part
 from headgate.rules.penalties import Penalties
 from headgate.rules.snapshot import Snapshot
@@ -30,8 +30,8 @@ def test_they_are_decided_as_in_memory(redis_url: str, penalised: bool) -> None:
         rules = Snapshot(RULES, penalties=Penalties(enabled=penalised, violation_threshold=2))
         clock = FakeClock(1_700_000_000.0)
         async with AsyncLimiter(rules, store=store, clock=clock) as limiter:
-            decisions = await awaited(limiter.decide_many(asks()))
-            decisions += await awaited(limiter.decide_many([Ask({"user": "w", "endpoint": "/a"}, 1, "key")] * 2))
+            decisions = await resolve(limiter.decide_many(asks()))
+            decisions += await resolve(limiter.decide_many([Ask({"user": "w", "endpoint": "/a"}, 1, "key")] * 2))
             for _ in range(3):
                 decisions += await limiter.check_together(TOGETHER)
                 clock.advance(1)

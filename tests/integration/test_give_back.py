@@ -12,7 +12,7 @@ import pytest
 
 from headgate import AsyncLimiter, Decision, Limiter, Rule
 from headgate.core.deciding import uncharged
-from headgate.http.entrance import awaited
+from headgate.http.request_limiter import resolve
 from headgate.limiter.batch import Part
 from tests.topologies import Cluster
 
@@ -46,8 +46,8 @@ def test_of_one_limit(store: str, algorithm: str) -> None:
 def test_of_several_rules_with_costs_of_their_own_and_a_shadow_that_was_not_charged(store: str) -> None:
     async def scenario() -> None:
         async with AsyncLimiter(RULES, store=store) as limiter:
-            await awaited(limiter.decide(FACTS))
-            decision = await awaited(limiter.decide(FACTS))
+            await resolve(limiter.decide(FACTS))
+            decision = await resolve(limiter.decide(FACTS))
             assert decision.reason == "shadow"
             await limiter.give_back(decision)
             left = {
@@ -144,7 +144,7 @@ def test_a_decision_gives_back_once_and_only_what_it_charged(
     async def scenario() -> None:
         rules = [Rule(id="a", quota="10/hour fixed_window", dimension="user", shards=shards)]
         async with AsyncLimiter(rules, store=any_store) as limiter:
-            await awaited(limiter.decide({"user": "bob"}, cost=4))
+            await resolve(limiter.decide({"user": "bob"}, cost=4))
             for decision in await decide(_ByUser(limiter)):
                 await (limiter.give_back(decision) if method == "give_back" else limiter.correct(decision, 0))
             assert (await limiter.peek(user="bob")).remaining == 6

@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Self, TypeVar, Unpack
 
 from headgate.core.clock import Clock
-from headgate.http.entrance import AsyncEntrance, Entering
-from headgate.http.gate import Options, charge_of
 from headgate.http.headers import raw
 from headgate.http.limits import NAME, Limits
+from headgate.http.middleware_options import MiddlewareArguments, charge_of
 from headgate.http.problem import refusal
+from headgate.http.request_limiter import AsyncRequestLimiter, CheckedRequest
 from headgate.limiter.async_limiter import AsyncLimiter
 
 Scope = MutableMapping[str, Any]
@@ -66,89 +66,89 @@ class AsgiRequest:
 class RateLimitMiddleware:
     """Checks every HTTP request and every WebSocket's handshake, and tells clients what is left.
 
-    Refused requests are answered here. The options are those of `headgate.http.gate.Gate`; functions may be async,
+    Refused requests are answered here. The options are those of `MiddlewareOptions`; functions may be async,
     and are given an `AsgiRequest`.
     """
 
-    def __init__(self, app: App, *, limiter: AsyncLimiter, **options: Unpack[Options]) -> None:
+    def __init__(self, app: App, *, limiter: AsyncLimiter, **options: Unpack[MiddlewareArguments]) -> None:
         self._app = app
-        self._entrance = AsyncEntrance(limiter, **options)
-        gate = self._entrance.gate
-        self._is_usual = gate.charge_header is None and gate.cost == 1
+        self._request_limiter = AsyncRequestLimiter(limiter, **options)
+        checked = self._request_limiter.options
+        self._is_common_case = checked.charge_header is None and checked.cost == 1
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        entrance = self._entrance
-        gate = entrance.gate
-        if scope["type"] not in ("http", "websocket") or (gate.skip and gate.skips(AsgiRequest(scope).path)):
+        request_limiter = self._request_limiter
+        options = request_limiter.options
+        if scope["type"] not in ("http", "websocket") or (options.skip and options.skips(AsgiRequest(scope).path)):
             await self._app(scope, receive, send)
             return
-        entering = entrance.check(AsgiRequest(scope))
-        if entering.__class__ is not tuple:
-            entering = await entering  # type: ignore[misc]
-        facts, _, decision = entering
-        passes = decision.allowed and (gate.by_subject or not decision.hold)  # a limit by subject holds nobody back
-        if passes and self._is_usual and NAME not in scope:  # what follows, in as few steps as it takes
-            sole = scope[NAME] = scope.setdefault("state", {})[NAME] = Limits(entrance.limiter, facts, decision)
-            send = _telling(sole, send)
+        checked = request_limiter.check(AsgiRequest(scope))
+        if checked.__class__ is not tuple:
+            checked = await checked  # type: ignore[misc]
+        facts, _, decision = checked
+        passes = decision.allowed and (options.by_subject or not decision.hold)  # a limit by subject holds nobody back
+        if passes and self._is_common_case and NAME not in scope:  # what follows, in as few steps as it takes
+            sole = scope[NAME] = scope.setdefault("state", {})[NAME] = Limits(request_limiter.limiter, facts, decision)
+            send = _with_fields(sole, send)
             try:
-                await self._app(scope, receive, _releasing(sole, send) if sole.holds else send)
+                await self._app(scope, receive, _with_release(sole, send) if sole.holds else send)
             finally:
                 if sole.holds:
                     await sole.release_async()
             return
         limits: Limits[AsyncLimiter] | None = scope.get(NAME)
         if limits is not None:
-            await self._pass(entering, limits, scope, receive, send)
+            await self._pass(checked, limits, scope, receive, send)
             return
-        limits = scope[NAME] = scope.setdefault("state", {})[NAME] = Limits(entrance.limiter, facts)
+        limits = scope[NAME] = scope.setdefault("state", {})[NAME] = Limits(request_limiter.limiter, facts)
         try:
-            await self._pass(entering, limits, scope, receive, _releasing(limits, _telling(limits, send)))
+            await self._pass(checked, limits, scope, receive, _with_release(limits, _with_fields(limits, send)))
         finally:
             await limits.release_async()
 
     async def _pass(
-        self, entering: Entering, limits: Limits[AsyncLimiter], scope: Scope, receive: Receive, send: Send
+        self, checked: CheckedRequest, limits: Limits[AsyncLimiter], scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Let a request pass, hold it back, or refuse it. Whoever made `limits` releases what it holds."""
-        entrance, gate = self._entrance, self._entrance.gate
-        _, cost, decision = entering
-        if decision.allowed and (gate.by_subject or not decision.hold):
-            limits.add(decision, cost, entrance.limiter)
-            if gate.charge_header is not None:
-                send = self._charging(limits, gate.charge_header, send)
+        request_limiter, options = self._request_limiter, self._request_limiter.options
+        _, cost, decision = checked
+        if decision.allowed and (options.by_subject or not decision.hold):
+            limits.add(decision, cost, request_limiter.limiter)
+            if options.charge_header is not None:
+                send = self._with_charge(limits, options.charge_header, send)
             await self._app(scope, receive, send)
             return
-        async with _Held(receive, entrance.limiter.clock) as held:
-            standing = await entrance.hold(entering, held)
+        async with _ClientWaiter(receive, request_limiter.limiter.clock) as held:
+            standing = await request_limiter.hold(checked, held)
             if standing is None:
                 return  # the client has gone
-            limits.add(standing, cost, entrance.limiter)
+            limits.add(standing, cost, request_limiter.limiter)
             if standing.allowed:
-                if gate.charge_header is not None:
-                    send = self._charging(limits, gate.charge_header, send)
+                if options.charge_header is not None:
+                    send = self._with_charge(limits, options.charge_header, send)
                 await self._app(scope, held.receive, send)
             else:
                 await limits.give_back_async()
                 await _refuse(scope, held.receive, send, limits)
 
-    def _charging(self, limits: Limits[AsyncLimiter], header: str, send: Send) -> Send:
+    def _with_charge(self, limits: Limits[AsyncLimiter], header: str, send: Send) -> Send:
         """`send`, that charges what the app says that the request has cost, and keeps that from the client."""
-        name, place = header.encode(), len(limits.charged) - 1
+        name, index = header.encode(), len(limits.charged) - 1
 
-        async def charging(message: Message) -> None:
+        async def send_and_charge(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = [(key, value) for key, value in message.get("headers", ()) if key.lower() != name]
-                told = [value for key, value in message.get("headers", ()) if key.lower() == name]
-                cost = charge_of(told[-1].decode("latin-1")) if told else None
+                values = [value for key, value in message.get("headers", ()) if key.lower() == name]
+                cost = charge_of(values[-1].decode("latin-1")) if values else None
                 if cost is not None:
-                    await limits.correct_async(place, cost)
+                    await limits.correct_async(index, cost)
                 message = {**message, "headers": headers}
             await send(message)
 
-        return charging
+        return send_and_charge
 
 
-def _telling(limits: Limits[AsyncLimiter], send: Send) -> Send:
+def _with_fields(limits: Limits[AsyncLimiter], send: Send) -> Send:
     """`send`, that adds the limits' fields to the start of the response.
 
     It is not kept with the request: a server's `send` may well know the request, and the two would be a circle, which
@@ -164,15 +164,15 @@ def _telling(limits: Limits[AsyncLimiter], send: Send) -> Send:
     return tell
 
 
-def _releasing(limits: Limits[AsyncLimiter], send: Send) -> Send:
+def _with_release(limits: Limits[AsyncLimiter], send: Send) -> Send:
     """`send`, that releases what the request holds when all of the response is sent."""
 
-    async def releasing(message: Message) -> None:
+    async def send_and_release(message: Message) -> None:
         await send(message)
         if message["type"] == "http.response.body" and not message.get("more_body") and limits.holds:
             await limits.release_async()
 
-    return releasing
+    return send_and_release
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send, limits: Limits[AsyncLimiter]) -> None:
@@ -189,7 +189,7 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, limits: Limits[Asy
     await send({"type": f"{prefix}.body", "body": body})
 
 
-class _Held:
+class _ClientWaiter:
     """A request that waits. Meanwhile its client may leave: to notice, what the client sends is read.
 
     One message is kept for the app, and no more are read after a part of a body: a request with a long body is not

@@ -30,12 +30,12 @@ from headgate.core.decision import Decision
 from headgate.core.fork import renew_in_children
 from headgate.core.quota import Quota
 from headgate.errors import RateLimited
-from headgate.http.entrance import AsyncEntrance, Entrance
-from headgate.http.gate import Gate, charge_of
 from headgate.http.limits import NAME, Limits
+from headgate.http.middleware_options import MiddlewareOptions, charge_of
 from headgate.http.problem import refusal
+from headgate.http.request_limiter import AsyncRequestLimiter, RequestLimiter
 from headgate.http.route import TAKEN, Cost, ExemptWhen, Key, RouteLimit, subject_of
-from headgate.http.settings import FAULTS, Settings, told
+from headgate.http.settings import FAULTS, Settings, describe_fault
 from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.limiter.decorator import rule_name
 from headgate.limiter.limiter import Limiter
@@ -79,7 +79,7 @@ class RateLimitMiddleware:
     """Checks every request, and tells clients what is left.
 
     Put it first, so that no other middleware works for requests that are refused, and all responses tell of limits.
-    Its options are in the setting `HEADGATE`: the arguments of a `Limiter` and those of `headgate.http.gate.Gate`, in
+    Its options are in the setting `HEADGATE`: the arguments of a `Limiter` and those of `MiddlewareOptions`, in
     capitals; and `VIEW`, a view that answers refused requests instead of problem details. Functions are given a
     `DjangoRequest`, and may be async under ASGI.
     """
@@ -101,52 +101,52 @@ class RateLimitMiddleware:
         if self._is_async:
             return self._call_async(request)
         asked = DjangoRequest(request)
-        entrance = self._setup.entrance()
-        if entrance.gate.skips(asked.path):
+        request_limiter = self._setup.request_limiter()
+        if request_limiter.options.skips(asked.path):
             return self._get_response(request)
-        request.headgate, allowed = entrance.enter(asked)
+        request.headgate, allowed = request_limiter.enter(asked)
         limits: Limits[Limiter] = request.headgate
         if not allowed:
-            return _telling(limits, self._setup.refuse(request, limits))
-        place = len(limits.charged) - 1
+            return _with_fields(limits, self._setup.refuse(request, limits))
+        index = len(limits.charged) - 1
         try:
             response = self._get_response(request)
-            cost = _charged(entrance.gate, response)
+            cost = _charged(request_limiter.options, response)
             if cost is not None:
-                limits.correct(place, cost)
+                limits.correct(index, cost)
         except BaseException:
             limits.release()
             raise
-        return _releasing(limits, _telling(limits, response))
+        return _with_release(limits, _with_fields(limits, response))
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
         """Answer a request whose view called a function that `limiter.limit` refused."""
         if not isinstance(error, RateLimited):
             return None
-        limits: AnyLimits = getattr(request, NAME, None) or Limits(self._setup.entrance().limiter, {})
+        limits: AnyLimits = getattr(request, NAME, None) or Limits(self._setup.request_limiter().limiter, {})
         limits.add(error.decision, 1, None)
         status, content, body = refusal(limits)
         return HttpResponse(body, status=status, headers=dict(content))
 
     async def _call_async(self, request: HttpRequest) -> Any:
         asked = DjangoRequest(request)
-        entrance = self._setup.async_entrance()
-        if entrance.gate.skips(asked.path):
+        request_limiter = self._setup.async_request_limiter()
+        if request_limiter.options.skips(asked.path):
             return await self._get_response(request)
-        request.headgate, allowed = await entrance.enter(asked)
+        request.headgate, allowed = await request_limiter.enter(asked)
         limits: Limits[AsyncLimiter] = request.headgate
         if not allowed:
-            return _telling(limits, await _awaited(self._setup.refuse(request, limits)))
-        place = len(limits.charged) - 1
+            return _with_fields(limits, await _resolve(self._setup.refuse(request, limits)))
+        index = len(limits.charged) - 1
         try:
             response = await self._get_response(request)
-            cost = _charged(entrance.gate, response)
+            cost = _charged(request_limiter.options, response)
             if cost is not None:
-                await limits.correct_async(place, cost)
+                await limits.correct_async(index, cost)
         except BaseException:
             await limits.release_async()
             raise
-        return _releasing(limits, _telling(limits, response))
+        return _with_release(limits, _with_fields(limits, response))
 
 
 def limit(
@@ -185,14 +185,14 @@ def limit(
         async def limited_async(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
             charge = await _Charge.prepare_async(route_limit, request, view)
             if charge is not None and not await charge.make_async():
-                return charge.told(await _awaited(charge.refuse()))
+                return charge.add_fields(await _resolve(charge.refuse()))
             try:
-                response = await _awaited(view(request, *args, **kwargs))
+                response = await _resolve(view(request, *args, **kwargs))
             except BaseException:
                 if charge is not None:
                     await charge.fail_async()
                 raise
-            return response if charge is None else charge.told(response)
+            return response if charge is None else charge.add_fields(response)
 
         if _is_async(view):
             return cast("V", wraps(view)(limited_async))
@@ -203,14 +203,14 @@ def limit(
                 return limited_async(request, *args, **kwargs)
             charge = _Charge.prepare(route_limit, request, view)
             if charge is not None and not charge.make():
-                return charge.told(charge.refuse())
+                return charge.add_fields(charge.refuse())
             try:
                 response = view(request, *args, **kwargs)
             except BaseException:
                 if charge is not None:
                     charge.fail()
                 raise
-            return response if charge is None else charge.told(response)
+            return response if charge is None else charge.add_fields(response)
 
         return cast("V", limited)
 
@@ -245,9 +245,11 @@ class Setup:
         if self._view is not None and not callable(self._view):
             raise ImproperlyConfigured(f"{SETTING}['VIEW']: must be a view, got {self._view!r}")
         self._lock = Lock()
-        self._entrance: Entrance | None = None
-        self._async_entrances: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncEntrance] = WeakKeyDictionary()
-        self._checked: AsyncEntrance | None = None  # made before there was an event loop, and not used yet
+        self._request_limiter: RequestLimiter | None = None
+        self._async_request_limiters: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncRequestLimiter] = (
+            WeakKeyDictionary()
+        )
+        self._checked: AsyncRequestLimiter | None = None  # made before there was an event loop, and not used yet
         store = self._settings.limiter.get("store", "memory://")
         if isinstance(store, str) and store.startswith("memory:"):  # one, in both worlds
             opened = _made(lambda: open_store(store, self._settings.limiter.get("clock")))
@@ -260,42 +262,42 @@ class Setup:
 
     def check_sync(self) -> None:
         """Raises now what a request would raise."""
-        self.entrance()
+        self.request_limiter()
 
     def check_async(self) -> None:
         """The same for asyncio."""
         if self._checked is None:
             self._checked = self._made_async()
 
-    def entrance(self) -> Entrance:
+    def request_limiter(self) -> RequestLimiter:
         """For threads. There is one."""
         with self._lock:
-            if self._entrance is None:
+            if self._request_limiter is None:
                 limiter, middleware = self._settings
-                self._entrance = _made(lambda: Entrance(Limiter(**limiter), **middleware))
-            return self._entrance
+                self._request_limiter = _made(lambda: RequestLimiter(Limiter(**limiter), **middleware))
+            return self._request_limiter
 
-    def async_entrance(self) -> AsyncEntrance:
+    def async_request_limiter(self) -> AsyncRequestLimiter:
         """For asyncio. There is one for each event loop, as connections belong to one."""
         loop = asyncio.get_running_loop()
         with self._lock:
-            entrance = self._async_entrances.get(loop)
-            if entrance is None:
-                entrance, self._checked = self._checked or self._made_async(), None
-                self._async_entrances[loop] = entrance
-            return entrance
+            request_limiter = self._async_request_limiters.get(loop)
+            if request_limiter is None:
+                request_limiter, self._checked = self._checked or self._made_async(), None
+                self._async_request_limiters[loop] = request_limiter
+            return request_limiter
 
     def limits(self, request: HttpRequest) -> Limits[Limiter]:
         """Those of a request that the middleware has not seen."""
-        entrance = self.entrance()
-        return Limits(entrance.limiter, entrance.facts(DjangoRequest(request)))
+        request_limiter = self.request_limiter()
+        return Limits(request_limiter.limiter, request_limiter.facts(DjangoRequest(request)))
 
     async def limits_async(self, request: HttpRequest) -> AnyLimits:
         """The same for an async view. In a WSGI server, an event loop lives no longer than a request."""
         if not isinstance(request, ASGIRequest):
             return self.limits(request)
-        entrance = self.async_entrance()
-        return Limits(entrance.limiter, await entrance.facts(DjangoRequest(request)))
+        request_limiter = self.async_request_limiter()
+        return Limits(request_limiter.limiter, await request_limiter.facts(DjangoRequest(request)))
 
     def refuse(self, request: HttpRequest, limits: AnyLimits) -> Any:
         """The answer to a refused request, without the limits' fields; or a promise of it, if the view is async."""
@@ -304,9 +306,9 @@ class Setup:
         status, content, body = refusal(limits)
         return HttpResponse(body, status=status, headers=dict(content))
 
-    def _made_async(self) -> AsyncEntrance:
+    def _made_async(self) -> AsyncRequestLimiter:
         limiter, middleware = self._settings
-        return _made(lambda: AsyncEntrance(AsyncLimiter(**limiter), **middleware))
+        return _made(lambda: AsyncRequestLimiter(AsyncLimiter(**limiter), **middleware))
 
 
 class _Charge:
@@ -361,7 +363,7 @@ class _Charge:
     async def make_async(self) -> bool:
         if not isinstance(self._limiter, AsyncLimiter):  # a WSGI server's
             return (await asyncio.to_thread(self.decide)).allowed
-        decision: Decision = await _awaited(self._ask(self._limiter))
+        decision: Decision = await _resolve(self._ask(self._limiter))
         self._limits.add(decision, self._cost, self._limiter)
         if not decision.allowed:
             await self._limits.give_back_async()
@@ -403,9 +405,9 @@ class _Charge:
     def refuse(self) -> Any:
         return self._setup.refuse(self._request, self._limits)
 
-    def told(self, response: Any) -> Any:
+    def add_fields(self, response: Any) -> Any:
         """The response, with the limits' fields if nobody else adds them."""
-        return response if self._outer else _releasing(self._limits, _telling(self._limits, response))
+        return response if self._outer else _with_release(self._limits, _with_fields(self._limits, response))
 
 
 def _passes(limit: RouteLimit, request: HttpRequest) -> bool:
@@ -453,24 +455,24 @@ def _changed(*, setting: str, **_: Any) -> None:
 setting_changed.connect(_changed)
 
 
-def _charged(gate: Gate, response: Any) -> int | Mapping[str, int] | None:
+def _charged(options: MiddlewareOptions, response: Any) -> int | Mapping[str, int] | None:
     """What the app says that the request has cost; that is kept from the client."""
-    header = gate.charge_header
+    header = options.charge_header
     if header is None or header not in response.headers:
         return None
-    told = response.headers[header]
+    value = response.headers[header]
     del response.headers[header]
-    return charge_of(told)
+    return charge_of(value)
 
 
-def _telling(limits: AnyLimits, response: Any) -> Any:
+def _with_fields(limits: AnyLimits, response: Any) -> Any:
     """The response, with the limits' fields."""
     for name, value in limits.fields:
         response.headers[name] = value
     return response
 
 
-def _releasing(limits: AnyLimits, response: Any) -> Any:
+def _with_release(limits: AnyLimits, response: Any) -> Any:
     """The response, which releases what the request holds when it is closed: at its end, or when its client leaves."""
     if not limits.holds:
         return response
@@ -520,7 +522,7 @@ def _made(make: Callable[[], T]) -> T:
     try:
         return make()
     except FAULTS as error:
-        key, message = told(error)
+        key, message = describe_fault(error)
         raise ImproperlyConfigured(f"{SETTING}[{key!r}]: {message}") from error
 
 
@@ -540,5 +542,5 @@ def _in_event_loop() -> bool:
     return True
 
 
-async def _awaited(value: T | Awaitable[T]) -> T:
+async def _resolve(value: T | Awaitable[T]) -> T:
     return await value if inspect.isawaitable(value) else value

@@ -27,12 +27,12 @@ from headgate.core.decision import Decision
 from headgate.core.quota import CONCURRENCY, Quota
 from headgate.errors import InvalidCheck, InvalidRule, RateLimited
 from headgate.http.asgi import App, AsgiRequest, RateLimitMiddleware, Scope
-from headgate.http.entrance import limiter_of
-from headgate.http.gate import Options
 from headgate.http.identity import Identity, client_of
 from headgate.http.limits import NAME, Limits
+from headgate.http.middleware_options import MiddlewareArguments
 from headgate.http.openapi import REFUSED, can_refuse
 from headgate.http.problem import MEDIA_TYPE, refusal
+from headgate.http.request_limiter import limiter_of
 from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.rules.rule import FailureMode, Rule
 
@@ -132,35 +132,35 @@ class RouteLimit:
     _mark_coroutine_function(__call__)  # or FastAPI would run it in a thread, and not await what it returns
 
     async def _enter(self, connection: HTTPConnection, response: Response) -> None:
-        if self._exempt_when is not None and await _awaited(self._exempt_when(connection)):
+        if self._exempt_when is not None and await _resolve(self._exempt_when(connection)):
             return
         scope = connection.scope
         passed: _Passed | None = scope.get(_PASSED)
         if passed is None:
             passed = scope[_PASSED] = await self._begin(scope)
         limits = passed.limits
-        name, place = self._name, 0
+        name, index = self._name, 0
         if name is None:
-            name, place = _name_of(scope), passed.count
+            name, index = _name_of(scope), passed.count
             passed.count += len(self.quotas)
         limiter = self._limiter_of(scope, None if passed.alone else limits)
         if limiter.snapshot.is_exempt(limits.facts):
             return
         subject = await self._subject(connection, limits)
-        cost = await _awaited(self._cost(connection)) if callable(self._cost) else self._cost
+        cost = await _resolve(self._cost(connection)) if callable(self._cost) else self._cost
         if self._name is not None:
             if (name, subject) in passed.seen:
                 return  # by the same limit of a router, say
             passed.seen.add((name, subject))
 
-        sibling = self._sibling(limiter, name, place)
+        sibling = self._sibling(limiter, name, index)
         if self._holds and passed.alone:
             raise InvalidRule(
                 "limit('… concurrent') needs the middleware, which knows when a response has ended: "
                 "call install(app, limiter=…)"
             )
         if self._holds:
-            decision = await _awaited(sibling.decide({"user": subject}, cost=cost, slots="take"))
+            decision = await _resolve(sibling.decide({"user": subject}, cost=cost, slots="take"))
         else:
             decision = await sibling.check(subject, cost=cost)
         limits.add(decision, cost, sibling)
@@ -200,23 +200,23 @@ class RouteLimit:
 
     async def _subject(self, connection: HTTPConnection, limits: Limits[AsyncLimiter]) -> str:
         """Who is counted. What the app's function says and what Headgate found out are kept apart."""
-        said = None if self._key is None else await _awaited(self._key(connection))
+        said = None if self._key is None else await _resolve(self._key(connection))
         if said is None:
             return client_of(dict(limits.facts))
         if isinstance(said, bool) or not isinstance(said, str | int | UUID):
             raise InvalidCheck(f"key: must return a text, a whole number, a UUID or None, got {said!r}")
         return f"key:{said}"
 
-    def _sibling(self, limiter: AsyncLimiter, name: str, place: int) -> AsyncLimiter:
+    def _sibling(self, limiter: AsyncLimiter, name: str, index: int) -> AsyncLimiter:
         """A limiter for this limit alone, on the store of `limiter`."""
         known = self._siblings.setdefault(limiter, {})
-        sibling = known.get((name, place))
+        sibling = known.get((name, index))
         if sibling is None:
-            rules = self._rules(name, place, limiter.snapshot.failure_mode)
-            sibling = known[name, place] = limiter.sibling(rules, name=rules[0].id)
+            rules = self._rules(name, index, limiter.snapshot.failure_mode)
+            sibling = known[name, index] = limiter.sibling(rules, name=rules[0].id)
         return sibling
 
-    def _rules(self, name: str, place: int, failure_mode: FailureMode | None) -> list[Rule]:
+    def _rules(self, name: str, index: int, failure_mode: FailureMode | None) -> list[Rule]:
         """One for each quota. The first limit of a route has its name, and further ones a number behind it."""
         return [
             Rule(
@@ -225,7 +225,7 @@ class RouteLimit:
                 message=self._message,
                 failure_mode=self._failure_mode or failure_mode,
             )
-            for number, quota in enumerate(self.quotas, start=place + 1)
+            for number, quota in enumerate(self.quotas, start=index + 1)
         ]
 
 
@@ -267,7 +267,7 @@ def limit(
     )
 
 
-def install(app: FastAPI, *, limiter: AsyncLimiter, **options: Unpack[Options]) -> None:
+def install(app: FastAPI, *, limiter: AsyncLimiter, **options: Unpack[MiddlewareArguments]) -> None:
     """Put the middleware around the whole of an app, outside its error handling and of all other middleware.
 
     `limiter` becomes that of the app's limits too (`app.state.headgate`); one without rules, `AsyncLimiter([],
@@ -311,10 +311,10 @@ class _Installed(RateLimitMiddleware):
 
     def add_refusals(self, schema: dict[str, Any], app: FastAPI) -> None:
         """Add to an OpenAPI schema how each operation can be refused, where it does not say so itself."""
-        rules = self._entrance.limiter.snapshot.rules if self._entrance.limiter.snapshot.enabled else ()
+        rules = self._request_limiter.limiter.snapshot.rules if self._request_limiter.limiter.snapshot.enabled else ()
         used = False
         for route in _operations(app):
-            applied = () if self._entrance.gate.skips(route.path_format) else rules
+            applied = () if self._request_limiter.options.skips(route.path_format) else rules
             limited = _has_limit(route.dependant)
             for method in route.methods:
                 operation = schema.get("paths", {}).get(route.path_format, {}).get(method.lower())
@@ -359,7 +359,7 @@ def _name_of(scope: Scope) -> str:
     return f"{'GET' if method == 'HEAD' else method} {mounts}{template}"
 
 
-async def _awaited(value: Any) -> Any:
+async def _resolve(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 

@@ -23,12 +23,12 @@ from werkzeug.exceptions import HTTPException, ServiceUnavailable, TooManyReques
 from headgate.core.decision import Decision
 from headgate.core.quota import Quota
 from headgate.errors import InvalidRule, RateLimited
-from headgate.http.entrance import Entrance, limiter_of
-from headgate.http.gate import Options
 from headgate.http.limits import NAME, Limits
+from headgate.http.middleware_options import MiddlewareArguments
 from headgate.http.problem import MEDIA_TYPE, problem
+from headgate.http.request_limiter import RequestLimiter, limiter_of
 from headgate.http.route import TAKEN, Cost, ExemptWhen, Key, RouteLimit, subject_of
-from headgate.http.settings import FAULTS, Settings, told
+from headgate.http.settings import FAULTS, Settings, describe_fault
 from headgate.http.wsgi import ENVIRON, RateLimitMiddleware, WsgiRequest, released_at_end
 from headgate.limiter.limiter import Limiter
 from headgate.rules.rule import FailureMode
@@ -69,13 +69,13 @@ class Undecided(_Problem, ServiceUnavailable):
 class Headgate:
     """Limits an app's requests, and tells clients what is left.
 
-    The options are those of `headgate.http.gate.Gate`. Without a limiter, and for options that are not given, the
+    The options are those of `MiddlewareOptions`. Without a limiter, and for options that are not given, the
     app's configuration is asked: `HEADGATE_RULES`, `HEADGATE_STORE`, `HEADGATE_FAILURE_MODE`, `HEADGATE_SKIP` and so
     on. `HEADGATE_ENABLED = False` turns everything off. For an app factory, leave `app` out and call `init_app`.
     """
 
     def __init__(
-        self, app: flask.Flask | None = None, *, limiter: Limiter | None = None, **options: Unpack[Options]
+        self, app: flask.Flask | None = None, *, limiter: Limiter | None = None, **options: Unpack[MiddlewareArguments]
     ) -> None:
         self._limiter = None if limiter is None else limiter_of(limiter, Limiter)
         self._options = options
@@ -95,14 +95,14 @@ class Headgate:
             settings = Settings.read(values, others=("ENABLED",))
         except KeyError as error:
             raise InvalidRule(f"{PREFIX}{error.args[0]}: {error.args[1]}") from None
-        options: Options = {**settings.middleware, **self._options}
+        options: MiddlewareArguments = {**settings.middleware, **self._options}
         try:
             limiter = self._limiter or Limiter(**settings.limiter)
             middleware = _Middleware(self, app, limiter, options)
         except FAULTS as error:
-            name, message = told(error)
+            name, message = describe_fault(error)
             raise InvalidRule(f"{PREFIX}{name}: {message}") from error
-        app.extensions[NAME] = _Extension(limiter, middleware.entrance)
+        app.extensions[NAME] = _Extension(limiter, middleware.request_limiter)
         app.wsgi_app = middleware  # type: ignore[method-assign]
         app.before_request_funcs.setdefault(None, []).insert(0, _begin)
         app.register_error_handler(RateLimited, _answer_function)
@@ -163,21 +163,21 @@ class Headgate:
 
 class _Extension(NamedTuple):
     limiter: Limiter
-    entrance: Entrance
+    request_limiter: RequestLimiter
 
 
 class _Middleware(RateLimitMiddleware):
     """The WSGI middleware, for one that knows which view a request is for, and has error handlers."""
 
-    def __init__(self, headgate: Headgate, app: flask.Flask, limiter: Limiter, options: Options) -> None:
+    def __init__(self, headgate: Headgate, app: flask.Flask, limiter: Limiter, options: MiddlewareArguments) -> None:
         wsgi_app: WSGIApplication = app.wsgi_app
         super().__init__(wsgi_app, limiter=limiter, **options)
         self._headgate = headgate
         self._flask = app
 
     @property
-    def entrance(self) -> Entrance:
-        return self._entrance
+    def request_limiter(self) -> RequestLimiter:
+        return self._request_limiter
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if self._headgate.exempting and self._exempts(environ):
@@ -186,7 +186,7 @@ class _Middleware(RateLimitMiddleware):
 
     def _released(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Let a request pass unseen, and release what its view's own limits hold when it is over."""
-        own = environ[OWN] = Limits(self._entrance.limiter, {})
+        own = environ[OWN] = Limits(self._request_limiter.limiter, {})
         return released_at_end(own, lambda: self._app(environ, start_response))
 
     def _exempts(self, environ: WSGIEnvironment) -> bool:
@@ -293,7 +293,7 @@ def _limits(extension: _Extension) -> Limits[Limiter]:
     """Those of this request, of which the middleware tells the client; or new ones, if it has passed unseen."""
     limits: Limits[Limiter] | None = flask.g.get(NAME)
     if limits is None:
-        facts = extension.entrance.facts(WsgiRequest(flask.request.environ))
+        facts = extension.request_limiter.facts(WsgiRequest(flask.request.environ))
         limits = flask.g.headgate = flask.request.environ.get(OWN) or Limits(extension.limiter, facts)
         limits.facts = facts
 

@@ -81,18 +81,18 @@ class Limits(Generic[L]):
         for decision, _, limiter in self._undone():
             await limiter.give_back(decision)
 
-    def correct(self, place: int, cost: Cost) -> None:
-        """Charge `cost` in all for the decision at `place`: what the request cost in the end. By a `Limiter`."""
+    def correct(self, index: int, cost: Cost) -> None:
+        """Charge `cost` in all for the decision at `index`: what the request cost in the end. By a `Limiter`."""
         if not self._given_back:
-            decision, _, limiter = self.charged[place]
-            self.charged[place] = Charged(decision, cost, limiter)
+            decision, _, limiter = self.charged[index]
+            self.charged[index] = Charged(decision, cost, limiter)
             limiter.correct(decision, cost)
 
-    async def correct_async(self, place: int, cost: Cost) -> None:
+    async def correct_async(self, index: int, cost: Cost) -> None:
         """The same by an `AsyncLimiter`."""
         if not self._given_back:
-            decision, _, limiter = self.charged[place]
-            self.charged[place] = Charged(decision, cost, limiter)
+            decision, _, limiter = self.charged[index]
+            self.charged[index] = Charged(decision, cost, limiter)
             await limiter.correct(decision, cost)
 
     def reserve(self, cost: Cost | None = None, /, *, ttl: float = 60.0, **units: int) -> Any:

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
-from headgate.http.entrance import Entrance
-from headgate.http.gate import Options, charge_of
 from headgate.http.limits import Limits
+from headgate.http.middleware_options import MiddlewareArguments, charge_of
 from headgate.http.problem import refusal
+from headgate.http.request_limiter import RequestLimiter
 from headgate.limiter.limiter import Limiter
 
 if TYPE_CHECKING:
@@ -56,46 +56,48 @@ class WsgiRequest:
 class RateLimitMiddleware:
     """Checks every request, and tells clients what is left.
 
-    Refused requests are answered here. The options are those of `headgate.http.gate.Gate`; functions are given a
+    Refused requests are answered here. The options are those of `MiddlewareOptions`; functions are given a
     `WsgiRequest`. A request that is held back occupies its thread, also when its client has gone: WSGI cannot tell.
     """
 
-    def __init__(self, app: WSGIApplication, *, limiter: Limiter, **options: Unpack[Options]) -> None:
+    def __init__(self, app: WSGIApplication, *, limiter: Limiter, **options: Unpack[MiddlewareArguments]) -> None:
         self._app = app
-        self._entrance = Entrance(limiter, **options)
+        self._request_limiter = RequestLimiter(limiter, **options)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         request = WsgiRequest(environ)
-        if self._entrance.gate.skips(request.path):
+        if self._request_limiter.options.skips(request.path):
             return self._app(environ, start_response)
         outer: Limits[Limiter] | None = environ.get(ENVIRON)
-        limits, allowed = self._entrance.enter(request, outer)
+        limits, allowed = self._request_limiter.enter(request, outer)
         environ[ENVIRON] = limits
-        tell = start_response if outer is not None else _telling(limits, start_response)
+        tell = start_response if outer is not None else _with_fields(limits, start_response)
         if not allowed:
             return self._refuse(limits, environ, tell)
         if outer is not None:
-            return self._app(environ, self._charging(limits, tell))
-        return released_at_end(limits, lambda: self._app(environ, self._charging(limits, tell)))
+            return self._app(environ, self._with_charge(limits, tell))
+        return released_at_end(limits, lambda: self._app(environ, self._with_charge(limits, tell)))
 
-    def _charging(self, limits: Limits[Limiter], start_response: StartResponse) -> StartResponse:
+    def _with_charge(self, limits: Limits[Limiter], start_response: StartResponse) -> StartResponse:
         """`start_response`, that charges what the app says that the request cost, and keeps that from the client."""
-        wanted = self._entrance.gate.charge_header
+        wanted = self._request_limiter.options.charge_header
         if wanted is None:
             return start_response
-        place, charged = len(limits.charged) - 1, False
+        index, charged = len(limits.charged) - 1, False
 
-        def charging(status: str, headers: list[tuple[str, str]], exc_info: Any = None, /) -> Callable[[bytes], object]:
+        def send_and_charge(
+            status: str, headers: list[tuple[str, str]], exc_info: Any = None, /
+        ) -> Callable[[bytes], object]:
             nonlocal charged
-            told = [value for key, value in headers if key.lower() == wanted]
-            cost = charge_of(told[-1]) if told and not charged else None
+            values = [value for key, value in headers if key.lower() == wanted]
+            cost = charge_of(values[-1]) if values and not charged else None
             if cost is not None:
                 charged = True  # an app that fails after it has begun may begin again
-                limits.correct(place, cost)
+                limits.correct(index, cost)
             headers = [(key, value) for key, value in headers if key.lower() != wanted]
             return start_response(status, headers) if exc_info is None else start_response(status, headers, exc_info)
 
-        return charging
+        return send_and_charge
 
     def _refuse(
         self,
@@ -137,11 +139,13 @@ class _Body:
             self._limits.release()
 
 
-def _telling(limits: Limits[Limiter], start_response: StartResponse) -> StartResponse:
+def _with_fields(limits: Limits[Limiter], start_response: StartResponse) -> StartResponse:
     """`start_response`, with the limits' fields added."""
 
-    def telling(status: str, headers: list[tuple[str, str]], exc_info: Any = None, /) -> Callable[[bytes], object]:
+    def start_with_fields(
+        status: str, headers: list[tuple[str, str]], exc_info: Any = None, /
+    ) -> Callable[[bytes], object]:
         headers = [*headers, *limits.fields]
         return start_response(status, headers) if exc_info is None else start_response(status, headers, exc_info)
 
-    return telling
+    return start_with_fields

@@ -13,7 +13,7 @@ from headgate.core.deciding import turned_away
 from headgate.core.decision import Decision
 from headgate.core.plan import Plan
 from headgate.core.quota import CONCURRENCY, MICROSECONDS
-from headgate.http.gate import Patience
+from headgate.http.middleware_options import Patience
 from headgate.limiter.limiter import Limiter
 from headgate.replay.bins import Bin, Bins
 from headgate.replay.observer import Observer, observer_of
@@ -69,7 +69,7 @@ Counting = tuple[tuple[LimitTally, ...], Observer]
 Settled = Callable[[Verdict], None]  # is called when a request that was held back is decided in the end
 
 
-class _Held(NamedTuple):
+class _HeldRequest(NamedTuple):
     due_us: int
     number: int  # of those that are due at the same time, the first comes first
     facts: dict[str, str]
@@ -99,7 +99,7 @@ class Run:
         self._by_limit: dict[tuple[str, object], LimitTally] = {}
         self._bin: Bin = Bin()
         self._bin_end_us = -1
-        self._held: list[_Held] = []
+        self._held: list[_HeldRequest] = []
         self._numbers = count()
 
     def decide(
@@ -199,9 +199,9 @@ class Run:
         seconds = patience.seconds(decision)
         if seconds is not None:
             due_us = self.clock.at_us + max(1, round(seconds * MICROSECONDS))
-            heappush(self._held, _Held(due_us, next(self._numbers), facts, cost, patience, settled))
+            heappush(self._held, _HeldRequest(due_us, next(self._numbers), facts, cost, patience, settled))
             return None
-        if decision.hold and not patience.bears(decision):
+        if decision.hold and not patience.is_in_time(decision):
             self.limiter.give_back(decision)
             decision = turned_away(decision)
         if not decision.allowed:

@@ -14,9 +14,9 @@ from headgate.audit.recorder import Forgetful, Recorder
 from headgate.audit.usage import UsageCounter
 from headgate.core.cost import Cost
 from headgate.core.decision import Decision
-from headgate.http.entrance import awaited
 from headgate.http.identity import hashed_api_key
 from headgate.http.identity.address import Trust
+from headgate.http.request_limiter import resolve
 from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.limiter.batch import Ask, Part
 from headgate.limiter.slot_records import SlotUse
@@ -153,7 +153,7 @@ class DataPlane:
     async def peek(self, facts: dict[str, str], cost: Cost = 1) -> Decision:
         """What a check would say. Charges nothing, and leaves no trace."""
         self._write(facts)
-        return await awaited(self.limiter.decide(facts, cost=cost, peek=True))
+        return await resolve(self.limiter.decide(facts, cost=cost, peek=True))
 
     async def reset(self, facts: dict[str, str]) -> None:
         """Forget what these facts have used, under every rule that applies to them."""

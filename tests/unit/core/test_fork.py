@@ -11,9 +11,9 @@ import pytest
 
 from headgate import Limiter, Quota
 from headgate.core.check import Check, Group, Result
-from headgate.http.gate import Gate
 from headgate.http.identity.keys import FetchedKeys
 from headgate.http.identity.rejections import Rejections
+from headgate.http.middleware_options import MiddlewareOptions
 from headgate.http.route import RouteLimit
 from headgate.limiter.shares import Shares
 from headgate.rules.sources.file import FileSource
@@ -102,11 +102,11 @@ def keys() -> tuple[Any, Callable[[], object]]:
 
 
 def gate() -> tuple[Any, Callable[[], object]]:
-    one = Gate(Limiter("1/hour"), max_waiting=1)
+    one = MiddlewareOptions(Limiter("1/hour"), max_waiting=1)
     one._waiting = 1
 
     def waits() -> bool:
-        with one.place() as free:
+        with one.waiting_place() as free:
             return free
 
     return one, waits

@@ -402,7 +402,7 @@ def test_locks_that_another_thread_held_are_free_in_a_forked_child() -> None:
     with override_settings(HEADGATE={}):
         setup = module.current()
         with module._project._lock, setup._lock:
-            assert in_child(lambda: module.current().entrance() is not None) == 0
+            assert in_child(lambda: module.current().request_limiter() is not None) == 0
 
 
 @pytest.mark.parametrize("view", [hello, hello_async])

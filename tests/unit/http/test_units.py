@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from headgate import AsyncLimiter, Rule
 from headgate.http.asgi import RateLimitMiddleware
-from headgate.http.gate import charge_of
+from headgate.http.middleware_options import charge_of
 from headgate.testing import FakeClock
 
 RULES = [

@@ -11,7 +11,7 @@ import pytest
 from headgate import AsyncLimiter, Decision, Rule
 from headgate.core.check import Answer, Group
 from headgate.errors import IdempotencyConflict, InvalidCheck, StoreUnavailable
-from headgate.http.entrance import awaited
+from headgate.http.request_limiter import resolve
 from headgate.limiter.batch import Ask, Part
 from headgate.rules.directory import UNKNOWN, Listed
 from headgate.rules.penalties import Penalties
@@ -88,34 +88,34 @@ def asks() -> list[Ask]:
 class TestMany:
     def test_decides_as_one_after_the_other_would(self, slow: bool) -> None:
         async def one_by_one(alone: AsyncLimiter) -> list[Decision]:
-            return [await awaited(alone.decide(facts, cost=cost)) for facts, cost, _ in asks()]
+            return [await resolve(alone.decide(facts, cost=cost)) for facts, cost, _ in asks()]
 
         expected = asyncio.run(one_by_one(limiter()))
         assert [decision.allowed for decision in expected] == [
             *(True, True, False, True, True, True, False, True, False, True, True, False)
         ]
-        assert asyncio.run(awaited(limiter(slow=slow).decide_many(asks()))) == expected
+        assert asyncio.run(resolve(limiter(slow=slow).decide_many(asks()))) == expected
 
     @pytest.mark.parametrize("listed", [True, False])
     def test_of_users_with_overrides_too(self, slow: bool, listed: bool) -> None:
         users = [User(id="v", overrides=[Override(rule="user", limit=4)])]
         elsewhere = None if listed else Elsewhere(users)
         snapshot = Snapshot(RULES, users=users if listed else [], directory=elsewhere)
-        decisions = asyncio.run(awaited(limiter(snapshot, slow=slow).decide_many(asks())))
+        decisions = asyncio.run(resolve(limiter(snapshot, slow=slow).decide_many(asks())))
         alone = limiter(Snapshot(RULES, users=users))
-        assert decisions == [asyncio.run(awaited(alone.decide(facts, cost=cost))) for facts, cost, _ in asks()]
+        assert decisions == [asyncio.run(resolve(alone.decide(facts, cost=cost))) for facts, cost, _ in asks()]
         assert decisions[-1].allowed
         assert elsewhere is None or sorted(elsewhere.asked) == ["u", "v"]  # once each
-        assert asyncio.run(awaited(limiter(snapshot, slow=slow).decide_many([]))) == []
+        assert asyncio.run(resolve(limiter(snapshot, slow=slow).decide_many([]))) == []
 
     def test_none_is_charged_if_one_makes_no_sense(self, slow: bool) -> None:
         async def story() -> None:
             bad = limiter(slow=slow)
             with pytest.raises(InvalidCheck, match="got -1"):
-                await awaited(bad.decide_many([*asks(), Ask({"user": "u"}, -1)]))
+                await resolve(bad.decide_many([*asks(), Ask({"user": "u"}, -1)]))
             with pytest.raises(InvalidCheck, match="rule 'triple' is above 2\\^53-1"):
-                await awaited(bad.decide_many([*asks(), Ask({"user": "u", "endpoint": "/c"}, 2**53 - 1)]))
-            assert (await awaited(bad.decide({"user": "u", "endpoint": "/a"}))).remaining == 2
+                await resolve(bad.decide_many([*asks(), Ask({"user": "u", "endpoint": "/c"}, 2**53 - 1)]))
+            assert (await resolve(bad.decide({"user": "u", "endpoint": "/a"}))).remaining == 2
 
         asyncio.run(story())
 
@@ -123,22 +123,22 @@ class TestMany:
         async def story() -> None:
             once = limiter(slow=slow)
             facts = {"user": "u", "endpoint": "/a"}
-            first, second = await awaited(once.decide_many([Ask(facts, 1, "k"), Ask(facts, 1, "k")]))
+            first, second = await resolve(once.decide_many([Ask(facts, 1, "k"), Ask(facts, 1, "k")]))
             assert (first.remaining, second.remaining) == (2, 2)
             with pytest.raises(IdempotencyConflict):
-                await awaited(once.decide_many([Ask(facts, 2, "k"), Ask(facts, 1)]))
-            assert (await awaited(once.decide(facts, cost=0))).remaining == 1  # the other was decided
+                await resolve(once.decide_many([Ask(facts, 2, "k"), Ask(facts, 1)]))
+            assert (await resolve(once.decide(facts, cost=0))).remaining == 1  # the other was decided
 
         asyncio.run(story())
 
     def test_of_nothing(self, slow: bool) -> None:
-        assert asyncio.run(awaited(limiter(slow=slow).decide_many([]))) == []
+        assert asyncio.run(resolve(limiter(slow=slow).decide_many([]))) == []
 
 
 def test_a_batch_is_one_call_to_the_store() -> None:
     clock = FakeClock(1_700_000_000.0)
     store = Slow(clock)
-    asyncio.run(awaited(AsyncLimiter(RULES, store=store, clock=clock).decide_many(asks())))
+    asyncio.run(resolve(AsyncLimiter(RULES, store=store, clock=clock).decide_many(asks())))
     assert store.calls == 1
 
 
@@ -147,7 +147,7 @@ def test_a_memory_without_room_fails_as_the_rules_say() -> None:
     full = AsyncLimiter(
         [Rule(id="r", quota="1/minute", failure_mode="closed")], store=MemoryStore(max_keys=1, clock=clock), clock=clock
     )
-    decisions = asyncio.run(awaited(full.decide_many([Ask({"user": "a"}), Ask({"user": "b"})])))
+    decisions = asyncio.run(resolve(full.decide_many([Ask({"user": "a"}), Ask({"user": "b"})])))
     assert [decision.reason for decision in decisions] == ["within_limit", "fail_closed"]
 
 
@@ -203,8 +203,8 @@ class TestTogether:
             assert refused[0].retry_after == 120
             again = await strict.check_together(parts)
             assert [one.reason for one in again[:2]] == ["penalty", "penalty"]
-            assert (await awaited(strict.decide({"user": "u", "endpoint": "/a"}))).reason == "penalty"
-            assert (await awaited(strict.decide({"ip": "other"}))).allowed
+            assert (await resolve(strict.decide({"user": "u", "endpoint": "/a"}))).reason == "penalty"
+            assert (await resolve(strict.decide({"ip": "other"}))).allowed
 
         asyncio.run(story())
 

@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 import grpc
 
 from headgate.core.clock import Clock
-from headgate.http.entrance import AsyncEntrance, awaited
 from headgate.http.grpc.answer import CURRENT, metadata_of, status_of
 from headgate.http.grpc.handler import Behaviour, Handler, behaviour_of, replaced
 from headgate.http.grpc.request import GrpcRequest
 from headgate.http.limits import Limits
+from headgate.http.request_limiter import AsyncRequestLimiter, resolve
 from headgate.limiter.async_limiter import AsyncLimiter
 
 T = TypeVar("T")
@@ -26,9 +26,9 @@ T = TypeVar("T")
 class AsyncCalls:
     """Limits calls by an `AsyncLimiter`."""
 
-    def __init__(self, entrance: AsyncEntrance) -> None:
-        self._entrance = entrance
-        self.gate = entrance.gate
+    def __init__(self, request_limiter: AsyncRequestLimiter) -> None:
+        self._request_limiter = request_limiter
+        self.options = request_limiter.options
 
     def limited(self, handler: Handler, path: str) -> Handler:
         """The handler of a method, that handles what is admitted. To be called in the task that handles the call.
@@ -44,21 +44,21 @@ class AsyncCalls:
             outer = CURRENT.get()
             limits = await self._admit(GrpcRequest(path, context, message if one else None), outer)
             CURRENT.set(limits)  # the call's alone: it is handled in a task of its own
-            told = ToldContext(context, limits) if outer is None else context
+            limited = LimitsContext(context, limits) if outer is None else context
             if not limits.charged[-1].decision.allowed:
-                await told.abort(*status_of(limits))
-            return told
+                await limited.abort(*status_of(limits))
+            return limited
 
         if inspect.iscoroutinefunction(behaviour):
 
             @wraps(behaviour)
             async def call(message: Any, context: Any) -> Any:
-                told = await enter(message, context)
+                limited = await enter(message, context)
                 try:
-                    return await behaviour(message, told)
+                    return await behaviour(message, limited)
                 finally:
-                    _tell(told, context)
-                    await _release(told, context)
+                    _send_limits(limited, context)
+                    await _release(limited, context)
 
             return replaced(handler, call)
 
@@ -66,14 +66,14 @@ class AsyncCalls:
 
             @wraps(behaviour)
             async def stream(message: Any, context: Any) -> AsyncIterator[Any]:
-                told = await enter(message, context)
+                limited = await enter(message, context)
                 try:
-                    async with aclosing(behaviour(message, told)) as responses:
+                    async with aclosing(behaviour(message, limited)) as responses:
                         async for response in responses:
                             yield response
                 finally:
-                    _tell(told, context)
-                    await _release(told, context)
+                    _send_limits(limited, context)
+                    await _release(limited, context)
 
             return replaced(handler, stream)
 
@@ -91,53 +91,53 @@ class AsyncCalls:
             limits = asyncio.run_coroutine_threadsafe(_during(task, self._admit(request, outer)), loop).result()
             variables = copy_context()
             variables.run(CURRENT.set, limits)
-            told = ToldContext(context, limits) if outer is None else context
+            limited = LimitsContext(context, limits) if outer is None else context
             if not limits.charged[-1].decision.allowed:
-                told.abort(*status_of(limits))
-            return told, variables
+                limited.abort(*status_of(limits))
+            return limited, variables
 
         if not handler.response_streaming:
 
             @wraps(behaviour)
             def call(message: Any, context: Any) -> Any:
-                told, variables = enter(message, context)
+                limited, variables = enter(message, context)
                 try:
-                    return variables.run(behaviour, message, told)
+                    return variables.run(behaviour, message, limited)
                 finally:
-                    _tell(told, context)
-                    asyncio.run_coroutine_threadsafe(_release(told, context), loop).result()
+                    _send_limits(limited, context)
+                    asyncio.run_coroutine_threadsafe(_release(limited, context), loop).result()
 
             return call
 
         @wraps(behaviour)
         def stream(message: Any, context: Any) -> Iterator[Any]:  # which grpc calls on its loop, and runs in a thread
-            told, variables = enter(message, context)
+            limited, variables = enter(message, context)
             try:
-                responses = iter(variables.run(behaviour, message, told))
+                responses = iter(variables.run(behaviour, message, limited))
                 while (response := variables.run(next, responses, _END)) is not _END:
                     yield response
             finally:
-                _tell(told, context)
-                asyncio.run_coroutine_threadsafe(_release(told, context), loop)  # it may be the loop's own thread
+                _send_limits(limited, context)
+                asyncio.run_coroutine_threadsafe(_release(limited, context), loop)  # it may be the loop's own thread
 
         return stream
 
     async def _admit(self, request: GrpcRequest, outer: Limits[AsyncLimiter] | None) -> Limits[AsyncLimiter]:
         """Decide on a call. The decision is the last of those in what is returned."""
-        entering = await awaited(self._entrance.check(request))
-        facts, cost, decision = entering
+        checked = await resolve(self._request_limiter.check(request))
+        facts, cost, decision = checked
         if not decision.allowed or decision.hold:
-            held = _Held(request.context, self._entrance.limiter.clock)
-            standing = await self._entrance.hold(entering, held)
+            held = _AsyncCallWaiter(request.context, self._request_limiter.limiter.clock)
+            standing = await self._request_limiter.hold(checked, held)
             decision = decision if standing is None else standing
-        limits = Limits(self._entrance.limiter, facts) if outer is None else outer
-        limits.add(decision, cost, self._entrance.limiter)
+        limits = Limits(self._request_limiter.limiter, facts) if outer is None else outer
+        limits.add(decision, cost, self._request_limiter.limiter)
         if not decision.allowed:
             await limits.give_back_async()
         return limits
 
 
-class _Held:
+class _AsyncCallWaiter:
     """A call that waits. If its client leaves, grpc cancels the task."""
 
     def __init__(self, context: Any, clock: Clock) -> None:
@@ -154,7 +154,7 @@ class _Held:
         return True
 
 
-class ToldContext:
+class LimitsContext:
     """The context of a call, with the limits' metadata added to whatever the handler sets or aborts with.
 
     For handlers of both kinds: what is to be awaited of the context is so of this.
@@ -194,16 +194,16 @@ class ToldContext:
 _END = object()
 
 
-def _tell(told: Any, context: Any) -> None:
+def _send_limits(limited: Any, context: Any) -> None:
     """Tell of the limits, unless an interceptor further out does."""
-    if told is not context:
-        told.tell()
+    if limited is not context:
+        limited.tell()
 
 
-async def _release(told: Any, context: Any) -> None:
+async def _release(limited: Any, context: Any) -> None:
     """Release what the call holds, unless an interceptor further out does."""
-    if told is not context:
-        await told.release()
+    if limited is not context:
+        await limited.release()
 
 
 async def _during(task: asyncio.Task[Any] | None, work: Awaitable[T]) -> T:

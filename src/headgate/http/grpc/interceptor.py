@@ -10,12 +10,12 @@ import grpc
 import grpc.aio
 
 from headgate.errors import InvalidRule
-from headgate.http.entrance import AsyncEntrance, Entrance
-from headgate.http.gate import MAX_WAITING, CostOption, Identify, Options
 from headgate.http.grpc.aio import AsyncCalls
 from headgate.http.grpc.handler import Handler
 from headgate.http.grpc.sync import SyncCalls
 from headgate.http.identity import Identity
+from headgate.http.middleware_options import MAX_WAITING, CostOption, Identify, MiddlewareArguments
+from headgate.http.request_limiter import AsyncRequestLimiter, RequestLimiter
 from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.limiter.limiter import Limiter
 
@@ -38,7 +38,7 @@ class RateLimitInterceptor(_Either):
     With a `Limiter` it is one for `grpc.server`, with an `AsyncLimiter` one for `grpc.aio.server`. It should be the
     first of a server's interceptors, or come right after those that authenticate.
 
-    The options are those of `headgate.http.gate.Gate`, with methods for paths: `skip` lists the patterns of methods
+    The options are those of `MiddlewareOptions`, with methods for paths: `skip` lists the patterns of methods
     that pass unseen, by default those of the health service. Functions are given a `GrpcRequest`; with an
     `AsyncLimiter`, they may be async.
     """
@@ -60,7 +60,7 @@ class RateLimitInterceptor(_Either):
         skip: Iterable[str] = (HEALTH,),
         max_waiting: int = MAX_WAITING,
     ) -> None:
-        options: Options = {
+        options: MiddlewareArguments = {
             "identity": identity,
             "identify": identify,
             "cost": cost,
@@ -68,10 +68,10 @@ class RateLimitInterceptor(_Either):
             "max_waiting": max_waiting,
         }
         if isinstance(limiter, AsyncLimiter):
-            self._calls: AsyncCalls | SyncCalls = AsyncCalls(AsyncEntrance(limiter, **options))
+            self._calls: AsyncCalls | SyncCalls = AsyncCalls(AsyncRequestLimiter(limiter, **options))
         else:
-            self._calls = SyncCalls(Entrance(limiter, **options))
-        self._gate = self._calls.gate
+            self._calls = SyncCalls(RequestLimiter(limiter, **options))
+        self._options = self._calls.options
 
 
 class SyncRateLimitInterceptor(RateLimitInterceptor, grpc.ServerInterceptor):
@@ -87,7 +87,7 @@ class SyncRateLimitInterceptor(RateLimitInterceptor, grpc.ServerInterceptor):
     def intercept_service(self, continuation: Any, handler_call_details: grpc.HandlerCallDetails) -> Any:
         handler, method = continuation(handler_call_details), handler_call_details.method
         # Without a handler there is no such method. The client is known only once a handler runs: so it is wrapped.
-        return handler if handler is None or self._gate.skips(method) else self._calls.limited(handler, method)
+        return handler if handler is None or self._options.skips(method) else self._calls.limited(handler, method)
 
 
 class AsyncRateLimitInterceptor(RateLimitInterceptor, grpc.aio.ServerInterceptor):
@@ -111,4 +111,4 @@ class AsyncRateLimitInterceptor(RateLimitInterceptor, grpc.aio.ServerInterceptor
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
         handler, method = await continuation(handler_call_details), handler_call_details.method
-        return handler if handler is None or self._gate.skips(method) else self._calls.limited(handler, method)
+        return handler if handler is None or self._options.skips(method) else self._calls.limited(handler, method)

@@ -9,11 +9,11 @@ from typing import Any, Final
 import grpc
 
 from headgate.core.clock import Clock
-from headgate.http.entrance import Entrance
 from headgate.http.grpc.answer import CURRENT, metadata_of, status_of
 from headgate.http.grpc.handler import Handler, behaviour_of, replaced
 from headgate.http.grpc.request import GrpcRequest
 from headgate.http.limits import Limits
+from headgate.http.request_limiter import RequestLimiter
 from headgate.limiter.limiter import Limiter
 
 TICK: Final = 0.05  # seconds after which a call that waits looks whether its client is still there
@@ -22,9 +22,9 @@ TICK: Final = 0.05  # seconds after which a call that waits looks whether its cl
 class SyncCalls:
     """Limits calls by a `Limiter`. One that is held back occupies its thread."""
 
-    def __init__(self, entrance: Entrance) -> None:
-        self._entrance = entrance
-        self.gate = entrance.gate
+    def __init__(self, request_limiter: RequestLimiter) -> None:
+        self._request_limiter = request_limiter
+        self.options = request_limiter.options
 
     def limited(self, handler: Handler, path: str) -> Handler:
         """The handler of a method, that handles what is admitted."""
@@ -42,7 +42,7 @@ class SyncCalls:
             try:
                 if not limits.charged[-1].decision.allowed:
                     context.abort(*status_of(limits))
-                answer = behaviour(message, context, *(_telling(one, tell) for one in send))
+                answer = behaviour(message, context, *(_with_fields(one, tell) for one in send))
             except BaseException:
                 tell()
                 raise
@@ -56,22 +56,24 @@ class SyncCalls:
 
     def _admit(self, request: GrpcRequest, outer: Limits[Limiter] | None) -> Limits[Limiter]:
         """Decide on a call. The decision is the last of those in what is returned."""
-        entering = self._entrance.check(request)
-        facts, cost, decision = entering
+        checked = self._request_limiter.check(request)
+        facts, cost, decision = checked
         if not decision.allowed or decision.hold:
-            standing = self._entrance.hold(entering, _Held(request.context, self._entrance.limiter.clock))
+            standing = self._request_limiter.hold(
+                checked, _CallWaiter(request.context, self._request_limiter.limiter.clock)
+            )
             if standing is None:  # nobody gets this, but it ends the call
                 request.context.abort(grpc.StatusCode.CANCELLED, "The client has gone.")
             else:
                 decision = standing
-        limits = Limits(self._entrance.limiter, facts) if outer is None else outer
-        limits.add(decision, cost, self._entrance.limiter)
+        limits = Limits(self._request_limiter.limiter, facts) if outer is None else outer
+        limits.add(decision, cost, self._request_limiter.limiter)
         if not decision.allowed:
             limits.give_back()
         return limits
 
 
-class _Held:
+class _CallWaiter:
     """A call that waits in its thread."""
 
     def __init__(self, context: grpc.ServicerContext, clock: Clock) -> None:
@@ -111,15 +113,15 @@ def _leave() -> None:
     """Tell nothing: an interceptor further out does."""
 
 
-def _telling(send: Callable[[Any], None], tell: Callable[[], None]) -> Callable[[Any], None]:
+def _with_fields(send: Callable[[Any], None], tell: Callable[[], None]) -> Callable[[Any], None]:
     """`send` of a handler that does not block: it ends the call by sending None."""
 
-    def telling(response: Any) -> None:
+    def start_with_fields(response: Any) -> None:
         if response is None:
             tell()
         send(response)
 
-    return telling
+    return start_with_fields
 
 
 class _Responses:

@@ -41,40 +41,40 @@ def forwarded(header: str, most: int) -> Iterator[str]:
 def _last_element(header: str, end: int) -> int | None:
     """Where the last element of `header[:end]` begins: after the last comma that is not in quotes."""
     quoted = False
-    for place in range(end - 1, max(-1, end - 1 - MAX_ELEMENT), -1):
-        character = header[place]
+    for index in range(end - 1, max(-1, end - 1 - MAX_ELEMENT), -1):
+        character = header[index]
         if character == '"':
             if not quoted:
                 quoted = True
-            elif not _is_escaped(header, place):
+            elif not _is_escaped(header, index):
                 quoted = False
         elif character == "," and not quoted:
-            return place + 1
+            return index + 1
     return None if quoted or end > MAX_ELEMENT else 0
 
 
-def _is_escaped(header: str, place: int) -> bool:
-    before = header[max(0, place - MAX_ELEMENT) : place]
+def _is_escaped(header: str, index: int) -> bool:
+    before = header[max(0, index - MAX_ELEMENT) : index]
     return (len(before) - len(before.rstrip("\\"))) % 2 == 1
 
 
 def _for(element: str) -> str:
     found: str | None = None
-    place = 0
+    index = 0
     while True:
-        pair = _PAIR.match(element, place)
+        pair = _PAIR.match(element, index)
         if pair is None:
             return ""
         if pair[1] is not None and pair[1].lower() == "for":
             if found is not None:
                 return ""
             found = pair[3] if pair[2] is None else _ESCAPED.sub(r"\1", pair[2])
-        place = pair.end()
-        if place == len(element):
+        index = pair.end()
+        if index == len(element):
             return found or ""
-        if element[place] != ";":
+        if element[index] != ";":
             return ""
-        place += 1
+        index += 1
 
 
 HOPS: Final[dict[str, Hops]] = {"x-forwarded-for": x_forwarded_for, "forwarded": forwarded}

@@ -10,7 +10,7 @@ from fastapi.params import Depends as Dependency
 
 from headgate.core.decision import Decision
 from headgate.errors import Forbidden, RateLimited
-from headgate.http.entrance import awaited
+from headgate.http.request_limiter import resolve
 from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.operations import Caller, Operations, Role, Scope
 from headgate.operations.tokens import Tokens
@@ -54,7 +54,7 @@ async def caller_of(request: Request) -> Caller:
         _pass(request, error.decision)
         raise
     admit(request.scope)
-    _pass(request, await awaited(context.limits.decide({TOKEN_FACT: caller.name, "method": request.method})))
+    _pass(request, await resolve(context.limits.decide({TOKEN_FACT: caller.name, "method": request.method})))
     return caller._replace(reason=request.headers.get(REASON, "").strip())
 
 

@@ -13,7 +13,7 @@ from headgate import AsyncLimiter, Decision, Limiter, Rule
 from headgate.core.check import NEVER, Check, Outcome
 from headgate.core.deciding import combine
 from headgate.core.quota import Quota
-from headgate.http.entrance import awaited
+from headgate.http.request_limiter import resolve
 from headgate.rules import Snapshot
 from headgate.service.protos.rate_limiter_pb2 import CheckBatchResponse, CheckResponse, LimitStatus, QuotaResponse
 from headgate.service.rpc.answers import varint, written, written_batch, written_figures
@@ -95,7 +95,7 @@ def test_the_decisions_of_a_limiter(count: int) -> None:
     limiter = AsyncLimiter(rules, clock=clock)
     decisions = []
     for _ in range(12):
-        decisions.append(asyncio.run(awaited(limiter.decide({"user": "u"}))))
+        decisions.append(asyncio.run(resolve(limiter.decide({"user": "u"}))))
         clock.advance(0.1)
     batch = CheckBatchResponse.FromString(written_batch(decisions))
     assert list(batch.responses) == [message_of(decision) for decision in decisions]

@@ -1,5 +1,5 @@
-"""What middleware does with a request before the app sees it: who is asking, the check, and the wait of rules with
-action `throttle`."""
+"""Limits a request before the app sees it: identifies the client, checks, and waits where rules of action `throttle`
+say so."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from headgate.core.cost import Cost
 from headgate.core.deciding import turned_away
 from headgate.core.decision import Decision
 from headgate.errors import InvalidRule
-from headgate.http.gate import Facts, Gate, Options, Patience
 from headgate.http.limits import Limits
+from headgate.http.middleware_options import Facts, MiddlewareArguments, MiddlewareOptions, Patience
 from headgate.http.request import Request
 from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.limiter.limiter import Limiter
@@ -22,7 +22,7 @@ from headgate.limiter.limiter import Limiter
 T = TypeVar("T")
 L = TypeVar("L", Limiter, AsyncLimiter)
 
-Entering = tuple[Facts, Cost, Decision]  # a request that was checked: its facts, its cost, and what was decided
+CheckedRequest = tuple[Facts, Cost, Decision]  # a request that was checked: its facts, its cost, and what was decided
 
 
 class Waiter(Protocol):
@@ -53,34 +53,34 @@ def limiter_of(limiter: object, kind: type[L]) -> L:
     return limiter
 
 
-class Entrance:
-    """Of a synchronous server. A request that is held back occupies its thread."""
+class RequestLimiter:
+    """Limits the requests of a synchronous server. A request that is held back occupies its thread."""
 
-    def __init__(self, limiter: Limiter, **options: Unpack[Options]) -> None:
+    def __init__(self, limiter: Limiter, **options: Unpack[MiddlewareArguments]) -> None:
         self.limiter = limiter_of(limiter, Limiter)
-        self.gate = Gate(limiter, **options)
+        self.options = MiddlewareOptions(limiter, **options)
 
     def facts(self, request: Request) -> Facts:
         """What is checked of a request."""
-        gate = self.gate
-        if gate.identify is None:
-            client = gate.identity.facts(request, self.limiter.snapshot)
+        options = self.options
+        if options.identify is None:
+            client = options.identity.facts(request, self.limiter.snapshot)
         else:
-            client = gate.stated(gate.identify(request))
-        return gate.facts(request, client)
+            client = options.facts_stated(options.identify(request))
+        return options.facts(request, client)
 
-    def check(self, request: Request) -> Entering:
+    def check(self, request: Request) -> CheckedRequest:
         """Check a request."""
         facts = self.facts(request)
-        cost: Any = self.gate.cost(request) if callable(self.gate.cost) else self.gate.cost
+        cost: Any = self.options.cost(request) if callable(self.options.cost) else self.options.cost
         return facts, cost, self.limiter.decide(facts, cost=cost, slots="take")
 
-    def hold(self, entering: Entering, waiter: Waiter) -> Decision | None:
+    def hold(self, checked: CheckedRequest, waiter: Waiter) -> Decision | None:
         """Hold a request back as its rules want it. What is decided in the end; None: the client has gone."""
-        facts, cost, decision = entering
-        gate, patience = self.gate, Patience(self.limiter.clock)
+        facts, cost, decision = checked
+        options, patience = self.options, Patience(self.limiter.clock)
         while (seconds := patience.seconds(decision)) is not None:
-            with gate.place() as free:
+            with options.waiting_place() as free:
                 if not free or not waiter.may_wait(seconds):
                     return decision
                 if not waiter.sleep(seconds):
@@ -88,8 +88,8 @@ class Entrance:
             patience.ask_again()
             decision = self.limiter.decide(facts, cost=cost, slots="take")
         if decision.hold:
-            with gate.place() as free:
-                if not free or not patience.bears(decision) or not waiter.may_wait(decision.hold):
+            with options.waiting_place() as free:
+                if not free or not patience.is_in_time(decision) or not waiter.may_wait(decision.hold):
                     self.limiter.give_back(decision)
                     return turned_away(decision)
                 if not waiter.sleep(decision.hold):
@@ -102,10 +102,10 @@ class Entrance:
 
         `outer` are the limits that a middleware further out has made for it.
         """
-        entering = self.check(request)
-        facts, cost, decision = entering
+        checked = self.check(request)
+        facts, cost, decision = checked
         if not decision.allowed or decision.hold:
-            standing = self.hold(entering, _Patient(self.limiter.clock))
+            standing = self.hold(checked, _Patient(self.limiter.clock))
             decision = decision if standing is None else standing
         limits = Limits(self.limiter, facts) if outer is None else outer
         limits.add(decision, cost, self.limiter)
@@ -114,56 +114,56 @@ class Entrance:
         return limits, decision.allowed
 
 
-class AsyncEntrance:
-    """`Entrance` for asyncio. A request whose task is cancelled gives its place up."""
+class AsyncRequestLimiter:
+    """Limits the requests of an asyncio server. A request whose task is cancelled gives its place up."""
 
-    def __init__(self, limiter: AsyncLimiter, **options: Unpack[Options]) -> None:
+    def __init__(self, limiter: AsyncLimiter, **options: Unpack[MiddlewareArguments]) -> None:
         self.limiter = limiter_of(limiter, AsyncLimiter)
-        self.gate = Gate(limiter, **options)
-        self._waits = self.gate.waits or callable(self.gate.cost)
+        self.options = MiddlewareOptions(limiter, **options)
+        self._waits = self.options.waits or callable(self.options.cost)
 
     async def facts(self, request: Request) -> Facts:
-        """See `Entrance.facts`."""
-        gate = self.gate
-        if gate.identify is None:
-            client = await gate.identity.facts_async(request, self.limiter.snapshot)
+        """Return what is checked of a request."""
+        options = self.options
+        if options.identify is None:
+            client = await options.identity.facts_async(request, self.limiter.snapshot)
         else:
-            client = gate.stated(await awaited(gate.identify(request)))
-        return gate.facts(request, client)
+            client = options.facts_stated(await resolve(options.identify(request)))
+        return options.facts(request, client)
 
-    def check(self, request: Request) -> Entering | Awaitable[Entering]:
+    def check(self, request: Request) -> CheckedRequest | Awaitable[CheckedRequest]:
         """Check a request. Where nothing has to be waited for, as in memory, the answer is there at once."""
         if self._waits:
             return self._check_later(request)
-        gate, limiter = self.gate, self.limiter
-        cost: Any = gate.cost
-        facts = gate.known_client(request, limiter.holder.current)
-        if not gate.by_subject:
-            facts = gate.located(request, facts)
+        options, limiter = self.options, self.limiter
+        cost: Any = options.cost
+        facts = options.client_facts(request, limiter.holder.current)
+        if not options.by_subject:
+            facts = options.with_endpoint(request, facts)
         decision = limiter.decide(facts, cost=cost, slots="take")
-        return (facts, cost, decision) if isinstance(decision, Decision) else _entering(facts, cost, decision)
+        return (facts, cost, decision) if isinstance(decision, Decision) else _checked_request(facts, cost, decision)
 
-    async def _check_later(self, request: Request) -> Entering:
+    async def _check_later(self, request: Request) -> CheckedRequest:
         """Check a request whose facts or cost may have to be awaited."""
-        facts, option = await self.facts(request), self.gate.cost
-        cost: Any = await awaited(option(request)) if callable(option) else option
-        return facts, cost, await awaited(self.limiter.decide(facts, cost=cost, slots="take"))
+        facts, option = await self.facts(request), self.options.cost
+        cost: Any = await resolve(option(request)) if callable(option) else option
+        return facts, cost, await resolve(self.limiter.decide(facts, cost=cost, slots="take"))
 
-    async def hold(self, entering: Entering, waiter: AsyncWaiter) -> Decision | None:
-        """See `Entrance.hold`."""
-        facts, cost, decision = entering
-        gate, patience = self.gate, Patience(self.limiter.clock)
+    async def hold(self, checked: CheckedRequest, waiter: AsyncWaiter) -> Decision | None:
+        """See `RequestLimiter.hold`."""
+        facts, cost, decision = checked
+        options, patience = self.options, Patience(self.limiter.clock)
         while (seconds := patience.seconds(decision)) is not None:
-            with gate.place() as free:
+            with options.waiting_place() as free:
                 if not free or not waiter.may_wait(seconds):
                     return decision
                 if not await waiter.sleep(seconds):
                     return None
             patience.ask_again()
-            decision = await awaited(self.limiter.decide(facts, cost=cost, slots="take"))
+            decision = await resolve(self.limiter.decide(facts, cost=cost, slots="take"))
         if decision.hold:
-            with gate.place() as free:
-                if not free or not patience.bears(decision) or not waiter.may_wait(decision.hold):
+            with options.waiting_place() as free:
+                if not free or not patience.is_in_time(decision) or not waiter.may_wait(decision.hold):
                     await self.limiter.give_back(decision)
                     return turned_away(decision)
                 try:
@@ -179,11 +179,11 @@ class AsyncEntrance:
     async def enter(
         self, request: Request, outer: Limits[AsyncLimiter] | None = None
     ) -> tuple[Limits[AsyncLimiter], bool]:
-        """See `Entrance.enter`."""
-        entering = await awaited(self.check(request))
-        facts, cost, decision = entering
+        """See `RequestLimiter.enter`."""
+        checked = await resolve(self.check(request))
+        facts, cost, decision = checked
         if not decision.allowed or decision.hold:
-            standing = await self.hold(entering, _AsyncPatient(self.limiter.clock))
+            standing = await self.hold(checked, _AsyncPatient(self.limiter.clock))
             decision = decision if standing is None else standing
         limits = Limits(self.limiter, facts) if outer is None else outer
         limits.add(decision, cost, self.limiter)
@@ -212,10 +212,10 @@ class _AsyncPatient(_Patient):
         return True
 
 
-async def _entering(facts: Facts, cost: Cost, decision: Awaitable[Decision]) -> Entering:
+async def _checked_request(facts: Facts, cost: Cost, decision: Awaitable[Decision]) -> CheckedRequest:
     return facts, cost, await decision
 
 
-async def awaited(value: T | Awaitable[T]) -> T:
+async def resolve(value: T | Awaitable[T]) -> T:
     """A value that may have to be awaited."""
     return await value if inspect.isawaitable(value) else value

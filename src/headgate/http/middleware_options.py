@@ -1,4 +1,4 @@
-"""What all middleware has in common: everything but the I/O."""
+"""The options that all middleware shares, and what they mean for a request. No I/O."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 REMEMBERED: Final = 4_096  # paths, and clients
 
 
-class Options(TypedDict, total=False):
-    """The options of `Gate`, for those who pass them on."""
+class MiddlewareArguments(TypedDict, total=False):
+    """The keyword arguments of `MiddlewareOptions`, for middleware that passes them on."""
 
     identity: Identity | None
     identify: Identify | None
@@ -48,7 +48,7 @@ class Options(TypedDict, total=False):
     max_waiting: int
 
 
-class Gate:
+class MiddlewareOptions:
     """The options of a middleware, checked, and what follows from them for a request.
 
     `identify` is the app's own function from a request to its facts; without it, `identity` says who is asking.
@@ -112,11 +112,11 @@ class Gate:
             self._skipped.put(path, known)
         return known
 
-    def stated(self, client: object) -> Facts:
+    def facts_stated(self, client: object) -> Facts:
         """What the app's own function says of who is asking: facts, or the user's name alone. Raises `InvalidCheck`."""
         return {"user": client} if isinstance(client, str) else checked_facts(client)
 
-    def known_client(self, request: Request, snapshot: Snapshot) -> Facts:
+    def client_facts(self, request: Request, snapshot: Snapshot) -> Facts:
         """Who is asking, as it is checked; remembered for as long as nothing but the peer's address says it."""
         known_in, known = self.known
         client = known.get(request.peer) if known_in is snapshot else None
@@ -137,9 +137,9 @@ class Gate:
 
     def facts(self, request: Request, client: Facts) -> Facts:
         """What is checked of a request, given who is asking."""
-        return {"user": client_of(client)} if self.by_subject else self.located(request, client)
+        return {"user": client_of(client)} if self.by_subject else self.with_endpoint(request, client)
 
-    def located(self, request: Request, client: Facts) -> Facts:
+    def with_endpoint(self, request: Request, client: Facts) -> Facts:
         """The same where rules decide: with what is asked for."""
         if "endpoint" not in client:
             client["endpoint"] = routed_path(request.path)
@@ -148,7 +148,7 @@ class Gate:
         return client
 
     @contextmanager
-    def place(self) -> Iterator[bool]:
+    def waiting_place(self) -> Iterator[bool]:
         """Where one request waits; False when there is none left."""
         with self._lock:
             free = self._waiting < self._max_waiting
@@ -180,9 +180,9 @@ class Patience:
             return None
         if self._deadline_us is None:
             self._deadline_us = self._asked_us + round(decision.max_delay * MICROSECONDS)
-        return decision.retry_after if self.bears(decision) else None
+        return decision.retry_after if self.is_in_time(decision) else None
 
-    def bears(self, decision: Decision) -> bool:
+    def is_in_time(self, decision: Decision) -> bool:
         """Whether the request's turn comes in time."""
         return self._deadline_us is None or self._asked_us + turn_us(decision) <= self._deadline_us
 
