@@ -43,13 +43,13 @@ TIMES = Target(20)
 CALLS = Target(0.02, "calls", at_least=False)
 
 
-Turns = Callable[[Iterator[str], float], int]  # checks these subjects for so many seconds; returns how many it did
+Scheduler = Callable[[Iterator[str], float], int]  # checks these subjects for so many seconds; returns how many it did
 
 
 class Work:
     """The turns of one contender: checks per second, and calls to Redis per check."""
 
-    def __init__(self, check: Turns, subjects: list[str], client: Any) -> None:
+    def __init__(self, check: Scheduler, subjects: list[str], client: Any) -> None:
         self._check = check
         self._subjects = cycle(subjects)
         self._client = client
@@ -111,7 +111,7 @@ def compare(section: Section, work: str, opened: Any, subjects: list[str], plan:
 
 
 @contextmanager
-def one_thread(algorithm: str, server: Server) -> Iterator[dict[str, Turns]]:
+def one_thread(algorithm: str, server: Server) -> Iterator[dict[str, Scheduler]]:
     limiters = {
         name: Limiter([rule(algorithm, sync)], store=f"{server.url}?timeout=5")
         for name, sync in ((LEASED, "leased"), (EXACT, "exact"))
@@ -129,7 +129,7 @@ def one_thread(algorithm: str, server: Server) -> Iterator[dict[str, Turns]]:
         peer.close()
 
 
-def in_turn(check: Callable[[str], object]) -> Turns:
+def in_turn(check: Callable[[str], object]) -> Scheduler:
     def checks(subjects: Iterator[str], seconds: float) -> int:
         until, count = perf_counter() + seconds, 0
         while perf_counter() < until:
@@ -142,7 +142,7 @@ def in_turn(check: Callable[[str], object]) -> Turns:
 
 
 @contextmanager
-def asyncio_tasks(tasks: int, server: Server) -> Iterator[dict[str, Turns]]:
+def asyncio_tasks(tasks: int, server: Server) -> Iterator[dict[str, Scheduler]]:
     with asyncio.Runner() as runner:
         limiters = {
             name: AsyncLimiter([rule("gcra", sync)], store=f"{server.url}?timeout=5")
@@ -154,7 +154,7 @@ def asyncio_tasks(tasks: int, server: Server) -> Iterator[dict[str, Turns]]:
             if peer.name in BESIDE
         }
 
-        def together(check: Callable[[str], Awaitable[object]]) -> Turns:
+        def together(check: Callable[[str], Awaitable[object]]) -> Scheduler:
             async def task(subjects: Iterator[str], until: float) -> int:
                 count = 0
                 while perf_counter() < until:

@@ -72,7 +72,7 @@ def compare(section: Section, kind: str, work: Work, continents: Continents, pla
     seconds = LONGER * plan.redis_seconds
     with ExitStack() as stack:
         ways = {
-            name: stack.enter_context(Way(work, name, options(continents, name)))
+            name: stack.enter_context(LimitProgram(work, name, options(continents, name)))
             for name in (ALONE, AGAIN, *LOCAL, "central")
         }
         central = ways.pop("central").turn(1.0)
@@ -94,7 +94,7 @@ def options(continents: Continents, name: str) -> dict[str, Any]:
     return continents.options("ap")
 
 
-class Way:
+class LimitProgram:
     """A process that checks in one way, when it has its turn. Use as a context manager."""
 
     def __init__(self, work: Work, name: str, limiter: dict[str, Any]) -> None:

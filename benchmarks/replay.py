@@ -23,7 +23,7 @@ from benchmarks.measure import Series
 from benchmarks.plan import Plan
 from benchmarks.report import Row, Section, Target
 from headgate.replay.log import Log
-from headgate.replay.replaying import replay, wanted_facts
+from headgate.replay.replay import replay, wanted_facts
 from headgate.rules.rule import Rule
 from headgate.rules.snapshot import Snapshot
 

@@ -22,8 +22,8 @@ from headgate.audit.usage import UsageCounter
 from headgate.core.decision import Decision
 from headgate.core.plan import Plan as CheckPlan
 from headgate.service.access import Access
-from headgate.service.data import DataPlane
-from headgate.service.rest.app import HttpApp
+from headgate.service.data_plane import DataPlane
+from headgate.service.http.app import HttpApp
 
 RULES = 10_000
 TURNS = 5  # checks of each rule

@@ -27,7 +27,7 @@ from headgate.core.key import checked_prefix
 from headgate.errors import InvalidSettings
 from headgate.regions import Member, Region
 from headgate.rules import fields
-from headgate.stores.parts import with_prefix
+from headgate.stores.url_parts import with_prefix
 from headgate.stores.urls import SCHEMES, check_url
 
 PREFIX: Final = "HEADGATE_"

@@ -21,8 +21,8 @@ from headgate.rules.sources.database import DatabaseSource
 from headgate.rules.sources.file import FileSource
 from headgate.service.access import Access
 from headgate.service.admin import admin_app
-from headgate.service.data import DataPlane
-from headgate.service.rest.app import HttpApp
+from headgate.service.data_plane import DataPlane
+from headgate.service.http.app import HttpApp
 from headgate.testing import FakeClock
 
 ADMIN = "bootstrap-token"

@@ -58,7 +58,7 @@ def routes_of(app: FastAPI) -> list[tuple[str, str, Needs | None]]:
 
 def answer_of(node: Served, method: str, path: str, authorization: str | None) -> int:
     """The status of a request. Failed attempts of earlier ones are forgiven: there are limits on those too."""
-    node.app.state.headgate.guesses.forgive("127.0.0.1")
+    node.app.state.headgate.guess_limiter.forgive("127.0.0.1")
     headers = {} if authorization is None else {"Authorization": authorization}
     url = path.replace("{rule_id}", "x").replace("{user_id}", "x").replace("{token_id}", "x")
     with node.client(None) as client:

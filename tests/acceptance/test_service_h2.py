@@ -32,9 +32,9 @@ from headgate import Rule
 from headgate.errors import InvalidCheck
 from headgate.service.access import Access
 from headgate.service.grpc.call import BODY_SECONDS
-from headgate.service.h2 import allowance
-from headgate.service.h2.connection import FIRST_SECONDS, FRAME_SECONDS, IDLE_SECONDS
-from headgate.service.h2.receiver import MAX_STREAMS
+from headgate.service.http2 import allowance
+from headgate.service.http2.connection import FIRST_SECONDS, FRAME_SECONDS, IDLE_SECONDS
+from headgate.service.http2.receiver import MAX_STREAMS
 from headgate.service.protos import rate_limiter_pb2 as rl
 from headgate.service.rpc.method import Method
 from tests.acceptance.apps.service_grpc import Serving, serving

@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Iterable
 from typing import Any, Protocol, TypeVar
 
 from headgate import AsyncLimiter, AsyncReservation, Decision, Limiter, Quota, Reservation, Settlement
-from headgate.limiter.prepared import NO_SUBJECT
+from headgate.limiter.prepared_check import NO_SUBJECT
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from headgate.db.events import Cursor, EventFilter, Events, Top
 from headgate.db.usage import UsageHistory
 from headgate.errors import DatabaseError, DatabaseUnavailable
 from headgate.http.identity import hashed_api_key
-from headgate.service.data import Ask, DataPlane
+from headgate.service.data_plane import Ask, DataPlane
 from headgate.testing import FakeClock
 from tests.integration import nodes, recording
 from tests.postgres import Postgres

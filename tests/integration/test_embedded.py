@@ -23,7 +23,7 @@ import redis
 from headgate import AsyncLimiter, Limiter
 from headgate.errors import StoreUnavailable
 from headgate.stores.embedded.binary import find_server
-from headgate.stores.embedded.hold import Hold
+from headgate.stores.embedded.server_handle import ServerHandle
 from tests.conftest import TIMEOUT
 from tests.embedded import keeper_pid, lives, server_pid, tcp_sockets
 from tests.integration.workers import Workers
@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[2]
 def directory(tmp_path: Path) -> Iterator[Path]:
     """One of which nothing runs any more at the end."""
     yield tmp_path / "c"
-    with closing(Hold(f"embedded://{tmp_path}/c")):
+    with closing(ServerHandle(f"embedded://{tmp_path}/c")):
         left = [server_pid(tmp_path / "c"), keeper_pid(tmp_path / "c")]
     until(lambda: not any(map(lives, left)))
 
@@ -257,7 +257,7 @@ def test_nobody_else_can_reach_it(directory: Path, url: str) -> None:
 
 
 def test_it_forgets_nothing_for_want_of_memory_and_writes_nothing_to_disk(directory: Path) -> None:
-    with closing(Hold(f"embedded://{directory}?maxmemory=8mb")) as hold, client(hold.url) as server:
+    with closing(ServerHandle(f"embedded://{directory}?maxmemory=8mb")) as handle, client(handle.url) as server:
         wanted = {"maxmemory": "8388608", "maxmemory-policy": "noeviction", "save": "", "appendonly": "no", "port": "0"}
         assert {name: server.config_get(name)[name] for name in wanted} == wanted
 

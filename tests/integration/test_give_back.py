@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headgate import AsyncLimiter, Decision, Limiter, Rule
-from headgate.core.deciding import uncharged
+from headgate.core.decision_factory import uncharged
 from headgate.http.request_limiter import resolve
 from headgate.limiter.batch import Part
 from tests.topologies import Cluster

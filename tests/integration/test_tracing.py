@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from headgate import AsyncLimiter, Rule
 from headgate.service.access import Access
-from headgate.service.data import DataPlane
+from headgate.service.data_plane import DataPlane
 from headgate.service.grpc.server import GrpcServer
 from headgate.service.protos import rate_limiter_pb2 as rl
 from headgate.service.protos import rls_pb2 as rls

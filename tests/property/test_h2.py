@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from headgate import AsyncLimiter, Rule
 from headgate.service.access import Access
-from headgate.service.data import DataPlane
-from headgate.service.grpc.call import Desk, call_of
-from headgate.service.grpc.head import Heads, Route
-from headgate.service.h2.connection import Connection
-from headgate.service.h2.hub import App, Hub
+from headgate.service.data_plane import DataPlane
+from headgate.service.grpc.call import CallContext, call_of
+from headgate.service.grpc.call_headers import CallHeadersReader, Route
+from headgate.service.http2.connection import Connection
+from headgate.service.http2.hub import App, Hub
 from headgate.service.protos import rate_limiter_pb2 as rl
 from headgate.service.rpc.rate_limiter import RateLimiter
 from headgate.stores.memory import MemoryStore
@@ -109,15 +109,15 @@ async def heard(pieces: list[bytes]) -> tuple[bytes, int]:
     limiter = AsyncLimiter([Rule(id="users", quota="100000/day fixed_window")], store=store, clock=clock)
     service = RateLimiter(DataPlane(limiter))
     routes = {PATH.encode(): Route("CheckRateLimit", service.methods["CheckRateLimit"], "grpc")}
-    desk = Desk(Access(), Meter(), None, 4_096)
+    context = CallContext(Access(), Meter(), None, 4_096)
     hub = Hub(10)
     wire: Any = Wire()
-    connection = Connection(App(Heads(routes), partial(call_of, desk), 8_192), hub)
+    connection = Connection(App(CallHeadersReader(routes), partial(call_of, context), 8_192), hub)
     connection.connection_made(wire)
     for piece in pieces:
         if not wire.closing:
             connection.data_received(piece)
-        while hub.turns._waiting:  # noqa: ASYNC110 - on a busy machine, there may be turns left
+        while hub.scheduler._waiting:  # noqa: ASYNC110 - on a busy machine, there may be turns left
             await asyncio.sleep(0)
     connection.connection_lost(None)
     assert hub.held == 0

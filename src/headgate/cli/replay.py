@@ -23,8 +23,8 @@ from headgate.replay.fields import Field, parse_fields
 from headgate.replay.formats import FORMATS
 from headgate.replay.html import html_report
 from headgate.replay.log import DEFAULT_SORT_WINDOW_US, Log
-from headgate.replay.replaying import Progress as Told
-from headgate.replay.replaying import missing_facts, replay, wanted_facts
+from headgate.replay.replay import Progress as Told
+from headgate.replay.replay import missing_facts, replay, wanted_facts
 from headgate.replay.report import Report
 from headgate.replay.suggestion import Target, parse_target, suggest
 from headgate.rules.snapshot import Snapshot

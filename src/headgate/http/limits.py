@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final, Generic, TypeVar
 
 from headgate.core.cost import Cost, cost_of_units
-from headgate.core.deciding import uncharged
 from headgate.core.decision import Decision
+from headgate.core.decision_factory import uncharged
 from headgate.http.headers import Charged, Fields, RawFields, binding, fields_of, raw_fields_of, render
 from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.limiter.limiter import Limiter

@@ -12,8 +12,8 @@ from typing import Any, Final, TypedDict
 
 from headgate.core.clock import Clock
 from headgate.core.cost import UNIT, Cost, checked_cost
-from headgate.core.deciding import turn_us
 from headgate.core.decision import Decision
+from headgate.core.decision_factory import turn_us
 from headgate.core.fork import renew_in_children
 from headgate.core.quota import MAX_INT, MICROSECONDS
 from headgate.errors import InvalidRule

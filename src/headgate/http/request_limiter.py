@@ -10,8 +10,8 @@ from typing import Any, Protocol, TypeVar, Unpack
 
 from headgate.core.clock import Clock
 from headgate.core.cost import Cost
-from headgate.core.deciding import turned_away
 from headgate.core.decision import Decision
+from headgate.core.decision_factory import turned_away
 from headgate.errors import InvalidRule
 from headgate.http.limits import Limits
 from headgate.http.middleware_options import Facts, MiddlewareArguments, MiddlewareOptions, Patience

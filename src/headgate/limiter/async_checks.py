@@ -16,15 +16,15 @@ from headgate.features.leases.calls import Decided
 from headgate.features.regions.protocol import AsyncRegionStore, RegionProtocol
 from headgate.features.shards.async_sharded_store import AsyncShardedStore
 from headgate.features.shards.sharded_store import ShardedStore
-from headgate.limiter.async_deciding import await_decision, decide_async
+from headgate.limiter.async_execution import await_decision, decide_async
 from headgate.limiter.async_heartbeat import AsyncHeartbeat
 from headgate.limiter.async_reservations import AsyncReservations
 from headgate.limiter.async_slots import AsyncSlots
 from headgate.limiter.batch import Ask, Part, decide_each, prepare_together
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.engine import Engine, OnRefused
-from headgate.limiter.explaining import MAX_TIERS, conclude
-from headgate.limiter.prepared import NO_SUBJECT, Known, PreparedCheck, Request, Subject
+from headgate.limiter.explanation import MAX_TIERS, conclude
+from headgate.limiter.prepared_check import NO_SUBJECT, Known, PreparedCheck, Request, Subject
 from headgate.limiter.rule_inputs import Rules
 from headgate.limiter.slot_records import SlotUse
 from headgate.limiter.startup import require_answer, warn_of_workers

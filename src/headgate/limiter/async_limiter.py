@@ -20,7 +20,7 @@ from headgate.limiter.async_readiness import probe_async
 from headgate.limiter.async_reservations import AsyncReservation
 from headgate.limiter.async_slots import Acquiring, AsyncSlot
 from headgate.limiter.decorator import Key, limit_async_function, quota_of, rule_name
-from headgate.limiter.prepared import NO_SUBJECT, Subject
+from headgate.limiter.prepared_check import NO_SUBJECT, Subject
 from headgate.limiter.reservation_records import correction, uncorrected
 from headgate.limiter.rule_inputs import Rules, is_elsewhere, own_limits
 from headgate.limiter.slot_records import SlotStatus

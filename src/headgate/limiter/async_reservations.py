@@ -13,9 +13,9 @@ from headgate.core.reservation import PENDING_US, Record, Settlement, Settling
 from headgate.errors import StoreError
 from headgate.features.async_steps import run_async
 from headgate.features.shards.async_sharded_store import AsyncShardedStore
-from headgate.limiter.async_deciding import decide_async
+from headgate.limiter.async_execution import decide_async
 from headgate.limiter.engine import Engine
-from headgate.limiter.prepared import PreparedCheck
+from headgate.limiter.prepared_check import PreparedCheck
 from headgate.limiter.reservation_records import (
     MAX_ROUNDS,
     Due,

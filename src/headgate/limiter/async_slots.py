@@ -13,9 +13,9 @@ from headgate.core.cost import Cost
 from headgate.core.decision import Decision
 from headgate.core.slot import decode_slot, new_slot
 from headgate.errors import RateLimited, StoreError
-from headgate.limiter.async_deciding import decide_async
+from headgate.limiter.async_execution import decide_async
 from headgate.limiter.engine import Engine
-from headgate.limiter.prepared import Planned, PreparedCheck
+from headgate.limiter.prepared_check import Planned, PreparedCheck
 from headgate.limiter.renewal import AsyncRenewal
 from headgate.limiter.slot_queue import AsyncQueues
 from headgate.limiter.slot_records import (

@@ -7,11 +7,11 @@ from typing import NamedTuple, TypeVar
 
 from headgate.core.check import Extras
 from headgate.core.cost import Cost
-from headgate.core.deciding import decide
 from headgate.core.decision import Decision
+from headgate.core.decision_factory import decide
 from headgate.errors import IdempotencyConflict
 from headgate.limiter.engine import Engine
-from headgate.limiter.prepared import Known, PreparedCheck
+from headgate.limiter.prepared_check import Known, PreparedCheck
 from headgate.rules.penalties import IDENTITIES
 from headgate.rules.plan import RulePlan
 

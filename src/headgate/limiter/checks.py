@@ -17,11 +17,11 @@ from headgate.features.regions.protocol import RegionProtocol, RegionStore
 from headgate.features.shards.sharded_store import ShardedStore
 from headgate.limiter.batch import decide_each
 from headgate.limiter.blocks import Blocks
-from headgate.limiter.deciding import decide
 from headgate.limiter.engine import Engine, OnRefused
-from headgate.limiter.explaining import MAX_TIERS, conclude
+from headgate.limiter.execution import decide
+from headgate.limiter.explanation import MAX_TIERS, conclude
 from headgate.limiter.heartbeat import Heartbeat
-from headgate.limiter.prepared import NO_SUBJECT, PreparedCheck, Request, Subject
+from headgate.limiter.prepared_check import NO_SUBJECT, PreparedCheck, Request, Subject
 from headgate.limiter.reservations import Reservations
 from headgate.limiter.rule_inputs import Rules
 from headgate.limiter.slot_records import SlotUse

@@ -9,14 +9,23 @@ from typing import Any, Final, Protocol, get_args
 from headgate.core.check import Answer, Block, Check, Client, Extras, Idempotency, Penalty
 from headgate.core.clock import Clock, SystemClock
 from headgate.core.cost import Cost
-from headgate.core.deciding import blocked, decide
 from headgate.core.decision import Decision
+from headgate.core.decision_factory import blocked, decide
 from headgate.core.plan import Plan
 from headgate.core.verdict import delayed
 from headgate.errors import IdempotencyConflict, InvalidCheck, InvalidRule, StoreError
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.fallback import Fallback
-from headgate.limiter.prepared import NO_SUBJECT, Known, Planned, PreparedCheck, Request, Subject, facts_of, fingerprint
+from headgate.limiter.prepared_check import (
+    NO_SUBJECT,
+    Known,
+    Planned,
+    PreparedCheck,
+    Request,
+    Subject,
+    facts_of,
+    fingerprint,
+)
 from headgate.limiter.rule_inputs import Rules, is_elsewhere, opened, rules_of
 from headgate.limiter.slot_records import needs_acquire
 from headgate.limiter.warning_hysteresis import WarningHysteresis

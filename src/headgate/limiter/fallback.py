@@ -6,12 +6,12 @@ from typing import Final
 
 from headgate.core.check import Check, Group, Outcome, Result
 from headgate.core.clock import Clock
-from headgate.core.deciding import decide
 from headgate.core.decision import Decision, Reason
+from headgate.core.decision_factory import decide
 from headgate.core.plan import Plan
 from headgate.errors import StoreError, StoreFull, StoreTimeout
 from headgate.limiter.outage import Outage
-from headgate.limiter.prepared import PreparedCheck
+from headgate.limiter.prepared_check import PreparedCheck
 from headgate.limiter.shares import Shares, hopeful
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot

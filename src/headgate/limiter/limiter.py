@@ -16,7 +16,7 @@ from headgate.features.leases.status import LeaseStatus
 from headgate.features.regions.protocol import RegionStatus
 from headgate.limiter.checks import Checks
 from headgate.limiter.decorator import Key, limit_function, quota_of, rule_name
-from headgate.limiter.prepared import NO_SUBJECT, Subject
+from headgate.limiter.prepared_check import NO_SUBJECT, Subject
 from headgate.limiter.readiness import probe
 from headgate.limiter.reservation_records import correction, uncorrected
 from headgate.limiter.reservations import Reservation

@@ -27,7 +27,7 @@ from headgate.core.reservation import (
     receipt_of,
 )
 from headgate.errors import InvalidCheck, StoreError, StoreUnavailable
-from headgate.limiter.prepared import PreparedCheck
+from headgate.limiter.prepared_check import PreparedCheck
 
 T = TypeVar("T")
 Finding = Generator[list[Group], Sequence[Answer], T]

@@ -12,9 +12,9 @@ from headgate.core.reservation import PENDING_US, Record, Settlement, Settling
 from headgate.errors import StoreError
 from headgate.features.shards.sharded_store import ShardedStore
 from headgate.features.steps import run
-from headgate.limiter.deciding import decide
 from headgate.limiter.engine import Engine
-from headgate.limiter.prepared import PreparedCheck
+from headgate.limiter.execution import decide
+from headgate.limiter.prepared_check import PreparedCheck
 from headgate.limiter.reservation_records import (
     MAX_ROUNDS,
     Due,

@@ -19,7 +19,7 @@ from headgate.core.slot import encode_slot
 from headgate.errors import InvalidCheck, StoreError
 
 if TYPE_CHECKING:
-    from headgate.limiter.prepared import PreparedCheck
+    from headgate.limiter.prepared_check import PreparedCheck
     from headgate.rules.plan import RulePlan
 
 SlotUse = Literal["refuse", "take", "lend", "skip"]

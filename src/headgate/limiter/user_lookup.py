@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headgate.limiter.engine import Engine
-from headgate.limiter.prepared import NO_SUBJECT, Known, Subject
+from headgate.limiter.prepared_check import NO_SUBJECT, Known, Subject
 from headgate.rules.directory import UNKNOWN
 
 

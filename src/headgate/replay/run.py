@@ -9,8 +9,8 @@ from itertools import count
 from typing import Final, NamedTuple
 
 from headgate.core.cost import Cost
-from headgate.core.deciding import turned_away
 from headgate.core.decision import Decision
+from headgate.core.decision_factory import turned_away
 from headgate.core.plan import Plan
 from headgate.core.quota import CONCURRENCY, MICROSECONDS
 from headgate.http.middleware_options import Patience

@@ -16,7 +16,7 @@ from headgate.db.tokens import PREFIX, Token, hash_of
 from headgate.errors import DatabaseError, DatabaseUnavailable, Unauthenticated
 from headgate.operations.caller import ROLES, SCOPES, Caller, Role
 from headgate.service.auth_failures import AuthFailures
-from headgate.service.guesses import Guesses
+from headgate.service.token_guess_limiter import TokenGuessLimiter
 
 FRESH_SECONDS: Final = 2.0  # how long an answer of the database counts
 OUTAGE_SECONDS: Final = 3_600.0  # … on the data plane, while the database cannot be asked
@@ -75,7 +75,7 @@ class Access:
         self.open = data_token is None  # whether the data plane is
         self._lookup = None if tokens is None else _Lookup(tokens.find, now, deadline)
         self._clock: Clock = clock or SystemClock()
-        self._guesses = Guesses("data-failures", clock)
+        self._guess_limiter = TokenGuessLimiter("data-failures", clock)
         self.failures = AuthFailures(now)  # whoever answers callers records them
 
     async def caller(self, token: str | None, *, stale: bool = False) -> Caller:
@@ -113,7 +113,7 @@ class Access:
         """
         if self.open:
             return ANYBODY
-        caller = await self._guesses.caller(token, address, partial(self.caller, token, stale=True))
+        caller = await self._guess_limiter.caller(token, address, partial(self.caller, token, stale=True))
         caller.require("check", role)
         return caller
 
@@ -125,7 +125,7 @@ class Access:
             return False
         digest = hash_of(token)
         caller = _equal(digest, self._own)
-        return caller is not None and caller.may("check", role) and self._guesses.prove(digest, address)
+        return caller is not None and caller.may("check", role) and self._guess_limiter.prove(digest, address)
 
     def forget(self, revoked: str | None = None) -> None:
         """Look every token up again when it comes next: for when one was made, or `revoked`, by its id, here."""

@@ -56,6 +56,6 @@ def _reason_of(error: Exception) -> str | None:
         return error.reason
     if isinstance(error, AccessError):
         return "forbidden"
-    if isinstance(error, RateLimited) and (error.decision.rule or "").endswith("-failures"):  # see `guesses`
+    if isinstance(error, RateLimited) and (error.decision.rule or "").endswith("-failures"):  # see `guess_limiter`
         return "throttled"
     return None

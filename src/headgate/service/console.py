@@ -18,8 +18,8 @@ from headgate.operations import Caller, Operations
 from headgate.operations.history import History
 from headgate.operations.tokens import Tokens
 from headgate.service.directory import LINK_FILE
-from headgate.service.guesses import Guesses
-from headgate.service.rest.exchange import admit
+from headgate.service.http.exchange import admit
+from headgate.service.token_guess_limiter import TokenGuessLimiter
 
 if TYPE_CHECKING:
     from headgate.service.access import Access
@@ -34,12 +34,12 @@ class TokenGatekeeper:
 
     def __init__(self, access: Access, admin_token: str, link_file: Path) -> None:
         self._access = access
-        self._guesses = Guesses("console-failures")
+        self._guess_limiter = TokenGuessLimiter("console-failures")
         self._admin_digest = hash_of(admin_token)
         self._link_file = link_file
 
     async def sign_in(self, token: str, address: str | None) -> str:
-        await self._guesses.caller(token, address, lambda: self._access.caller(token))
+        await self._guess_limiter.caller(token, address, lambda: self._access.caller(token))
         return hash_of(token)
 
     async def caller(self, digest: str) -> Caller:

@@ -25,7 +25,7 @@ from headgate.rules.sources import sighup
 from headgate.rules.sources.database import DatabaseSource
 from headgate.rules.sources.file import FileSource, load
 from headgate.service.access import Access
-from headgate.service.data import DataPlane
+from headgate.service.data_plane import DataPlane
 from headgate.service.directory import DataDirectory, admin_token
 from headgate.settings import Settings, variable
 from headgate.stores.protocol import AsyncBeatingStore, AsyncStore

@@ -35,16 +35,16 @@ from headgate.service.console import console_app
 from headgate.service.fleet import Fleet
 from headgate.service.grpc.call import Around
 from headgate.service.grpc.server import GrpcServer
+from headgate.service.http.app import HttpApp
 from headgate.service.listener import MOST_CONNECTIONS
 from headgate.service.node import Node
-from headgate.service.pages import Pages
 from headgate.service.process import AT_ONCE, Addresses, Worker
-from headgate.service.rest.app import HttpApp
 from headgate.service.rpc.envoy import RateLimitService
 from headgate.service.rpc.rate_limiter import RateLimiter
 from headgate.service.sockets import allow_many, bound, close
 from headgate.service.tls import Certificates
 from headgate.service.web import WebServer
+from headgate.service.worker_metrics import Pages
 from headgate.settings import Address, Settings
 from headgate.telemetry.meter import OpenConnections
 

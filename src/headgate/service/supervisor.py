@@ -27,7 +27,7 @@ from headgate.service.directory import DataDirectory, admin_token
 from headgate.service.process import AT_ONCE, Addresses, Worker
 from headgate.service.sockets import close, reserved
 from headgate.settings import Settings, variable
-from headgate.stores.embedded.hold import Hold
+from headgate.stores.embedded.server_handle import ServerHandle
 from headgate.telemetry.logs import configure_logging
 
 BACKOFF: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # seconds before a worker that died is started again
@@ -65,9 +65,9 @@ def run(settings: Settings, started: Callable[[Addresses], None]) -> None:
         _Supervisor(settings, sockets, signals, lambda: started(Addresses(http, grpc, admin))).run()
 
 
-def _counters(settings: Settings) -> Hold:
+def _counters(settings: Settings) -> ServerHandle:
     try:
-        hold = Hold(settings.store_url)
+        hold = ServerHandle(settings.store_url)
     except (ValueError, StoreError) as error:
         name = "store" if settings.store is not None else "workers"
         raise InvalidSettings(

@@ -7,7 +7,7 @@ import ssl
 from pathlib import Path
 from typing import Literal
 
-from headgate.core.mark import Mark, mark_of
+from headgate.core.file_fingerprint import FileFingerprint, fingerprint_of
 from headgate.errors import InvalidSettings
 from headgate.settings import variable
 
@@ -27,7 +27,7 @@ class Certificates:
     ) -> None:
         self._paths = (certificate, key, client_ca)
         self._protocol = protocol
-        self._mark = self._look()
+        self._fingerprint = self._look()
         try:
             self.context = self._context()
         except (OSError, ValueError) as error:
@@ -35,10 +35,10 @@ class Certificates:
 
     def refresh(self) -> bool:
         """Whether the files have changed, and `context` with them. What is no good is logged, once."""
-        mark = self._look()
-        if mark == self._mark:
+        fingerprint = self._look()
+        if fingerprint == self._fingerprint:
             return False
-        self._mark = mark
+        self._fingerprint = fingerprint
         try:
             self.context = self._context()
         except (OSError, ValueError) as error:  # half of them are replaced, maybe: another look will follow that
@@ -58,8 +58,8 @@ class Certificates:
             context.verify_mode = ssl.CERT_REQUIRED
         return context
 
-    def _look(self) -> list[Mark | None]:
-        return [None if path is None else mark_of(path) for path in self._paths]
+    def _look(self) -> list[FileFingerprint | None]:
+        return [None if path is None else fingerprint_of(path) for path in self._paths]
 
     def _what(self, error: Exception) -> str:
         paths = ", ".join(str(path) for path in self._paths if path is not None)

@@ -19,10 +19,10 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from headgate.errors import HeadgateError
-from headgate.service.h2.allowance import Allowance, CommonAllowance
+from headgate.service.http.exchange import ADMITTED
+from headgate.service.http2.allowance import Allowance, CommonAllowance
 from headgate.service.listener import MOST_CONNECTIONS, Listener
-from headgate.service.requests import MAX_HEAD, HeadTooLarge, RequestSplitter
-from headgate.service.rest.exchange import ADMITTED
+from headgate.service.request_splitter import MAX_HEAD, HeadTooLarge, RequestSplitter
 from headgate.telemetry.meter import OTHER, Meter
 
 HEAD_SECONDS: Final = 10.0  # in which a request's head has to be here, from its first byte

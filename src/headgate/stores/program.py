@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from headgate.core.check import Answer, Check, Extras, Group, RepeatedResult, Result, SharedResult
-from headgate.core.deciding import decide
 from headgate.core.decision import Decision, States
+from headgate.core.decision_factory import decide
 from headgate.core.plan import Plan
 from headgate.errors import IdempotencyConflict, StoreError
 

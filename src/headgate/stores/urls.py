@@ -10,8 +10,8 @@ from urllib.parse import parse_qsl, urlsplit
 from headgate.core.clock import Clock
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
 from headgate.stores.observer import StoreObserver
-from headgate.stores.parts import parts_of, read_prefix
 from headgate.stores.protocol import AsyncStore, Store
+from headgate.stores.url_parts import parts_of, read_prefix
 
 REDIS = (
     *("redis", "rediss", "unix"),

@@ -9,8 +9,8 @@ from headgate import AsyncLimiter, Rule
 from headgate.http.identity import hashed_api_key
 from headgate.rules import Exemption, Snapshot
 from headgate.service.access import Access
-from headgate.service.data import DataPlane
-from headgate.service.rest.app import HttpApp
+from headgate.service.data_plane import DataPlane
+from headgate.service.http.app import HttpApp
 
 MUCH = "1000000/366d fixed_window"  # no window turns while a test runs
 RULES = [

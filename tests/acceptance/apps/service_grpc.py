@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from headgate import AsyncLimiter, Rule
 from headgate.service.access import Access
-from headgate.service.data import DataPlane
+from headgate.service.data_plane import DataPlane
 from headgate.service.grpc.server import GrpcServer
 from headgate.service.rpc.envoy import RateLimitService
 from headgate.service.rpc.method import Service

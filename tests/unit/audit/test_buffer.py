@@ -12,7 +12,7 @@ from headgate.audit.buffer import OTHER, Buffer
 from headgate.audit.digest import Digest
 from headgate.audit.options import AuditOptions
 from headgate.core.check import Block
-from headgate.core.deciding import blocked
+from headgate.core.decision_factory import blocked
 from headgate.db.events import MAX_TEXT, MINUTE_US, Batch, Count, Event
 from headgate.rules import Snapshot
 from headgate.testing import FakeClock

@@ -9,8 +9,8 @@ import pytest
 
 from headgate import Limiter
 from headgate.core.check import NEVER, Check, Outcome
-from headgate.core.deciding import combine
 from headgate.core.decision import Decision
+from headgate.core.decision_factory import combine
 from headgate.core.key import space
 from headgate.core.quota import Quota
 from headgate.testing import FakeClock

@@ -8,12 +8,12 @@ from typing import Any
 
 from headgate import AsyncLimiter, Limiter, Rule
 from headgate.http.headers import Charged, fields_of, render
-from headgate.service.data import DataPlane
+from headgate.service.data_plane import DataPlane
+from headgate.service.http.decisions import encoded
 from headgate.service.protos import rls_pb2
 from headgate.service.protos.rate_limiter_pb2 import CheckResponse
-from headgate.service.rest.decisions import encoded
-from headgate.service.rpc.answers import written
 from headgate.service.rpc.envoy import RateLimitService
+from headgate.service.rpc.responses import written
 from headgate.testing import FakeClock
 
 RULES = [

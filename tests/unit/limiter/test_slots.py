@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from headgate import AsyncLimiter, InvalidCheck, InvalidRule, Limiter, Quota, RateLimited, Rule, Slot
-from headgate.limiter import deciding, slots
+from headgate.limiter import execution, slots
 from headgate.testing import FakeClock
 
 QUOTA = "2 concurrent ttl 10s"
@@ -426,7 +426,7 @@ def test_an_interrupted_thread_holds_nothing(monkeypatch: pytest.MonkeyPatch) ->
     interrupted = Event()
 
     def interrupting(*args: Any, **options: Any) -> None:
-        deciding.decide(*args, **options)
+        execution.decide(*args, **options)
         interrupted.set()
         raise KeyboardInterrupt
 

@@ -13,7 +13,7 @@ from headgate import Rule
 from headgate.replay.charts import bars, timeline
 from headgate.replay.html import html_report
 from headgate.replay.log import Log
-from headgate.replay.replaying import replay
+from headgate.replay.replay import replay
 from headgate.replay.report import Report
 from headgate.rules.snapshot import Snapshot
 

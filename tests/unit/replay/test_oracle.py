@@ -14,7 +14,7 @@ from headgate import Limiter, Rule
 from headgate.core.quota import BUCKETS, WINDOWS, Quota
 from headgate.replay.fields import parse_fields
 from headgate.replay.log import Log
-from headgate.replay.replaying import missing_facts, replay, wanted_facts
+from headgate.replay.replay import missing_facts, replay, wanted_facts
 from headgate.replay.run import Run
 from headgate.rules.exemptions import Exemption
 from headgate.rules.penalties import Penalties

@@ -11,7 +11,7 @@ from headgate.replay import ordering
 from headgate.replay.log import Log
 from headgate.replay.ordering import TooSmall, in_order
 from headgate.replay.record import Record
-from headgate.replay.replaying import replay
+from headgate.replay.replay import replay
 from headgate.rules.rule import Rule
 from headgate.rules.snapshot import Snapshot
 

@@ -6,7 +6,7 @@ import pytest
 
 from headgate.replay import tally
 from headgate.replay.record import Record
-from headgate.replay.replaying import replay_records
+from headgate.replay.replay import replay_records
 from headgate.replay.report import RuleReport, report_of
 from headgate.replay.run import Run
 from headgate.rules.rule import Rule

@@ -12,19 +12,19 @@ from headgate import AsyncLimiter, Rule
 from headgate.errors import InvalidCheck
 from headgate.rules import Snapshot
 from headgate.service.access import Access
-from headgate.service.data import DataPlane
+from headgate.service.data_plane import DataPlane
+from headgate.service.http.app import HttpApp
 from headgate.service.node import _tell_of_slots
 from headgate.service.protos import rate_limiter_pb2 as messages
 from headgate.service.protos.rls_pb2 import RateLimitDescriptor, RateLimitRequest, RateLimitResponse
-from headgate.service.rest.app import HttpApp
 from headgate.service.rpc.envoy import RateLimitService
 from headgate.service.rpc.rate_limiter import RateLimiter
 from headgate.stores.memory import MemoryStore
 from headgate.telemetry.meter import Meter
 from headgate.telemetry.metrics import Metrics
 from headgate.testing import FakeClock
-from tests.unit.service.rest.call import Got, call
-from tests.unit.service.rest.test_app import State
+from tests.unit.service.http.call import Got, call
+from tests.unit.service.http.test_app import State
 
 RULES = [Rule(id="slots", quota="1 concurrent ttl 20s"), Rule(id="rate", quota="9/minute fixed_window")]
 

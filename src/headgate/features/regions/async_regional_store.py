@@ -15,11 +15,11 @@ from headgate.core.quota import Quota
 from headgate.core.reservation import Claim, Expired, Record
 from headgate.errors import StoreError
 from headgate.features.regions.duty_worker import AsyncDutyWorkers
+from headgate.features.regions.programs import LimitProgram, LimitPrograms, granted_program, refusal, synced_program
 from headgate.features.regions.protocol import RegionStatus
 from headgate.features.regions.region import Region
 from headgate.features.regions.router import Router
 from headgate.features.regions.steps import HERE, Ask, Duty, Steps
-from headgate.features.regions.ways import Way, Ways, granted, refusal, synced
 from headgate.rules.holder import Holder
 from headgate.rules.rule import FailureMode
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
@@ -95,7 +95,7 @@ class AsyncRegionalStore:
 
         return check
 
-    def _spread(self, plan: Plan, states: States | None) -> Way:
+    def _spread(self, plan: Plan, states: States | None) -> LimitProgram:
         """The program of one limit, as it is spread over the regions."""
         (template,) = plan.limits
         router, mode = self._router, self._router.spread(template)
@@ -108,21 +108,25 @@ class AsyncRegionalStore:
         async def nothing(subjects: tuple[str, ...], costs: tuple[int, ...]) -> Decision:
             return refusal(router, mode, plan, states, subjects, costs)
 
-        def under(quota: Quota | None) -> Way:
+        def under(quota: Quota | None) -> LimitProgram:
             if quota is None:
                 return nothing
             own = Plan((template._replace(quota=quota),))
             return self._program(self._here, own, states, plan if mode == "synced" else None)
 
-        async def listen(way: Way, subjects: tuple[str, ...], costs: tuple[int, ...]) -> Decision:
-            decision: Decision = await way(subjects, costs)
+        async def listen(program: LimitProgram, subjects: tuple[str, ...], costs: tuple[int, ...]) -> Decision:
+            decision: Decision = await program(subjects, costs)
             counts.heard(decision.at_us, router.now_us())
             return decision
 
         if mode == "quota":
             return under(router.share(template.quota))
-        ways = Ways(lambda limit: under(router.under(template.quota, limit)))
-        return granted(router, template, ways) if mode == "quota_auto" else synced(router, template, ways, listen)
+        programs = LimitPrograms(lambda limit: under(router.under(template.quota, limit)))
+        return (
+            granted_program(router, template, programs)
+            if mode == "quota_auto"
+            else synced_program(router, template, programs, listen)
+        )
 
     async def refund(self, charges: Sequence[Charge]) -> None:
         await self._run(self._router.refund(charges, "refund"))

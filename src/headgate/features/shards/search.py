@@ -5,8 +5,8 @@ from __future__ import annotations
 from secrets import randbits
 
 from headgate.core.check import Check
-from headgate.core.deciding import decide as decide_all
 from headgate.core.decision import Decision, States
+from headgate.core.decision_factory import decide as decide_all
 from headgate.core.fork import renew_in_children
 from headgate.core.plan import Plan
 from headgate.core.shards import Search, checks_of

@@ -19,8 +19,8 @@ from threading import Lock
 from typing import Final
 
 from headgate.core.clock import Clock, SystemClock
+from headgate.core.file_fingerprint import FileFingerprint, fingerprint_of
 from headgate.core.fork import renew_in_children
-from headgate.core.mark import Mark, mark_of
 from headgate.errors import InvalidRule, Problem
 from headgate.rules.holder import Holder
 from headgate.rules.snapshot import Snapshot
@@ -76,7 +76,7 @@ class FileSource:
         self._stale = False
         self._digest = ""  # of the content in force
         self._seen = ""  # of the content last read, good or not
-        self._mark: Mark | None = ()  # of the file when it was last read
+        self._fingerprint: FileFingerprint | None = ()  # of the file when it was last read
         self._holder = Holder(self._load())
         self._watcher = Watcher(self.path, self.refresh) if watch else None
         self._unsubscribe = hangup.subscribe(self.reload_and_log) if sighup else None
@@ -86,7 +86,7 @@ class FileSource:
         """In a forked child: a load that was under way is not here. It may have noted what it had not put in force."""
         if self._lock.locked():
             self._digest = self._seen = ""
-            self._mark = ()
+            self._fingerprint = ()
         self._lock = Lock()
 
     @property
@@ -116,14 +116,14 @@ class FileSource:
 
         It never raises: what is wrong is logged, and what is in force stays so.
         """
-        mark = mark_of(self.path)
-        if mark == self._mark:
+        fingerprint = fingerprint_of(self.path)
+        if fingerprint == self._fingerprint:
             return
         deadline = time.monotonic() + MAX_SETTLING
         while time.monotonic() < deadline:
             time.sleep(SETTLED)
-            before, mark = mark, mark_of(self.path)
-            if mark == before:
+            before, fingerprint = fingerprint, fingerprint_of(self.path)
+            if fingerprint == before:
                 break
         if not self._is_known():
             self.reload_and_log()
@@ -165,9 +165,9 @@ class FileSource:
 
     def _read(self) -> tuple[bytes, str]:
         """The content and its digest. Takes the file's mark, unless it is too young to be told from a later one."""
-        mark = mark_of(self.path)
-        young = mark is not None and time.time_ns() - mark[0] < TICK_NS
-        self._mark = () if young else mark
+        fingerprint = fingerprint_of(self.path)
+        young = fingerprint is not None and time.time_ns() - fingerprint[0] < TICK_NS
+        self._fingerprint = () if young else fingerprint
         content = _read(self.path)
         return content, blake2b(content, digest_size=6).hexdigest()
 

@@ -30,8 +30,8 @@ from headgate.service.admin.documentation import serve_documentation
 from headgate.service.admin.headers import Headers
 from headgate.service.admin.models import problems
 from headgate.service.admin.openapi import INTRODUCTION, TAGS, description_of
-from headgate.service.guesses import Guesses
-from headgate.service.rest.problems import MEDIA_TYPE, HttpError, problem_of
+from headgate.service.http.problems import MEDIA_TYPE, HttpError, problem_of
+from headgate.service.token_guess_limiter import TokenGuessLimiter
 
 PREFIX: Final = "/api/v1"
 OWN_ROUTERS: Final = (
@@ -71,7 +71,7 @@ def admin_app(
         access=access,
         tokens=TokenOperations(tokens, access.forget),
         limits=limits or operations.limiter.sibling(OWN_RULES, name="admin"),
-        guesses=Guesses("admin-failures", operations.limiter.clock),
+        guess_limiter=TokenGuessLimiter("admin-failures", operations.limiter.clock),
     )
     routers = app.state.routers = (*OWN_ROUTERS, *routers)
     for router in routers:

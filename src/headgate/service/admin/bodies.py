@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from fastapi import Request
 
-from headgate.service.rest.problems import HttpError
+from headgate.service.http.problems import HttpError
 
 MAX_JSON: Final = 1 << 20  # bytes
 MAX_BATCH: Final = 16 << 20

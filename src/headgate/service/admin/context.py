@@ -16,8 +16,8 @@ from headgate.operations import Caller, Operations, Role, Scope
 from headgate.operations.tokens import Tokens
 from headgate.rules.rule import Rule
 from headgate.service.access import Access
-from headgate.service.guesses import Guesses
-from headgate.service.rest.exchange import admit
+from headgate.service.http.exchange import admit
+from headgate.service.token_guess_limiter import TokenGuessLimiter
 
 REASON: Final = "x-change-reason"  # the header that says why something is changed, for the change log
 TOKEN_FACT: Final = "headgate_token"  # no fact of anybody's requests: the counts lie beside those of the users' rules
@@ -35,7 +35,7 @@ class Context:
     access: Access
     tokens: Tokens
     limits: AsyncLimiter  # of callers, by token
-    guesses: Guesses
+    guess_limiter: TokenGuessLimiter
 
 
 def context_of(request: Request) -> Context:
@@ -49,7 +49,7 @@ async def caller_of(request: Request) -> Caller:
     token = bearer(request.headers.get("authorization"))
     address = None if request.client is None else request.client.host
     try:
-        caller = await context.guesses.caller(token, address, lambda: context.access.caller(token))
+        caller = await context.guess_limiter.caller(token, address, lambda: context.access.caller(token))
     except RateLimited as error:
         _pass(request, error.decision)
         raise

@@ -1,4 +1,4 @@
-"""The data plane as OpenAPI describes it. It is served by `headgate.service.rest`, without FastAPI."""
+"""The data plane as OpenAPI describes it. It is served by `headgate.service.http`, without FastAPI."""
 
 from __future__ import annotations
 

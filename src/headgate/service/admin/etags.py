@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from headgate.service.rest.problems import HttpError
+from headgate.service.http.problems import HttpError
 
 ANY = "*"
 

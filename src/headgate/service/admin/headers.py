@@ -8,7 +8,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headgate.http.headers import render
-from headgate.service.rest.problems import MEDIA_TYPE, problem_of
+from headgate.service.http.problems import MEDIA_TYPE, problem_of
 
 API: Final = "/api/"
 

@@ -1,1 +1,1 @@
-"""gRPC over `headgate.service.h2`: the service's remote procedures on a port."""
+"""gRPC over `headgate.service.http2`: the service's remote procedures on a port."""

@@ -15,13 +15,13 @@ from typing import Any, Final, NamedTuple
 from google.protobuf.message import Message
 
 from headgate.service.access import Access
-from headgate.service.grpc.head import Head, Route
+from headgate.service.grpc.call_headers import CallHeaders, Route
+from headgate.service.grpc.framing import HEAD, OK, PREFIX, MessageReader, framed, trailers
 from headgate.service.grpc.status import Code, Ended, ended
-from headgate.service.grpc.wire import HEAD, OK, PREFIX, MessageReader, framed, trailers
-from headgate.service.h2.allowance import FRAME, units_of_decompressed
-from headgate.service.h2.connection import Connection
-from headgate.service.h2.frames import CANCEL
-from headgate.service.h2.stream import Stream
+from headgate.service.http2.allowance import FRAME, units_of_decompressed
+from headgate.service.http2.connection import Connection
+from headgate.service.http2.frames import CANCEL
+from headgate.service.http2.stream import Stream
 from headgate.service.rpc.method import Answered, Flow, Method, Quick, Work
 from headgate.telemetry.meter import OTHER, Meter
 
@@ -34,7 +34,7 @@ ALWAYS_HELD: Final = 65_536  # bytes of one message that there is always room fo
 Around = Callable[[str, Mapping[str, str]], AbstractContextManager[None]]
 
 
-class Desk(NamedTuple):
+class CallContext(NamedTuple):
     """The objects and settings that all calls share."""
 
     access: Access
@@ -43,29 +43,29 @@ class Desk(NamedTuple):
     max_message: int
 
 
-def call_of(desk: Desk, connection: Connection, number: int, head: Head) -> Stream:
+def call_of(context: CallContext, connection: Connection, number: int, head: CallHeaders) -> Stream:
     """The call of a new stream."""
     route = head.route
     if route is None:
-        return Refusal(desk, connection, number, head)
+        return Refusal(context, connection, number, head)
     if isinstance(route.method, Flow):
-        return FlowCall(desk, connection, number, head, route)
-    return UnaryCall(desk, connection, number, head, route, route.method)
+        return FlowCall(context, connection, number, head, route)
+    return UnaryCall(context, connection, number, head, route, route.method)
 
 
 class Refusal(Stream):
     """A request that is no call."""
 
-    __slots__ = ("_desk", "_head")
+    __slots__ = ("_context", "_head")
 
-    def __init__(self, desk: Desk, connection: Connection, number: int, head: Head) -> None:
+    def __init__(self, context: CallContext, connection: Connection, number: int, head: CallHeaders) -> None:
         super().__init__(connection, number, head.length)
-        self._desk = desk
+        self._context = context
         self._head = head
 
     def opened(self) -> None:
         head = self._head
-        self._desk.meter.answered(OTHER, head.status)
+        self._context.meter.answered(OTHER, head.status)
         if head.body:
             self.begin(head.refusal)
             self.finish(b"", head.body)
@@ -86,14 +86,16 @@ class Refusal(Stream):
 class Call(Stream):
     """A call: the base of calls with one message and of calls with a stream of them."""
 
-    __slots__ = ("_desk", "_gone", "_head", "_held", "_may", "_reader", "_route", "_task", "_timer")
+    __slots__ = ("_context", "_gone", "_head", "_held", "_may", "_reader", "_route", "_task", "_timer")
 
-    def __init__(self, desk: Desk, connection: Connection, number: int, head: Head, route: Route) -> None:
+    def __init__(
+        self, context: CallContext, connection: Connection, number: int, head: CallHeaders, route: Route
+    ) -> None:
         super().__init__(connection, number, head.length)
-        role, access = route.method.role, desk.access
+        role, access = route.method.role, context.access
         # Whether its caller is known to have the right to make it; else, that may have to be looked up.
         self._may = access.open or (role is not None and access.admits_at_once(head.token, role, connection.address))
-        self._desk = desk
+        self._context = context
         self._head = head
         self._route = route
         self._task: asyncio.Task[None] | None = None
@@ -119,7 +121,7 @@ class Call(Stream):
         """The messages that are here as a whole with this part. Raises `Ended`."""
         reader = self._reader
         if reader is None:
-            most = self._desk.max_message
+            most = self._context.max_message
             if self._route.method.role is None:
                 most = min(most, MAX_OPEN_MESSAGE)
             reader = self._reader = MessageReader(self._head.encoding, most, None if self._may else self._charge)
@@ -144,7 +146,7 @@ class Call(Stream):
         """Raises `Unauthenticated` and `Forbidden`."""
         role = self._route.method.role
         if not self._may and role is not None:
-            await self._desk.access.require_data(self._head.token, role, self.connection.address)
+            await self._context.access.require_data(self._head.token, role, self.connection.address)
             self._may = True
         if self._may:
             self.admit()
@@ -168,11 +170,11 @@ class Call(Stream):
 
     def _ended(self, error: Exception) -> Ended:
         """Return the status that answers an exception."""
-        self._desk.access.failures.record(self._route.protocol or OTHER, error, self.connection.address)
+        self._context.access.failures.record(self._route.protocol or OTHER, error, self.connection.address)
         return ended(error, self._route.name)
 
     def _count(self, status: str) -> None:
-        self._desk.meter.answered(self._route.protocol or OTHER, status)
+        self._context.meter.answered(self._route.protocol or OTHER, status)
 
     def _leave(self) -> None:
         """End the call: cancel its task and its timer, and free the memory that it counts."""
@@ -193,9 +195,9 @@ class UnaryCall(Call):
     __slots__ = ("_method", "_request", "_start_time")
 
     def __init__(
-        self, desk: Desk, connection: Connection, number: int, head: Head, route: Route, method: Method
+        self, context: CallContext, connection: Connection, number: int, head: CallHeaders, route: Route, method: Method
     ) -> None:
-        super().__init__(desk, connection, number, head, route)
+        super().__init__(context, connection, number, head, route)
         self._method = method
         self._request: bytes | None = None
         self._start_time = 0.0
@@ -203,7 +205,7 @@ class UnaryCall(Call):
     def received(self, data: bytes) -> None:
         if self.ended and self._reader is None and len(data) >= PREFIX.size:  # all of it at once, as most come
             compressed, size = PREFIX.unpack_from(data)
-            if not compressed and PREFIX.size + size == len(data) and size <= self._desk.max_message:
+            if not compressed and PREFIX.size + size == len(data) and size <= self._context.max_message:
                 self._begin(data[PREFIX.size :])
                 return
         try:
@@ -252,16 +254,16 @@ class UnaryCall(Call):
 
     def _quickly(self, message: bytes) -> Quick:
         """Answer a message as it is on the wire, if there is a way to."""
-        if self._desk.around is not None and self._route.protocol is not None:
+        if self._context.around is not None and self._route.protocol is not None:
             return partial(self._answered_within, message)
         return None if self._method.quickly is None else self._method.quickly(message)
 
     async def _answered_within(self, message: bytes) -> Answered:
         """The answer to a call that is traced: the same, within its span."""
-        desk, route, method = self._desk, self._route, self._method
-        assert desk.around is not None
+        context, route, method = self._context, self._route, self._method
+        assert context.around is not None
         assert route.protocol is not None
-        with desk.around(route.protocol, self._head.carried):
+        with context.around(route.protocol, self._head.carried):
             quick = None if method.quickly is None else method.quickly(message)
             if isinstance(quick, tuple):
                 return quick
@@ -298,7 +300,7 @@ class UnaryCall(Call):
     def _tell(self, checks: int) -> None:
         protocol = self._route.protocol
         if protocol is not None:
-            self._desk.meter.took(protocol, perf_counter() - self._start_time, checks)
+            self._context.meter.took(protocol, perf_counter() - self._start_time, checks)
 
 
 class FlowCall(Call):
@@ -306,8 +308,10 @@ class FlowCall(Call):
 
     __slots__ = ("_begun", "_messages")
 
-    def __init__(self, desk: Desk, connection: Connection, number: int, head: Head, route: Route) -> None:
-        super().__init__(desk, connection, number, head, route)
+    def __init__(
+        self, context: CallContext, connection: Connection, number: int, head: CallHeaders, route: Route
+    ) -> None:
+        super().__init__(context, connection, number, head, route)
         self._messages: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._begun = False  # whether there was an answer
 

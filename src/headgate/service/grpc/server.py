@@ -8,12 +8,12 @@ from ssl import SSLContext
 from typing import Final
 
 from headgate.service.access import Access
-from headgate.service.grpc.call import Around, Desk, call_of
-from headgate.service.grpc.head import Heads, Route
+from headgate.service.grpc.call import Around, CallContext, call_of
+from headgate.service.grpc.call_headers import CallHeadersReader, Route
 from headgate.service.grpc.health import Health
 from headgate.service.grpc.reflection import NAMES, Reflection
-from headgate.service.h2.connection import Connection
-from headgate.service.h2.hub import App, Hub
+from headgate.service.http2.connection import Connection
+from headgate.service.http2.hub import App, Hub
 from headgate.service.listener import MOST_CONNECTIONS, Listener
 from headgate.service.rpc.method import Service
 from headgate.telemetry.meter import Meter
@@ -52,8 +52,8 @@ class GrpcServer(Listener):
             for service in served
             for name, method in service.methods.items()
         }
-        desk = Desk(access, meter or Meter(), around, max_message)
-        app = App(Heads(routes), partial(call_of, desk), max_message + SPARE)
+        context = CallContext(access, meter or Meter(), around, max_message)
+        app = App(CallHeadersReader(routes), partial(call_of, context), max_message + SPARE)
         self._hub = Hub(most_connections)
         super().__init__(lambda: Connection(app, self._hub), self._hub, tls)
 

@@ -16,7 +16,7 @@ from headgate.core.quota import MICROSECONDS
 from headgate.errors import InvalidCheck
 from headgate.http.headers import Charged, binding, fields_of
 from headgate.http.problem import MEDIA_TYPE, decision_field, problem
-from headgate.service.data import MAX_BATCH, DataPlane, Part
+from headgate.service.data_plane import MAX_BATCH, DataPlane, Part
 from headgate.service.protos import rls_pb2 as messages
 from headgate.service.rpc.descriptors import DESCRIPTOR, facts_of, itself, plan_of_limit
 from headgate.service.rpc.method import Method

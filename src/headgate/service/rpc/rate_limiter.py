@@ -9,12 +9,12 @@ from typing import Final, Literal
 from headgate.core.decision import Decision
 from headgate.core.quota import MICROSECONDS
 from headgate.errors import InvalidCheck, StoreUnavailable
-from headgate.service.data import MAX_BATCH, Ask, DataPlane
+from headgate.service.data_plane import MAX_BATCH, Ask, DataPlane
 from headgate.service.protos import rate_limiter_pb2 as messages
-from headgate.service.rpc.answers import written, written_batch, written_figures
 from headgate.service.rpc.facts import cost_of, facts_of
 from headgate.service.rpc.method import Method, Quick
 from headgate.service.rpc.reader import Reader
+from headgate.service.rpc.responses import written, written_batch, written_figures
 
 MAX_SKEW: Final = 5.0  # seconds: a caller's clock that is further off is counted
 

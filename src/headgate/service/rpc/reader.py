@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from headgate.core.cost import Cost
 from headgate.errors import InvalidCheck
-from headgate.service.data import MAX_BATCH, Ask
+from headgate.service.data_plane import MAX_BATCH, Ask
 from headgate.service.protos import rate_limiter_pb2 as messages
 from headgate.service.rpc.facts import cost_of, facts_of, identity_of
 

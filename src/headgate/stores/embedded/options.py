@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode
 
-from headgate.stores.parts import parts_of
+from headgate.stores.url_parts import parts_of
 
 DEFAULT_NAME: Final = "default"
 DEFAULT_MAXMEMORY: Final = "256mb"  # a million keys and more; then the failure modes decide on new ones

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from headgate.core.clock import Clock
-from headgate.stores.embedded.hold import Hold
-from headgate.stores.embedded.watch import Watch
+from headgate.stores.embedded.restarting_observer import RestartingObserver
+from headgate.stores.embedded.server_handle import ServerHandle
 from headgate.stores.observer import StoreObserver
 from headgate.stores.redis.sync import RedisStore
 
@@ -16,15 +16,15 @@ class EmbeddedStore(RedisStore):
     """
 
     def __init__(self, url: str, *, clock: Clock | None = None, observer: StoreObserver | None = None) -> None:
-        self._hold = Hold(url)
+        self._handle = ServerHandle(url)
         try:
-            super().__init__(self._hold.url, clock=clock, observer=Watch(self._hold, observer))
+            super().__init__(self._handle.url, clock=clock, observer=RestartingObserver(self._handle, observer))
         except BaseException:
-            self._hold.close()
+            self._handle.close()
             raise
 
     def close(self) -> None:
         try:
             super().close()
         finally:
-            self._hold.close()
+            self._handle.close()

@@ -10,9 +10,9 @@ from redis.exceptions import RedisError
 
 from headgate.core.key import DEFAULT_PREFIX
 from headgate.stores.breaker import PROBE_SECONDS
-from headgate.stores.parts import parts_of, read_prefix
 from headgate.stores.redis.faults import Address
 from headgate.stores.redis.tls import Tls
+from headgate.stores.url_parts import parts_of, read_prefix
 
 OWN: Final = ("timeout", "connect_timeout", "max_batch", "max_in_flight", "probe_every", "remember")  # numbers
 WHOLE: Final = ("max_batch", "max_in_flight")

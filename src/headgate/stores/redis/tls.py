@@ -16,7 +16,7 @@ from redis.asyncio.connection import RedisSSLContext
 from redis.connection import SSLConnection
 from redis.exceptions import RedisError
 
-from headgate.core.mark import Mark, mark_of
+from headgate.core.file_fingerprint import FileFingerprint, fingerprint_of
 
 FILES: Final = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
 SHORTEST: Final = 0.001  # seconds for a handshake
@@ -33,7 +33,7 @@ class Tls:
         # As redis-py's connections have it:
         self._options: dict[str, Any] = {"cert_reqs": "required", "check_hostname": True} | given
         self._paths = [Path(arguments[name]) for name in FILES if arguments.get(name)]
-        self._mark = self._look()
+        self._fingerprint = self._look()
         try:
             self._context = self._make()
         except (OSError, ValueError, TypeError, RedisError) as error:
@@ -41,9 +41,9 @@ class Tls:
 
     def context(self) -> ssl.SSLContext:
         """For the next connection."""
-        mark = self._look()
-        if mark != self._mark:
-            self._mark = mark
+        fingerprint = self._look()
+        if fingerprint != self._fingerprint:
+            self._fingerprint = fingerprint
             try:
                 self._context = self._make()
             except (OSError, ValueError) as error:  # half of them are replaced, maybe: another look will follow that
@@ -53,8 +53,8 @@ class Tls:
     def _make(self) -> ssl.SSLContext:
         return RedisSSLContext(**self._options).get()
 
-    def _look(self) -> list[Mark | None]:
-        return [mark_of(path) for path in self._paths]
+    def _look(self) -> list[FileFingerprint | None]:
+        return [fingerprint_of(path) for path in self._paths]
 
     def _what(self, error: Exception) -> str:
         missing = [str(path) for path in self._paths if not path.exists()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headgate.service.admin.etags import Conditions
-from headgate.service.rest.problems import HttpError
+from headgate.service.http.problems import HttpError
 
 
 def holds(if_match: str | None, if_none_match: str | None, version: int | None) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from headgate import Rule
 from headgate.errors import InvalidCheck, StoreUnavailable
 from headgate.rules import Snapshot
-from headgate.service.data import DataPlane
+from headgate.service.data_plane import DataPlane
 from headgate.service.protos.rls_pb2 import HOUR, MINUTE, RateLimitDescriptor, RateLimitRequest, RateLimitResponse
 from headgate.service.rpc.envoy import RateLimitService
 from tests.unit.service.rpc.test_rate_limiter import NOW, World

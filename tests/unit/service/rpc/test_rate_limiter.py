@@ -12,7 +12,7 @@ from headgate import AsyncLimiter, Decision, Rule
 from headgate.errors import InvalidCheck, StoreUnavailable
 from headgate.http.identity import hashed_api_key
 from headgate.rules.snapshot import Snapshot
-from headgate.service.data import MAX_BATCH, DataPlane
+from headgate.service.data_plane import MAX_BATCH, DataPlane
 from headgate.service.protos.rate_limiter_pb2 import (
     API_KEY,
     GLOBAL,

@@ -1,0 +1,44 @@
+"""Decides a prepared request: by the program of its plan, or by its failure mode when the store cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from headgate.core.decision import Decision
+from headgate.errors import StoreError
+from headgate.limiter.engine import Engine
+from headgate.limiter.prepared_check import PreparedCheck
+
+
+def decide_async(engine: Engine, prepared: PreparedCheck, *, exact: bool = False) -> Decision | Awaitable[Decision]:
+    """Return the decision on a prepared request. Raises `IdempotencyConflict`.
+
+    An `exact` decision charges the store itself, also where limits are leased.
+
+    With asyncio, it returns the decision itself where nothing has to be awaited, as in memory.
+    """
+    if not prepared.sent:
+        return engine.unsent(prepared)
+    plan, subjects, costs, peek, extras, *_ = prepared
+    try:
+        decision = engine.program(plan, exact=exact)(subjects, costs, peek, extras)
+    except StoreError as error:
+        return engine.failed(prepared, error)
+    if decision.__class__ is not Decision:  # async only
+        return await_decision(engine, decision, prepared)
+    if engine.outage.lasts:
+        engine.answered(plan)
+    return engine.concluded(prepared, decision)
+
+
+async def await_decision(
+    engine: Engine, answer: Awaitable[Decision], prepared: PreparedCheck
+) -> Decision:  # async only
+    """Wait for the decision of a program."""
+    try:
+        decision = await answer
+    except StoreError as error:
+        return engine.failed(prepared, error)
+    if engine.outage.lasts:
+        engine.answered(prepared.plan)
+    return decision if prepared.extras is None and not prepared.peek else engine.concluded(prepared, decision)

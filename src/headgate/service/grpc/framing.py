@@ -1,0 +1,109 @@
+"""gRPC on the wire: messages in a body, and what header fields say before and behind them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from struct import Struct
+from typing import Final
+
+from headgate.service.grpc.status import Code, Ended
+from headgate.service.http2 import headers
+
+PREFIX: Final = Struct(">BL")  # of a message: whether it is compressed, and its length
+MAX_DETAILS: Final = 1_024  # bytes: more than that does not fit into what clients read
+IDENTITY: Final = b"identity"
+_WINDOWS: Final = {b"gzip": 31, b"deflate": 15}  # as zlib calls what can be decompressed
+
+ENCODINGS: Final = (IDENTITY, *_WINDOWS)
+HEAD: Final = (
+    headers.status(200)
+    + headers.field(b"content-type", b"application/grpc")
+    + headers.field(b"grpc-accept-encoding", b",".join(ENCODINGS))
+)
+
+
+def trailers(code: Code, details: str = "") -> bytes:
+    """The block that ends a response."""
+    told = headers.field(b"grpc-status", b"%d" % code)
+    return told + headers.field(b"grpc-message", escaped(details)) if details else told
+
+
+OK: Final = trailers(Code.OK)
+
+
+def escaped(text: str) -> bytes:
+    """Details as a header field may have them: percent-encoded UTF-8, cut off where it gets long."""
+    escaped = bytearray()
+    for character in text:
+        for byte in character.encode("utf-8", "replace"):
+            escaped += b"%%%02X" % byte if byte < 0x20 or byte > 0x7E or byte == 0x25 else bytes((byte,))
+        if len(escaped) > MAX_DETAILS:
+            return bytes(escaped + b"...")
+    return bytes(escaped)
+
+
+def framed(message: bytes) -> bytes:
+    """A message in a body."""
+    return PREFIX.pack(0, len(message)) + message
+
+
+class MessageReader:
+    """Finds the messages of a body that comes in parts."""
+
+    __slots__ = ("_charge", "_encoding", "_gathered", "_max_message")
+
+    def __init__(self, encoding: bytes, max_message: int, charge: Callable[[int], None] | None = None) -> None:
+        """Call `charge` for each message: with its decompressed size in bytes, or 0 if it was not compressed."""
+        self._encoding = encoding
+        self._max_message = max_message
+        self._charge = charge
+        self._gathered = bytearray()
+
+    @property
+    def gathered(self) -> int:
+        """Bytes of a message that is not here as a whole."""
+        return len(self._gathered)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The messages that are here with this part. Raises `Ended`."""
+        gathered = self._gathered
+        gathered += data
+        messages: list[bytes] = []
+        at = 0
+        while len(gathered) - at >= PREFIX.size:
+            compressed, size = PREFIX.unpack_from(gathered, at)
+            if size > self._max_message:
+                raise self._too_large(size)
+            end = at + PREFIX.size + size
+            if end > len(gathered):
+                break
+            message = bytes(gathered[at + PREFIX.size : end])
+            messages.append(self._decompressed(message) if compressed else message)
+            if self._charge is not None:
+                self._charge(len(messages[-1]) if compressed else 0)
+            at = end
+        del gathered[:at]
+        return messages
+
+    def _decompressed(self, message: bytes) -> bytes:
+        window = _WINDOWS.get(self._encoding)
+        if window is None:
+            raise Ended(Code.INTERNAL, "the message is compressed, and grpc-encoding does not say how")
+        reader = zlib.decompressobj(window)
+        try:
+            decompressed = reader.decompress(message, self._max_message + 1)
+        except zlib.error:
+            raise Ended(Code.INTERNAL, "the message cannot be decompressed") from None
+        if len(decompressed) > self._max_message:
+            if self._charge is not None:
+                self._charge(len(decompressed))
+            raise self._too_large(len(decompressed))
+        if not reader.eof:
+            raise Ended(Code.INTERNAL, "the message cannot be decompressed: it breaks off")
+        return decompressed
+
+    def _too_large(self, size: int) -> Ended:
+        return Ended(
+            Code.RESOURCE_EXHAUSTED, f"the message is larger than max: {size:,} bytes, of {self._max_message:,}"
+        )

@@ -1,0 +1,121 @@
+"""The data plane over HTTP, as plain ASGI handlers: `/v1/check`, `/v1/acquire`, `/v1/peek` and others."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any, Final
+
+from headgate.core.cost import Cost
+from headgate.core.decision import Decision
+from headgate.errors import InvalidCheck
+from headgate.http.asgi import Receive, Scope
+from headgate.http.headers import raw, render
+from headgate.http.problem import decision_field
+from headgate.operations.caller import Role
+from headgate.service.access import Access
+from headgate.service.data_plane import DataPlane
+from headgate.service.http.decisions import encoded
+from headgate.service.http.exchange import (
+    Answer,
+    Headers,
+    address_of,
+    admit,
+    bearer_of,
+    body_of,
+    json_answer,
+    require_json,
+    require_plain,
+)
+from headgate.service.http.request_bodies import ask_of, asks_of, decoded, slot_of
+
+MAX_CHECK: Final = 1 << 20  # bytes of a body with one check
+MAX_CHECKS: Final = 4 << 20  # bytes of a body with many
+
+_JSON: Final = (b"content-type", b"application/json")
+
+
+class DataHandlers:
+    """Handlers of the data plane's routes. Each raises what it cannot answer: see `problems`."""
+
+    def __init__(self, data: DataPlane, access: Access) -> None:
+        self._data = data
+        self._access = access
+
+    async def check(self, scope: Scope, receive: Receive) -> Answer:
+        """Decide a request and charge it: 200, or the status of the rule that refuses."""
+        began = perf_counter()
+        facts, cost, key = ask_of(await self._value(scope, receive))
+        decision = await self._data.check(facts, cost, key)
+        answer = self._told(decision, cost)
+        self._data.meter.took("http", perf_counter() - began)
+        return answer
+
+    async def acquire(self, scope: Scope, receive: Receive) -> Answer:
+        """Decide a request, and hand out the slot that it holds until it is released: 200, or the rule's status."""
+        began = perf_counter()
+        facts, cost, key = ask_of(await self._value(scope, receive))
+        if key is not None:
+            raise InvalidCheck("idempotency_key: is not for /v1/acquire: each slot is one of its own")
+        decision = await self._data.check(facts, cost, slots="lend")
+        answer = self._told(decision, cost, _slot_fields(decision))
+        self._data.meter.took("http", perf_counter() - began)
+        return answer
+
+    async def release(self, scope: Scope, receive: Receive) -> Answer:
+        """Give back a slot. The answer is 200 also when it was not held any more."""
+        held = await self._data.release(slot_of(await self._value(scope, receive)))
+        return json_answer(200, b'{"released":true}' if held else b'{"released":false}')
+
+    async def renew(self, scope: Scope, receive: Receive) -> Answer:
+        """Have a slot live on. The answer is 200 also when it was not held any more."""
+        held = await self._data.renew(slot_of(await self._value(scope, receive)))
+        return json_answer(200, b'{"renewed":true}' if held else b'{"renewed":false}')
+
+    async def check_many(self, scope: Scope, receive: Receive) -> Answer:
+        """Decide many requests, in order. All of them are looked at before any is charged."""
+        began = perf_counter()
+        asks = asks_of(await self._value(scope, receive, limit=MAX_CHECKS))
+        decisions = await self._data.check_many(asks) if asks else []
+        body = f'{{"decisions":[{",".join([encoded(decision) for decision in decisions])}]}}'
+        answer = json_answer(200, body.encode("ascii"))
+        self._data.meter.took("http", perf_counter() - began, len(asks))
+        return answer
+
+    async def peek(self, scope: Scope, receive: Receive) -> Answer:
+        """Return what a check would decide, and charge nothing. The status is 200, also for a refusal."""
+        facts, cost, _ = ask_of(await self._value(scope, receive))
+        return json_answer(200, encoded(await self._data.peek(facts, cost)).encode("ascii"))
+
+    async def reset(self, scope: Scope, receive: Receive) -> Answer:
+        """Forget what these facts have used."""
+        facts, _, _ = ask_of(await self._value(scope, receive, role="operator"))
+        await self._data.reset(facts)
+        return Answer(204, [])
+
+    def _told(self, decision: Decision, cost: Cost, more: str = "}") -> Answer:
+        body = f"{encoded(decision)[:-1]}{more}".encode("ascii")
+        headers = render(decision, cost)
+        headers += (_JSON, (b"content-length", b"%d" % len(body)))
+        if decision.allowed:
+            return Answer(200, headers, body)
+        return Answer(decision.status, headers + raw(decision_field(decision, self._data.limiter.snapshot)), body)
+
+    async def _value(self, scope: Scope, receive: Receive, *, limit: int = MAX_CHECK, role: Role = "viewer") -> Any:
+        """Return the JSON of a request, after checking that its caller may make it."""
+        headers: Headers = dict(scope["headers"])
+        if not self._access.open:
+            await self._access.require_data(bearer_of(headers), role, address_of(scope))
+        admit(scope)
+        require_json(headers)
+        body = await body_of(headers, receive, limit)
+        try:
+            return decoded(body)
+        except InvalidCheck:
+            require_plain(headers)
+            raise
+
+
+def _slot_fields(decision: Decision) -> str:
+    """Return the fields that `/v1/acquire` adds to the decision; null if no slot is held."""
+    slot = getattr(decision, "slot", None)
+    return ',"slot":null,"ttl":null}' if slot is None else f',"slot":"{slot.id}","ttl":{slot.ttl!r}}}'

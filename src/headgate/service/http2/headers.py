@@ -1,0 +1,107 @@
+"""Header fields: read by the hpack library; written as they are, since what servers say is nearly always the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, TypeVar
+
+from hpack import Decoder, HPACKError, OversizedHeaderListError
+
+from headgate.service.http2.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, Fault
+
+Fields = Sequence[tuple[bytes, bytes]]
+H = TypeVar("H")
+
+MAX_LIST: Final = 65_536  # bytes of one list of fields; what is larger ends the connection
+MAX_COUNT: Final = 256  # fields of one list: each may be a single byte of a block, and takes long to read
+REMEMBERED: Final = 64  # blocks
+
+
+class HeaderReader(Generic[H]):
+    """Reads the blocks of one connection, in order, and makes of each what `make` does.
+
+    Clients say the same again with every call, in the same few bytes. So what was made of a block is remembered, as
+    long as the block would mean the same: until the table changes that it refers to.
+    """
+
+    def __init__(self, make: Callable[[Fields], H]) -> None:
+        self._make = make
+        self._decoder = _BoundedDecoder(max_header_list_size=MAX_LIST)
+        self._known: dict[bytes, H] = {}
+
+    def recall(self, block: bytes) -> H | None:
+        """Return what was made of a block; None: it has to be read."""
+        return self._known.get(block)
+
+    def read(self, block: bytes) -> tuple[Fields, int, bool]:
+        """Return a block's fields, how many entries it has, and whether it changed the table. Raises `Fault`."""
+        decoder = self._decoder
+        table = decoder.header_table
+        entries = table.dynamic_entries
+        before = (len(entries), table.maxsize, entries[0] if entries else None)
+        decoder.count = 0
+        try:
+            fields = decoder.decode(block, raw=True)
+        except OversizedHeaderListError as error:
+            raise Fault(ENHANCE_YOUR_CALM, "the header list is too large") from error
+        except (HPACKError, UnicodeDecodeError) as error:
+            raise Fault(COMPRESSION_ERROR, "the header block cannot be read") from error
+        # Whatever is added to the table is added at its front, as an object of its own.
+        changed = (len(entries), table.maxsize) != before[:2] or bool(entries and entries[0] is not before[2])
+        if changed:
+            self._known.clear()
+        return fields, decoder.count, changed  # type: ignore[return-value]  # with `raw`, they are pairs of bytes
+
+    def make(self, block: bytes, fields: Fields, *, changed: bool) -> H:
+        """Make of a block's fields what is to be made. Raises whatever `make` raises."""
+        made = self._make(fields)
+        if not changed:
+            if len(self._known) >= REMEMBERED:
+                self._known.clear()
+            self._known[block] = made
+        return made
+
+
+class _BoundedDecoder(Decoder):
+    """The library's, which stops at so many fields: by itself, it only counts their bytes."""
+
+    count = 0
+
+    def _decode_indexed(self, data: Any) -> Any:
+        self._count()
+        return super()._decode_indexed(data)
+
+    def _decode_literal(self, data: Any, should_index: bool) -> Any:
+        self._count()
+        return super()._decode_literal(data, should_index)
+
+    def _update_encoding_context(self, data: Any) -> Any:
+        self._count()
+        return super()._update_encoding_context(data)
+
+    def _count(self) -> None:
+        self.count += 1
+        if self.count > MAX_COUNT:
+            raise OversizedHeaderListError(f"more than {MAX_COUNT} header fields")
+
+
+def field(name: bytes, value: bytes) -> bytes:
+    """A field in a block, literally: it changes no table."""
+    return b"\0%b%b%b%b" % (_length(len(name)), name, _length(len(value)), value)
+
+
+def status(code: int) -> bytes:
+    """The field `:status`."""
+    return b"\x88" if code == 200 else field(b":status", b"%d" % code)  # which is in the static table
+
+
+def _length(number: int) -> bytes:
+    if number < 127:  # what is left of a byte, less one
+        return bytes((number,))
+    number -= 127
+    written = bytearray(b"\x7f")
+    while number >= 128:
+        written.append(number & 127 | 128)
+        number >>= 7
+    written.append(number)
+    return bytes(written)

@@ -1,0 +1,70 @@
+"""Hub: what all connections of one server share; and App: what they serve."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from headgate.service.http2.allowance import CommonAllowance
+from headgate.service.http2.headers import Fields
+from headgate.service.http2.scheduler import TURN, Scheduler
+
+if TYPE_CHECKING:
+    from headgate.service.http2.connection import Connection
+    from headgate.service.http2.stream import Stream
+
+ROOM: Final = 0.1  # of the idle connections that go when there are too many
+
+
+class Malformed(Exception):
+    """A request's header fields are not valid."""
+
+
+class App(NamedTuple):
+    """A server's application: `head` reads a request's header fields, and `stream` makes a stream from the result.
+
+    `head` may raise `Malformed`. `window` is how many bytes of a request may come before its stream opens the window.
+    """
+
+    head: Callable[[Fields], Any]
+    stream: Callable[[Connection, int, Any], Stream]
+    window: int
+
+
+class Hub:
+    """The state that connections share. Belongs to one event loop."""
+
+    def __init__(self, most_connections: int) -> None:
+        loop = asyncio.get_running_loop()
+        self._call_soon = loop.call_soon
+        self.connections: set[Connection] = set()
+        self.most_connections = most_connections
+        self.now = 0.0  # of the event loop's clock, to a second or so
+        self.held = 0  # bytes of requests that are not here as a whole yet
+        self.streams = 0  # requests under way
+        self.strangers = CommonAllowance()
+        self.scheduler = Scheduler(loop.call_soon)
+
+    def tick(self, now: float) -> None:
+        """Once a second."""
+        self.now = now
+        self.strangers.refill()
+        self._look(iter(list(self.connections)), now)
+
+    def make_room(self) -> bool:
+        """End some of the connections that are idle, those first that have been for longest."""
+        idle = sorted((one for one in self.connections if not one.busy), key=lambda one: one.used)
+        for connection in idle[: max(1, int(len(idle) * ROOM))]:
+            connection.abort()
+        return bool(idle)
+
+    def _look(self, connections: Iterator[Connection], now: float) -> None:
+        """Look at connections, and let others work if that takes long."""
+        until = monotonic() + TURN
+        for connection in connections:
+            connection.look(now)
+            if monotonic() > until:
+                self._call_soon(self._look, connections, now)
+                return

@@ -1,0 +1,368 @@
+"""Receiver: what the frames of one client mean. It keeps the client's streams; the connection sends what they say.
+
+What a frame costs does not depend on how many streams there are. Frames that bring nothing are charged to the client.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from headgate.service.http2 import allowance, frames
+from headgate.service.http2.frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    ENHANCE_YOUR_CALM,
+    FLOW_CONTROL_ERROR,
+    FRAME_SIZE_ERROR,
+    GOAWAY,
+    HEADERS,
+    PING,
+    PREFACE,
+    PRIORITY,
+    PROTOCOL_ERROR,
+    PUSH_PROMISE,
+    REFUSED_STREAM,
+    RST_STREAM,
+    SETTINGS,
+    STREAM_CLOSED,
+    WINDOW_UPDATE,
+    Fault,
+)
+from headgate.service.http2.headers import MAX_LIST, Fields, HeaderReader
+from headgate.service.http2.hub import App, Malformed
+from headgate.service.http2.stream import Stream
+
+if TYPE_CHECKING:
+    from headgate.service.http2.connection import Connection
+
+MAX_STREAMS: Final = 1_000  # of one client, at a time
+MAX_STREAMS_OF_ALL: Final = 10_000  # of all clients, at a time: then strangers have to wait
+FEW_STREAMS: Final = 10  # that a stranger may have even then
+MAX_ABANDONED: Final = 2 * MAX_STREAMS  # requests that were answered before all of their body was here
+SMALL: Final = 64  # bytes: a frame with less of a body costs more than it brings
+MAX_BLOCK: Final = MAX_LIST  # bytes of a header block
+MAX_PARTS: Final = 64  # frames that a header block comes in
+WINDOW: Final = 16 * 1024 * 1024  # bytes that a client may send on all streams together, until we have read them
+GOODBYE: Final = b"headgate"  # the payload of the ping that asks whether a client has heard that the server stops
+
+
+class Receiver:
+    """Reads the frames of one connection, and opens, feeds and ends its streams."""
+
+    def __init__(self, connection: Connection, app: App) -> None:
+        self.streams: dict[int, Stream] = {}
+        self.last = 0  # the client's latest stream
+        self.final = frames.LARGEST_STREAM  # streams above are ignored: the client was sent GOAWAY
+        self.is_settled = False  # whether the client's settings are here
+        self.block: tuple[int, int, list[bytes]] | None = None  # flags, stream, and parts of an unfinished header block
+        self._connection = connection
+        self._app = app
+        self._greeted = False  # whether the preface is here
+        self._headers: HeaderReader[Any] = HeaderReader(app.head)
+        # Streams that ended before their requests did: how many bytes those still have to have, where that is known.
+        self._abandoned: OrderedDict[int, int | None] = OrderedDict()
+        self._taken = 0  # bytes received for which the client has not been given new room
+
+    def read(self, data: bytes, until: float) -> int:
+        """Look at frames that are whole, until then or until others have to come first: up to where. Raises `Fault`."""
+        at, size = 0, len(data)
+        if not self._greeted:
+            if not data.startswith(PREFACE):
+                if PREFACE.startswith(data):
+                    return 0
+                raise Fault(PROTOCOL_ERROR, "this is a server of HTTP/2, for gRPC")
+            self._greeted, at = True, len(PREFACE)
+        unpack, head_size = frames.HEAD.unpack_from, frames.HEAD_SIZE
+        while size - at >= head_size:
+            high, low, kind, flags, number = unpack(data, at)
+            length = high << 8 | low
+            if length > frames.DEFAULT_FRAME:
+                raise Fault(FRAME_SIZE_ERROR, "a frame that is too large")
+            end = at + head_size + length
+            if end > size:
+                break
+            payload = data[at + head_size : end]
+            at = end
+            number &= frames.LARGEST_STREAM
+            if kind == DATA and self.block is None and self.is_settled:  # most of them
+                self._data(flags, number, payload)
+            else:
+                self._frame(kind, flags, number, payload)
+            if self._connection.is_over or monotonic() > until or self._connection.must_wait():
+                break
+        return at
+
+    def _frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
+        if self.block is not None and kind != CONTINUATION:
+            raise Fault(PROTOCOL_ERROR, "a header block that does not go on")
+        if not self.is_settled and kind != SETTINGS:
+            raise Fault(PROTOCOL_ERROR, "settings come first")
+        read = _READ.get(kind)
+        if read is not None:
+            read(self, flags, number, payload)
+        else:  # unknown frames are ignored
+            self._connection.charge(allowance.FRAME)
+
+    def _data(self, flags: int, number: int, payload: bytes) -> None:
+        self._take(len(payload))
+        stream = self.streams.get(number)
+        if flags & frames.PADDED:
+            padded, payload = len(payload), frames.unpadded(flags, payload)
+        else:
+            padded = len(payload)
+        if stream is None:
+            self._late_data(flags, number, len(payload))
+            return
+        if stream.ended:
+            raise Fault(STREAM_CLOSED, "data behind the end of a stream")
+        if len(payload) < SMALL and not (payload and flags & END_STREAM):
+            stream.charge(allowance.FRAME)
+        stream.taken += padded
+        if stream.taken > self._app.window:
+            raise Fault(FLOW_CONTROL_ERROR, "more data on a stream than there is room for")
+        if flags & END_STREAM:
+            stream.ended = True
+        if stream.left is not None:
+            stream.left -= len(payload)
+            if stream.left < 0 or (stream.ended and stream.left):
+                self._reset(stream, PROTOCOL_ERROR)
+                return
+        stream.received(payload)
+
+    def _take(self, size: int) -> None:
+        """Count bytes of bodies, and give room for as many back in time. Raises `Fault`."""
+        self._taken += size
+        if self._taken > WINDOW:
+            raise Fault(FLOW_CONTROL_ERROR, "more data than there is room for")
+        if self._taken > WINDOW // 2:
+            self._connection.write(frames.window_update(0, self._taken))
+            self._taken = 0
+
+    def _late_data(self, flags: int, number: int, size: int) -> None:
+        """Ignore a part of the body of a request that is over. Raises `Fault` if no body may come here."""
+        self._connection.charge(allowance.FRAME)
+        self._require_known(number)
+        if number > self.final:
+            return
+        if number not in self._abandoned:
+            raise Fault(STREAM_CLOSED, "data behind the end of a stream")
+        left = self._abandoned[number]
+        if left is not None:
+            left = self._abandoned[number] = left - size
+            if left < 0 or (left and flags & END_STREAM):
+                raise Fault(PROTOCOL_ERROR, "a body that is not as long as its request says")
+        if flags & END_STREAM:
+            del self._abandoned[number]
+
+    def _header_block(self, flags: int, number: int, payload: bytes) -> None:
+        payload = frames.block(flags, number, payload)
+        if number % 2 == 0:
+            raise Fault(PROTOCOL_ERROR, "a stream that is no client's")
+        if flags & END_HEADERS:
+            self._begin(flags, number, payload)
+        else:
+            self.block = flags, number, [payload]
+            self._connection.expect_more()
+
+    def _continuation(self, flags: int, number: int, payload: bytes) -> None:
+        if self.block is None or self.block[1] != number:
+            raise Fault(PROTOCOL_ERROR, "a continuation of nothing")
+        self._connection.charge(allowance.FRAME)
+        first_flags, _, parts = self.block
+        parts.append(payload)
+        if len(parts) > MAX_PARTS or sum(map(len, parts)) > MAX_BLOCK:
+            raise Fault(ENHANCE_YOUR_CALM, "a header block that is too large")
+        if flags & END_HEADERS:
+            self.block = None
+            self._begin(first_flags, number, b"".join(parts))
+
+    def _begin(self, flags: int, number: int, block: bytes) -> None:
+        """Begin a request with its header fields; or take the trailers behind its body, which are ignored."""
+        stream = self.streams.get(number)
+        if stream is not None:
+            self._end_with_fields(stream, flags, block)
+        elif number > self.final or number in self._abandoned:  # ignored; the client does not know yet
+            self._connection.charge(allowance.FRAME)
+            fields, _, _ = self._read_fields(block)
+            if self._abandoned.pop(number, None) or (number <= self.final and not _are_trailers(flags, fields)):
+                raise Fault(PROTOCOL_ERROR, "headers in the wrong place, or a body that is not as long as was said")
+        elif number <= self.last:
+            raise Fault(STREAM_CLOSED, "headers of a stream that is over")
+        else:
+            self._open(flags, number, block)
+
+    def _read_fields(self, block: bytes) -> tuple[Fields, bool, int]:
+        """The fields of a block, whether it changed the table, and what it cost to read. Raises `Fault`."""
+        fields, count, changed = self._headers.read(block)
+        units = allowance.units_of_block(len(block), count)
+        self._connection.charge(units)
+        return fields, changed, units
+
+    def _end_with_fields(self, stream: Stream, flags: int, block: bytes) -> None:
+        fields, _, _ = self._read_fields(block)
+        if stream.ended or not flags & END_STREAM:
+            raise Fault(STREAM_CLOSED if stream.ended else PROTOCOL_ERROR, "headers in the wrong place")
+        stream.ended = True
+        if stream.left or not _are_trailers(flags, fields):
+            self._reset(stream, PROTOCOL_ERROR)
+        else:
+            stream.received(b"")
+
+    def _open(self, flags: int, number: int, block: bytes) -> None:
+        """A new request."""
+        self.last = number
+        cost = allowance.REQUEST
+        self._connection.charge(cost)
+        head = self._headers.recall(block)
+        if head is None:
+            fields, changed, units = self._read_fields(block)
+            cost += units
+            try:
+                head = self._headers.make(block, fields, changed=changed)
+            except Malformed:
+                self._refuse(flags, number, PROTOCOL_ERROR)
+                return
+        hub = self._connection.hub
+        most = FEW_STREAMS if hub.streams >= MAX_STREAMS_OF_ALL and not self._connection.known else MAX_STREAMS
+        if len(self.streams) >= most:
+            self._refuse(flags, number, REFUSED_STREAM)
+            return
+        stream = self.streams[number] = self._app.stream(self._connection, number, head)
+        hub.streams += 1
+        stream.cost = cost
+        if flags & END_STREAM:
+            stream.ended = True
+            if stream.left:
+                self._reset(stream, PROTOCOL_ERROR)
+                return
+        stream.opened()
+        if stream.ended and number in self.streams:
+            stream.received(b"")
+
+    def _refuse(self, flags: int, number: int, code: int) -> None:
+        """End a stream that has not begun."""
+        self._connection.write(frames.rst_stream(number, code))
+        if not flags & END_STREAM:
+            self.abandon(number, None)
+
+    def _reset(self, stream: Stream, code: int) -> None:
+        """End a stream whose client breaks the protocol."""
+        stream.cancelled()
+        stream.reset(code)
+
+    def abandon(self, number: int, left: int | None) -> None:
+        """Remember that a stream is over, and its request is not."""
+        self._abandoned[number] = left
+        if len(self._abandoned) > MAX_ABANDONED:
+            self._abandoned.popitem(last=False)
+
+    def _priority(self, _: int, number: int, payload: bytes) -> None:
+        if number == 0 or len(payload) != 5:
+            raise Fault(FRAME_SIZE_ERROR if number else PROTOCOL_ERROR, "a priority of nothing")
+        if frames.NUMBER.unpack_from(payload)[0] & frames.LARGEST_STREAM == number:
+            raise Fault(PROTOCOL_ERROR, "a stream that depends on itself")
+        self._connection.charge(allowance.FRAME)
+
+    def _rst_stream(self, _: int, number: int, payload: bytes) -> None:
+        if len(payload) != frames.NUMBER.size:
+            raise Fault(FRAME_SIZE_ERROR, "a reset of the wrong size")
+        self._require_known(number)
+        self._connection.charge(allowance.FRAME)
+        stream = self.streams.get(number)
+        if stream is not None:
+            stream.cancelled()
+            stream.ended = True
+            self._connection.closed(stream)
+        else:
+            self._abandoned.pop(number, None)
+
+    def _settings(self, flags: int, number: int, payload: bytes) -> None:
+        if number:
+            raise Fault(PROTOCOL_ERROR, "settings of a stream")
+        self._connection.charge(allowance.FRAME + len(payload) // (8 * frames.SETTING.size))
+        if flags & ACK:
+            if payload or not self.is_settled:
+                raise Fault(FRAME_SIZE_ERROR if payload else PROTOCOL_ERROR, "an acknowledgement that is none")
+            return
+        values = frames.set_by(payload)
+        outflow = self._connection.outflow
+        if frames.INITIAL_WINDOW_SIZE in values:
+            outflow.resize(values[frames.INITIAL_WINDOW_SIZE])
+        largest = values.get(frames.MAX_FRAME_SIZE, outflow.max_frame)
+        outflow.max_frame = min(largest, 4 * frames.DEFAULT_FRAME)  # larger ones would hold up the other streams
+        self.is_settled = True
+        self._connection.write(frames.frame(SETTINGS, ACK, 0))
+
+    def _ping(self, flags: int, number: int, payload: bytes) -> None:
+        if number:
+            raise Fault(PROTOCOL_ERROR, "a ping of a stream")
+        if len(payload) != 8:
+            raise Fault(FRAME_SIZE_ERROR, "a ping of the wrong size")
+        self._connection.charge(allowance.FRAME)
+        if not flags & ACK:
+            self._connection.write(frames.frame(PING, ACK, 0, payload))
+        elif payload == GOODBYE:
+            self._connection.leave_now()
+
+    def _goaway(self, _: int, number: int, payload: bytes) -> None:
+        """The client will ask for nothing more, and hang up."""
+        if number or len(payload) < 8:  # a stream, and a code
+            raise Fault(PROTOCOL_ERROR if number else FRAME_SIZE_ERROR, "a farewell that is none")
+        self._connection.charge(allowance.FRAME)
+
+    def _window_update(self, _: int, number: int, payload: bytes) -> None:
+        more = frames.increment(payload)
+        self._connection.charge(allowance.FRAME)
+        stream = self.streams.get(number)
+        if stream is None:
+            if not more:
+                raise Fault(PROTOCOL_ERROR, "a window that does not change")
+            if number:
+                self._require_known(number)  # and is over already
+            else:
+                self._connection.outflow.widen(more)
+            return
+        stream.credit += more
+        if not more or self._connection.outflow.initial_window + stream.credit > frames.LARGEST_WINDOW:
+            self._reset(stream, FLOW_CONTROL_ERROR if more else PROTOCOL_ERROR)
+        elif stream.is_sending:
+            self._connection.outflow.enqueue(stream)
+
+    def _push_promise(self, _: int, __: int, ___: bytes) -> None:
+        raise Fault(PROTOCOL_ERROR, "clients promise nothing")
+
+    def _require_known(self, number: int) -> None:
+        if number == 0 or self.last < number <= self.final or number % 2 == 0:
+            raise Fault(PROTOCOL_ERROR, "a stream that was never opened")
+
+    def cancel_streams(self) -> None:
+        streams, self.streams = self.streams, {}
+        self._connection.hub.streams -= len(streams)
+        self._connection.outflow.clear()
+        for stream in streams.values():
+            stream.cancelled()
+
+
+def _are_trailers(flags: int, fields: Fields) -> bool:
+    """Whether header fields may end a request."""
+    return bool(flags & END_STREAM) and not any(name[:1] == b":" for name, _ in fields)
+
+
+_READ: Final[dict[int, Callable[[Receiver, int, int, bytes], None]]] = {
+    DATA: Receiver._data,
+    HEADERS: Receiver._header_block,
+    PRIORITY: Receiver._priority,
+    RST_STREAM: Receiver._rst_stream,
+    SETTINGS: Receiver._settings,
+    PUSH_PROMISE: Receiver._push_promise,
+    PING: Receiver._ping,
+    GOAWAY: Receiver._goaway,
+    WINDOW_UPDATE: Receiver._window_update,
+    CONTINUATION: Receiver._continuation,
+}

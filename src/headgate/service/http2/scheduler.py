@@ -1,0 +1,106 @@
+"""Turns: how connections share the event loop. No connection works for longer than a turn while others wait.
+
+A connection works on most input at once. A connection that has more to do than fits into one turn goes on later. So do
+all connections whose input comes when a round is over, as the loop has to look at its other events first. They wait in
+three queues, which are served in rotation: known clients, strangers, and connections that have used up a turn. So no
+connection holds up those in the other queues by more than a turn.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import Final, Protocol
+
+TURN: Final = 0.003  # seconds that a connection may work for
+ROUND: Final = 0.010  # seconds that all may work for, until other events of the loop are looked at
+NOTICED: Final = 0.001  # seconds of work, after which we want to know when the loop has looked at other events
+
+
+class Worker(Protocol):
+    """A connection, as far as turns need to know it."""
+
+    known: bool  # whether it is a client's who has the right to make calls
+
+    def work(self, until: float) -> bool:
+        """Work until then, by `monotonic`. Returns whether there is more to do."""
+        ...
+
+
+class Scheduler:
+    """Belongs to one event loop. `call_soon` runs a function when the loop has looked at its other events."""
+
+    def __init__(
+        self, call_soon: Callable[[Callable[[], None]], object], clock: Callable[[], float] = monotonic
+    ) -> None:
+        self._call_soon = call_soon
+        self._clock = clock
+        self._worked = 0.0  # seconds, in this round
+        self._is_marked = False  # whether we are going to know when the round is over
+        self._waiting: set[Worker] = set()
+        self._known: deque[Worker] = deque()
+        self._strangers: deque[Worker] = deque()
+        self._busy: deque[Worker] = deque()  # which have used up a turn
+        self._next = deque((self._known, self._strangers, self._busy))
+        self._scheduled = False
+
+    def work(self, worker: Worker) -> None:
+        """Have a connection do its work, now or in its turn."""
+        if worker in self._waiting:
+            return
+        if self._worked > ROUND:
+            self._enqueue(worker, self._known if worker.known else self._strangers)
+        else:
+            self._give_turn(worker)
+
+    def work_later(self, worker: Worker) -> None:
+        """Have a connection do its work when those have had theirs that have less of it."""
+        if worker not in self._waiting:
+            self._enqueue(worker, self._busy)
+
+    def forget(self, worker: Worker) -> None:
+        """It has no more work: its connection is closed."""
+        self._waiting.discard(worker)
+
+    def _give_turn(self, worker: Worker) -> None:
+        now = self._clock()
+        has_more = worker.work(now + TURN)
+        self._worked += self._clock() - now
+        if self._worked > NOTICED and not self._is_marked:
+            self._is_marked = True
+            self._call_soon(self._begin_round)
+        if has_more:
+            self._enqueue(worker, self._busy)
+
+    def _begin_round(self) -> None:
+        self._is_marked = False
+        self._worked = 0.0
+
+    def _enqueue(self, worker: Worker, queue: deque[Worker]) -> None:
+        self._waiting.add(worker)
+        queue.append(worker)
+        self._schedule()
+
+    def _run(self) -> None:
+        """Run a round of work for the waiting connections."""
+        self._scheduled = False
+        self._worked = 0.0
+        while self._waiting:
+            if self._worked > ROUND:
+                self._schedule()
+                return
+            self._next.rotate(-1)
+            queue = self._next[0]
+            if queue:
+                worker = queue.popleft()
+                if worker in self._waiting:
+                    self._waiting.discard(worker)
+                    self._give_turn(worker)
+        for queue in self._next:
+            queue.clear()  # of connections that are closed
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._call_soon(self._run)

@@ -1,0 +1,178 @@
+"""Stream: one request and its response. What is sent waits for the room that the client gives."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from headgate.service.http2.allowance import units_of_sent
+from headgate.service.http2.frames import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEAD,
+    HEADERS,
+    NO_ERROR,
+    frame,
+    rst_stream,
+    window_update,
+)
+
+if TYPE_CHECKING:
+    from headgate.service.http2.connection import Connection
+
+
+class Stream(ABC):
+    """A stream of a connection. Each server has its subclass, which says what to do with a request."""
+
+    __slots__ = (
+        "_body",
+        "_drained",
+        "_trailers",
+        "connection",
+        "cost",
+        "credit",
+        "ended",
+        "left",
+        "number",
+        "since",
+        "taken",
+    )
+
+    def __init__(self, connection: Connection, number: int, length: int | None = None) -> None:
+        self.connection = connection
+        self.number = number
+        self.since = connection.hub.now  # of the event loop's clock, to a second or so
+        self.credit = 0  # bytes that the client takes beyond the window that all streams begin with
+        self.cost = 0  # units of work that its request has caused so far: see `allowance`
+        self.left = length  # bytes of the body that are still to come, where the request says how many there are
+        self.taken = 0  # bytes that the client has sent, and has not been given back
+        self.ended = False  # whether the request is here as a whole
+        self._body = b""  # what waits to be sent
+        self._trailers: bytes | None = None  # what ends the stream, behind that
+        self._drained: asyncio.Future[None] | None = None
+
+    # For the subclass to say
+
+    def opened(self) -> None:  # noqa: B027 - not all wait for it
+        """The header fields of the request are here."""
+
+    @abstractmethod
+    def received(self, data: bytes) -> None:
+        """Some of the request's body is here; all of it, if the stream has `ended`."""
+
+    @abstractmethod
+    def cancelled(self) -> None:
+        """The client wants no response any more, or is gone. Nothing can be sent."""
+
+    def look(self, now: float) -> None:  # noqa: B027 - not all last
+        """Once a second."""
+
+    # For the subclass to use
+
+    def respond(self, head: bytes, body: bytes, trailers: bytes) -> None:
+        """Send a response as a whole: header blocks, and a body in between. The stream ends."""
+        connection = self.connection
+        outflow = connection.outflow
+        size = len(body)
+        if size > outflow.max_frame or size > outflow.initial_window + self.credit or size > outflow.window:
+            self.begin(head)
+            self.finish(trailers, body)
+            return
+        outflow.window -= size
+        number, pack = self.number, HEAD.pack
+        connection.write(
+            b"%b%b%b%b%b%b"
+            % (
+                pack(len(head) >> 8, len(head) & 255, HEADERS, END_HEADERS, number),
+                head,
+                pack(size >> 8, size & 255, DATA, 0, number),
+                body,
+                pack(len(trailers) >> 8, len(trailers) & 255, HEADERS, END_HEADERS | END_STREAM, number),
+                trailers,
+            )
+        )
+        self._end()
+
+    def begin(self, head: bytes) -> None:
+        """Send the beginning of a response."""
+        self.connection.write(frame(HEADERS, END_HEADERS, self.number, head))
+
+    async def send(self, body: bytes) -> None:
+        """Send some more of a response, and wait until the client has taken it."""
+        self._body += body
+        self.pump()
+        if self._body:
+            self._drained = asyncio.get_running_loop().create_future()
+            await self._drained
+
+    def finish(self, trailers: bytes, body: bytes = b"") -> None:
+        """Send the rest of a response, and end the stream when all is sent. `trailers` may be empty."""
+        self._body += body
+        self._trailers = trailers
+        self.pump()
+
+    def refuse(self, head: bytes) -> None:
+        """Send a response of nothing but headers. The stream ends."""
+        self._body = b""
+        self.connection.write(frame(HEADERS, END_HEADERS | END_STREAM, self.number, head))
+        self._end()
+
+    def reset(self, code: int) -> None:
+        """End the stream without a response."""
+        self.connection.write(rst_stream(self.number, code))
+        self.connection.closed(self)
+
+    def admit(self) -> None:
+        """The client has the right to make this request: what it costs is not held against it."""
+        self.connection.admit(self)
+
+    def charge(self, units: int) -> None:
+        """Count work that the request causes. Raises `Fault` if its client has caused too much for nothing."""
+        self.cost += units
+        self.connection.charge(units)
+
+    def give_back(self) -> None:
+        """Let the client send as many more bytes as it has sent."""
+        if self.taken and not self.ended:
+            self.connection.write(window_update(self.number, self.taken))
+            self.taken = 0
+
+    # For the connection
+
+    def pump(self) -> None:
+        """Send what there is room for."""
+        connection, outflow = self.connection, self.connection.outflow
+        body, at, size = self._body, 0, len(self._body)
+        while at < size:
+            more = min(size - at, outflow.max_frame, outflow.initial_window + self.credit, outflow.window)
+            if more <= 0:
+                break
+            connection.write(frame(DATA, 0, self.number, body[at : at + more]))
+            self.credit -= more
+            outflow.window -= more
+            at += more
+        connection.earn(units_of_sent(at))
+        self._body = body[at:]
+        if self._body:
+            outflow.enqueue(self)
+            return
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        if self._trailers is not None:
+            if self._trailers:
+                connection.write(frame(HEADERS, END_HEADERS | END_STREAM, self.number, self._trailers))
+            else:
+                connection.write(frame(DATA, END_STREAM, self.number))
+            self._end()
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether something waits to be sent."""
+        return bool(self._body)
+
+    def _end(self) -> None:
+        if not self.ended:  # what the client has left to say is of no interest
+            self.connection.write(rst_stream(self.number, NO_ERROR))
+        self.connection.closed(self)

@@ -1,0 +1,74 @@
+"""Guesses: slows down whoever tries tokens. Admin API and data plane each have their own."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+from headgate.core.clock import Clock
+from headgate.core.decision import Decision
+from headgate.db.tokens import hash_of
+from headgate.errors import RateLimited, Unauthenticated
+from headgate.http.identity.address import Trust
+from headgate.limiter.limiter import Limiter
+from headgate.rules.recent import Recent
+from headgate.rules.rule import Rule
+
+if TYPE_CHECKING:
+    from headgate.operations.caller import Caller
+
+ADDRESS_FACT: Final = "headgate_address"
+QUOTA: Final = "30/minute"  # bad tokens from an address
+REMEMBERED: Final = 4_096  # tokens
+
+_ADDRESSES: Final = Trust((), 1, 64)  # the peer's alone: whoever is behind a proxy counts as the proxy
+
+
+class TokenGuessLimiter:
+    """Counts bad tokens by the address that they come from, in this process.
+
+    After too many, no token from there is looked at any more, not even a good one, unless it was good before: else
+    somebody who guesses would only have to go on.
+    """
+
+    def __init__(self, rule: str, clock: Clock | None = None) -> None:
+        """`rule` is what refusals name."""
+        self._failures = Limiter([Rule(id=rule, quota=QUOTA, dimension=ADDRESS_FACT)], clock=clock)
+        self._proven: Recent[str, bool] = Recent(REMEMBERED)  # by hash
+
+    async def caller(self, token: str | None, address: str | None, find: Callable[[], Awaitable[Caller]]) -> Caller:
+        """Return whom `find` finds by the token. Raises `RateLimited`, and what `find` raises."""
+        if token is None:  # which is no guess
+            return await find()
+        digest = hash_of(token)
+        if not self._proven.get(digest):
+            decision = self._peek(address)
+            if not decision.allowed:
+                raise RateLimited(decision)
+        try:
+            caller = await find()
+        except Unauthenticated:
+            self._proven.drop(digest)
+            self._failures.decide(_facts(address))
+            raise
+        self._proven.put(digest, True)
+        return caller
+
+    def prove(self, digest: str, address: str | None) -> bool:
+        """Return whether a good token of this hash counts; then, it does from now on."""
+        if not self._proven.get(digest):
+            if not self._peek(address).allowed:
+                return False
+            self._proven.put(digest, True)
+        return True
+
+    def forgive(self, address: str | None) -> None:
+        """Forget the bad tokens that came from an address."""
+        self._failures.reset(**_facts(address))
+
+    def _peek(self, address: str | None) -> Decision:
+        return self._failures.peek(cost=1, **_facts(address))
+
+
+def _facts(address: str | None) -> dict[str, str]:
+    return {ADDRESS_FACT: "unix" if address is None else _ADDRESSES.see(address).facts["ip"]}

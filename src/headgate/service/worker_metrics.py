@@ -1,0 +1,76 @@
+"""Metrics of all workers as one page: each answers for itself on a Unix socket, and whoever is asked asks all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from headgate.telemetry.metrics import Metrics
+from headgate.telemetry.metrics_merge import merged
+
+SECONDS: Final = 2.0  # in which another worker has to answer
+
+log = logging.getLogger("headgate")
+
+
+class Pages:
+    """One worker's metrics, and everybody's. `directory` is where the workers' sockets are; None: there is but one."""
+
+    def __init__(self, metrics: Metrics, worker: int = 0, workers: int = 1, directory: Path | None = None) -> None:
+        self._metrics = metrics
+        self._worker = worker
+        self._sockets = {}
+        if directory is not None:
+            self._sockets = {one: str(directory / f"{one}.sock") for one in range(workers)}
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Answer other workers from now on."""
+        if self._sockets:
+            own = self._sockets[self._worker]
+            with suppress(FileNotFoundError):
+                os.unlink(own)  # noqa: PTH108 - of a worker that this one replaces; it does not block
+            self._server = await asyncio.start_unix_server(self._tell, own)
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def page(self, accept: str = "") -> tuple[bytes, str]:
+        """The page, and its content type. A worker that does not answer is not on it."""
+        own, kind = await asyncio.to_thread(self._metrics.render, accept)
+        if not self._sockets:
+            return own, kind
+        others = [one for one in self._sockets if one != self._worker]
+        pages = dict(zip(others, await asyncio.gather(*(self._ask(one, accept) for one in others)), strict=True))
+        pages[self._worker] = own
+        known = {str(one): page for one, page in sorted(pages.items()) if page is not None}
+        return await asyncio.to_thread(merged, known), kind
+
+    async def _ask(self, worker: int, accept: str) -> bytes | None:
+        try:
+            async with asyncio.timeout(SECONDS):
+                reader, writer = await asyncio.open_unix_connection(self._sockets[worker])
+                try:
+                    writer.write(accept.encode("latin-1", "replace").replace(b"\n", b" ") + b"\n")
+                    return await reader.read(-1)
+                finally:
+                    writer.close()
+        except (OSError, TimeoutError) as error:
+            log.warning("metrics: worker %d does not tell its own: %r", worker, error)
+            return None
+
+    async def _tell(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            accept = (await reader.readline()).decode("latin-1").strip()
+            page, _ = await asyncio.to_thread(self._metrics.render, accept)
+            writer.write(page)
+            await writer.drain()
+        except (OSError, ValueError) as error:
+            log.warning("metrics: another worker could not be told: %r", error)
+        finally:
+            writer.close()
