@@ -11,14 +11,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Self, TypeVar, Unpack
+from functools import partial
+from typing import Any, Final, Self, TypeVar, Unpack
 
 from headgate.core.clock import Clock
+from headgate.errors import InvalidRule
 from headgate.http.headers import raw
 from headgate.http.limits import NAME, Limits
-from headgate.http.middleware_options import MiddlewareArguments, charge_of
+from headgate.http.messages import charge_message, check_each_message, checked_messages, message_limit
+from headgate.http.middleware_options import MiddlewareArguments, charge_of, log
 from headgate.http.problem import refusal
-from headgate.http.request_limiter import AsyncRequestLimiter, CheckedRequest
+from headgate.http.request_limiter import AsyncRequestLimiter, CheckedRequest, resolve
+from headgate.http.route import TAKEN, Ask, QuotaOption, RouteLimit, charge_async, is_default_replaced
+from headgate.http.routing import Found, find_route
 from headgate.limiter.async_limiter import AsyncLimiter
 
 Scope = MutableMapping[str, Any]
@@ -27,6 +32,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]  # frameworks have types of their own for the three
 T = TypeVar("T")
+_NO_ROUTES: Final = "the routes of this app are not known, as it is not one of Starlette or FastAPI"
 
 
 class AsgiRequest:
@@ -63,25 +69,72 @@ class AsgiRequest:
         return b", ".join(lines).decode("latin-1") if lines else None
 
 
+class AsgiResponse:
+    """The start of a response, as `deduct_when` sees it."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: Message) -> None:
+        self._message = message
+
+    @property
+    def status_code(self) -> int:
+        """Its status; of a WebSocket that the app accepts, 101."""
+        status: int = self._message.get("status", 101)
+        return status
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Its header fields, by their names in lower case."""
+        fields = self._message.get("headers", ())
+        return {name.lower().decode("latin-1"): value.decode("latin-1") for name, value in fields}
+
+
 class RateLimitMiddleware:
     """Checks every HTTP request and every WebSocket's handshake, and tells clients what is left.
 
     Refused requests are answered here. The options are those of `MiddlewareOptions`; functions may be async,
-    and are given an `AsgiRequest`.
+    and are given an `AsgiRequest`, or an `AsgiResponse`. `messages` is a quota of each client for what it sends by
+    WebSockets: a message over it closes the WebSocket.
     """
 
-    def __init__(self, app: App, *, limiter: AsyncLimiter, **options: Unpack[MiddlewareArguments]) -> None:
+    def __init__(
+        self,
+        app: App,
+        *,
+        limiter: AsyncLimiter,
+        messages: QuotaOption | None = None,
+        **options: Unpack[MiddlewareArguments],
+    ) -> None:
         self._app = app
         self._request_limiter = AsyncRequestLimiter(limiter, **options)
+        self._messages = None if messages is None else message_limit(messages)
         checked = self._request_limiter.options
-        self._is_common_case = checked.charge_header is None and checked.cost == 1
+        self._passes_some = bool(checked.skip) or checked.exempt_when is not None
+        self._is_common_case = (
+            checked.charge_header is None
+            and checked.cost == 1
+            and checked.defaults is None
+            and checked.deduct_when is None
+            and checked.headers is None
+        )
+        self._has_logged = False  # that the routes of the app are not known
+        if checked.route is None:
+            checked.route = self._template
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_limiter = self._request_limiter
         options = request_limiter.options
-        if scope["type"] not in ("http", "websocket") or (options.skip and options.skips(AsgiRequest(scope).path)):
+        if scope["type"] != "http":
+            if scope["type"] != "websocket":
+                await self._app(scope, receive, send)
+                return
+            receive, send = checked_messages([], scope, receive, send)
+        if self._passes_some and await request_limiter.passes(AsgiRequest(scope)):
             await self._app(scope, receive, send)
             return
+        if self._messages is not None and scope["type"] == "websocket":
+            check_each_message(scope, partial(self._charge_message, self._messages, scope))
         checked = request_limiter.check(AsgiRequest(scope))
         if checked.__class__ is not tuple:
             checked = await checked  # type: ignore[misc]
@@ -100,7 +153,7 @@ class RateLimitMiddleware:
         if limits is not None:
             await self._pass(checked, limits, scope, receive, send)
             return
-        limits = scope[NAME] = scope.setdefault("state", {})[NAME] = Limits(request_limiter.limiter, facts)
+        limits = scope[NAME] = scope.setdefault("state", {})[NAME] = request_limiter.limits(facts)
         try:
             await self._pass(checked, limits, scope, receive, _with_release(limits, _with_fields(limits, send)))
         finally:
@@ -114,9 +167,7 @@ class RateLimitMiddleware:
         _, cost, decision = checked
         if decision.allowed and (options.by_subject or not decision.hold):
             limits.add(decision, cost, request_limiter.limiter)
-            if options.charge_header is not None:
-                send = self._with_charge(limits, options.charge_header, send)
-            await self._app(scope, receive, send)
+            await self._forward(limits, scope, receive, send)
             return
         async with _ClientWaiter(receive, request_limiter.limiter.clock) as held:
             standing = await request_limiter.hold(checked, held)
@@ -124,12 +175,63 @@ class RateLimitMiddleware:
                 return  # the client has gone
             limits.add(standing, cost, request_limiter.limiter)
             if standing.allowed:
-                if options.charge_header is not None:
-                    send = self._with_charge(limits, options.charge_header, send)
-                await self._app(scope, held.receive, send)
+                await self._forward(limits, scope, held.receive, send)
             else:
-                await limits.give_back_async()
+                await limits.refuse_async()
                 await _refuse(scope, held.receive, send, limits)
+
+    async def _forward(self, limits: Limits[AsyncLimiter], scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand a request that the rules allow to the app, if the defaults allow it too."""
+        options = self._request_limiter.options
+        if options.deduct_when is not None:
+            limits.charge_only_when(options.deduct_when)
+        if options.charge_header is not None:
+            send = self._with_charge(limits, options.charge_header, send)
+        if options.defaults is not None and not await self._meets_defaults(limits, scope):
+            await _refuse(scope, receive, send, limits)
+            return
+        await self._app(scope, receive, send)
+
+    async def _meets_defaults(self, limits: Limits[AsyncLimiter], scope: Scope) -> bool:
+        """Whether a request is within the quota that each client has on a route without a limit of its own."""
+        options, limiter = self._request_limiter.options, self._request_limiter.limiter
+        if options.route == self._template:
+            found = self._find(scope)
+        else:
+            template = None if options.route is None else options.route(AsgiRequest(scope))
+            found = None if template is None else Found(template, [])
+        method = scope.get("method", "WEBSOCKET")
+        if options.defaults is None or found is None or is_default_replaced(found.limits, method):
+            return True
+        if limiter.snapshot.is_exempt(limits.facts):
+            return True
+        request = AsgiRequest(scope)
+        ask = await Ask.of_async(options.defaults, lambda function: resolve(function(request)))
+        if ask is None:
+            return True
+        route = f"{'GET' if method == 'HEAD' else method} {found.template}"
+        name = options.defaults.named(route, scope.setdefault(TAKEN, []))
+        return (await charge_async(options.defaults, limits, limiter, name, ask)).allowed
+
+    async def _charge_message(self, limit: RouteLimit, scope: Scope) -> bool:
+        return await charge_message(limit, scope[NAME], self._request_limiter.limiter, "messages", AsgiRequest(scope))
+
+    def _find(self, scope: Scope) -> Found | None:
+        """The route that a request is for, in an app whose routes are known: one of Starlette or FastAPI."""
+        routes: Any = getattr(scope.get("app"), "routes", getattr(self._app, "routes", None))
+        if routes is None:
+            raise InvalidRule(f"{_NO_ROUTES}; give route=, a function from a request to the template of its route")
+        return find_route(routes, scope)
+
+    def _template(self, request: AsgiRequest) -> str | None:
+        try:
+            found = self._find(request.scope)
+        except InvalidRule as error:
+            if not self._has_logged:
+                self._has_logged = True
+                log.error("a rule counts by route, and %s: requests to all routes count together", error)
+            return None
+        return None if found is None else found.template
 
     def _with_charge(self, limits: Limits[AsyncLimiter], header: str, send: Send) -> Send:
         """`send`, that charges what the app says that the request has cost, and keeps that from the client."""
@@ -157,11 +259,23 @@ def _with_fields(limits: Limits[AsyncLimiter], send: Send) -> Send:
 
     def tell(message: Message) -> Awaitable[None]:  # not async itself, which would be a coroutine more per message
         if message["type"] in {"http.response.start", "websocket.accept", "websocket.http.response.start"}:
-            message = dict(message)
-            message["headers"] = [*message.get("headers", ()), *limits.raw_fields]
+            if limits.conditional:
+                return _conclude(limits, message, send)
+            message = _told(limits, message)
         return send(message)
 
     return tell
+
+
+async def _conclude(limits: Limits[AsyncLimiter], message: Message, send: Send) -> None:
+    """Give back what the response says is not charged, and send its start."""
+    await limits.conclude_async(AsgiResponse(message))
+    await send(_told(limits, message))
+
+
+def _told(limits: Limits[AsyncLimiter], message: Message) -> Message:
+    """The start of a response, with the limits' fields."""
+    return {**message, "headers": [*message.get("headers", ()), *limits.raw_fields]}
 
 
 def _with_release(limits: Limits[AsyncLimiter], send: Send) -> Send:

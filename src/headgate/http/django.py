@@ -11,39 +11,59 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
 from threading import Lock
-from typing import Any, Final, TypeVar, cast
-from uuid import UUID
+from typing import Any, Final, TypeVar, Unpack, cast
 from weakref import WeakKeyDictionary
 
-from asgiref.sync import async_to_sync, iscoroutinefunction, markcoroutinefunction
-from django.conf import settings
-from django.core.exceptions import ImproperlyConfigured
-from django.core.handlers.asgi import ASGIRequest
-from django.core.signals import setting_changed
-from django.http import HttpRequest, HttpResponse
-from django.utils.module_loading import import_string
+try:
+    from asgiref.sync import async_to_sync, iscoroutinefunction, markcoroutinefunction
+    from django.conf import settings
+    from django.core.exceptions import ImproperlyConfigured
+    from django.core.handlers.asgi import ASGIRequest
+    from django.core.signals import setting_changed
+    from django.http import HttpRequest, HttpResponse
+    from django.urls import Resolver404, resolve
+    from django.utils.module_loading import import_string
+except ImportError as error:
+    raise ImportError("headgate.http.django needs Django: pip install 'headgate[django]'") from error
 
 from headgate.core.decision import Decision
 from headgate.core.fork import renew_in_children
-from headgate.core.quota import Quota
-from headgate.errors import RateLimited
+from headgate.errors import InvalidCheck, RateLimited
 from headgate.http.limits import NAME, Limits
 from headgate.http.middleware_options import MiddlewareOptions, charge_of
 from headgate.http.problem import refusal
 from headgate.http.request_limiter import AsyncRequestLimiter, RequestLimiter
-from headgate.http.route import TAKEN, Cost, ExemptWhen, Key, RouteLimit, subject_of
+from headgate.http.route import (
+    TAKEN,
+    Ask,
+    LimitOptions,
+    QuotaOption,
+    RouteLimit,
+    is_default_replaced,
+    limits_on,
+    mark_limited,
+    subject_of,
+)
 from headgate.http.settings import FAULTS, Settings, describe_fault
 from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.limiter.decorator import rule_name
 from headgate.limiter.limiter import Limiter
-from headgate.rules.rule import FailureMode
 from headgate.stores.urls import open_store
 
 SETTING: Final = "HEADGATE"
-FUNCTIONS: Final = ("IDENTITY", "IDENTIFY", "COST", "VIEW")  # which may be named by their dotted path
+FUNCTIONS: Final = (
+    "IDENTITY",
+    "IDENTIFY",
+    "COST",
+    "VIEW",
+    "EXEMPT_WHEN",
+    "DEDUCT_WHEN",
+    "ROUTE",
+    "ON_REFUSED",
+)  # which may be named by their dotted path
 View = Callable[..., Any]
 AnyLimits = Limits[Limiter] | Limits[AsyncLimiter]
 V = TypeVar("V", bound=View)
@@ -94,6 +114,7 @@ class RateLimitMiddleware:
         if self._is_async:
             markcoroutinefunction(self)
             self._setup.check_async()
+            self.process_view = self._process_view_async  # type: ignore[method-assign]
         else:
             self._setup.check_sync()
 
@@ -102,7 +123,7 @@ class RateLimitMiddleware:
             return self._call_async(request)
         asked = DjangoRequest(request)
         request_limiter = self._setup.request_limiter()
-        if request_limiter.options.skips(asked.path):
+        if request_limiter.passes(asked):
             return self._get_response(request)
         request.headgate, allowed = request_limiter.enter(asked)
         limits: Limits[Limiter] = request.headgate
@@ -111,6 +132,7 @@ class RateLimitMiddleware:
         index = len(limits.charged) - 1
         try:
             response = self._get_response(request)
+            limits.conclude(response)
             cost = _charged(request_limiter.options, response)
             if cost is not None:
                 limits.correct(index, cost)
@@ -118,6 +140,26 @@ class RateLimitMiddleware:
             limits.release()
             raise
         return _with_release(limits, _with_fields(limits, response))
+
+    def process_view(self, request: HttpRequest, view: View, _args: Any, _kwargs: Any) -> Any:
+        """Check a request against the defaults, of views that have no limit of their own."""
+        defaults = self._defaults(request, view)
+        charge = None if defaults is None else _Charge.prepare(defaults, request, view)
+        return None if charge is None or charge.make() else charge.refuse()
+
+    async def _process_view_async(self, request: HttpRequest, view: View, _args: Any, _kwargs: Any) -> Any:
+        defaults = self._defaults(request, view)
+        charge = None if defaults is None else await _Charge.prepare_async(defaults, request, view)
+        return None if charge is None or await charge.make_async() else await _resolve(charge.refuse())
+
+    def _defaults(self, request: HttpRequest, view: View) -> RouteLimit | None:
+        """The limit of views without one of their own, if this is one, and the middleware has seen the request."""
+        defaults = self._setup.defaults
+        if defaults is None or not hasattr(request, NAME):
+            return None
+        method = getattr(getattr(view, "view_class", None), (request.method or "").lower(), None)
+        limits = [*limits_on(view), *limits_on(method)]
+        return None if is_default_replaced(limits, request.method) else defaults
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
         """Answer a request whose view called a function that `limiter.limit` refused."""
@@ -131,7 +173,7 @@ class RateLimitMiddleware:
     async def _call_async(self, request: HttpRequest) -> Any:
         asked = DjangoRequest(request)
         request_limiter = self._setup.async_request_limiter()
-        if request_limiter.options.skips(asked.path):
+        if await request_limiter.passes(asked):
             return await self._get_response(request)
         request.headgate, allowed = await request_limiter.enter(asked)
         limits: Limits[AsyncLimiter] = request.headgate
@@ -140,6 +182,7 @@ class RateLimitMiddleware:
         index = len(limits.charged) - 1
         try:
             response = await self._get_response(request)
+            await limits.conclude_async(response)
             cost = _charged(request_limiter.options, response)
             if cost is not None:
                 await limits.correct_async(index, cost)
@@ -149,37 +192,19 @@ class RateLimitMiddleware:
         return _with_release(limits, _with_fields(limits, response))
 
 
-def limit(
-    quota: str | Quota,
-    *,
-    key: Key | None = None,
-    cost: Cost = 1,
-    name: str | None = None,
-    methods: Iterable[str] = (),
-    exempt_when: ExemptWhen | None = None,
-    message: str = "",
-    failure_mode: FailureMode | None = None,
-) -> Callable[[V], V]:
+def limit(quota: QuotaOption, **options: Unpack[LimitOptions]) -> Callable[[V], V]:
     """Limit a view, sync or async, besides what the rules say; with or without the middleware.
 
     Each client is counted by itself, for each route of the URL configuration: `/users/<int:id>/` is one, and all
-    methods count together. `key` is a function of Django's request that returns who is counted instead, `cost` may be
-    one. Limits of the same `name` count together. With `methods`, requests of others pass; so do those for which
-    `exempt_when`, a function of the request, returns True. `message` is what a refusal says; `failure_mode` decides
-    when the store cannot. Several quotas in one notation (`"5/minute; 100/day"`) are charged all or not at all. For
-    classes there is Django's own
-    `method_decorator(limit("5/minute"), name="dispatch")`.
+    methods count together. Functions get Django's request, and may be async. `quota` may be one, that returns the
+    request's quota, or None to let it pass. `key` returns who is counted instead, and `cost` what a request costs.
+    Limits of the same `name` count together. With `methods`, requests of others pass; so do those for which
+    `exempt_when` returns True. `deduct_when` gets the response, and returns whether the request is charged. A limit
+    replaces the `DEFAULTS` of the setting; it adds to them if not `override_defaults`. `message` is what a refusal
+    says; `failure_mode` decides when the store cannot. Several quotas in one notation (`"5/minute; 100/day"`) are
+    charged all or not at all. For classes there is Django's own `method_decorator(limit("5/minute"), name="dispatch")`.
     """
-    route_limit = RouteLimit(
-        quota,
-        key=key,
-        cost=cost,
-        name=name,
-        methods=methods,
-        exempt_when=exempt_when,
-        message=message,
-        failure_mode=failure_mode,
-    )
+    route_limit = RouteLimit(quota, **options)
 
     def decorate(view: V) -> V:
         async def limited_async(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
@@ -192,10 +217,12 @@ def limit(
                 if charge is not None:
                     await charge.fail_async()
                 raise
-            return response if charge is None else charge.add_fields(response)
+            return response if charge is None else charge.add_fields(await charge.concluded_async(response))
 
         if _is_async(view):
-            return cast("V", wraps(view)(limited_async))
+            wrapped = wraps(view)(limited_async)
+            mark_limited(view, wrapped, route_limit)
+            return cast("V", wrapped)
 
         @wraps(view)
         def limited(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
@@ -210,8 +237,9 @@ def limit(
                 if charge is not None:
                     charge.fail()
                 raise
-            return response if charge is None else charge.add_fields(response)
+            return response if charge is None else charge.add_fields(charge.concluded(response))
 
+        mark_limited(view, limited, route_limit)
         return cast("V", limited)
 
     return decorate
@@ -224,7 +252,16 @@ def charged(limit: RouteLimit, request: HttpRequest, *, name: str, key: str | in
     """
     setup = current()
     limits: AnyLimits = getattr(request, NAME, None) or setup.limits(request)
-    return _Charge(setup, limit, request, limits, name, key).decide()
+    assert not callable(limit.quota)
+    return _Charge(setup, limit, request, limits, name, Ask(limit.quota, key, 1)).decide()
+
+
+def limits_of(request: HttpRequest) -> AnyLimits:
+    """What was decided on a request so far: `request.headgate`, with its type. Raises `InvalidCheck` if nothing was."""
+    limits = getattr(request, NAME, None)
+    if isinstance(limits, Limits):
+        return limits
+    raise InvalidCheck("this request has no limits: its path is skipped, or MIDDLEWARE lacks Headgate's")
 
 
 class Setup:
@@ -249,6 +286,10 @@ class Setup:
         self._async_request_limiters: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncRequestLimiter] = (
             WeakKeyDictionary()
         )
+        defaults = self._settings.middleware.get("defaults")
+        self.defaults = None if defaults is None else _made(lambda: RouteLimit(defaults))
+        if self._settings.middleware.get("route") is None:
+            self._settings.middleware["route"] = _template
         self._checked: AsyncRequestLimiter | None = None  # made before there was an event loop, and not used yet
         store = self._settings.limiter.get("store", "memory://")
         if isinstance(store, str) and store.startswith("memory:"):  # one, in both worlds
@@ -290,14 +331,14 @@ class Setup:
     def limits(self, request: HttpRequest) -> Limits[Limiter]:
         """Those of a request that the middleware has not seen."""
         request_limiter = self.request_limiter()
-        return Limits(request_limiter.limiter, request_limiter.facts(DjangoRequest(request)))
+        return request_limiter.limits(request_limiter.facts(DjangoRequest(request)))
 
     async def limits_async(self, request: HttpRequest) -> AnyLimits:
         """The same for an async view. In a WSGI server, an event loop lives no longer than a request."""
         if not isinstance(request, ASGIRequest):
             return self.limits(request)
         request_limiter = self.async_request_limiter()
-        return Limits(request_limiter.limiter, await request_limiter.facts(DjangoRequest(request)))
+        return request_limiter.limits(await request_limiter.facts(DjangoRequest(request)))
 
     def refuse(self, request: HttpRequest, limits: AnyLimits) -> Any:
         """The answer to a refused request, without the limits' fields; or a promise of it, if the view is async."""
@@ -321,40 +362,50 @@ class _Charge:
         request: HttpRequest,
         limits: AnyLimits,
         name: str,
-        key: str | int | UUID | None,
+        ask: Ask,
     ) -> None:
         self._setup = setup
         self._request = request
         self._limits = limits
         self._outer = hasattr(request, NAME)  # whether a middleware, or a limit around this one, tells the client
         request.headgate = limits
-        self._limiter: Limiter | AsyncLimiter = limit.limiter(limits.limiter, name)  # type: ignore[type-var]
-        self._subject = subject_of(limits, key)
-        self._cost = limit.cost(request) if callable(limit.cost) else limit.cost
-        self._holds = limit.holds
+        self._limiter: Limiter | AsyncLimiter = limit.limiter(limits.limiter, name, ask.quota)  # type: ignore[type-var]
+        self._subject = subject_of(limits, ask.key)
+        self._cost = ask.cost
+        self._deduct_when = limit.deduct_when
 
     @classmethod
     def prepare(cls, limit: RouteLimit, request: HttpRequest, view: View) -> _Charge | None:
         """None when the limit is not for requests like this one."""
-        if _passes(limit, request):
+        if not limit.applies(request.method):
+            return None
+        ask = Ask.of(limit, lambda function: _settled(function(request)))
+        if ask is None:
             return None
         setup = current()
         limits = getattr(request, NAME, None) or setup.limits(request)
-        return cls._of(setup, limit, request, limits, view)
+        return cls._of(setup, limit, request, limits, view, ask)
 
     @classmethod
     async def prepare_async(cls, limit: RouteLimit, request: HttpRequest, view: View) -> _Charge | None:
-        if _passes(limit, request):
+        if not limit.applies(request.method):
+            return None
+        ask = await Ask.of_async(limit, lambda function: _resolve(function(request)))
+        if ask is None:
             return None
         setup = current()
         limits = getattr(request, NAME, None) or await setup.limits_async(request)
-        return cls._of(setup, limit, request, limits, view)
+        return cls._of(setup, limit, request, limits, view, ask)
 
     @classmethod
-    def _of(cls, setup: Setup, limit: RouteLimit, request: HttpRequest, limits: AnyLimits, view: View) -> _Charge:
+    def _of(
+        cls, setup: Setup, limit: RouteLimit, request: HttpRequest, limits: AnyLimits, view: View, ask: Ask
+    ) -> _Charge | None:
         taken: list[str] = request.__dict__.setdefault(TAKEN, [])
-        key = limit.key(request) if limit.key else None
-        return cls(setup, limit, request, limits, limit.named(_route(request, view), taken), key)
+        name = limit.named(_route(request, view), taken)
+        if limits.limiter.snapshot.is_exempt(limits.facts):
+            return None
+        return cls(setup, limit, request, limits, name, ask)
 
     def make(self) -> bool:
         """Whether the request may pass."""
@@ -364,9 +415,9 @@ class _Charge:
         if not isinstance(self._limiter, AsyncLimiter):  # a WSGI server's
             return (await asyncio.to_thread(self.decide)).allowed
         decision: Decision = await _resolve(self._ask(self._limiter))
-        self._limits.add(decision, self._cost, self._limiter)
+        self._add(decision)
         if not decision.allowed:
-            await self._limits.give_back_async()
+            await self._limits.refuse_async()
         return decision.allowed
 
     def decide(self) -> Decision:
@@ -374,18 +425,38 @@ class _Charge:
             async_to_sync(self.make_async)()
             return self._limits.charged[-1].decision
         decision: Decision = self._ask(self._limiter)
-        self._limits.add(decision, self._cost, self._limiter)
+        self._add(decision)
         if not decision.allowed:
-            self._limits.give_back()
+            self._limits.refuse()
         return decision
+
+    def _add(self, decision: Decision) -> None:
+        self._limits.add(decision, self._cost, self._limiter)
+        if self._deduct_when is not None and decision.allowed:
+            self._limits.charge_only_when(self._deduct_when)
+
+    def concluded(self, response: Any) -> Any:
+        """The response of a view, after what it says is not charged is given back, unless a middleware does that."""
+        if not self._outer and self._limits.conditional:
+            if isinstance(self._limits.limiter, AsyncLimiter):
+                async_to_sync(self._limits.conclude_async)(response)
+            else:
+                self._limits.conclude(response)
+        return response
+
+    async def concluded_async(self, response: Any) -> Any:
+        if not self._outer and self._limits.conditional:
+            if isinstance(self._limits.limiter, AsyncLimiter):
+                await self._limits.conclude_async(response)
+            else:
+                await asyncio.to_thread(self._limits.conclude, response)
+        return response
 
     def _ask(self, limiter: Limiter | AsyncLimiter) -> Any:
         """The decision, or something to await for it. A request that was refused already is not charged."""
         if self._limits.refused:
             return limiter.peek(self._subject, cost=self._cost)
-        if self._holds:
-            return limiter.decide({"user": self._subject}, cost=self._cost, slots="take")
-        return limiter.check(self._subject, cost=self._cost)
+        return limiter.decide({"user": self._subject}, cost=self._cost, slots="take")
 
     def fail(self) -> None:
         """The view has failed: without a middleware around it, nobody else releases what the request holds."""
@@ -408,12 +479,6 @@ class _Charge:
     def add_fields(self, response: Any) -> Any:
         """The response, with the limits' fields if nobody else adds them."""
         return response if self._outer else _with_release(self._limits, _with_fields(self._limits, response))
-
-
-def _passes(limit: RouteLimit, request: HttpRequest) -> bool:
-    """Whether a limit is not for requests like this one."""
-    exempt_when = limit.exempt_when
-    return not limit.applies(request.method) or (exempt_when is not None and bool(exempt_when(request)))
 
 
 class _Project:
@@ -460,9 +525,9 @@ def _charged(options: MiddlewareOptions, response: Any) -> int | Mapping[str, in
     header = options.charge_header
     if header is None or header not in response.headers:
         return None
-    value = response.headers[header]
+    told = response.headers[header]
     del response.headers[header]
-    return charge_of(value)
+    return charge_of(told)
 
 
 def _with_fields(limits: AnyLimits, response: Any) -> Any:
@@ -506,6 +571,14 @@ def _route(request: HttpRequest, view: View) -> str:
     return rule_name(view) if match is None else f"/{match.route}"
 
 
+def _template(request: DjangoRequest) -> str | None:
+    """The route of a request before Django looks for its view; None where none leads to one."""
+    try:
+        return f"/{resolve(request.path, getattr(request.request, 'urlconf', None)).route}"
+    except Resolver404:
+        return None
+
+
 def _imported(key: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value
@@ -540,6 +613,13 @@ def _in_event_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def _settled(value: T | Awaitable[T]) -> T:
+    """What a function of the app returned, in a thread: an async one is awaited there."""
+    if not inspect.isawaitable(value):
+        return value
+    return async_to_sync(_resolve)(value)
 
 
 async def _resolve(value: T | Awaitable[T]) -> T:

@@ -17,24 +17,37 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, Unpack
 
-import flask
-from werkzeug.exceptions import HTTPException, ServiceUnavailable, TooManyRequests
+try:
+    import flask
+    from werkzeug.exceptions import HTTPException, ServiceUnavailable, TooManyRequests
+except ImportError as error:
+    raise ImportError("headgate.http.flask needs Flask: pip install 'headgate[flask]'") from error
 
 from headgate.core.decision import Decision
-from headgate.core.quota import Quota
-from headgate.errors import InvalidRule, RateLimited
+from headgate.errors import InvalidCheck, InvalidRule, RateLimited
 from headgate.http.limits import NAME, Limits
 from headgate.http.middleware_options import MiddlewareArguments
 from headgate.http.problem import MEDIA_TYPE, problem
 from headgate.http.request_limiter import RequestLimiter, limiter_of
-from headgate.http.route import TAKEN, Cost, ExemptWhen, Key, RouteLimit, subject_of
+from headgate.http.route import (
+    TAKEN,
+    Ask,
+    LimitOptions,
+    QuotaOption,
+    RouteLimit,
+    charge,
+    is_default_replaced,
+    limits_on,
+    mark_limited,
+)
 from headgate.http.settings import FAULTS, Settings, describe_fault
 from headgate.http.wsgi import ENVIRON, RateLimitMiddleware, WsgiRequest, released_at_end
 from headgate.limiter.limiter import Limiter
-from headgate.rules.rule import FailureMode
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+    from werkzeug.routing import Rule
 
 PREFIX: Final = "HEADGATE_"
 ABOVE: Final = "_headgate_limited"  # an attribute of views that were limited: themselves, and what they became
@@ -102,50 +115,37 @@ class Headgate:
         except FAULTS as error:
             name, message = describe_fault(error)
             raise InvalidRule(f"{PREFIX}{name}: {message}") from error
+        checked = middleware.request_limiter.options
+        if checked.route is None:
+            checked.route = middleware.template
         app.extensions[NAME] = _Extension(limiter, middleware.request_limiter)
         app.wsgi_app = middleware  # type: ignore[method-assign]
         app.before_request_funcs.setdefault(None, []).insert(0, _begin)
         app.register_error_handler(RateLimited, _answer_function)
 
-    def limit(
-        self,
-        quota: str | Quota,
-        *,
-        key: Key | None = None,
-        cost: Cost = 1,
-        name: str | None = None,
-        methods: Iterable[str] = (),
-        exempt_when: ExemptWhen | None = None,
-        message: str = "",
-        failure_mode: FailureMode | None = None,
-    ) -> Callable[[Target], Target]:
+    def limit(self, quota: QuotaOption, **options: Unpack[LimitOptions]) -> Callable[[Target], Target]:
         """Limit a view, sync or async, or all views of a blueprint, besides what the limiter's rules say.
 
         Each client is counted by itself, for each rule of the URL map and each method: `GET /users/<int:id>` is one.
-        `key` is a function without arguments that returns who is counted instead, `cost` may be one. Limits of the same
-        `name` count together. With `methods`, requests of others pass; so do those for which `exempt_when`, a function
-        without arguments, returns True. `message` is what a refusal says; `failure_mode` decides when the store cannot.
-        It works above the route's decorator (`@app.get`) and below it. Several quotas in one notation
-        (`"5/minute; 100/day"`) are charged all or not at all.
+        Functions have no arguments, as `flask.request` is at hand, and may be async where views may. `quota` may be
+        one, that returns the request's quota, or None to let it pass. `key` returns who is counted instead, and `cost`
+        what a request costs. Limits of the same `name` count together. With `methods`, requests of others pass; so do
+        those for which `exempt_when` returns True. `deduct_when` gets the response, and returns whether the request is
+        charged. A limit replaces the `defaults` of `Headgate`; it adds to them if not `override_defaults`. `message` is
+        what a refusal says; `failure_mode` decides when the store cannot. It works above the route's decorator
+        (`@app.get`) and below it. Several quotas in one notation (`"5/minute; 100/day"`) are charged all or not at all.
 
         A refused request raises `Refused`.
         """
-        limit = RouteLimit(
-            quota,
-            key=key,
-            cost=cost,
-            name=name,
-            methods=methods,
-            exempt_when=exempt_when,
-            message=message,
-            failure_mode=failure_mode,
-        )
+        limit = RouteLimit(quota, **options)
 
         def decorate(target: Target) -> Target:
             if isinstance(target, flask.Blueprint):
                 target.before_request(lambda: _enter(limit))
+                mark_limited(target, target, limit)
                 return target
             limited = _limited(target, limit)
+            mark_limited(target, limited, limit)
             setattr(target, ABOVE, (target, limited))  # Flask may have the view as it was: see `_begin`
             return limited  # type: ignore[return-value]
 
@@ -169,6 +169,8 @@ class _Extension(NamedTuple):
 class _Middleware(RateLimitMiddleware):
     """The WSGI middleware, for one that knows which view a request is for, and has error handlers."""
 
+    knows_routes = True
+
     def __init__(self, headgate: Headgate, app: flask.Flask, limiter: Limiter, options: MiddlewareArguments) -> None:
         wsgi_app: WSGIApplication = app.wsgi_app
         super().__init__(wsgi_app, limiter=limiter, **options)
@@ -186,16 +188,27 @@ class _Middleware(RateLimitMiddleware):
 
     def _released(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Let a request pass unseen, and release what its view's own limits hold when it is over."""
-        own = environ[OWN] = Limits(self._request_limiter.limiter, {})
+        own = environ[OWN] = self._request_limiter.limits({})
         return released_at_end(own, lambda: self._app(environ, start_response))
 
-    def _exempts(self, environ: WSGIEnvironment) -> bool:
+    def template(self, request: WsgiRequest) -> str | None:
+        """The rule of the URL map that a request is for: `/users/<int:id>`."""
+        found = self._match(request.environ)
+        return None if found is None else found.rule
+
+    def _match(self, environ: WSGIEnvironment) -> Rule | None:
         app = self._flask
         try:
             adapter = app.create_url_adapter(app.request_class(environ))
-            endpoint, _ = adapter.match() if adapter is not None else ("", {})
+            return None if adapter is None else adapter.match(return_rule=True)[0]
         except HTTPException:  # there is no such route
+            return None
+
+    def _exempts(self, environ: WSGIEnvironment) -> bool:
+        app, found = self._flask, self._match(environ)
+        if found is None:
             return False
+        endpoint: str = found.endpoint
         view = app.view_functions.get(endpoint)
         if hasattr(view, EXEMPT) or hasattr(getattr(view, "view_class", None), EXEMPT):
             return True
@@ -219,6 +232,7 @@ def _begin() -> None:
     if limits is not None:
         flask.g.headgate = limits
         _pass(limits.charged[-1].decision)
+        _meet_defaults()
     else:
         flask.g.pop(NAME, None)  # that of an earlier request, if the app's context is older than this one
 
@@ -273,20 +287,37 @@ def _enter(limit: RouteLimit) -> None:
     if NAME not in flask.current_app.extensions:
         raise InvalidRule(f"app {flask.current_app.name!r} has views with limits, but no Headgate: call init_app(app)")
     extension: _Extension | None = flask.current_app.extensions[NAME]
-    if extension is None or not limit.applies(request.method) or (limit.exempt_when and limit.exempt_when()):
+    if extension is None or not limit.applies(request.method):
+        return
+    ask = Ask.of(limit, lambda function: flask.current_app.ensure_sync(function)())
+    if ask is None:
         return
     limits = _limits(extension)
-    limiter = limit.limiter(extension.limiter, limit.named(_route(), request.environ.setdefault(TAKEN, [])))
-    cost = limit.cost() if callable(limit.cost) else limit.cost
-    subject = subject_of(limits, limit.key() if limit.key else None)
-    if limit.holds:
-        decision = limiter.decide({"user": subject}, cost=cost, slots="take")
-    else:
-        decision = limiter.check(subject, cost=cost)
-    limits.add(decision, cost, limiter)
-    if not decision.allowed:
-        limits.give_back()
-    _pass(decision)
+    name = limit.named(_route(), request.environ.setdefault(TAKEN, []))
+    if not extension.limiter.snapshot.is_exempt(limits.facts):
+        _pass(charge(limit, limits, extension.limiter, name, ask))
+
+
+def _meet_defaults() -> None:
+    """Check a request against the quota of routes that have no limit of their own. Raises `Refused`."""
+    app, request = flask.current_app, flask.request
+    defaults = app.extensions[NAME].request_limiter.options.defaults
+    if defaults is None or request.url_rule is None:
+        return
+    view = app.view_functions.get(request.endpoint or "")
+    method = getattr(getattr(view, "view_class", None), request.method.lower(), None)  # of a class of views
+    limited = [view, method, *(app.blueprints[name] for name in request.blueprints)]
+    if not is_default_replaced([limit for one in limited for limit in limits_on(one)], request.method):
+        _enter(defaults)
+
+
+def current_limits() -> Limits[Limiter]:
+    """What was decided on the current request so far: `flask.g.headgate`, with its type. Raises `InvalidCheck` if
+    nothing was."""
+    limits = flask.g.get(NAME)
+    if isinstance(limits, Limits):
+        return limits
+    raise InvalidCheck("this request has no limits: its view is exempt or its path skipped, or the app has no Headgate")
 
 
 def _limits(extension: _Extension) -> Limits[Limiter]:
@@ -294,11 +325,12 @@ def _limits(extension: _Extension) -> Limits[Limiter]:
     limits: Limits[Limiter] | None = flask.g.get(NAME)
     if limits is None:
         facts = extension.request_limiter.facts(WsgiRequest(flask.request.environ))
-        limits = flask.g.headgate = flask.request.environ.get(OWN) or Limits(extension.limiter, facts)
+        limits = flask.g.headgate = flask.request.environ.get(OWN) or extension.request_limiter.limits(facts)
         limits.facts = facts
 
         @flask.after_this_request
         def tell(response: flask.Response) -> flask.Response:
+            flask.g.headgate.conclude(response)
             response.headers.extend(flask.g.headgate.fields)
             return response
 

@@ -20,6 +20,7 @@ from headgate.core.cost import REQUESTS, Cost, cost_text
 from headgate.core.decision import Decision
 from headgate.core.quota import CONCURRENCY, MICROSECONDS
 from headgate.core.verdict import restrictiveness
+from headgate.rules.snapshot import HeaderStyle
 
 Fields = list[tuple[str, str]]
 RawFields = list[tuple[bytes, bytes]]
@@ -40,30 +41,31 @@ class Charged(NamedTuple):
     limiter: Any = None
 
 
-def fields_of(charged: Sequence[Charged]) -> Fields:
+def fields_of(charged: Sequence[Charged], style: HeaderStyle = "both") -> Fields:
     """The fields of the response to a request on which these decisions were made, as texts."""
-    return [(_NAMES[name], value.decode("ascii")) for name, value in raw_fields_of(charged)]
+    return [(_NAMES[name], value.decode("ascii")) for name, value in raw_fields_of(charged, style)]
 
 
-def raw_fields_of(charged: Sequence[Charged]) -> RawFields:
+def raw_fields_of(charged: Sequence[Charged], style: HeaderStyle = "both") -> RawFields:
     """The fields of the response to a request on which these decisions were made, as ASGI wants them.
 
     The most restrictive limit of them all gives the X-RateLimit figures. Without an enforced limit, there are none.
     """
     if len(charged) == 1:
         decision, cost, _ = charged[0]
-        return render(decision, cost)
+        return render(decision, cost, style)
     limits = sorted((pair for one in charged for pair in one.decision.enforced), key=restrictiveness)
     notes = _annotation([rule for one in charged for rule in one.decision.annotated])
     if not limits:
-        return notes
+        return chosen(notes, style)
     decision, cost, _ = binding(charged)
     warns = any(one.decision.state == "warning" for one in charged)
     arranged = _arranged([(at, limit) for at, (limit, _) in enumerate(limits)])
-    return _fields(decision, cost, arranged, [outcome for _, outcome in limits], warns) + notes
+    fields = _fields(decision, cost, arranged, [outcome for _, outcome in limits], warns)
+    return chosen(fields + notes, style)
 
 
-def render(decision: Decision, cost: Cost = 1) -> RawFields:
+def render(decision: Decision, cost: Cost = 1, style: HeaderStyle = "both") -> RawFields:
     """The fields of the response to a request on which one decision was made.
 
     What the limits of a plan have in common in all responses is worked out once, and kept with the plan.
@@ -78,7 +80,14 @@ def render(decision: Decision, cost: Cost = 1) -> RawFields:
             known.clear()
         arranged = known[order] = _arranged([(at, plan.limits[at]) for at in order if plan.limits[at].enforced])
     fields = _fields(decision, cost, arranged, outcomes, decision.state == "warning") if arranged[2] else []
-    return fields + _annotation(decision.annotated) if plan.annotates else fields
+    if plan.annotates:
+        fields += _annotation(decision.annotated)
+    return fields if style == "both" else chosen(fields, style)
+
+
+def chosen(fields: RawFields, style: HeaderStyle) -> RawFields:
+    """Return the fields that responses of this style have: `Retry-After` always, and annotations unless it is off."""
+    return [field for field in fields if field[0] not in _HIDDEN[style]]
 
 
 # Limits in the order in which they are told of: the fields X-RateLimit-Limit and RateLimit-Policy, and of each limit
@@ -150,6 +159,16 @@ _RAW: Final = {
         *("X-RateLimit-Cost", "X-RateLimit-Warning", "X-RateLimit-Annotation", "Retry-After"),
         *("Content-Type", "Content-Length", "Cache-Control", DECISION_ID),
     )
+}
+_IETF: Final = frozenset({b"ratelimit-policy", b"ratelimit"})
+_X: Final = frozenset(
+    {b"x-ratelimit-limit", b"x-ratelimit-remaining", b"x-ratelimit-reset", b"x-ratelimit-cost", b"x-ratelimit-warning"}
+)
+_HIDDEN: Final[dict[str, frozenset[bytes]]] = {
+    "both": frozenset(),
+    "ietf": _X,
+    "x": _IETF,
+    "off": _X | _IETF | {b"x-ratelimit-annotation"},
 }
 _NAMES: Final = {name: text for text, name in _RAW.items()}
 

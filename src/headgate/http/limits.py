@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 from headgate.core.cost import Cost, cost_of_units
@@ -11,9 +12,11 @@ from headgate.core.decision_factory import uncharged
 from headgate.http.headers import Charged, Fields, RawFields, binding, fields_of, raw_fields_of, render
 from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.limiter.limiter import Limiter
+from headgate.rules.snapshot import HeaderStyle
 
 NAME: Final = "headgate"  # in request.state, scope["state"], flask.g, and of Django's request
 L = TypeVar("L", Limiter, AsyncLimiter)
+DeductWhen = Callable[[Any], Any]  # of a response: whether a request is charged, or something to await for it
 
 
 class Limits(Generic[L]):
@@ -22,15 +25,17 @@ class Limits(Generic[L]):
     Whoever decides something on the request adds it to `charged`; the outermost middleware tells the client of all.
     """
 
-    __slots__ = ("_charged", "_given_back", "_slots", "facts", "limiter", "sole")
+    __slots__ = ("_charged", "_conditions", "_given_back", "_slots", "facts", "limiter", "sole", "style")
 
     def __init__(self, limiter: L, facts: Mapping[str, str], sole: Decision | None = None) -> None:
         """`sole` is what `limiter` has decided, at cost 1, if that is all so far: it is all for most requests."""
         self.limiter: L = limiter
         self.facts = facts
         self.sole = sole  # None once somebody has asked for `charged`
+        self.style: HeaderStyle | None = None  # None: that of the limiter's rules
         self._charged: list[Charged] = []
         self._given_back = False
+        self._conditions: list[tuple[int, DeductWhen]] = []  # of decisions, by their place
         slot = None if sole is None else getattr(sole, "slot", None)
         self._slots: list[Any] = [] if slot is None else [slot]  # held until the response has ended
 
@@ -67,22 +72,63 @@ class Limits(Generic[L]):
             await slot.release()
 
     @property
+    def conditional(self) -> bool:
+        """Whether the response says if some of its limits are charged: then whoever sends it calls `conclude`."""
+        return bool(self._conditions)
+
+    def charge_only_when(self, deduct_when: DeductWhen) -> None:
+        """Give back what the last decision charged unless `deduct_when`, a function of the response, returns True."""
+        self._conditions.append((len(self.charged) - 1, deduct_when))
+
+    def conclude(self, response: Any) -> None:
+        """Give back what the response says is not charged: by `Limiter`s. Again, it does nothing."""
+        conditions, self._conditions = self._conditions, []
+        for index, deduct_when in conditions:
+            if not deduct_when(response):
+                for decision, _, limiter in self._spare(index):
+                    limiter.give_back(decision)
+
+    async def conclude_async(self, response: Any) -> None:
+        """Give it back by `AsyncLimiter`s. Functions may be async."""
+        conditions, self._conditions = self._conditions, []
+        for index, deduct_when in conditions:
+            wanted = deduct_when(response)
+            if not (await wanted if inspect.isawaitable(wanted) else wanted):
+                for decision, _, limiter in self._spare(index):
+                    await limiter.give_back(decision)
+
+    @property
     def refused(self) -> bool:
         """Whether something has refused the request already: whoever is asked after that must not charge for it."""
         return self._given_back
 
     def give_back(self) -> None:
-        """Undo what was charged for the request, as it is refused now: by `Limiter`s."""
+        """Undo what was charged for the request, as it is refused: by `Limiter`s. Again, it does nothing."""
         for decision, _, limiter in self._undone():
             limiter.give_back(decision)
 
     async def give_back_async(self) -> None:
-        """The same by `AsyncLimiter`s."""
+        """Undo it by `AsyncLimiter`s."""
         for decision, _, limiter in self._undone():
             await limiter.give_back(decision)
 
+    def refuse(self) -> None:
+        """Undo what was charged for the request, and call the hook `on_refused`: by `Limiter`s. Again, it does
+        nothing."""
+        if not self._given_back:
+            self.give_back()
+            limiter: Any = self.limiter  # of either kind
+            limiter.tell_refused(self.decision, self.facts)
+
+    async def refuse_async(self) -> None:
+        """Do so by `AsyncLimiter`s."""
+        if not self._given_back:
+            await self.give_back_async()
+            limiter: Any = self.limiter
+            await limiter.tell_refused(self.decision, self.facts)
+
     def correct(self, index: int, cost: Cost) -> None:
-        """Charge `cost` in all for the decision at `index`: what the request cost in the end. By a `Limiter`."""
+        """Charge `cost` in all for the decision at `place`: what the request cost in the end. By a `Limiter`."""
         if not self._given_back:
             decision, _, limiter = self.charged[index]
             self.charged[index] = Charged(decision, cost, limiter)
@@ -113,6 +159,14 @@ class Limits(Generic[L]):
         ]
         return undone
 
+    def _spare(self, index: int) -> list[Charged]:
+        """What the decision at `place` charged, if it is to be given back. From then on, it counts as never charged."""
+        one = self.charged[index]
+        if self._given_back or not one.decision.allowed or one.limiter is None:
+            return []
+        self.charged[index] = one._replace(decision=uncharged(one.decision))
+        return [one]
+
     @property
     def decision(self) -> Decision:
         """The decision that binds: of those on this request, that of the most restrictive limit."""
@@ -121,9 +175,10 @@ class Limits(Generic[L]):
     @property
     def fields(self) -> Fields:
         """The header fields that tell of them."""
-        return fields_of(self.charged)
+        return fields_of(self.charged, self.style or self.limiter.holder.current.headers)
 
     @property
     def raw_fields(self) -> RawFields:
         """The same as ASGI wants them."""
-        return raw_fields_of(self.charged) if self.sole is None else render(self.sole)
+        style = self.style or self.limiter.holder.current.headers
+        return raw_fields_of(self.charged, style) if self.sole is None else render(self.sole, 1, style)

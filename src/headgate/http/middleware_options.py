@@ -8,7 +8,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
-from typing import Any, Final, TypedDict
+from typing import Any, Final, TypedDict, get_args
 
 from headgate.core.clock import Clock
 from headgate.core.cost import UNIT, Cost, checked_cost
@@ -18,17 +18,22 @@ from headgate.core.fork import renew_in_children
 from headgate.core.quota import MAX_INT, MICROSECONDS
 from headgate.errors import InvalidRule
 from headgate.http.identity import Identity, checked_facts, client_of
+from headgate.http.limits import DeductWhen
 from headgate.http.request import Request
+from headgate.http.route import QuotaOption, RouteLimit
 from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.limiter.limiter import Limiter
 from headgate.rules.path import Pattern, normal_path, routed_path
 from headgate.rules.recent import Recent
-from headgate.rules.snapshot import Snapshot
+from headgate.rules.snapshot import HeaderStyle, Snapshot
 
 Facts = dict[str, str]
 Stated = Mapping[str, Any] | str | None
 Identify = Callable[[Any], Stated | Awaitable[Stated]]
 CostOption = Cost | Callable[[Any], Cost | Awaitable[Cost]]
+ExemptWhen = Callable[[Any], bool | Awaitable[bool]]
+RouteOption = Callable[[Any], str | None]
+NO_ROUTE: Final = "no route"  # the fact `route` of requests to which no route leads: they are counted together
 
 log = logging.getLogger("headgate")
 
@@ -44,6 +49,11 @@ class MiddlewareArguments(TypedDict, total=False):
     identify: Identify | None
     cost: CostOption
     skip: Iterable[str]
+    exempt_when: ExemptWhen | None
+    deduct_when: DeductWhen | None
+    defaults: QuotaOption | None
+    route: RouteOption | None
+    headers: HeaderStyle | None
     charge_header: str | None
     max_waiting: int
 
@@ -51,10 +61,14 @@ class MiddlewareArguments(TypedDict, total=False):
 class MiddlewareOptions:
     """The options of a middleware, checked, and what follows from them for a request.
 
-    `identify` is the app's own function from a request to its facts; without it, `identity` says who is asking.
-    `cost` is what a request costs, or a function of the request. Requests to the paths that `skip` lists, patterns
-    as in rules, pass unseen. `charge_header` names a header of responses in which the app tells what a request cost in
-    the end; clients do not see it. At most `max_waiting` requests are held back at a time.
+    `identify` is the app's own function from a request to its facts; without it, `identity` says who is asking. `cost`
+    is what a request costs, or a function of the request. Requests to the paths that `skip` lists, patterns as in
+    rules, pass unseen; so do those for which `exempt_when`, a function of the request, returns True. With
+    `deduct_when`, a function of the response, what the rules charged is given back unless that returns True. `defaults`
+    is a quota of each client on each route that has no limit of its own. `route` is a function from a request to the
+    template of its route, for rules that count by `route`; frameworks need none. `headers` chooses the header fields of
+    responses, and is else as the rules have it. `charge_header` names a header of responses in which the app tells what
+    a request cost in the end; clients do not see it. At most `max_waiting` requests are held back at a time.
     """
 
     def __init__(
@@ -65,21 +79,39 @@ class MiddlewareOptions:
         identify: Identify | None = None,
         cost: CostOption = 1,
         skip: Iterable[str] = (),
+        exempt_when: ExemptWhen | None = None,
+        deduct_when: DeductWhen | None = None,
+        defaults: QuotaOption | None = None,
+        route: RouteOption | None = None,
+        headers: HeaderStyle | None = None,
         charge_header: str | None = None,
         max_waiting: int = MAX_WAITING,
     ) -> None:
         if identity is not None and identify is not None:
             raise InvalidRule("identity, identify: give one of them, not both")
         if isinstance(limiter, Limiter):
-            for name, function in (("identify", identify), ("cost", cost)):
+            for name, function in (
+                *(("identify", identify), ("cost", cost), ("exempt_when", exempt_when)),
+                *(("deduct_when", deduct_when), ("defaults", defaults), ("route", route)),
+            ):
                 if inspect.iscoroutinefunction(function):
                     raise InvalidRule(f"{name}: must not be async in a synchronous server, got {function!r}")
+        for name, function in (("exempt_when", exempt_when), ("deduct_when", deduct_when), ("route", route)):
+            if function is not None and not callable(function):
+                raise InvalidRule(f"{name}: must be a function, got {function!r}")
+        if headers is not None and headers not in get_args(HeaderStyle):
+            raise InvalidRule(f"headers: must be one of {', '.join(get_args(HeaderStyle))}, got {headers!r}")
         if isinstance(skip, str):
             raise InvalidRule(f"skip: must be a list of patterns, got {skip!r}")
         if isinstance(max_waiting, bool) or not isinstance(max_waiting, int) or max_waiting < 0:
             raise InvalidRule(f"max_waiting: must be a whole number, 0 or more, got {max_waiting!r}")
         self.identity = identity or Identity()
         self.identify = identify
+        self.exempt_when = exempt_when
+        self.deduct_when = deduct_when
+        self.defaults = None if defaults is None else RouteLimit(defaults)
+        self.route = route  # that a framework sets, if it is not given
+        self.headers: HeaderStyle | None = headers
         self.cost = cost if callable(cost) else checked_cost(cost)
         if charge_header is not None and (not isinstance(charge_header, str) or not _TOKEN.fullmatch(charge_header)):
             raise InvalidRule(f"charge_header: must be the name of a header, got {charge_header!r}")
@@ -135,16 +167,18 @@ class MiddlewareOptions:
             known[peer] = client.copy()
         return client
 
-    def facts(self, request: Request, client: Facts) -> Facts:
+    def facts(self, request: Request, client: Facts, snapshot: Snapshot) -> Facts:
         """What is checked of a request, given who is asking."""
-        return {"user": client_of(client)} if self.by_subject else self.with_endpoint(request, client)
+        return {"user": client_of(client)} if self.by_subject else self.with_endpoint(request, client, snapshot)
 
-    def with_endpoint(self, request: Request, client: Facts) -> Facts:
-        """The same where rules decide: with what is asked for."""
+    def with_endpoint(self, request: Request, client: Facts, snapshot: Snapshot) -> Facts:
+        """What is checked of it where rules decide: with what is asked for."""
         if "endpoint" not in client:
             client["endpoint"] = routed_path(request.path)
         if "method" not in client:
             client["method"] = request.method
+        if snapshot.planner.by_route and "route" not in client:
+            client["route"] = (None if self.route is None else self.route(request)) or NO_ROUTE
         return client
 
     @contextmanager

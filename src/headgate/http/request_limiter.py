@@ -67,13 +67,24 @@ class RequestLimiter:
             client = options.identity.facts(request, self.limiter.snapshot)
         else:
             client = options.facts_stated(options.identify(request))
-        return options.facts(request, client)
+        return options.facts(request, client, self.limiter.snapshot)
 
     def check(self, request: Request) -> CheckedRequest:
         """Check a request."""
         facts = self.facts(request)
         cost: Any = self.options.cost(request) if callable(self.options.cost) else self.options.cost
         return facts, cost, self.limiter.decide(facts, cost=cost, slots="take")
+
+    def passes(self, request: Request) -> bool:
+        """Whether a request passes unseen."""
+        options = self.options
+        return options.skips(request.path) or (options.exempt_when is not None and bool(options.exempt_when(request)))
+
+    def limits(self, facts: Facts) -> Limits[Limiter]:
+        """The limits of a request that nothing further out has checked."""
+        limits = Limits(self.limiter, facts)
+        limits.style = self.options.headers
+        return limits
 
     def hold(self, checked: CheckedRequest, waiter: Waiter) -> Decision | None:
         """Hold a request back as its rules want it. What is decided in the end; None: the client has gone."""
@@ -107,10 +118,12 @@ class RequestLimiter:
         if not decision.allowed or decision.hold:
             standing = self.hold(checked, _Patient(self.limiter.clock))
             decision = decision if standing is None else standing
-        limits = Limits(self.limiter, facts) if outer is None else outer
+        limits = self.limits(facts) if outer is None else outer
         limits.add(decision, cost, self.limiter)
         if not decision.allowed:
-            limits.give_back()
+            limits.refuse()
+        elif self.options.deduct_when is not None:
+            limits.charge_only_when(self.options.deduct_when)
         return limits, decision.allowed
 
 
@@ -129,7 +142,7 @@ class AsyncRequestLimiter:
             client = await options.identity.facts_async(request, self.limiter.snapshot)
         else:
             client = options.facts_stated(await resolve(options.identify(request)))
-        return options.facts(request, client)
+        return options.facts(request, client, self.limiter.snapshot)
 
     def check(self, request: Request) -> CheckedRequest | Awaitable[CheckedRequest]:
         """Check a request. Where nothing has to be waited for, as in memory, the answer is there at once."""
@@ -137,9 +150,10 @@ class AsyncRequestLimiter:
             return self._check_later(request)
         options, limiter = self.options, self.limiter
         cost: Any = options.cost
-        facts = options.client_facts(request, limiter.holder.current)
+        snapshot = limiter.holder.current
+        facts = options.client_facts(request, snapshot)
         if not options.by_subject:
-            facts = options.with_endpoint(request, facts)
+            facts = options.with_endpoint(request, facts, snapshot)
         decision = limiter.decide(facts, cost=cost, slots="take")
         return (facts, cost, decision) if isinstance(decision, Decision) else _checked_request(facts, cost, decision)
 
@@ -148,6 +162,19 @@ class AsyncRequestLimiter:
         facts, option = await self.facts(request), self.options.cost
         cost: Any = await resolve(option(request)) if callable(option) else option
         return facts, cost, await resolve(self.limiter.decide(facts, cost=cost, slots="take"))
+
+    async def passes(self, request: Request) -> bool:
+        """Whether a request passes unseen."""
+        options = self.options
+        return options.skips(request.path) or (
+            options.exempt_when is not None and bool(await resolve(options.exempt_when(request)))
+        )
+
+    def limits(self, facts: Facts) -> Limits[AsyncLimiter]:
+        """The limits of a request that nothing further out has checked."""
+        limits = Limits(self.limiter, facts)
+        limits.style = self.options.headers
+        return limits
 
     async def hold(self, checked: CheckedRequest, waiter: AsyncWaiter) -> Decision | None:
         """See `RequestLimiter.hold`."""
@@ -185,10 +212,12 @@ class AsyncRequestLimiter:
         if not decision.allowed or decision.hold:
             standing = await self.hold(checked, _AsyncPatient(self.limiter.clock))
             decision = decision if standing is None else standing
-        limits = Limits(self.limiter, facts) if outer is None else outer
+        limits = self.limits(facts) if outer is None else outer
         limits.add(decision, cost, self.limiter)
         if not decision.allowed:
-            await limits.give_back_async()
+            await limits.refuse_async()
+        elif self.options.deduct_when is not None:
+            limits.charge_only_when(self.options.deduct_when)
         return limits, decision.allowed
 
 

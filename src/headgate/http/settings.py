@@ -7,7 +7,19 @@ from typing import Any, Final, NamedTuple, cast
 
 from headgate.http.middleware_options import MiddlewareArguments
 
-LIMITER: Final = ("RULES", "STORE", "NAME", "FAILURE_MODE", "WATCH", "WARNING_AT", "WARNING_UNTIL", "CLOCK")
+LIMITER: Final = (
+    "RULES",
+    "STORE",
+    "NAME",
+    "FAILURE_MODE",
+    "WATCH",
+    "WARNING_AT",
+    "WARNING_UNTIL",
+    "CLOCK",
+    "FACTS",
+    "REQUIRE_STORE",
+    "ON_REFUSED",
+)
 MIDDLEWARE: Final = tuple(name.upper() for name in MiddlewareArguments.__annotations__)
 FAULTS: Final = (ValueError, TypeError, ImportError, OSError)  # of a limiter, a store or options that cannot be made
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
+from headgate.errors import InvalidRule
 from headgate.http.limits import Limits
 from headgate.http.middleware_options import MiddlewareArguments, charge_of
 from headgate.http.problem import refusal
@@ -53,20 +54,44 @@ class WsgiRequest:
         return value
 
 
+class WsgiResponse:
+    """The start of a response, as `deduct_when` sees it."""
+
+    __slots__ = ("_fields", "_status")
+
+    def __init__(self, status: str, fields: list[tuple[str, str]]) -> None:
+        self._status = status
+        self._fields = fields
+
+    @property
+    def status_code(self) -> int:
+        return int(self._status.partition(" ")[0])
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Its header fields, by their names in lower case."""
+        return {name.lower(): value for name, value in self._fields}
+
+
 class RateLimitMiddleware:
     """Checks every request, and tells clients what is left.
 
     Refused requests are answered here. The options are those of `MiddlewareOptions`; functions are given a
-    `WsgiRequest`. A request that is held back occupies its thread, also when its client has gone: WSGI cannot tell.
+    `WsgiRequest`, or a `WsgiResponse`. A request that is held back occupies its thread, also when its client has gone:
+    WSGI cannot tell.
     """
+
+    knows_routes = False  # to check requests by `defaults`
 
     def __init__(self, app: WSGIApplication, *, limiter: Limiter, **options: Unpack[MiddlewareArguments]) -> None:
         self._app = app
         self._request_limiter = RequestLimiter(limiter, **options)
+        if self._request_limiter.options.defaults is not None and not self.knows_routes:
+            raise InvalidRule("defaults: needs a framework that knows its routes: headgate.http.flask, or django")
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         request = WsgiRequest(environ)
-        if self._request_limiter.options.skips(request.path):
+        if self._request_limiter.passes(request):
             return self._app(environ, start_response)
         outer: Limits[Limiter] | None = environ.get(ENVIRON)
         limits, allowed = self._request_limiter.enter(request, outer)
@@ -89,8 +114,8 @@ class RateLimitMiddleware:
             status: str, headers: list[tuple[str, str]], exc_info: Any = None, /
         ) -> Callable[[bytes], object]:
             nonlocal charged
-            values = [value for key, value in headers if key.lower() == wanted]
-            cost = charge_of(values[-1]) if values and not charged else None
+            told = [value for key, value in headers if key.lower() == wanted]
+            cost = charge_of(told[-1]) if told and not charged else None
             if cost is not None:
                 charged = True  # an app that fails after it has begun may begin again
                 limits.correct(index, cost)
@@ -145,6 +170,8 @@ def _with_fields(limits: Limits[Limiter], start_response: StartResponse) -> Star
     def start_with_fields(
         status: str, headers: list[tuple[str, str]], exc_info: Any = None, /
     ) -> Callable[[bytes], object]:
+        if limits.conditional:
+            limits.conclude(WsgiResponse(status, headers))
         headers = [*headers, *limits.fields]
         return start_response(status, headers) if exc_info is None else start_response(status, headers, exc_info)
 

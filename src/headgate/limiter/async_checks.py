@@ -22,7 +22,7 @@ from headgate.limiter.async_reservations import AsyncReservations
 from headgate.limiter.async_slots import AsyncSlots
 from headgate.limiter.batch import Ask, Part, decide_each, prepare_together
 from headgate.limiter.blocks import Blocks
-from headgate.limiter.engine import Engine, OnRefused
+from headgate.limiter.engine import Engine, OnRefused, checked_hook, log
 from headgate.limiter.explanation import MAX_TIERS, conclude
 from headgate.limiter.prepared_check import NO_SUBJECT, Known, PreparedCheck, Request, Subject
 from headgate.limiter.rule_inputs import Rules
@@ -94,7 +94,8 @@ class AsyncChecks:
         self.in_memory = type(self._here) is AsyncMemoryStore and region is None  # async only
         # sync: self.in_memory = in_memory and region is None
         self._outage = self._engine.outage
-        self._engine.on_refused = on_refused
+        # sync: self._engine.on_refused = checked_hook(on_refused, may_wait=False)
+        self._engine.on_refused = checked_hook(on_refused, may_wait=True)  # async only
         self._engine.compile = self._engine.compile_exact = self._store.compile
         if self.in_memory and isinstance(self._here, AsyncMemoryStore):  # async only
             memory = ShardedStore(self._here.store, self._store.home)
@@ -152,7 +153,7 @@ class AsyncChecks:
         answer = self.decide(texts, cost=cost, idempotency_key=idempotency_key)  # async only
         decision = answer if isinstance(answer, Decision) else await answer  # async only
         if not decision.allowed:
-            self._engine.tell_refused(decision, texts)
+            await self.tell_refused(decision, texts)
         return decision
 
     def decide(
@@ -255,7 +256,7 @@ class AsyncChecks:
         for request, decision in zip(requests, decisions, strict=True):
             if not decision.allowed:
                 facts_said = dict(request) if isinstance(request, Mapping) else {"user": request}
-                self._engine.tell_refused(decision, facts_said)
+                await self.tell_refused(decision, facts_said)
         return decisions
 
     def decide_many(  # async only
@@ -330,9 +331,19 @@ class AsyncChecks:
             seconds = wait.seconds(decision)
             if seconds is None:
                 if not decision.allowed:
-                    self._engine.tell_refused(decision, texts)
+                    await self.tell_refused(decision, texts)
                 return decision
             await self._engine.clock.sleep_async(seconds)
+
+    async def tell_refused(self, decision: Decision, facts: Mapping[str, Any]) -> None:
+        """Call the hook `on_refused`: for middleware, which refuses requests on its own."""
+        # sync: self._engine.tell_refused(decision, facts)
+        answer = self._engine.tell_refused(decision, facts)  # async only
+        if isinstance(answer, Awaitable):  # async only
+            try:
+                await answer
+            except Exception:  # noqa: BLE001 - a hook of the app: whatever it raises is logged
+                log.exception("on_refused failed for rule %r; the request is refused all the same", decision.rule)
 
     @property
     def by_subject(self) -> bool:

@@ -12,7 +12,7 @@ from headgate.core.decision import Decision
 from headgate.core.key import qualified
 from headgate.core.quota import Quota
 from headgate.core.reservation import Settlement, checked_id, ttl_us
-from headgate.errors import InvalidCheck, StoreError
+from headgate.errors import InvalidCheck, RateLimited, StoreError
 from headgate.features.leases.status import LeaseStatus
 from headgate.features.regions.protocol import RegionStatus
 from headgate.limiter.async_checks import AsyncChecks
@@ -35,22 +35,25 @@ R = TypeVar("R")
 class AsyncLimiter(AsyncChecks):
     """Decides whether requests may pass. Use `AsyncLimiter` with asyncio, and `Limiter` in any number of threads.
 
-    `rules` is a notation (`"100/minute"`, `"10/second; 100/minute"`), a `Quota`, a list of `Rule`, a `Snapshot`, a
-    TOML file (`"rules.toml"`, or a `Path`), which `watch` has reloaded whenever it changes, the URL of a database
-    (`"postgresql://…"`, `"sqlite:///rules.db"`), which is always followed, or another `Source`.
-    `store` is a URL (`memory://`, `redis://host:6379/0`) or a store, which then stays the caller's to close.
-    `name` names the rules made from a notation: limiters that share a store and a name share their counts.
-    `failure_mode` decides when the store cannot and the rule does not say: `open` allows, `closed` refuses, `local`
-    counts in this process. `warning_at` and `warning_until` are the percentages of use at which a decision's state
-    becomes `warning` (80), and below which it is `normal` again (70), unless the rules say. `region` is a
-    `headgate.regions.Region`: which of several this is, for rules that they share. `facts` declares the names of facts
-    that rules and requests may have besides the well-known ones. `require_store` raises `StoreError` here and now if
-    the store does not answer, for those who want to fail at start. `on_refused` is called with the decision and the
-    facts of each request that `check`, `check_many`, `wait`, `reserve` or a decorated function refuses. `clock` is for
-    tests: `headgate.testing.FakeClock`.
+    `rules` is a notation (`"100/minute"`, `"10/second; 100/minute"`), a `Quota`, a list of `Rule`, a `Snapshot`, a TOML
+    file (`"rules.toml"`, or a `Path`), which `watch` has reloaded whenever it changes, the URL of a database
+    (`"postgresql://…"`, `"sqlite:///rules.db"`), which is always followed, or another `Source`. `store` is a URL
+    (`memory://`, `redis://host:6379/0`) or a store, which then stays the caller's to close. `name` names the rules made
+    from a notation: limiters that share a store and a name share their counts. `failure_mode` decides when the store
+    cannot and the rule does not say: `open` allows, `closed` refuses, `local` counts in this process. `warning_at` and
+    `warning_until` are the percentages of use at which a decision's state becomes `warning` (80), and below which it is
+    `normal` again (70), unless the rules say. `region` is a `headgate.regions.Region`: which of several this is, for
+    rules that they share. `facts` declares the names of facts that rules and requests may have besides the well-known
+    ones. `require_store` raises `StoreError` here and now if the store does not answer, for those who want to fail at
+    start. `on_refused` is called with the decision and the facts of each request that this limiter refuses: by `check`,
+    `check_many`, `wait`, `reserve`, `acquire` or a decorated function, and in middleware. `clock` is for tests:
+    `headgate.testing.FakeClock`.
 
-    `async with limiter:` closes it at the end: see `close`. It limits nothing by itself: `check` does, and `limit` on
-    functions.
+    With asyncio, `on_refused` may be async.
+
+    `with limiter:` (with asyncio, `async with`) closes the limiter at the end of the block: see `close`. The block
+    limits nothing by itself. What limits are `check` and its like, `limit` on functions, and `acquire`, whose own
+    `with` block holds a slot.
 
     Refusals are values: only invalid arguments raise (`InvalidCheck`, `InvalidRule`, `InvalidQuota`).
 
@@ -87,7 +90,11 @@ class AsyncLimiter(AsyncChecks):
         known = await look_up(self._engine, NO_SUBJECT, texts)  # sync: known = None
         if self._reservations.due is not None:
             await self._reservations.attend(self._reservations.due)
-        return await self._slots.acquire(texts, self._engine.planned(texts, known), cost, wait, renew=renew)
+        try:
+            return await self._slots.acquire(texts, self._engine.planned(texts, known), cost, wait, renew=renew)
+        except RateLimited as error:
+            await self.tell_refused(error.decision, texts)
+            raise
 
     async def release(self, slot_id: str) -> bool:
         """Give back the slot of this id (`slot.id`), which any process on the same store has acquired.
@@ -124,7 +131,7 @@ class AsyncLimiter(AsyncChecks):
         self._subject_program = None  # which would not look for reservations that have expired
         name, decision, recorded = await reservations.reserve(prepared, cost, lives_us)
         if not decision.allowed:
-            engine.tell_refused(decision, texts)
+            await self.tell_refused(decision, texts)
         return AsyncReservation(self, name, decision, cost, recorded=recorded, facts=texts, ttl=ttl)
 
     async def settle(self, reservation_id: str, cost: Cost) -> Settlement:
@@ -272,9 +279,11 @@ class AsyncLimiter(AsyncChecks):
             await self._here.close()
 
     async def __aenter__(self) -> Self:
+        """Return the limiter itself, to be closed at the end of the block. Nothing is checked or charged."""
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        """Close the limiter. Exceptions pass."""
         await self.close()
 
     def leases(self) -> LeaseStatus:

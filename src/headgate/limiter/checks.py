@@ -17,7 +17,7 @@ from headgate.features.regions.protocol import RegionProtocol, RegionStore
 from headgate.features.shards.sharded_store import ShardedStore
 from headgate.limiter.batch import decide_each
 from headgate.limiter.blocks import Blocks
-from headgate.limiter.engine import Engine, OnRefused
+from headgate.limiter.engine import Engine, OnRefused, checked_hook
 from headgate.limiter.execution import decide
 from headgate.limiter.explanation import MAX_TIERS, conclude
 from headgate.limiter.heartbeat import Heartbeat
@@ -87,7 +87,7 @@ class Checks:
         # Whether it counts in this process, and never waits.
         self.in_memory = in_memory and region is None
         self._outage = self._engine.outage
-        self._engine.on_refused = on_refused
+        self._engine.on_refused = checked_hook(on_refused, may_wait=False)
         self._engine.compile = self._engine.compile_exact = self._store.compile
         self._heartbeat: Heartbeat | None = None
         if not in_memory and isinstance(self._store, BeatingStore | ReservingStore):
@@ -137,7 +137,7 @@ class Checks:
             texts = self._engine.texts_of(subject, facts)
         decision = self.decide(texts, cost=cost, idempotency_key=idempotency_key)
         if not decision.allowed:
-            self._engine.tell_refused(decision, texts)
+            self.tell_refused(decision, texts)
         return decision
 
     def decide(
@@ -207,7 +207,7 @@ class Checks:
         for request, decision in zip(requests, decisions, strict=True):
             if not decision.allowed:
                 facts_said = dict(request) if isinstance(request, Mapping) else {"user": request}
-                self._engine.tell_refused(decision, facts_said)
+                self.tell_refused(decision, facts_said)
         return decisions
 
     def wait(
@@ -231,9 +231,13 @@ class Checks:
             seconds = wait.seconds(decision)
             if seconds is None:
                 if not decision.allowed:
-                    self._engine.tell_refused(decision, texts)
+                    self.tell_refused(decision, texts)
                 return decision
             self._engine.clock.sleep(seconds)
+
+    def tell_refused(self, decision: Decision, facts: Mapping[str, Any]) -> None:
+        """Call the hook `on_refused`: for middleware, which refuses requests on its own."""
+        self._engine.tell_refused(decision, facts)
 
     @property
     def by_subject(self) -> bool:

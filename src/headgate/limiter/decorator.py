@@ -24,7 +24,7 @@ Key = str | Callable[..., str | int | UUID]
 
 def limit_function(limiter: Limiter, function: Callable[P, R], key: Key | None, cost: int) -> Callable[P, R]:
     """Return a function, sync or async, that `limiter` checks before each call. Slots are held while it runs."""
-    holds = _has_slots(limiter)
+    holds = has_slots(limiter)
 
     def acquire(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Slot:
         return limiter.acquire(subject_of(key, args, kwargs), cost=cost, renew=True)
@@ -72,7 +72,7 @@ def limit_async_function(
     limiter: AsyncLimiter, function: Callable[P, Coroutine[Any, Any, R]], key: Key | None, cost: int
 ) -> Callable[P, Coroutine[Any, Any, R]]:
     """Return an async function that `limiter` checks before each call. Slots are held while it runs."""
-    holds = _has_slots(limiter)
+    holds = has_slots(limiter)
 
     @wraps(function)
     async def limited(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -93,7 +93,8 @@ def _release_late(acquiring: asyncio.Future[Slot]) -> None:
         asyncio.get_running_loop().run_in_executor(None, acquiring.result().release)
 
 
-def _has_slots(limiter: Limiter | AsyncLimiter) -> bool:
+def has_slots(limiter: Limiter | AsyncLimiter) -> bool:
+    """Whether the calls or requests that a limiter allows hold slots."""
     return any(rule.quota.ttl is not None for rule in limiter.snapshot.rules)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, get_args
@@ -37,6 +39,8 @@ from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.program import Program, decision_of
 
+log = logging.getLogger("headgate")
+
 Clients = tuple[Client, ...]
 
 MAX_PROGRAMS: Final = 4_096  # that are remembered
@@ -57,6 +61,15 @@ class Background(Protocol):
     def attended(self, way: Any) -> Any: ...
 
     def wake(self) -> None: ...
+
+
+def checked_hook(hook: OnRefused | None, *, may_wait: bool) -> OnRefused | None:
+    """Return the hook `on_refused` of a limiter. Raises `InvalidRule` if it cannot be called there."""
+    if hook is not None and not callable(hook):
+        raise InvalidRule(f"on_refused: must be a function of a decision and facts, got {hook!r}")
+    if inspect.iscoroutinefunction(hook) and not may_wait:
+        raise InvalidRule(f"on_refused: must not be async for a Limiter, got {hook!r}")
+    return hook
 
 
 class Engine:
@@ -233,10 +246,16 @@ class Engine:
         extras = Extras(idempotency, Penalty(client, terms), slot=slot)
         return prepared._replace(extras=extras, at_us=at_us, block=block)
 
-    def tell_refused(self, decision: Decision, facts: Mapping[str, Any]) -> None:
-        """Call the hook that the limiter was given for refusals."""
-        if self.on_refused is not None:
-            self.on_refused(decision, facts)
+    def tell_refused(self, decision: Decision, facts: Mapping[str, Any]) -> object:
+        """Call the hook that the limiter was given for refusals, and return what it returns.
+
+        A hook that fails is logged: the request is refused all the same.
+        """
+        try:
+            return None if self.on_refused is None else self.on_refused(decision, facts)
+        except Exception:
+            log.exception("on_refused failed for rule %r; the request is refused all the same", decision.rule)
+            return None
 
     def log_unmatched(self, plan: RulePlan, texts: dict[str, str]) -> None:
         """Log that there are requests to which no rule applies, if this is the first of them."""

@@ -11,7 +11,7 @@ from headgate.core.decision import Decision
 from headgate.core.key import qualified
 from headgate.core.quota import Quota
 from headgate.core.reservation import Settlement, checked_id, ttl_us
-from headgate.errors import StoreError
+from headgate.errors import RateLimited, StoreError
 from headgate.features.leases.status import LeaseStatus
 from headgate.features.regions.protocol import RegionStatus
 from headgate.limiter.checks import Checks
@@ -33,22 +33,23 @@ R = TypeVar("R")
 class Limiter(Checks):
     """Decides whether requests may pass. Use `Limiter` with asyncio, and `Limiter` in any number of threads.
 
-    `rules` is a notation (`"100/minute"`, `"10/second; 100/minute"`), a `Quota`, a list of `Rule`, a `Snapshot`, a
-    TOML file (`"rules.toml"`, or a `Path`), which `watch` has reloaded whenever it changes, the URL of a database
-    (`"postgresql://…"`, `"sqlite:///rules.db"`), which is always followed, or another `Source`.
-    `store` is a URL (`memory://`, `redis://host:6379/0`) or a store, which then stays the caller's to close.
-    `name` names the rules made from a notation: limiters that share a store and a name share their counts.
-    `failure_mode` decides when the store cannot and the rule does not say: `open` allows, `closed` refuses, `local`
-    counts in this process. `warning_at` and `warning_until` are the percentages of use at which a decision's state
-    becomes `warning` (80), and below which it is `normal` again (70), unless the rules say. `region` is a
-    `headgate.regions.Region`: which of several this is, for rules that they share. `facts` declares the names of facts
-    that rules and requests may have besides the well-known ones. `require_store` raises `StoreError` here and now if
-    the store does not answer, for those who want to fail at start. `on_refused` is called with the decision and the
-    facts of each request that `check`, `check_many`, `wait`, `reserve` or a decorated function refuses. `clock` is for
-    tests: `headgate.testing.FakeClock`.
+    `rules` is a notation (`"100/minute"`, `"10/second; 100/minute"`), a `Quota`, a list of `Rule`, a `Snapshot`, a TOML
+    file (`"rules.toml"`, or a `Path`), which `watch` has reloaded whenever it changes, the URL of a database
+    (`"postgresql://…"`, `"sqlite:///rules.db"`), which is always followed, or another `Source`. `store` is a URL
+    (`memory://`, `redis://host:6379/0`) or a store, which then stays the caller's to close. `name` names the rules made
+    from a notation: limiters that share a store and a name share their counts. `failure_mode` decides when the store
+    cannot and the rule does not say: `open` allows, `closed` refuses, `local` counts in this process. `warning_at` and
+    `warning_until` are the percentages of use at which a decision's state becomes `warning` (80), and below which it is
+    `normal` again (70), unless the rules say. `region` is a `headgate.regions.Region`: which of several this is, for
+    rules that they share. `facts` declares the names of facts that rules and requests may have besides the well-known
+    ones. `require_store` raises `StoreError` here and now if the store does not answer, for those who want to fail at
+    start. `on_refused` is called with the decision and the facts of each request that this limiter refuses: by `check`,
+    `check_many`, `wait`, `reserve`, `acquire` or a decorated function, and in middleware. `clock` is for tests:
+    `headgate.testing.FakeClock`.
 
-    `async with limiter:` closes it at the end: see `close`. It limits nothing by itself: `check` does, and `limit` on
-    functions.
+    `with limiter:` (with asyncio, `async with`) closes the limiter at the end of the block: see `close`. The block
+    limits nothing by itself. What limits are `check` and its like, `limit` on functions, and `acquire`, whose own
+    `with` block holds a slot.
 
     Refusals are values: only invalid arguments raise (`InvalidCheck`, `InvalidRule`, `InvalidQuota`).
     """
@@ -78,7 +79,11 @@ class Limiter(Checks):
         known = None
         if self._reservations.due is not None:
             self._reservations.attend(self._reservations.due)
-        return self._slots.acquire(texts, self._engine.planned(texts, known), cost, wait, renew=renew)
+        try:
+            return self._slots.acquire(texts, self._engine.planned(texts, known), cost, wait, renew=renew)
+        except RateLimited as error:
+            self.tell_refused(error.decision, texts)
+            raise
 
     def release(self, slot_id: str) -> bool:
         """Give back the slot of this id (`slot.id`), which any process on the same store has acquired.
@@ -111,7 +116,7 @@ class Limiter(Checks):
         self._subject_program = None  # which would not look for reservations that have expired
         name, decision, recorded = reservations.reserve(prepared, cost, lives_us)
         if not decision.allowed:
-            engine.tell_refused(decision, texts)
+            self.tell_refused(decision, texts)
         return Reservation(self, name, decision, cost, recorded=recorded, facts=texts, ttl=ttl)
 
     def settle(self, reservation_id: str, cost: Cost) -> Settlement:
@@ -245,9 +250,11 @@ class Limiter(Checks):
             self._here.close()
 
     def __enter__(self) -> Self:
+        """Return the limiter itself, to be closed at the end of the block. Nothing is checked or charged."""
         return self
 
     def __exit__(self, *exc: object) -> None:
+        """Close the limiter. Exceptions pass."""
         self.close()
 
     def leases(self) -> LeaseStatus:

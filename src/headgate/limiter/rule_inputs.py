@@ -76,6 +76,12 @@ def rules_of_notation(quota: str | Quota, name: str) -> list[Rule]:
     return [Rule(id=rule_id, quota=one) for rule_id, one in _named(name, quotas)]
 
 
+def named_by_window(quota: str | Quota, name: str) -> list[Rule]:
+    """Return the rules of quotas that differ by request: named by their windows, so that each window counts apart."""
+    quotas = [quota] if isinstance(quota, Quota) else Quota.parse_all(quota)
+    return [Rule(id=rule_id, quota=one) for rule_id, one in _named(name, quotas)]
+
+
 def _listed(rules: Rules) -> list[Rule]:
     if isinstance(rules, Iterable):
         given = list(rules)

@@ -101,6 +101,7 @@ class Planner:
                 values.setdefault(fact, set()).add(wanted)
         self._values = tuple((fact, frozenset(wanted)) for fact, wanted in values.items())
         self._by_value = frozenset((*_NAMED, *values))  # facts of which it matters what they say
+        self.by_route = "route" in self._facts or "route" in values  # whether it matters which route a request is for
         self._by_tier = bool(self._tiers) or "tier" in self._facts
         self._by_user = "user" in self._facts  # only rules that count by user can be overridden
         self._asks = not isinstance(directory, Listed) or directory.has_tiers or directory.has_overrides

@@ -22,24 +22,24 @@ from headgate.rules.rule import FailureMode, Rule, Spread, unspreadable
 from headgate.rules.users import Tier, User, misfit
 
 Unmatched = Literal["allow", "refuse"]
+HeaderStyle = Literal["both", "ietf", "x", "off"]  # which header fields responses have
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
     """What a limiter goes by. Nothing in it changes: a change of rules makes another one.
 
-    `users` are those with a tier or overrides of their own; where they are too many to list, a `directory` finds
-    them instead. `default_tier` is that of requests that neither say
-    their tier nor come from a user with one. `failure_mode` is that of rules that have none; None leaves it to
-    the limiter. `trusted_proxies` and `trusted_proxy_depth` are for whoever reads the client's address from a
-    request. `warning_at` and `warning_until` are the percentages of use at which state `warning` begins, and below
-    which it ends; None leaves them to the limiter. `facts` declares the names of facts that rules and requests may have
-    besides the well-known ones. `unmatched` is what becomes of requests to which no rule applies, where there are
-    rules. `regions` is how several regions share the quotas of rules that do
-    not say so themselves; None: each has them whole. `decision_header` has refusals carry the id of their decision in a
-    header field. While not `enabled`, no rule applies to anything. `version` tells
-    one snapshot from another. `previous` is the snapshot that this one replaces: what was worked out for rules that are
-    the same objects in both is used again.
+    `users` are those with a tier or overrides of their own; where they are too many to list, a `directory` finds them
+    instead. `default_tier` is that of requests that neither say their tier nor come from a user with one.
+    `failure_mode` is that of rules that have none; None leaves it to the limiter. `trusted_proxies` and
+    `trusted_proxy_depth` are for whoever reads the client's address from a request. `warning_at` and `warning_until`
+    are the percentages of use at which state `warning` begins, and below which it ends; None leaves them to the
+    limiter. `facts` declares the names of facts that rules and requests may have besides the well-known ones.
+    `unmatched` is what becomes of requests to which no rule applies, where there are rules. `regions` is how several
+    regions share the quotas of rules that do not say so themselves; None: each has them whole. `decision_header` has
+    refusals carry the id of their decision in a header field. `headers` chooses the header fields of responses. While
+    not `enabled`, no rule applies to anything. `version` tells one snapshot from another. `previous` is the snapshot
+    that this one replaces: what was worked out for rules that are the same objects in both is used again.
 
     Raises `InvalidRule` with every problem that its parts have with one another.
     """
@@ -59,6 +59,7 @@ class Snapshot:
     warning_until: int | None = None
     regions: Spread | None = None
     decision_header: bool = False
+    headers: HeaderStyle = "both"
     facts: Sequence[str] = ()
     unmatched: Unmatched = "allow"
     version: str = "1"
@@ -229,6 +230,7 @@ _CHECKS: Final[dict[str, fields.Check]] = {
     "warning_at": fields.optional(fields.whole(1, 100)),
     "warning_until": fields.optional(fields.whole(1, 100)),
     "decision_header": fields.flag,
+    "headers": fields.choice(*get_args(HeaderStyle)),
     "regions": fields.optional(fields.choice(*get_args(Spread))),
     "facts": fields.several(fields.name, "names of facts"),
     "unmatched": fields.choice(*get_args(Unmatched)),

@@ -114,7 +114,7 @@ def gate() -> tuple[Any, Callable[[], object]]:
 
 def route() -> tuple[Any, Callable[[], object]]:
     one, limiter = RouteLimit("1/hour"), Limiter("1/hour")
-    return one._sync, lambda: one.limiter(limiter, "a").check("b").allowed
+    return one._sync, lambda: one.limiter(limiter, "a", "1/hour").check("b").allowed
 
 
 @pytest.mark.parametrize("make", [shares, rejections, keys, gate, route])

@@ -10,7 +10,7 @@ import pytest
 from flask.views import MethodView
 from werkzeug.exceptions import HTTPException, TooManyRequests
 
-from headgate import AsyncLimiter, InvalidCheck, InvalidQuota, InvalidRule, Limiter, Rule
+from headgate import AsyncLimiter, InvalidQuota, InvalidRule, Limiter, Rule
 from headgate.errors import StoreUnavailable
 from headgate.http.flask import Headgate, Refused
 from headgate.stores.memory import MemoryStore
@@ -326,13 +326,13 @@ def test_mistakes() -> None:
         Headgate(flask.Flask(__name__), limiter=AsyncLimiter("1/minute"))  # type: ignore[arg-type]
     with pytest.raises(InvalidQuota):
         headgate.limit("often")
-    with pytest.raises(InvalidCheck, match="key: must be a function"):
+    with pytest.raises(InvalidRule, match="key: must be a function"):
         headgate.limit("1/minute", key="user")  # type: ignore[arg-type]
-    with pytest.raises(InvalidCheck, match="cost: must be a whole number"):
+    with pytest.raises(InvalidRule, match="cost: must be a whole number"):
         headgate.limit("1/minute", cost=-1)
-    with pytest.raises(InvalidCheck, match="methods: must be a list"):
+    with pytest.raises(InvalidRule, match="methods: must be a list"):
         headgate.limit("1/minute", methods="GET")
-    with pytest.raises(InvalidCheck, match="name: must be a text"):
+    with pytest.raises(InvalidRule, match="name: must be a text"):
         headgate.limit("1/minute", name="")
     other = flask.Flask(__name__)
     other.testing = True

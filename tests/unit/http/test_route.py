@@ -34,9 +34,9 @@ def test_an_async_sibling() -> None:
 
 def test_a_limit_makes_one_limiter_for_each_name_and_limiter() -> None:
     limit, one, other = RouteLimit("1/minute"), Limiter("1/minute"), Limiter("1/minute")
-    assert limit.limiter(one, "a") is limit.limiter(one, "a")
-    assert limit.limiter(one, "a") is not limit.limiter(one, "b")
-    assert limit.limiter(one, "a") is not limit.limiter(other, "a")
+    assert limit.limiter(one, "a", "1/minute") is limit.limiter(one, "a", "1/minute")
+    assert limit.limiter(one, "a", "1/minute") is not limit.limiter(one, "b", "1/minute")
+    assert limit.limiter(one, "a", "1/minute") is not limit.limiter(other, "a", "1/minute")
 
 
 def test_the_limits_of_one_route_have_names_of_their_own() -> None:

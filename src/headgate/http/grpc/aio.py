@@ -130,10 +130,10 @@ class AsyncCalls:
             held = _AsyncCallWaiter(request.context, self._request_limiter.limiter.clock)
             standing = await self._request_limiter.hold(checked, held)
             decision = decision if standing is None else standing
-        limits = Limits(self._request_limiter.limiter, facts) if outer is None else outer
+        limits = self._request_limiter.limits(facts) if outer is None else outer
         limits.add(decision, cost, self._request_limiter.limiter)
         if not decision.allowed:
-            await limits.give_back_async()
+            await limits.refuse_async()
         return limits
 
 

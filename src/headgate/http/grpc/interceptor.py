@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import grpc
@@ -66,6 +67,7 @@ class RateLimitInterceptor(_Either):
             "cost": cost,
             "skip": skip,
             "max_waiting": max_waiting,
+            "route": attrgetter("path"),  # the method, which has no parameters
         }
         if isinstance(limiter, AsyncLimiter):
             self._calls: AsyncCalls | SyncCalls = AsyncCalls(AsyncRequestLimiter(limiter, **options))

@@ -66,10 +66,10 @@ class SyncCalls:
                 request.context.abort(grpc.StatusCode.CANCELLED, "The client has gone.")
             else:
                 decision = standing
-        limits = Limits(self._request_limiter.limiter, facts) if outer is None else outer
+        limits = self._request_limiter.limits(facts) if outer is None else outer
         limits.add(decision, cost, self._request_limiter.limiter)
         if not decision.allowed:
-            limits.give_back()
+            limits.refuse()
         return limits
 
 

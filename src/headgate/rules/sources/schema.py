@@ -54,6 +54,7 @@ class SettingsTable(_Table):
     default_tier: str | None = None
     regions: str | None = None
     decision_header: bool = False
+    headers: str = "both"
     facts: list[str] = []
     unmatched: str = "allow"
 

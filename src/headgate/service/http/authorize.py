@@ -158,7 +158,7 @@ def _deny_status(text: str) -> int:
 
 
 def _told(decision: Decision, options: Options, snapshot: Snapshot) -> Answer:
-    fields = render(decision, options.cost)
+    fields = render(decision, options.cost, snapshot.headers)
     if decision.allowed:
         return Answer(200, fields + _CONTENT)
     body = json.dumps(problem(decision)).encode()

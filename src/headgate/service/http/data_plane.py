@@ -94,7 +94,7 @@ class DataHandlers:
 
     def _told(self, decision: Decision, cost: Cost, more: str = "}") -> Answer:
         body = f"{encoded(decision)[:-1]}{more}".encode("ascii")
-        headers = render(decision, cost)
+        headers = render(decision, cost, self._data.limiter.snapshot.headers)
         headers += (_JSON, (b"content-length", b"%d" % len(body)))
         if decision.allowed:
             return Answer(200, headers, body)

@@ -66,7 +66,7 @@ class RateLimitService:
         response = Response(overall_code=Response.OK if allowed else Response.OVER_LIMIT)
         for decision in decisions:
             _tell(response.statuses.add(), decision)
-        for name, value in fields_of(charged):
+        for name, value in fields_of(charged, self._data.limiter.snapshot.headers):
             response.response_headers_to_add.add(key=name.lower(), value=value)
         annotated = [rule for decision in decisions for rule in decision.annotated]
         if allowed and annotated:
