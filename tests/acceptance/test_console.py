@@ -341,6 +341,8 @@ def test_what_others_typed_is_shown_and_never_run(service: Service, visitor: Vis
     pages = [
         visitor.get("/rules", q="nasty"),
         visitor.get("/rules/edit", id=rule["id"]),
+        visitor.get("/rules/show", id=rule["id"]),
+        visitor.get("/subject/refusals", type="user", id=NASTY),
         visitor.get("/rules/confirm", rule=rule["id"], to="disable"),
         visitor.get("/events", user=NASTY),
         visitor.get("/subject", type="user", id=NASTY),

@@ -17,7 +17,15 @@ from tests.service import Service, warm_service
 pytestmark = pytest.mark.extended  # needs Debian's Chromium
 
 PAGES = (
-    *("", "?range=24h", "/rules", "/rules/edit", "/rules/edit?id=login", "/rules/edit?id=login&as=toml"),
+    *(
+        "",
+        "?range=24h",
+        "/rules",
+        "/rules/show?id=login",
+        "/rules/edit",
+        "/rules/edit?id=login",
+        "/rules/edit?id=login&as=toml",
+    ),
     *("/subject", "/subject?type=user&id=alice", "/explain", "/explain?user=alice&endpoint=/login&method=POST"),
     *("/events", "/events?range=7d&rule=login", "/changes", "/tokens", "/regions", "/nothing-here"),
 )
@@ -154,6 +162,7 @@ def test_a_rule_is_found_switched_and_edited_with_its_difference_shown(browser: 
     page.click("#dialog button.primary")
     expect(page.locator(".done")).to_have_text("login is now a shadow.")
     page.click("a.main")
+    page.click("text=Edit")
     page.fill("[name=limit]", "six")
     expect(page.locator("#preview")).to_contain_text("must be a whole number")
     page.fill("[name=limit]", "6")

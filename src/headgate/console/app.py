@@ -15,7 +15,18 @@ from starlette.routing import Match
 from starlette.routing import Route as Matcher
 from starlette.types import Message, Receive, Scope, Send
 
-from headgate.console import changes, events, explain, overview, regions, rule_editor, rules, subjects, tokens
+from headgate.console import (
+    changes,
+    events,
+    explain,
+    overview,
+    regions,
+    rule_editor,
+    rule_page,
+    rules,
+    subjects,
+    tokens,
+)
 from headgate.console.assets import Assets
 from headgate.console.page import Page, Route, Services
 from headgate.console.render import Renderer
@@ -50,7 +61,7 @@ HEADERS: Final = {
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
 }
 ROUTES: Final[Sequence[Route]] = (
-    *(*overview.ROUTES, *rules.ROUTES, *rule_editor.ROUTES, *subjects.ROUTES, *explain.ROUTES),
+    *(*overview.ROUTES, *rules.ROUTES, *rule_page.ROUTES, *rule_editor.ROUTES, *subjects.ROUTES, *explain.ROUTES),
     *(*events.ROUTES, *changes.ROUTES, *tokens.ROUTES, *regions.ROUTES),
 )
 STATUSES: Final[tuple[tuple[type[Exception], int, str], ...]] = (

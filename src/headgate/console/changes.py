@@ -62,13 +62,13 @@ def _lines(kind: str, before: Mapping[str, Any] | None, after: Mapping[str, Any]
 
 
 def _text(kind: str, table: Mapping[str, Any] | None) -> str:
-    """A table as TOML has it; of a rule, without what goes without saying."""
+    """A table as TOML has it, without what has no value; of a rule, without defaults."""
     if table is None:
         return ""
     if kind == "rule":
         with suppress(InvalidRule):  # one that today's rules do not allow is shown as it is
             return rule_text(rule_from(dict(table))).removeprefix("[[rules]]\n")
-    return "\n".join(f"{name} = {_value(value)}" for name, value in table.items())
+    return "\n".join(f"{name} = {_value(value)}" for name, value in table.items() if value is not None)
 
 
 def _value(value: Any) -> str:

@@ -50,7 +50,7 @@ async def follow(page: Page) -> Response:
     """Server-sent events: rows of the table, as they come."""
     page.caller.require("events")
     wanted, _ = _wanted(page)
-    since = page.request.headers.get("last-event-id") or page.query.get("since", "")
+    since = page.request.headers.get("last-event-id") or page.query.get("newest", "")
     return StreamingResponse(
         _rows(page, wanted, int(since) if since.isdigit() else page.now_us),
         media_type="text/event-stream",
@@ -63,7 +63,7 @@ async def _rows(page: Page, wanted: EventFilter, since_us: int) -> AsyncIterator
     seen: set[str] = set()
     while not page.services.fleet.is_draining():
         # A little of what was seen is asked for again: nodes write at their own pace.
-        later = replace(wanted, since_us=since_us - 3_000_000)
+        later = replace(wanted, since_us=since_us - 3_000_000, until_us=None)
         try:
             found = await asyncio.to_thread(page.services.history.events, page.caller, later, most=CSV_PAGE)
         except DatabaseError:
@@ -104,12 +104,15 @@ def _line(cells: Any) -> str:
 
 
 def _wanted(page: Page) -> tuple[EventFilter, Any]:
-    chosen = range_of(page.query.get("range"), "24h")
+    chosen = range_of(page.query, "24h")
+    period = chosen.period(page.now_us)
     query = {name: page.query[name].strip() for name in FACTS if page.query.get(name, "").strip()}
     reason = page.query.get("reason", "")
     shadow = {"refused": False, "shadow": True}.get(page.query.get("show", ""))
-    since_us = page.now_us - chosen.seconds * 1_000_000
-    wanted = EventFilter(reason=reason if reason in REASONS else None, shadow=shadow, since_us=since_us)
+    until_us = None if chosen.until is None else period.until_us
+    wanted = EventFilter(
+        reason=reason if reason in REASONS else None, shadow=shadow, since_us=period.since_us, until_us=until_us
+    )
     return replace(wanted, **query), chosen  # type: ignore[arg-type]
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from headgate.console.page import Page, Route
-from headgate.console.ranges import LIVE, RANGES, Range, period_of, range_of
+from headgate.console.ranges import LIVE, RANGES, Range, range_of
 from headgate.core.quota import MICROSECONDS
 from headgate.errors import DatabaseError
 from headgate.operations.fleet import NodeStatus
@@ -20,24 +20,32 @@ SETTLED_SECONDS: Final = 45  # of a step that has to be over before it is drawn
 ALL: Final = ""
 
 
+class Part(NamedTuple):
+    """A part of the service, and how it is doing."""
+
+    name: str
+    about: str
+    fault: tuple[str, int, list[str]] | None  # why it is degraded, since when, and on which nodes; None: it is well
+
+
 async def overview(page: Page) -> Response:
-    chosen = range_of(page.query.get("range"))
+    chosen = range_of(page.query)
     return page.render("overview.html", ranges=RANGES, chosen=chosen, **await _panels(page, chosen))
 
 
 async def panels(page: Page) -> Response:
-    chosen = range_of(page.query.get("range"))
+    chosen = range_of(page.query)
     return page.render("overview_panels.html", chosen=chosen, **await _panels(page, chosen))
 
 
 async def data(page: Page) -> Response:
     """The points of the charts: time, then per second allowed, refused, shadow, delayed, by failure mode; p50, p99."""
     page.caller.require("events")
-    chosen = range_of(page.query.get("range"))
+    chosen = range_of(page.query)
     if chosen.name == LIVE:
         seconds = page.services.fleet.seconds()
         return JSONResponse({"step": 1, "points": [list(second) for second in seconds]})
-    period = period_of(chosen, page.now_us)
+    period = chosen.period(page.now_us)
     rule = page.query.get("rule", ALL)
     found = await asyncio.to_thread(page.services.history.usage, page.caller, [rule], period)
     step = chosen.step
@@ -87,15 +95,15 @@ async def _seconds(page: Page, since: int) -> AsyncIterator[str]:
 async def _panels(page: Page, chosen: Range) -> dict[str, Any]:
     """What the lists show. What the caller may not see is None."""
     caller, history, nodes = page.caller, page.services.history, page.services.fleet.nodes()
-    period = period_of(chosen, page.now_us)
+    period = chosen.period(page.now_us)
     rules = subjects = totals = None
     away = ""
     if caller.may("events"):
-        span = {"since_us": period.since_us, "until_us": period.until_us}
+        since_us, until_us, _ = period
         try:
             rules, subjects, totals = await asyncio.gather(
-                asyncio.to_thread(history.top_rules, caller, **span, most=MOST),
-                asyncio.to_thread(history.top_subjects, caller, **span, most=MOST),
+                asyncio.to_thread(history.top_rules, caller, since_us=since_us, until_us=until_us, most=MOST),
+                asyncio.to_thread(history.top_subjects, caller, since_us=since_us, until_us=until_us, most=MOST),
                 asyncio.to_thread(history.usage, caller, [ALL], period),
             )
         except DatabaseError as error:
@@ -105,7 +113,7 @@ async def _panels(page: Page, chosen: Range) -> dict[str, Any]:
     return {
         "nodes": nodes,
         "behind": {node.id for node in nodes if _version(node) < latest},
-        "faults": _faults(nodes),
+        "parts": _parts(page, nodes),
         "top_rules": rules,
         "top_subjects": subjects,
         "checks": checks,
@@ -122,15 +130,29 @@ def _version(node: NodeStatus) -> int:
     return int(node.rules) if node.rules is not None and node.rules.isdigit() else 0
 
 
-def _faults(nodes: Any) -> list[tuple[str, str, int, list[str]]]:
+def _parts(page: Page, nodes: Any) -> list[Part]:
+    """What the service is made of, and whatever else is degraded."""
+    services = page.services
+    version = services.operations.source.holder.current.version
+    well = {
+        "store": services.store,
+        "database": services.database,
+        "rules": f"version {version} in force",
+        "audit": "events and usage are written",
+    }
+    faults = _faults(nodes)
+    return [Part(name, well.get(name, ""), faults.get(name)) for name in dict.fromkeys((*well, *faults))]
+
+
+def _faults(nodes: Any) -> dict[str, tuple[str, int, list[str]]]:
     """What is degraded: its name, why, since when, and on which nodes."""
-    found: dict[str, tuple[str, str, int, list[str]]] = {}
+    found: dict[str, tuple[str, int, list[str]]] = {}
     for node in nodes:
         for name, (text, since_us) in node.faults.items():
             before = found.get(name)
-            earliest = since_us if before is None else min(before[2], since_us)
-            found[name] = (name, text, earliest, [*(before[3] if before else []), node.id])
-    return [found[name] for name in sorted(found)]
+            earliest = since_us if before is None else min(before[1], since_us)
+            found[name] = (text, earliest, [*(before[2] if before else []), node.id])
+    return found
 
 
 ROUTES: Final = (

@@ -28,6 +28,8 @@ class Services(NamedTuple):
     history: History
     tokens: Tokens
     fleet: Fleet
+    store: str  # what it is, for people
+    database: str
 
 
 class Page:
@@ -73,6 +75,11 @@ class Page:
         """A field of the form; empty when it is not there."""
         value = self.form.get(name, "")
         return value.strip() if isinstance(value, str) else ""
+
+    def annotates(self, rule_id: str) -> bool:
+        """Whether a rule lets requests over its limit pass, and says so."""
+        check = self.services.operations.source.holder.current.template(rule_id)
+        return check is not None and check.refusal.annotates
 
     def link(self, path: str = "", **parameters: object) -> str:
         """A link below the console; without a path, to this page with other parameters. None leaves one out."""

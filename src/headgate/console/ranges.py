@@ -1,12 +1,17 @@
-"""Ranges of time that pages can show."""
+"""Ranges of time that pages can show: the last so many hours or days, or from one time to another."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from headgate.operations.usage import Period
+from headgate.core.quota import MICROSECONDS
+from headgate.operations.usage import GOOD_POINTS, STEPS, Period
 
 LIVE: Final = "live"
+CUSTOM: Final = "custom"
+MIN_SECONDS: Final = 60
+MAX_TIME: Final = 1 << 36  # seconds: far beyond what databases keep
 
 
 class Range(NamedTuple):
@@ -16,6 +21,18 @@ class Range(NamedTuple):
     label: str
     seconds: int
     step: int
+    until: int | None = None  # Unix time; None: now
+
+    @property
+    def parameters(self) -> dict[str, object]:
+        """What says in the URL that it is this one."""
+        if self.until is None:
+            return {"range": self.name}
+        return {"since": self.until - self.seconds, "until": self.until}
+
+    def period(self, now_us: int) -> Period:
+        until_us = now_us if self.until is None else self.until * MICROSECONDS
+        return Period(until_us - self.seconds * MICROSECONDS, until_us, self.step)
 
 
 RANGES: Final = (
@@ -27,13 +44,22 @@ RANGES: Final = (
     Range("30d", "30 d", 30 * 86_400, 4 * 3_600),
     Range("1y", "1 y", 365 * 86_400, 86_400),
 )
+_BY_NAME: Final = {one.name: one for one in RANGES}
 
 
-def range_of(name: str | None, default: str = LIVE) -> Range:
-    """The range of this name; the default where there is none."""
-    by_name = {one.name: one for one in RANGES}
-    return by_name.get(name or default, by_name[default])
+def named_range(name: str) -> Range:
+    return _BY_NAME[name]
 
 
-def period_of(chosen: Range, now_us: int) -> Period:
-    return Period(now_us - chosen.seconds * 1_000_000, now_us, chosen.step)
+def range_of(query: Mapping[str, str], default: str = LIVE) -> Range:
+    """The range that a URL asks for: `range`, or `since` and `until` in Unix seconds; the default where it does not."""
+    since, until = _time(query.get("since", "")), _time(query.get("until", ""))
+    if since is None or until is None or since >= until:
+        return _BY_NAME.get(query.get("range", default), _BY_NAME[default])
+    seconds = max(MIN_SECONDS, until - since)
+    step = next((one for one in STEPS if seconds / one <= GOOD_POINTS), STEPS[-1])
+    return Range(CUSTOM, "range", seconds, step, until)
+
+
+def _time(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and int(text[:12]) < MAX_TIME else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -40,9 +41,11 @@ class Renderer:
             "count": count,
             "cost": cost_text,
             "help": help_text,
+            "subject": subject_text,
             "state": rule_state,
             "window": duration_text,
             "sparkline": sparkline,
+            "barchart": barchart,
         }
         self._templates.globals |= {"version": __version__, "has_regions": has_regions}
 
@@ -51,7 +54,7 @@ class Renderer:
 
 
 def time_tag(us: int | None, style: str = "full") -> Markup:
-    """A time for the reader's zone, which the browser knows; its title is UTC. `style` is full, clock or ago."""
+    """A time for the reader's zone, which the browser knows; its title is UTC. `style` is full, clock, short or ago."""
     if us is None:
         return Markup("—")
     at = _EPOCH + timedelta(microseconds=us)
@@ -144,6 +147,16 @@ def help_text(field: Field) -> Markup:
     )
 
 
+def subject_text(subject: str) -> str:
+    """A subject for people: that of several facts is kept as a JSON list of them."""
+    if not subject.startswith('["'):
+        return subject
+    try:
+        return " · ".join(map(str, json.loads(subject)))
+    except ValueError:
+        return subject
+
+
 def rule_state(rule: Rule) -> str:
     """`disabled`, `shadow`, `annotates`, `throttled` or `enforced`."""
     return ACTIONS.get(rule.action, rule.action) if rule.enabled else "disabled"
@@ -168,3 +181,19 @@ def sparkline(values: list[tuple[int, int]], width: int = 120, height: int = 24)
         '<polygon points="{}"/><polyline points="{}"/><polygon class="refused" points="{}"/></svg>'
     )
     return Markup(svg).format(width, height, width, height, label, area, points(0), refusals)
+
+
+def barchart(bars: list[tuple[int, int, int]], height: int = 64) -> Markup:
+    """Bars in SVG: at each time, what was refused and, on top, what would have been."""
+    most = max((refused + shadow for _, refused, shadow in bars), default=0)
+    scale = height / most if most else 0.0
+    drawn = Markup("")
+    for place, (_, refused, shadow) in enumerate(bars):
+        top = height - scale * (refused + shadow)
+        for kind, begin, tall in (("shadow", top, scale * shadow), ("refused", top + scale * shadow, scale * refused)):
+            if tall:
+                rect = Markup('<rect class="{}" x="{}" y="{:.1f}" width="8" height="{:.1f}"/>')
+                drawn += rect.format(kind, place * 10 + 1, begin, tall)
+    label = f"Refused in the last day, at most {most:,} in one step"
+    svg = Markup('<svg viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>')
+    return svg.format(len(bars) * 10, height, label, drawn)

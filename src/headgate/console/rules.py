@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from starlette.responses import Response
 
 from headgate.console.page import Page, Route
-from headgate.console.ranges import period_of, range_of
+from headgate.console.ranges import named_range
 from headgate.console.render import rule_state
 from headgate.errors import ChangeConflict, DatabaseError, InvalidRule, Problem
 from headgate.operations.rules import Expect
@@ -19,7 +19,7 @@ from headgate.rules.snapshot import Snapshot
 
 PAGE: Final = 50
 STATES: Final = ("enforced", "throttled", "annotates", "shadow", "disabled")
-SPARK: Final = range_of("1h")
+SPARK: Final = named_range("1h")
 DAY_US: Final = 86_400_000_000
 CHANGES: Final[dict[str, dict[str, Any]]] = {  # what each switch does to a rule's table
     "enable": {"enabled": True},
@@ -97,7 +97,7 @@ def _found(page: Page) -> dict[str, Any]:
 async def sparklines(page: Page) -> Response:
     """The traffic of the rules on a page of the list, each in a place of its own."""
     rules: list[Rule] = _found(page)["rules"]
-    period = period_of(SPARK, page.now_us)
+    period = SPARK.period(page.now_us)
     try:
         found = await asyncio.to_thread(page.services.history.usage, page.caller, [rule.id for rule in rules], period)
     except DatabaseError:
@@ -120,7 +120,7 @@ async def confirm(page: Page) -> Response:
     stored = await asyncio.to_thread(operations.rules.get, page.caller, rule_id)
     would = None
     if to == "enforce" and page.caller.may("events"):
-        period = period_of(range_of("24h"), page.now_us)
+        period = named_range("24h").period(page.now_us)
         usage = await asyncio.to_thread(page.services.history.usage, page.caller, [rule_id], period)
         would = (sum(one.shadow for one in usage), sum(one.checks for one in usage))
     return page.render("rule_confirm.html", rule=stored.rule, version=stored.version, to=to, would=would)

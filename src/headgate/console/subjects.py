@@ -10,6 +10,7 @@ from typing import Any, Final, get_args
 from starlette.responses import Response
 
 from headgate.console.page import Page, Route
+from headgate.console.ranges import named_range
 from headgate.core.quota import MICROSECONDS, duration_us
 from headgate.errors import DatabaseError, InvalidQuota, InvalidRule, Problem
 from headgate.operations.history import EventFilter
@@ -18,6 +19,7 @@ from headgate.operations.subjects import FACTS, Fact, written
 NAMES: Final = {"user": "User", "ip": "Address", "api_key": "API key", "tenant": "Tenant"}
 DIALOGS: Final = ("override", "tier", "reset", "exempt", "unexempt", "unoverride")
 RECENT: Final = 20
+DAY: Final = named_range("24h")
 
 
 async def subject(page: Page) -> Response:
@@ -54,6 +56,19 @@ async def subject(page: Page) -> Response:
         overrides=[(one, one.has_expired(page.now_us)) for one in (found.user.overrides if found.user else ())],
         **common,
     )
+
+
+async def refusals(page: Page) -> Response:
+    """How often a subject was refused in the last day, as a chart."""
+    fact, value = _fact(page.query.get("type", "")), page.query.get("id", "")
+    period = DAY.period(page.now_us)
+    found = await asyncio.to_thread(page.services.history.refusals, page.caller, fact, value, period)
+    by_time = {one.at_us: one for one in found}
+    step_us = period.step * MICROSECONDS
+    first = period.since_us - period.since_us % step_us + step_us
+    steps = [(at_us, by_time.get(at_us)) for at_us in range(first, period.until_us, step_us)]
+    bars = [(at_us, one.refused if one else 0, one.shadow if one else 0) for at_us, one in steps]
+    return page.render("subject_refusals.html", bars=bars, since_us=first, until_us=period.until_us)
 
 
 async def _known(page: Page) -> Any:
@@ -135,6 +150,7 @@ def _fact(text: str) -> Fact:
 
 ROUTES: Final = (
     Route("/subject", subject),
+    Route("/subject/refusals", refusals),
     Route("/subject/dialog", dialog),
     Route("/subject/act", act, "POST"),
 )

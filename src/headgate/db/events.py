@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Select, Table, case, delete, func, literal, select, tuple_, update
+from sqlalchemy import Select, Table, case, delete, func, literal, literal_column, select, tuple_, update
 
 from headgate.db import schema
 from headgate.db.connection import LARGE_SECONDS, Database
@@ -110,6 +110,14 @@ class Top(NamedTuple):
         return self.refused + self.shadow
 
 
+class Refusals(NamedTuple):
+    """How often a subject was refused in a step of time, and how often only a shadow would have."""
+
+    at_us: int  # when the step began
+    refused: int
+    shadow: int
+
+
 class Events:
     """Reads and writes events. Safe to share between threads; every method raises `DatabaseError`."""
 
@@ -193,6 +201,22 @@ class Events:
                 Top(rule, dimension, subject, int(events - shadow), int(shadow), int(cost), first_us, last_us)
                 for rule, dimension, subject, events, shadow, cost, first_us, last_us in connection.execute(query)
             ]
+
+    def refusals(self, dimension: str, subject: str, *, since_us: int, until_us: int, step: int) -> list[Refusals]:
+        """Of one subject, the steps of so many seconds that had events, in order of time."""
+        table = schema.event_counts
+        # As text, so that PostgreSQL knows it for the same expression wherever it stands.
+        begin = table.c.minute_us - table.c.minute_us % literal_column(str(step * 1_000_000))
+        shadow = func.sum(case((table.c.reason == "shadow", table.c.events), else_=0))
+        query = (
+            select(begin, func.sum(table.c.events) - shadow, shadow)
+            .where(table.c.dimension == kept_text(dimension), table.c.subject == kept_text(subject))
+            .where(table.c.minute_us >= since_us - since_us % MINUTE_US, table.c.minute_us < until_us)
+            .group_by(begin)
+            .order_by(begin)
+        )
+        with self._database.read(seconds=LARGE_SECONDS) as connection:
+            return [Refusals(*map(int, row)) for row in connection.execute(query)]
 
     def forget(self, before_us: int, *, most: int = 1_000) -> int:
         """Delete up to `most` rows older than `before_us`. Returns how many; 0: there are none left.

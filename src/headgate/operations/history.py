@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from headgate.db.events import Cursor, Event, EventFilter, Events, Top
+from headgate.db.events import Cursor, Event, EventFilter, Events, Refusals, Top
 from headgate.db.usage import Usage, UsageHistory
 from headgate.operations.caller import Caller
 from headgate.operations.usage import Period
 
-__all__ = ["Cursor", "Event", "EventFilter", "History", "Top", "Usage"]
+__all__ = ["Cursor", "Event", "EventFilter", "History", "Refusals", "Top", "Usage"]
 
 
 class History:
@@ -26,10 +26,18 @@ class History:
         caller.require("events")
         return self._events.page(wanted, after=after, most=most)
 
-    def top_subjects(self, caller: Caller, *, since_us: int, until_us: int, most: int = 10) -> Sequence[Top]:
-        """Whom the rules refused most, or would have."""
+    def top_subjects(
+        self, caller: Caller, *, since_us: int, until_us: int, rule: str | None = None, most: int = 10
+    ) -> Sequence[Top]:
+        """Whom the rules refused most, or would have; or one rule."""
         caller.require("events")
-        return self._events.top(since_us=since_us, until_us=until_us, most=most)
+        return self._events.top(rule=rule, since_us=since_us, until_us=until_us, most=most)
+
+    def refusals(self, caller: Caller, fact: str, subject: str, period: Period) -> Sequence[Refusals]:
+        """How often a subject was refused, or would have been, in each step of a period that had any."""
+        caller.require("events")
+        span = {"since_us": period.since_us, "until_us": period.until_us}
+        return self._events.refusals(fact, subject, **span, step=period.step)
 
     def top_rules(self, caller: Caller, *, since_us: int, until_us: int, most: int = 10) -> Sequence[Usage]:
         """The rules that refused most, and all that they had in the period."""

@@ -218,7 +218,9 @@ class Rule:
     cost: int = field(default=1, metadata=described(fields.whole(1), "multiplies the cost of a request"))
     status: int = field(default=429, metadata=described(fields.whole(400, 599), "of a refusal, 400 to 599"))
     message: str = field(default="", metadata=described(fields.text, "what a refused client is told"))
-    enabled: bool = field(default=True, metadata=described(fields.flag, "a rule that is not applies to nobody"))
+    enabled: bool = field(
+        default=True, metadata=described(fields.flag, "a rule that is not enabled applies to no request")
+    )
 
     space: str = field(init=False, repr=False, compare=False)
     facts: tuple[str, ...] = field(init=False, repr=False, compare=False)  # whose values make the subject

@@ -26,6 +26,16 @@ if TYPE_CHECKING:
     from headgate.service.fleet import Fleet
     from headgate.service.node import Node
 
+NAMES: Final = {  # of stores and databases, by the schemes of their URLs
+    "memory": "in memory",
+    "embedded": "bundled Valkey",
+    "redis": "Redis",
+    "rediss": "Redis, over TLS",
+    "redis+sentinel": "Redis, by Sentinel",
+    "redis+cluster": "Redis Cluster",
+    "sqlite": "SQLite",
+    "postgresql": "PostgreSQL",
+}
 LINK_SECONDS: Final = 3_600.0  # for which a code is good
 
 
@@ -61,6 +71,14 @@ class TokenGatekeeper:
         return self._admin_digest
 
 
+def _described(url: str) -> str:
+    """What a URL names, without secrets: `Redis at 10.0.0.5:6379`."""
+    scheme, _, rest = url.partition("://")
+    hosts = rest.partition("/")[0].partition("?")[0].rpartition("@")[2]
+    name = NAMES.get(scheme, scheme)
+    return f"{name} at {hosts}" if hosts else name
+
+
 def console_app(node: Node, operations: Operations, fleet: Fleet, *, secure: bool) -> App:
     """The console of a node. `secure`: it is served over TLS."""
     console = Console(
@@ -69,6 +87,8 @@ def console_app(node: Node, operations: Operations, fleet: Fleet, *, secure: boo
             history=History(Events(node.database), UsageHistory(node.database)),
             tokens=Tokens(node.tokens, node.access.forget),
             fleet=fleet,
+            store=_described(node.settings.store_url),
+            database=_described(node.database.name),
         ),
         Sessions(node.admin_token, node.limiter.clock, secure=secure),
         TokenGatekeeper(node.access, node.admin_token, node.directory.path / LINK_FILE),

@@ -13,7 +13,9 @@
   const day = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
   const minute = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
   const second = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-  const label = (at) => (step >= 3600 ? day : step === 1 ? second : minute).format(new Date(at * 1000));
+  const span = () => points.length ? points[points.length - 1][0] - points[0][0] : 0;
+  const label = (at) => (step === 1 ? second : span() > 2.5 * 86400 ? day : minute).format(new Date(at * 1000));
+  const whole = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
   let points = [];
   let step = 1;
@@ -36,18 +38,26 @@
     if (p === undefined) return;
     figure("allowed", short(p[1])); figure("refused", short(p[2])); figure("shadow", short(p[3])); figure("failure", short(p[5]));
     figure("p50-value", ms(p[6])); figure("p99-value", ms(p[7]));
+    figure("at", place == null ? "" : whole.format(new Date(p[0] * 1000)));
     if (place == null) { figure("rate", p[1] == null ? "—" : short(p[1] + p[2] + p[3])); figure("p99", ms(p[7])); }
+  }
+
+  // A range that was dragged over a chart is shown, in whole minutes.
+  function zoom(u) {
+    if (u.select.width < 8) return;
+    const [since, until] = [u.select.left, u.select.left + u.select.width].map((x) => u.posToVal(x, "x"));
+    window.headgateRange(Math.floor(since / 60) * 60, Math.ceil(until / 60) * 60);
   }
 
   function options(box, series, unit) {
     const axis = { stroke: color("--muted"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
     return {
-      width: box.clientWidth, height: box.clientHeight, padding: [10, 8, 0, 0], series: [{}, ...series],
-      cursor: { y: false, points: { show: false }, sync: { key: "headgate" } },
+      width: box.clientWidth, height: box.clientHeight, padding: [10, 26, 0, 0], series: [{}, ...series],
+      cursor: { y: false, points: { show: false }, sync: { key: "headgate" }, drag: { x: true, y: false, setScale: false } },
       legend: { show: false },
       scales: { x: { time: true }, y: { range: (u, low, high) => [0, Math.max(high * 1.1, 1e-9) || 1] } },
       axes: [{ ...axis, size: 28, values: (u, splits) => splits.map(label) }, { ...axis, size: 58, values: (u, values) => values.map((v) => short(v) + unit) }],
-      hooks: { setCursor: [(u) => describe(u.cursor.idx ?? undefined)] },
+      hooks: { setCursor: [(u) => describe(u.cursor.idx ?? undefined)], setSelect: [zoom] },
     };
   }
 

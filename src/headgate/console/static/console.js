@@ -3,6 +3,7 @@
 (() => {
   const full = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
   const clock = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit" });
+  const short = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
   const relative = new Intl.RelativeTimeFormat(undefined, { numeric: "auto" });
 
   function ago(at) {
@@ -17,10 +18,29 @@
     for (const one of root.querySelectorAll("time[datetime]")) {
       const at = new Date(one.dateTime);
       const style = one.dataset.style;
-      one.textContent = style === "ago" ? ago(at) : (style === "clock" ? clock : full).format(at);
+      one.textContent = style === "ago" ? ago(at) : (style === "clock" ? clock : style === "short" ? short : full).format(at);
     }
   }
   window.headgateTimes = showTimes;
+
+  // Opens this page for another range, in Unix seconds.
+  window.headgateRange = (since, until) => {
+    const url = new URL(location.href);
+    for (const name of ["range", "after", "done"]) url.searchParams.delete(name);
+    url.searchParams.set("since", since);
+    url.searchParams.set("until", until);
+    location.href = url;
+  };
+  const range = document.getElementById("range");
+  const local = (seconds) => { const at = new Date(seconds * 1000); return new Date(at - at.getTimezoneOffset() * 60000).toISOString().slice(0, 16); };
+  range.querySelector("form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const { since, until } = event.target.elements;
+    const [from, to] = [since, until].map((one) => new Date(one.value) / 1000);
+    until.setCustomValidity(from < to ? "" : "This has to be later than the beginning.");
+    if (until.reportValidity()) window.headgateRange(from, to);
+  });
+  range.addEventListener("input", () => range.querySelector("[name=until]").setCustomValidity(""));
 
   const dialog = document.getElementById("dialog");
   const keys = document.getElementById("keys");
@@ -37,11 +57,17 @@
   });
 
   document.addEventListener("click", (event) => {
-    const one = event.target.closest("[data-close], [data-back], [data-help], [data-theme-toggle], [data-copy]");
+    const one = event.target.closest("[data-close], [data-back], [data-help], [data-theme-toggle], [data-copy], [data-range]");
     if (one === null) return;
     if ("close" in one.dataset) (one.closest("dialog") ?? dialog).close();
     if ("back" in one.dataset) history.back();
     if ("help" in one.dataset) keys.showModal();
+    if ("range" in one.dataset) {
+      const now = Math.floor(Date.now() / 60000) * 60;
+      range.querySelector("[name=since]").value = local(one.dataset.since ?? now - 86400);
+      range.querySelector("[name=until]").value = local(one.dataset.until ?? now);
+      range.showModal();
+    }
     if ("copy" in one.dataset) {
       navigator.clipboard.writeText(document.querySelector(one.dataset.copy).textContent).then(() => { one.textContent = "Copied"; });
     }

@@ -8,6 +8,15 @@
   if (button === null || body === null) return;
   let source = null;
   let count = 0;
+  const kept = document.querySelector("[name=follow]");
+
+  // Whether events are followed is in the address, and goes along with other filters.
+  function keep(following) {
+    const url = new URL(location.href);
+    if (following) url.searchParams.set("follow", "1"); else url.searchParams.delete("follow");
+    history.replaceState(history.state, "", url);
+    kept.disabled = !following;
+  }
 
   function stop() {
     source?.close();
@@ -17,6 +26,7 @@
   }
 
   button.addEventListener("click", () => {
+    keep(source === null);
     if (source !== null) { stop(); return; }
     source = new EventSource(button.dataset.follow);
     button.setAttribute("aria-pressed", "true");
@@ -38,4 +48,5 @@
     source.onerror = () => { told.textContent = "The service does not answer: trying again…"; };
   });
   addEventListener("pagehide", stop);
+  if (new URL(location.href).searchParams.has("follow")) button.click();
 })();

@@ -1,0 +1,56 @@
+"""One rule: what it limits, what it allowed and refused, whom it refuses most, and who has an override of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from headgate.console.page import Page, Route
+from headgate.console.ranges import RANGES, Range, range_of
+from headgate.errors import DatabaseError
+from headgate.rules.sources.export import rule_text
+
+MOST: Final = 10  # rows of a list
+
+
+async def show(page: Page) -> Response:
+    rule_id, chosen = page.query.get("id", ""), range_of(page.query, "24h")
+    operations = page.services.operations
+    stored = await asyncio.to_thread(operations.rules.get, page.caller, rule_id)
+    traffic = await _traffic(page, rule_id, chosen) if page.caller.may("events") else None
+    overrides = None
+    if page.caller.may("users"):
+        found = await asyncio.to_thread(operations.users.overrides, page.caller, rule=rule_id, most=MOST + 1)
+        overrides = [(one.user, one.override, one.override.has_expired(page.now_us)) for one in found]
+    return page.render(
+        "rule.html",
+        rule=stored.rule,
+        toml=rule_text(stored.rule),
+        traffic=traffic,
+        overrides=overrides,
+        most=MOST,
+        ranges=[one for one in RANGES if one.name != "live"],
+        chosen=chosen,
+        place=operations.place,
+        can_change=page.caller.may("rules", "admin") and operations.place is None,
+    )
+
+
+async def _traffic(page: Page, rule_id: str, chosen: Range) -> dict[str, Any]:
+    """What the rule had in the range, and whom it refused most. Empty while the database does not answer."""
+    period, history = chosen.period(page.now_us), page.services.history
+    span = {"since_us": period.since_us, "until_us": period.until_us}
+    try:
+        usage, subjects = await asyncio.gather(
+            asyncio.to_thread(history.usage, page.caller, [rule_id], period),
+            asyncio.to_thread(history.top_subjects, page.caller, **span, rule=rule_id, most=MOST),
+        )
+    except DatabaseError as error:
+        return {"away": str(error)}
+    counts = {name: sum(getattr(one, name) for one in usage) for name in ("checks", "refused", "shadow", "cost")}
+    return {"away": "", "subjects": subjects, **counts}
+
+
+ROUTES: Final = (Route("/rules/show", show),)
