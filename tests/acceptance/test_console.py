@@ -366,6 +366,27 @@ def test_what_others_typed_is_shown_and_never_run(service: Service, visitor: Vis
     )
 
 
+def test_pages_show_any_range(visitor: Visitor) -> None:
+    span = {"since": "1793523600", "until": "1793532600"}
+    assert "since=1793523600" in visitor.get("", **span)
+    points = visitor.client.get("/overview/data", params={**span, "rule": "login"}).json()
+    assert (points["step"], points["points"][0][0], len(points["points"])) == (60, 1793523600, 150)
+    assert "No events" in visitor.get("/events", **span)
+    for wrong in ({"since": "x", "until": "y"}, {"since": "9" * 40, "until": "1"}, {"since": "5", "until": "5"}):
+        assert 'aria-current="true">24 h' in visitor.get("/events", **wrong)
+
+
+def test_a_rule_and_a_subject_have_pages_with_their_refusals(service: Service, visitor: Visitor) -> None:
+    facts = {"ip": "192.0.2.44", "endpoint": "/login", "method": "POST"}
+    check(service, 7, **facts)
+    page = until(lambda: (text := visitor.get("/rules/show", id="login")) and "192.0.2.44" in text and text, seconds=20)
+    assert "data-charts" in page
+    chart = visitor.get("/subject/refusals", type="ip", id="192.0.2.44")
+    assert "<b>2</b> refused" in chart
+    assert 'class="refused"' in chart
+    visitor.get("/rules/show", 404, id="no-such-rule")
+
+
 def test_live_figures_come_as_server_sent_events(service: Service, visitor: Visitor) -> None:
     check(service, 5, user="dave", endpoint="/live")
     with visitor.client.stream("GET", "/live", params={"since": "0"}) as answer:

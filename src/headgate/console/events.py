@@ -74,7 +74,8 @@ async def _rows(page: Page, wanted: EventFilter, since_us: int) -> AsyncIterator
             since_us = max(since_us, new[0].at_us)
             rows = page.render("event_rows.html", events=new[:MOST_LIVE], skipped=len(new) - MOST_LIVE)
             content = bytes(rows.body).decode()
-            yield f"id: {since_us}\ndata: {json.dumps({'rows': content, 'count': len(new)})}\n\n"
+            data = json.dumps({"rows": content, "count": sum(event.weight for event in new)})
+            yield f"id: {since_us}\ndata: {data}\n\n"
         else:
             yield ": nothing new\n\n"
         await asyncio.sleep(1)

@@ -28,7 +28,10 @@ async def explain(page: Page) -> Response:
     page.caller.require("rules")
     facts, cost = _facts(page)
     found = await page.services.operations.limiter.explain(cost=cost, **facts) if facts else None
-    return page.render("explain.html", fields=FIELDS, found=found)
+    named = set() if found is None else {one.rule for one in found.rules}
+    rules = page.services.operations.source.holder.current.rules
+    units = {rule.id: rule.unit for rule in rules if rule.id in named and rule.unit != REQUESTS}
+    return page.render("explain.html", fields=FIELDS, found=found, units=units)
 
 
 def _facts(page: Page) -> tuple[dict[str, str], Cost]:

@@ -16,6 +16,8 @@ from headgate.rules.description import Field
 from headgate.rules.rule import Rule
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_STYLES: Final = {"full": "%b %Y, %H:%M:%S", "clock": "%b, %H:%M:%S", "short": "%b, %H:%M"}
+_UNITS: Final = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 ACTIONS: Final = {"reject": "enforced", "throttle": "throttled", "annotate": "annotates", "log_only": "shadow"}
 
 
@@ -59,9 +61,22 @@ def time_tag(us: int | None, style: str = "full") -> Markup:
         return Markup("—")
     at = _EPOCH + timedelta(microseconds=us)
     utc = at.strftime("%Y-%m-%d %H:%M:%S UTC")
+    # About as long as what the browser makes of it, so that nothing moves.
+    text = ago(at - datetime.now(UTC)) if style == "ago" else f"{at.day} {at.strftime(_STYLES[style])}"
     return Markup('<time datetime="{}" data-style="{}" title="{}">{}</time>').format(
-        at.isoformat(timespec="milliseconds"), style, utc, utc
+        at.isoformat(timespec="milliseconds"), style, utc, text
     )
+
+
+def ago(ahead: timedelta) -> str:
+    """How far away a time is: in 2 minutes, 3 days ago."""
+    seconds = ahead.total_seconds()
+    unit, size = next((one for one in _UNITS if abs(seconds) >= one[1]), _UNITS[-1])
+    amount = round(abs(seconds) / size)
+    if not amount:
+        return "now"
+    text = f"{amount} {unit}" if amount == 1 else f"{amount} {unit}s"
+    return f"in {text}" if seconds > 0 else f"{text} ago"
 
 
 def time_text(us: int) -> str:

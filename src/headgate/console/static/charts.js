@@ -56,7 +56,7 @@
       cursor: { y: false, points: { show: false }, sync: { key: "headgate" }, drag: { x: true, y: false, setScale: false } },
       legend: { show: false },
       scales: { x: { time: true }, y: { range: (u, low, high) => [0, Math.max(high * 1.1, 1e-9) || 1] } },
-      axes: [{ ...axis, size: 28, values: (u, splits) => splits.map(label) }, { ...axis, size: 58, values: (u, values) => values.map((v) => short(v) + unit) }],
+      axes: [{ ...axis, size: 28, space: 72, values: (u, splits) => splits.map(label) }, { ...axis, size: 58, values: (u, values) => values.map((v) => short(v) + unit) }],
       hooks: { setCursor: [(u) => describe(u.cursor.idx ?? undefined)], setSelect: [zoom] },
     };
   }
@@ -65,10 +65,13 @@
     for (const plot of plots) plot.destroy();
     const [rate, time] = ["rate", "time"].map((name) => root.querySelector(`[data-chart="${name}"]`));
     for (const box of [rate, time]) box.replaceChildren();
+    // A line needs two points; one alone is drawn as a dot.
+    const lone = points.filter((p) => p[6] != null).length < 2;
+    const dots = { show: lone, size: 5 };
     const area = (name, alpha) => ({ stroke: color(name), fill: color(name) + alpha, width: 1, points: { show: false } });
     plots = [
       new uPlot(options(rate, [area("--allowed", "55"), area("--shadow", "cc"), area("--refused", "dd"), { stroke: color("--delayed"), width: 2, points: { show: false } }], ""), rates(), rate),
-      new uPlot(options(time, [{ stroke: color("--accent"), width: 1.5, spanGaps: true, points: { show: false } }, { stroke: color("--delayed"), width: 1.5, spanGaps: true, points: { show: false } }], " ms"), times(), time),
+      new uPlot(options(time, [{ stroke: color("--accent"), width: 1.5, spanGaps: true, points: dots }, { stroke: color("--delayed"), width: 1.5, spanGaps: true, points: dots }], " ms"), times(), time),
     ];
     describe();
   }
