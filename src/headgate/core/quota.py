@@ -54,8 +54,7 @@ _NOTATION = re.compile(
     r"(?:\s+(?P<algorithm>[a-z_]+))?"
 )
 _CALENDAR = re.compile(
-    r"(?P<limit>[0-9]+(?:_[0-9]+)*)\s*(?:/|\bper\b)\s*calendar\s+(?P<window>[a-z]+)(?:\s+tz\s+(?P<tz>[^\s;]+))?"
-    r"(?:\s+anchor\s+(?P<anchor>[a-z0-9]+))?(?:\s+(?P<algorithm>[a-z_]+))?",
+    r"(?P<limit>[0-9]+(?:_[0-9]+)*)\s*(?:/|\bper\b)\s*calendar\s+(?P<window>[a-z]+)(?P<more>(?:\s+[^\s;]+)*)",
     re.IGNORECASE,
 )
 _CONCURRENT = re.compile(
@@ -186,16 +185,22 @@ class Quota:
 
     @classmethod
     def _parse_calendar(cls, notation: str, found: re.Match[str]) -> Quota:
-        anchor = found["anchor"]
+        options: dict[str, Any] = {"algorithm": "fixed_window"}
+        words = iter(found["more"].split())
         try:
-            return cls(
-                _number("limit", found["limit"]),
-                found["window"],
-                algorithm=(found["algorithm"] or "fixed_window").lower(),
-                calendar=True,
-                tz=found["tz"],
-                anchor=int(anchor) if anchor is not None and anchor.isdecimal() else anchor,
-            )
+            for word in words:
+                name = word.lower()
+                if name in ("tz", "anchor") and name not in options:
+                    value = next(words, "")
+                    options[name] = int(value) if name == "anchor" and value.isdecimal() else value
+                elif name in _WORDS and options["algorithm"] == "fixed_window":
+                    options["algorithm"] = name
+                else:
+                    raise InvalidQuota(
+                        f"{word!r}: after 'calendar {found['window']}' may only come 'tz' and a time zone, "
+                        "and 'anchor' and a day of the month, a weekday or an hour"
+                    )
+            return cls(_number("limit", found["limit"]), found["window"], calendar=True, **options)
         except InvalidQuota as error:
             raise InvalidQuota(f"in {notation!r}: {error}") from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -168,3 +169,24 @@ def test_durations_read_back(us: int) -> None:
 def test_text_of_a_quota_reads_back(limit: int, window_us: int, algorithm: str) -> None:
     quota = Quota(limit, timedelta(microseconds=window_us), algorithm=algorithm)
     assert Quota.parse(str(quota)) == quota
+
+
+def test_the_parts_of_a_calendar_come_in_any_order() -> None:
+    written = "50/calendar week tz America/New_York anchor sunday"
+    assert Quota.parse("50/calendar week anchor sunday tz America/New_York") == Quota.parse(written)
+    assert str(Quota.parse(written)) == written
+
+
+@pytest.mark.parametrize(
+    ("notation", "message"),
+    [
+        ("5/calendar month burst 3", "'burst': after 'calendar month' may only come 'tz' and a time zone"),
+        ("5/calendar day anchor 06:00", "anchor: of a day, must be the hour of the day from 0 to 23, got '06:00'"),
+        ("5/calendar day tz UTC tz UTC", "'tz': after 'calendar day' may only come"),
+        ("5/calendar day tz", "tz: there is no time zone ''"),
+        ("5/calendar month gcra", "calendar: a gcra has no windows that begin with a day or a month"),
+    ],
+)
+def test_what_a_calendar_cannot_have_is_named(notation: str, message: str) -> None:
+    with pytest.raises(InvalidQuota, match=re.escape(message)):
+        Quota.parse(notation)
