@@ -1,4 +1,4 @@
-"""Slots beside rates: what acquire and release cost, of CPU time, beside a check by gcra.
+"""Slots beside rates: what acquire and release cost, of CPU time, beside a check by gcra; and units beside requests.
 
 In memory, in one thread, with up to 900 slots held; on Redis, 64 tasks that acquire and release one after the other.
 CPU time is what this process used, the server's not. Each figure is the least of some turns.
@@ -16,6 +16,7 @@ from headgate import AsyncLimiter, Limiter, Rule
 from tests.servers import Server
 
 MOST = 2.0  # times a check by gcra, for each of acquire and release
+MOST_UNITS = 1.5  # times a check by three rules of one unit, for one by three rules of three
 HELD = 900
 TASKS = 64
 CALLS = 50  # of each task
@@ -24,7 +25,7 @@ SLOTS = [Rule(id="slots", quota="1000 concurrent")]
 
 
 def run(plan: Plan, server: Server) -> Section:
-    section = Section("slots", "14. Slots: CPU time of acquire and release", "times")
+    section = Section("slots", "14. Slots and units: CPU time", "times")
     check, acquire, release = in_memory(plan.memory_rounds)
     section.rows.append(Row("memory", "check, gcra", check, "µs"))
     section.rows.append(_row("memory", "acquire", acquire, check))
@@ -32,6 +33,10 @@ def run(plan: Plan, server: Server) -> Section:
     check, both = asyncio.run(on_redis(server.url, plan.async_rounds))
     section.rows.append(Row("Redis, 64 tasks", "check, gcra", check, "µs"))
     section.rows.append(_row("Redis, 64 tasks", "acquire and release", both, 2 * check))
+    one, three = units(plan.memory_rounds)
+    section.rows.append(Row("memory, three rules", "check, one unit", one, "µs"))
+    target = Target(MOST_UNITS, at_least=False)
+    section.rows.append(Row("memory, three rules", "check, three units", three, "µs", 0.0, three / one, target))
     return section
 
 
@@ -79,3 +84,21 @@ async def _turn(call: Callable[[], Awaitable[None]]) -> float:
     began = process_time()
     await asyncio.gather(*(task() for _ in range(TASKS)))
     return (process_time() - began) / (TASKS * CALLS) * 1e6
+
+
+def units(rounds: int) -> tuple[float, float]:
+    """Return what a check by three rules of one unit costs, and one by three rules of three units."""
+    names = ("requests", "tokens", "usd_micros")
+    one = Limiter([Rule(id=name, quota="1_000_000_000/hour gcra") for name in names])
+    three = Limiter([Rule(id=name, quota="1_000_000_000/hour gcra", unit=name) for name in names])
+    figures = []
+    for _ in range(rounds):
+        began = process_time()
+        for _ in range(HELD):
+            one.check(user="alice", cost=5)
+        checked = process_time()
+        for number in range(HELD):
+            three.check(user="alice", cost={"requests": 1, "tokens": 4_000 + number, "usd_micros": 12})
+        figures.append((checked - began, process_time() - checked))
+    first, second = (min(times) / HELD * 1e6 for times in zip(*figures, strict=True))
+    return first, second

@@ -196,7 +196,7 @@ class Quota:
                 elif name in _WORDS and options["algorithm"] == "fixed_window":
                     options["algorithm"] = name
                 else:
-                    raise InvalidQuota(
+                    raise InvalidQuota(  # noqa: TRY301 - told with the notation, as all that is wrong with it
                         f"{word!r}: after 'calendar {found['window']}' may only come 'tz' and a time zone, "
                         "and 'anchor' and a day of the month, a weekday or an hour"
                     )

@@ -31,6 +31,7 @@ caller, who renews it. `skip`: leave those rules out.
 
 POLL_SECONDS: Final = 0.002  # between two tries for a slot, at first; each time twice as long
 MAX_POLL_SECONDS: Final = 0.05
+MIN_ENTRIES: Final = 1_000  # slots of a limiter among which it does not look for expired ones on its own
 
 _new: Final[Any] = tuple.__new__  # makes a named tuple in half the time that calling its class takes
 
@@ -63,9 +64,10 @@ def held_by(prepared: PreparedCheck) -> tuple[Check, ...]:
     slot = "" if extras is None else extras.slot
     held = []
     for at in plan.slots:
-        if costs[at]:
-            rule, space, _, quota, *_ = plan.limits[at]
-            check = (rule, space, subjects[at], quota, costs[at], True, REFUSAL, False, 0, slot)
+        cost = costs[at]
+        if cost:
+            limit = plan.limits[at]
+            check = (limit.rule, limit.space, subjects[at], limit.quota, cost, True, REFUSAL, False, 0, slot)
             held.append(_new(Check, check))
     return tuple(held)
 
@@ -86,18 +88,15 @@ class SlotStatus(NamedTuple):
     expired: Mapping[str, int] = {}  # that were not released or renewed in time
 
 
-class _Entry(NamedTuple):
-    held: Sequence[Check]
-    since: float
-    until: float
+_Entry = tuple[Sequence[Check], float, float]  # what holds it, since when, and when it was last renewed
 
 
 class SlotBook:
     """Which slots a limiter has taken, and has not seen released. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._acquired: Counter[str] = Counter()
         self._released: Counter[str] = Counter()
+        self._foreign: Counter[str] = Counter()  # of those, which other limiters had taken
         self._expired: Counter[str] = Counter()
         self.forked()
         renew_in_children(self)
@@ -105,20 +104,17 @@ class SlotBook:
     def forked(self) -> None:
         """Begin anew in a forked child: the slots are the parent's."""
         self._lock = Lock()
-        self._entries: dict[str, _Entry] = {}  # the oldest first
+        self._entries: dict[str, _Entry] = {}
+        self._next_look = MIN_ENTRIES  # with how many entries to look for those that have expired
 
     def taken(self, held: Sequence[Check]) -> None:
         """Note that a slot was taken."""
-        now = monotonic()
+        now, entries = monotonic(), self._entries
         with self._lock:
-            acquired, entries = self._acquired, self._entries
-            for check in held:
-                acquired[check.rule] = acquired.get(check.rule, 0) + 1
-            entries[held[0].slot] = _new(_Entry, (held, now, now + _ttl(held)))
-            for entry in entries.values():  # the oldest
-                if entry.until <= now:
-                    self._forget(now, 2)
-                break
+            entries[held[0].slot] = (held, now, now)
+            if len(entries) >= self._next_look:
+                self._forget(now)
+                self._next_look = max(MIN_ENTRIES, 2 * len(entries))
 
     def renewed(self, held: Sequence[Check], were_held: Sequence[bool]) -> bool:
         """Note that a slot was renewed, if it was held. Returns whether it was."""
@@ -126,9 +122,9 @@ class SlotBook:
             return False
         now = monotonic()
         with self._lock:
-            entry = self._entries.pop(held[0].slot, None)
+            entry = self._entries.get(held[0].slot)
             if entry is not None:
-                self._entries[held[0].slot] = entry._replace(until=now + _ttl(held))
+                self._entries[held[0].slot] = (held, entry[1], now)
         return True
 
     def gone(self, held: Sequence[Check], were_held: Sequence[bool]) -> None:
@@ -138,6 +134,8 @@ class SlotBook:
             for check, was_held in zip(held, were_held, strict=True):
                 if was_held:
                     self._released[check.rule] += 1
+                    if known is None:
+                        self._foreign[check.rule] += 1
                 elif known is not None:
                     self._expired[check.rule] += 1
 
@@ -147,20 +145,22 @@ class SlotBook:
         in_use: Counter[str] = Counter()
         longest: dict[str, float] = {}
         with self._lock:
-            self._forget(now, len(self._entries))
+            self._forget(now)
+            acquired = self._released + self._expired
+            acquired.subtract(self._foreign)
             for held, since, _ in self._entries.values():
                 for check in held:
+                    acquired[check.rule] += 1
                     in_use[check.rule] += check.cost
                     longest[check.rule] = max(longest.get(check.rule, 0.0), now - since)
-            return SlotStatus(in_use, longest, dict(self._acquired), dict(self._released), dict(self._expired))
+            return SlotStatus(in_use, longest, dict(acquired), dict(self._released), dict(self._expired))
 
-    def _forget(self, now: float, most: int) -> None:
-        """Forget slots that have expired: of so many, from the oldest."""
-        for slot in [slot for slot, _ in zip(self._entries, range(most), strict=False)]:
-            entry = self._entries[slot]
-            if entry.until <= now:
+    def _forget(self, now: float) -> None:
+        """Forget slots that have expired."""
+        for slot, (held, _, renewed) in list(self._entries.items()):
+            if renewed + _ttl(held) <= now:
                 del self._entries[slot]
-                self._expired.update([check.rule for check in entry.held])
+                self._expired.update([check.rule for check in held])
 
 
 def _ttl(held: Sequence[Check]) -> float:
@@ -172,9 +172,10 @@ def _ttl(held: Sequence[Check]) -> float:
 class SlotState:
     """What `Slot` and `AsyncSlot` have in common: everything but the I/O."""
 
-    __slots__ = ("decision", "held", "is_held", "is_lost", "renews")
+    __slots__ = ("_slots", "decision", "held", "is_held", "is_lost", "renews")
 
-    def __init__(self, decision: Decision, held: tuple[Check, ...], *, renews: bool) -> None:
+    def __init__(self, slots: Any, decision: Decision, held: tuple[Check, ...] = (), *, renews: bool) -> None:
+        self._slots = slots  # of the limiter that took it
         self.decision = decision
         self.held = held  # the checks that hold it; none: no rule of concurrency applied
         self.is_held = bool(held)  # as far as is known here

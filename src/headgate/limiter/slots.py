@@ -40,11 +40,9 @@ class Slot(SlotState):
     context manager it is released at the end of the block, however that ends.
     """
 
-    __slots__ = ("_slots",)
+    __slots__ = ()
 
-    def __init__(self, slots: Slots, decision: Decision, held: tuple[Check, ...] = (), *, renews: bool) -> None:
-        super().__init__(decision, held, renews=renews)
-        self._slots = slots
+    _slots: Slots
 
     def renew(self) -> bool:
         """Have it expire its `ttl` from now. Returns whether it is still held.
@@ -119,11 +117,12 @@ class Slots:
 
     def take(self, facts: dict[str, str], planned: Planned, cost: Cost, *, renew: bool) -> Decision:
         """Decide a request. If it is allowed, it holds what rules want it to: then that is its `slot`."""
-        engine, (snapshot, whole) = self._engine, planned
-        planned = (snapshot, whole.priced(cost)[0])
-        if not planned[1].slots:
-            return decide(engine, engine.prepare(facts, planned, cost), exact=True)
-        prepared = engine.prepare(facts, planned, cost, slot=new_slot())
+        engine, (snapshot, plan) = self._engine, planned
+        if plan.units is not None:  # a slot is not taken of rules whose unit the cost does not name
+            plan = plan.priced(cost)[0]
+        if not plan.slots:
+            return decide(engine, engine.prepare(facts, (snapshot, plan), cost), exact=True)
+        prepared = engine.prepare(facts, (snapshot, plan), cost, slot=new_slot())
         held, _ = held_by(prepared), self.store
         try:
             decision = decide(engine, prepared, exact=True)

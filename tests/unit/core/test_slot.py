@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from base64 import urlsafe_b64encode
 from typing import Any
 
@@ -15,6 +16,7 @@ from headgate.core.check import Check
 from headgate.core.key import space
 from headgate.core.quota import MAX_INT
 from headgate.core.slot import MAX_HELD, decode_slot, encode_slot, new_slot
+from tests.forking import in_child
 
 SLOT = "abcdefghijklmn_-"
 SPACE = space("user", "r", "concurrency")
@@ -37,6 +39,16 @@ def test_an_id_says_what_is_held(dimension: str, rule: str, limiter: str, subjec
 
 def test_slots_differ() -> None:
     assert len({new_slot() for _ in range(1_000)}) == 1_000
+
+
+def test_a_forked_child_has_slots_of_its_own() -> None:
+    new_slot()  # ids are made many at a time
+    reader, writer = os.pipe()
+    assert in_child(lambda: os.write(writer, new_slot().encode())) == 0
+    child = os.read(reader, 100).decode()
+    os.close(reader)
+    os.close(writer)
+    assert child not in {new_slot() for _ in range(1_000)}
 
 
 ROW = ["r", SPACE, "alice", 1, 60_000_000]

@@ -15,6 +15,7 @@ import pytest
 
 from headgate import AsyncLimiter, InvalidCheck, InvalidRule, Limiter, Quota, RateLimited, Rule, Slot
 from headgate.limiter import execution, slots
+from headgate.stores.memory import MemoryStore
 from headgate.testing import FakeClock
 
 QUOTA = "2 concurrent ttl 10s"
@@ -274,6 +275,15 @@ def test_what_a_limiter_knows_of_its_slots() -> None:
     assert (status.in_use, status.expired, status.longest_held) == ({}, {"slots": 2}, {})
     assert not second.release()
     assert limiter.slots().expired == {"slots": 2}
+    assert limiter.slots().acquired == {"slots": 3}
+
+
+def test_a_slot_of_another_limiter_counts_as_released_and_not_as_acquired(clock: FakeClock) -> None:
+    store = MemoryStore(clock=clock)
+    first, second = (Limiter([Rule(id="slots", quota="5 concurrent")], store=store, clock=clock) for _ in range(2))
+    assert second.release(first.acquire("alice").id)
+    second.acquire("alice")
+    assert (second.slots().released, second.slots().acquired) == ({"slots": 1}, {"slots": 1})
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from functools import cache
 from time import time_ns
 from typing import Any, Final
 
+from headgate.algorithms import concurrency
 from headgate.core.check import Outcome
 from headgate.core.decision import Decision, Reading
 
@@ -24,7 +25,7 @@ _new: Any = tuple.__new__  # makes an Outcome in half the time that calling the 
 TEMPLATE: Final = """\
 def make(store, limits, reading, now_us):
     recall, keep, make_room = store.recall, store.keep, store.make_room
-    open_reservation, take_slot = store.open_reservation, store.take_slot
+    open_reservation = store.open_reservation
     acquire, release = store.lock.acquire, store.lock.release
     (@(table#, admit#, quota#),) = limits
     tables = (@table#,)
@@ -36,7 +37,8 @@ def make(store, limits, reading, now_us):
         now = NOW
         acquire()  # with try and finally: a with statement would take longer
         try:
-            if extras is not None and (extras.idempotency is not None or extras.penalty is not None):
+            is_kept = extras is not None and (extras.idempotency is not None or extras.penalty is not None)
+            if is_kept:
                 known = recall(reading, subjects, costs, now, peek, extras.idempotency, extras.penalty)
                 if known is not None:
                     return known
@@ -57,15 +59,15 @@ def make(store, limits, reading, now_us):
             decision.allowed = allowed
             decision.reading = reading
             decision.verdict = (now, subjects, costs, @wait#, after#,)
-            if extras is not None:
-                if extras.slot and allowed and not peek:
-                    pass
-                    @if cost# and not wait#: take_slot(table#, subject#, now, quota#, cost#, extras.slot)
-                keep(decision, peek, extras.idempotency, extras.penalty)
-                if extras.reservation and allowed and not peek:
+            if extras is not None and allowed and not peek:
+                pass
+                TAKE
+                if extras.reservation:
                     pass
                     @if cost# and not wait#: open_reservation(table#, subject#, now, quota#, extras.reservation)
             LOOK
+            if is_kept:
+                keep(decision, peek, extras.idempotency, extras.penalty)
             return decision
         finally:
             release(None)
@@ -91,10 +93,10 @@ def compile_program(store: Any, limits: Sequence[tuple[Any, Any, Any]], reading:
     """Return the function that decides limits: tables, `admit` functions and quotas.
 
     `store` gives the lock, and what is done where a request is more than usual: `recall`, `keep`,
-    `make_room`, `open_reservation` and `take_slot`.
+    `make_room` and `open_reservation`.
     """
     enforced = tuple(limit.enforced for limit in reading.plan.limits)
-    program: MemoryProgram = _maker(enforced, now_us is None, bool(reading.plan.slots))(store, limits, reading, now_us)
+    program: MemoryProgram = _maker(enforced, now_us is None, reading.plan.slots)(store, limits, reading, now_us)
     return program
 
 
@@ -108,12 +110,18 @@ def reader(limits: Sequence[tuple[Any, Any, Any]]) -> Callable[[Any], tuple[Outc
 
 
 @cache
-def _maker(enforced: tuple[bool, ...], real_time: bool, slots: bool) -> Callable[..., MemoryProgram]:
+def _maker(enforced: tuple[bool, ...], real_time: bool, slots: tuple[int, ...]) -> Callable[..., MemoryProgram]:
     """Return the function that makes programs of so many limits, of which some are enforced.
 
-    Figures of `slots` are worked out at once, as their states are changed in place.
+    `slots` are the places of those that limit concurrency. Their figures are worked out at once, as their states are
+    changed in place.
     """
     template = TEMPLATE.replace("NOW", "time_ns() // 1_000" if real_time else "now_us()")
+    taken = [
+        f"                if cost{at} and not wait{at}: take(after{at}, now, quota{at}, cost{at}, extras.slot)\n"
+        for at in slots
+    ]
+    template = template.replace("                TAKE\n", "".join(taken))
     template = template.replace("            LOOK\n", "            decision.outcomes\n" if slots else "")
     return _compiled(template, enforced, f"<headgate memory program, enforced limits: {enforced!r}>")
 
@@ -128,7 +136,8 @@ def _compiled(template: str, enforced: tuple[bool, ...], name: str) -> Callable[
     """Return the function that a template makes for so many limits, of which some are enforced."""
     source = "\n".join(expanded for line in template.splitlines() for expanded in _expand(line, enforced))
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)  # for tracebacks
-    namespace: dict[str, Any] = {"Decision": Decision, "Outcome": Outcome, "new": _new, "time_ns": time_ns}
+    names = {"Decision": Decision, "Outcome": Outcome, "new": _new, "time_ns": time_ns, "take": concurrency.take}
+    namespace: dict[str, Any] = dict(names)
     exec(compile(source, name, "exec"), namespace)
     maker: Callable[..., Any] = namespace["make"]
     return maker

@@ -176,11 +176,6 @@ class MemoryStore:
         if state is not None and quota.algorithm in BUCKETS:
             table.states[subject] = held.opened(bucket, state, now, quota, mark)
 
-    def take_slot(self, table: Table, subject: str, now: int, quota: Quota, cost: int, slot: str) -> None:
-        """Hold a slot that was just admitted. Rates need not."""
-        if quota.algorithm == CONCURRENCY:
-            concurrency.take(table.states[subject], now, quota, cost, slot)
-
     def make_room(
         self,
         tables: Sequence[Table],
