@@ -63,6 +63,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("extended")]
 
 
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from modules and tests, which live to the end: looking at them takes 0.2 s."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run tests that need a server on one kind, and those marked `every_server` on each kind at hand."""
     if "redis_server" in metafunc.fixturenames:
@@ -81,7 +87,8 @@ def thorough(pytestconfig: pytest.Config) -> bool:
 def collected_garbage() -> Iterator[None]:
     """Collect garbage after each file, so that what a test left open fails that file and not a later one."""
     yield
-    gc.collect()
+    gc.collect()  # such as a pool of connections, whose finalizer refers to them …
+    gc.collect()  # … and then these
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -80,7 +80,7 @@ DESCRIBED_IN_FULL = operations(described_in_full())
 @pytest.mark.parametrize(("label", "mode"), list(cases()))
 def test_answers_are_as_described(node: Served, label: str, mode: GenerationMode, thorough: bool) -> None:
     @given(case=OPERATIONS[label].as_strategy(generation_mode=mode))
-    @settings(schemathesis_settings(20 if thorough else 7))
+    @settings(schemathesis_settings(20 if thorough else 4))
     def answers(case: Any) -> None:
         case.call_and_validate(base_url=node.url, headers={"Authorization": f"Bearer {ADMIN}"}, checks=CHECKS)
 
@@ -90,7 +90,7 @@ def test_answers_are_as_described(node: Served, label: str, mode: GenerationMode
 @pytest.mark.parametrize("label", list(DESCRIBED_IN_FULL))
 def test_what_fits_the_description_is_accepted(node: Served, label: str, thorough: bool) -> None:
     @given(case=DESCRIBED_IN_FULL[label].as_strategy(generation_mode=GenerationMode.POSITIVE))
-    @settings(schemathesis_settings(40 if thorough else 10))
+    @settings(schemathesis_settings(40 if thorough else 6))
     def is_accepted(case: Any) -> None:
         case.call_and_validate(base_url=node.url, headers={"Authorization": f"Bearer {ADMIN}"}, checks=ACCEPTANCE)
 

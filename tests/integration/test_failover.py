@@ -184,7 +184,8 @@ def test_an_event_loop_that_ends_takes_the_subscription_with_it(trio: SentinelTr
         assert asyncio.run(main(close=True)) == "within_limit"
 
     scenario()
-    gc.collect()  # here, where its warning is expected
+    gc.collect()  # here, where warnings are expected: its pool …
+    gc.collect()  # … and then the connections, to which the finalizer of the pool referred
 
 
 def test_an_event_loop_that_nobody_runs_does_not_gather_news(trio: SentinelTrio) -> None:

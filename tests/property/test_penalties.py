@@ -29,6 +29,7 @@ from headgate.stores.memory import MemoryStore, tables
 from headgate.stores.protocol import Store
 from headgate.stores.redis.sync import RedisStore
 from headgate.testing import FakeClock
+from tests.property import strategies
 
 START: Final = 1_700_000_000
 SECOND: Final = 1_000_000
@@ -167,7 +168,7 @@ def run(
 several_rules = st.lists(st.tuples(quotas, st.booleans()), min_size=1, max_size=3)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(strategies.examples(400), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rules=several_rules, terms=all_terms, steps=steps)
 def test_memory_says_what_the_model_says(
     rules: list[tuple[Quota, bool]], terms: Terms, steps: list[tuple[str, int, Any]]
@@ -188,7 +189,7 @@ def clock() -> FakeClock:
     return FakeClock(START)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(strategies.examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rules=several_rules, terms=all_terms, steps=steps)
 def test_redis_says_what_the_model_says(
     redis_store: RedisStore,

@@ -83,7 +83,7 @@ def test_two_rule_sets_are_compared(tmp_path: Path) -> None:
     assert (reverse["newly_allowed"], reverse["newly_refused"]) == (224, 0)
 
 
-@pytest.mark.parametrize("share", ["0.1%", "1% of subjects"])
+@pytest.mark.parametrize("share", [pytest.param("0.1%", marks=pytest.mark.extended), "1% of subjects"])
 def test_the_suggested_limit_is_the_smallest_that_fits(tmp_path: Path, share: str) -> None:
     more = '[[rules]]\nid = "all-day"\ndimension = "ip"\nlimit = 20\nwindow = "1d"\n'
     rules = rules_file(tmp_path / "rules.toml", limit=10_000, burst=10_000, more=more)
@@ -104,6 +104,7 @@ def test_the_suggested_limit_is_the_smallest_that_fits(tmp_path: Path, share: st
     assert suggestion["now"]["limit"] == 20
 
 
+@pytest.mark.extended
 def test_the_suggested_burst_is_the_smallest_that_fits(tmp_path: Path) -> None:
     rules = rules_file(tmp_path / "rules.toml")
     found = run_json(str(LOG), "--rules", rules, "--suggest", "per-ip", "--refuse-at-most", "0.1%")["suggestion"]
@@ -157,13 +158,13 @@ def test_rules_of_concurrency_are_left_out_and_named(tmp_path: Path) -> None:
 
 def test_the_report_is_text_for_people(tmp_path: Path) -> None:
     new, old = rules_file(tmp_path / "new.toml"), rules_file(tmp_path / "old.toml", limit=60, burst=20)
-    result = run(str(LOG), "--rules", new, "--against", old, "--suggest", "per-ip")
+    result = run(str(LOG), "--rules", new, "--against", old, "--suggest", "per-ip", "--refuse-at-most", "2%")
     for text in (
         "10,000 requests replayed",
         "refused            259     2.6 %",
         "per-ip  ip 75.97.9.59",
         "newly refused        224  of 13 subjects",
-        "The smallest limit of per-ip that refuses at most 0.10 % of requests",
+        "The smallest limit of per-ip that refuses at most 2.0 % of requests",
         "▁",
     ):
         assert text in result.stdout

@@ -77,7 +77,9 @@ def requests(seed: int) -> list[tuple[float, dict[str, str], int]]:
     return made
 
 
-@pytest.mark.parametrize("penalties", [False, True], ids=["", "penalties"])
+@pytest.mark.parametrize(
+    "penalties", [pytest.param(False, marks=pytest.mark.extended, id=""), pytest.param(True, id="penalties")]
+)
 @pytest.mark.parametrize("algorithm", [*WINDOWS, *BUCKETS])
 def test_a_replay_equals_live_checks(algorithm: str, penalties: bool, tmp_path: Path) -> None:
     rules = snapshot(algorithm, penalties=penalties)
