@@ -6,6 +6,7 @@ the whole service has.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,3 +82,26 @@ def test_refusals_that_no_schema_says_are_of_operations_that_exist(described: De
 def test_what_fits_the_description_is_accepted(described: Described) -> None:
     for label in described.described_in_full:
         described.try_acceptance(label)
+
+
+def test_examples_of_requests_are_accepted(tmp_path: Path) -> None:
+    """What the documentation of a service with the sample rules shows can be sent as it is."""
+    with warm_service(tmp_path) as service, httpx.Client(base_url=service.url) as http:
+        document = http.get("/openapi.json").json()
+        answers = {}
+        for path, operations in document["paths"].items():
+            for method, operation in operations.items():
+                if "requestBody" not in operation:
+                    continue
+                ((media, content),) = operation["requestBody"]["content"].items()
+                name = content["schema"].get("$ref", "").rpartition("/")[2]
+                example = content.get("example", document["components"]["schemas"].get(name, {}).get("example"))
+                given = [one for one in operation.get("parameters", []) if "example" in one]
+                parts = {one["name"]: one["example"] for one in given if one["in"] == "path"}
+                query = {one["name"]: one["example"] for one in given if one["in"] == "query"}
+                data = json.dumps(example) if media == "application/json" else example
+                headers = {**service.headers, "Content-Type": media}
+                answer = http.request(method, path.format(**parts), params=query, content=data, headers=headers)
+                answers[f"{method} {path}"] = answer
+    assert len(answers) > 15
+    assert not {label: answer.text for label, answer in answers.items() if not answer.is_success}

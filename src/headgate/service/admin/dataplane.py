@@ -12,6 +12,10 @@ _TEXT: Final = {"type": "string"}
 _WHOLE: Final = {"type": "integer"}
 _NUMBER: Final = {"type": "number"}
 _FACTS: Final = {"user": "alice", "ip": "192.0.2.7", "endpoint": "/api/search", "method": "GET"}
+_SLOT: Final = (  # of `alice`, by the limit "5 concurrent"
+    "s1.WyJ1aVdtWXdmejF6aU9pSFlLIixbWyJkZWZhdWx0IiwidXNlcjp7Kn06ZGVmYXVsdC9kZWZhdWx0OmNvbmN1cnJlbmN5IiwiYWxpY2UiLDEs"
+    "NjAwMDAwMDBdXV0"
+)
 _DECIDED: Final = {
     "allowed": True,
     "limit": 100,
@@ -54,7 +58,11 @@ SCHEMAS: Final[dict[str, Any]] = {
                 "default": 1,
                 "example": {"requests": 1, "tokens": 4000},
             },
-            "idempotency_key": {**_TEXT, "description": "The same check twice within five minutes is charged once."},
+            "idempotency_key": {
+                **_TEXT,
+                "minLength": 1,
+                "description": "The same check twice within five minutes is charged once.",
+            },
         },
         "additionalProperties": {"anyOf": [_TEXT, _WHOLE]},
         "example": _FACTS,
@@ -160,7 +168,7 @@ def _slotted(name: str, summary: str, done: str) -> dict[str, Any]:
             f"200 also when it was not held any more: then `{done}` is false.",
             {200: {"description": "Done", "content": _json(answer, {done: True})}, **_BAD, **problems(503)},
         ),
-        "requestBody": {"required": True, "content": _json(body, {"slot": "s1.WyJ…"})},
+        "requestBody": {"required": True, "content": _json(body, {"slot": _SLOT})},
     }
 
 
@@ -214,7 +222,7 @@ PATHS: Final[dict[str, Any]] = {
                 200: {
                     "description": "Decided",
                     "headers": _FIELDS,
-                    "content": _named("Acquired", {**_DECIDED, "slot": "s1.WyJ…", "ttl": 60.0}),
+                    "content": _named("Acquired", {**_DECIDED, "slot": _SLOT, "ttl": 60.0}),
                 },
                 429: {
                     "description": "Refused",

@@ -43,8 +43,9 @@ RULE: Final[dict[str, Any]] = {
     "message": "Rate limit exceeded. Upgrade to Premium.",
     "enabled": True,
 }
-OVERRIDE: Final[dict[str, Any]] = {"rule": "search-free", "limit": 500, "expires": "2027-01-01T00:00:00+00:00"}
-USER: Final[dict[str, Any]] = {"id": "alice", "tier": "premium", "overrides": [OVERRIDE]}
+# Of the sample rules, so that the documentation of `make serve` can be tried as it is; and far from expiring.
+OVERRIDE: Final[dict[str, Any]] = {"rule": "user-free", "limit": 500, "expires": "2099-01-01T00:00:00+00:00"}
+USER: Final[dict[str, Any]] = {"id": "alice", "tier": "pro", "overrides": [OVERRIDE]}
 EXEMPTION: Final[dict[str, Any]] = {"type": "ip", "value": "10.0.0.0/8"}
 TOKEN: Final[dict[str, Any]] = {
     "id": "019a3f0c2b17e4d201",
@@ -189,7 +190,7 @@ class UserBatch(_Model):
         extra="forbid",
         json_schema_extra={
             "example": {
-                "users": [{"id": "alice", "tier": "premium", "overrides": []}],
+                "users": [{"id": "alice", "tier": "pro", "overrides": []}],
                 "overrides": [{"user": "bob", **OVERRIDE}],
             }
         },
@@ -231,7 +232,7 @@ class Exemptions(_Model):
 
 
 class TierChoice(_Model):
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"tier": "premium"}})
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"tier": "pro"}})
 
     tier: Name | None = Field(description="Null: none of their own.")
 
@@ -272,8 +273,8 @@ class UserLimits(_Model):
         json_schema_extra={
             "example": {
                 "user": "alice",
-                "tier": "premium",
-                "own_tier": "premium",
+                "tier": "pro",
+                "own_tier": "pro",
                 "exempt": False,
                 "overrides": [{**OVERRIDE, "expired": False}],
                 "limits": [
@@ -313,7 +314,7 @@ class Tier(_Model):
 class Tiers(_Model):
     model_config = ConfigDict(
         extra="forbid",
-        json_schema_extra={"example": {"tiers": [{"name": "free"}, {"name": "premium"}], "default_tier": "free"}},
+        json_schema_extra={"example": {"tiers": [{"name": "free"}, {"name": "pro"}], "default_tier": "free"}},
     )
 
     tiers: list[Tier]

@@ -114,7 +114,7 @@ _EXAMPLES: Final = {
     "event_id": "065c31a2b17e4d29f86d081884c7d6",
     "user_id": "alice",
     "token_id": "019a3f0c2b17e4d201",
-    "rule": "search-free",
+    "rule": "user-free",
     "change_id": 12,
     "type": "ip",
     "value": "10.0.0.0/8",
@@ -122,8 +122,6 @@ _EXAMPLES: Final = {
     "limit": 100,
     "with_overrides": False,
     "dry_run": True,
-    "If-Match": '"7"',
-    "If-None-Match": '"7"',
 }
 
 

@@ -35,7 +35,10 @@ class DryRunRequest(BaseModel):
 
     model_config = ConfigDict(
         extra="forbid",
-        json_schema_extra={"example": {"rules": [{"id": "search-free", "limit": 200, "window": "1h"}], "facts": FACTS}},
+        json_schema_extra={
+            "anyOf": [{"required": [name]} for name in ("facts", "since", "until")],
+            "example": {"rules": [{"id": "search-free", "limit": 200, "window": "1h"}], "facts": FACTS},
+        },
     )
 
     ruleset: str | dict[str, Any] | None = Field(

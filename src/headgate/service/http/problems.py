@@ -101,7 +101,7 @@ _STATUSES: Final[dict[type[HeadgateError], int]] = {  # the more special first
 def _text(error: BaseException) -> str:
     if isinstance(error, InvalidRule):
         count = len(error.problems)
-        return f"{error.problems[0]}" if count == 1 else f"There are {count} problems with these rules."
+        return f"{error.problems[0]}" if count == 1 else f"There are {count:,} problems: see `problems`."
     text = str(error)  # which may hold what the caller sent
     return text if len(text) <= MAX_DETAIL else f"{text[:MAX_DETAIL]}…"
 
