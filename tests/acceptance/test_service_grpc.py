@@ -27,7 +27,7 @@ from headgate.operations.caller import Caller
 from headgate.service.access import Access
 from headgate.service.protos import rate_limiter_pb2 as rl
 from headgate.service.protos import rls_pb2 as rls
-from headgate.service.rpc.method import Method
+from headgate.service.rpc.method import Method, method_of
 from headgate.service.tls import Certificates
 from headgate.telemetry.meter import Meter
 from tests.acceptance.apps.service_grpc import Serving, serving
@@ -216,9 +216,9 @@ class Faulty:
     protocol: Final[Literal["grpc"]] = "grpc"
 
     def __init__(self) -> None:
-        self.methods: Mapping[str, Method] = {"Check": Method(rl.CheckRequest, self.check)}
+        self.methods: Mapping[str, Method] = {"Check": method_of(rl.CheckRequest, self.check, "viewer")}
 
-    async def check(self, _: rl.CheckRequest) -> bytes:
+    async def check(self, _: rl.CheckRequest) -> rl.CheckResponse:
         raise LookupError("the password is hunter2")
 
 
@@ -367,7 +367,7 @@ def test_calls_under_way_are_finished_before_it_stops() -> None:
 
         def __init__(self) -> None:
             self.begun = asyncio.Event()
-            self.methods: Mapping[str, Method] = {"Check": Method(rl.CheckRequest, self.check)}
+            self.methods: Mapping[str, Method] = {"Check": method_of(rl.CheckRequest, self.check, "viewer")}
             self.go_on: asyncio.Event = asyncio.Event()
 
         async def check(self, _: rl.CheckRequest) -> rl.CheckResponse:

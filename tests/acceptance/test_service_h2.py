@@ -36,7 +36,7 @@ from headgate.service.http2 import allowance
 from headgate.service.http2.connection import FIRST_SECONDS, FRAME_SECONDS, IDLE_SECONDS
 from headgate.service.http2.receiver import MAX_STREAMS
 from headgate.service.protos import rate_limiter_pb2 as rl
-from headgate.service.rpc.method import Method
+from headgate.service.rpc.method import Method, method_of
 from tests.acceptance.apps.service_grpc import Serving, serving
 
 STUCK = 30.0
@@ -67,8 +67,8 @@ class Odd:
         self.cancelled = asyncio.Event()
         self.go_on = asyncio.Event()
         self.methods: Mapping[str, Method] = {
-            "Wait": Method(rl.CheckRequest, self.wait),
-            "Complain": Method(rl.CheckRequest, self.complain),
+            "Wait": method_of(rl.CheckRequest, self.wait, "viewer"),
+            "Complain": method_of(rl.CheckRequest, self.complain, "viewer"),
         }
 
     async def wait(self, _: rl.CheckRequest) -> rl.CheckResponse:

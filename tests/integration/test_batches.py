@@ -33,7 +33,7 @@ def test_they_are_decided_as_in_memory(redis_url: str, penalised: bool) -> None:
             decisions = await resolve(limiter.decide_many(asks()))
             decisions += await resolve(limiter.decide_many([Ask({"user": "w", "endpoint": "/a"}, 1, "key")] * 2))
             for _ in range(3):
-                decisions += await limiter.check_together(TOGETHER)
+                decisions += (await resolve(limiter.decide_together(TOGETHER))).parts
                 clock.advance(1)
             return decisions
 

@@ -112,8 +112,11 @@ async def what_is_told_after_it_was_given_back(limiter: AsyncLimiter) -> list[De
 
 async def parts_that_share_a_limit(limiter: AsyncLimiter) -> list[Decision]:
     await limiter.check("bob")
-    refused = await limiter.check_together([Part({"user": "bob"}), Part({"user": "carol"}, cost=6)])
-    return [refused[0], *await limiter.check_together([Part({"user": "bob"}), Part({"user": "bob"}, cost=2)])]
+    refused = (await resolve(limiter.decide_together([Part({"user": "bob"}), Part({"user": "carol"}, cost=6)]))).parts
+    return [
+        refused[0],
+        *(await resolve(limiter.decide_together([Part({"user": "bob"}), Part({"user": "bob"}, cost=2)]))).parts,
+    ]
 
 
 CHARGED_ONCE = [
@@ -187,7 +190,7 @@ class _ByUser:
 
     def __init__(self, limiter: AsyncLimiter) -> None:
         self._limiter = limiter
-        self.check_many, self.check_together = limiter.check_many, limiter.check_together
+        self.check_many, self.decide_together = limiter.check_many, limiter.decide_together
 
     async def check(self, user: str, **options: Any) -> Decision:
         return await self._limiter.check(user=user, **options)

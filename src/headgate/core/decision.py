@@ -75,6 +75,17 @@ class Reading:
         self.reason = reason
         self.told: Reading = self if read is None else Reading(plan, states, reason=reason)  # of known outcomes
 
+    @classmethod
+    def of_outcomes(cls, plan: Plan, states: States | None = None, reason: Reason | None = None) -> Reading:
+        """Return what decisions of known outcomes share. It is kept with the plan."""
+        if not plan.limits:  # a plan without limits outlives the limiter that `states` belongs to
+            return cls(plan, states, reason=reason)
+        key = (states, reason)
+        known: Reading | None = plan.prepared.get(key)
+        if known is None:
+            known = plan.prepared[key] = cls(plan, states, reason=reason)
+        return known
+
 
 class Decision:
     """Whether a request may pass, and the figures of the limit that binds it. Truthy when allowed.
@@ -128,8 +139,9 @@ class Decision:
         """Make a decision of which the outcomes are known."""
         decision = cls()
         decision.allowed = allowed
-        decision.reading = Reading(plan or _NO_PLAN, states, reason=reason)
-        decision.verdict = (now_us, subjects, decision.reading.plan.ones if costs is None else costs, outcomes)
+        plan = plan or _NO_PLAN
+        decision.reading = Reading.of_outcomes(plan, states, reason)
+        decision.verdict = (now_us, subjects, plan.ones if costs is None else costs, outcomes)
         return decision
 
     @property
@@ -315,10 +327,11 @@ class Decision:
 
         The percentage is the limiter's. Unlike `state`, this remembers nothing: it looks at this decision alone.
         """
-        if not self.allowed or not self.outcomes:
+        outcomes = self.outcomes
+        if not self.allowed or not outcomes:
             return False
         place = self.order[0]
-        return self.outcomes[place].remaining <= self.reading.low[place]
+        return outcomes[place][1] <= self.reading.low[place]
 
     @property
     def annotated(self) -> tuple[str, ...]:
@@ -365,6 +378,9 @@ class Decision:
 
         The rule is the binding one; for the reason `shadow`, the shadow that would have refused.
         """
+        plan = self.reading.plan
+        if self.allowed and not plan.shadows and plan.limits and self.reading.reason is None:
+            return plan.limits[self.order[0]].rule, "within_limit"
         reason = self.reason
         if reason == "shadow":  # the enforced come first, and none of them refuses
             return next(limit.rule for limit, outcome in self.ranked if outcome.wait_us), reason

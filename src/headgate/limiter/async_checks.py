@@ -20,7 +20,7 @@ from headgate.limiter.async_execution import await_decision, decide_async
 from headgate.limiter.async_heartbeat import AsyncHeartbeat
 from headgate.limiter.async_reservations import AsyncReservations
 from headgate.limiter.async_slots import AsyncSlots
-from headgate.limiter.batch import Ask, Part, decide_each, prepare_together
+from headgate.limiter.batch import Ask, DecidedTogether, Part, Together, decide_each, prepare_together
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.engine import Engine, OnRefused, checked_hook, log
 from headgate.limiter.explanation import MAX_TIERS, conclude
@@ -284,29 +284,54 @@ class AsyncChecks:
         ]
         return await self._decide_many(prepared)
 
-    async def check_together(self, parts: Sequence[Part]) -> list[Decision]:  # async only
+    def decide_together(  # async only
+        self, parts: Sequence[Part]
+    ) -> DecidedTogether | Awaitable[DecidedTogether]:
         """Decide one request that is known in several ways: either every limit is charged, or none is.
 
         There is a decision on each part, by its own limits alone: the request may pass if all of them are allowed. A
         limit that several parts meet is charged once, by the most that any of them costs.
         """
-        engine = self._engine
-        known = await look_up_all(engine, [part.facts for part in parts])
-        together = prepare_together(engine, parts, known)
-        if self._reservations.due is not None:
-            await self._reservations.attend(self._reservations.due)
-        whole = together.whole
+        snapshot = self.holder.current
+        known = None
+        if snapshot.directory is not None:
+            known = [Known(snapshot, snapshot.user(part.facts)) for part in parts]
+        if self._reservations.due is not None or (known is not None and any(one.user is UNKNOWN for one in known)):
+            return self._decide_together_later(parts)
+        return self._decide_together(prepare_together(self._engine, parts, known))
+
+    def _decide_together(self, together: Together) -> DecidedTogether | Awaitable[DecidedTogether]:  # async only
+        engine, whole = self._engine, together.whole
         if not whole.sent:
-            return together.decisions(engine, None)
+            return together.decided(engine, None)
         try:
             decision = engine.program(whole.plan)(whole.subjects, whole.costs, False, whole.extras)
-            if decision.__class__ is not Decision:
-                decision = await decision
         except StoreError as error:
-            return engine.conclude(together.parts, error)
+            return DecidedTogether(engine.conclude(together.parts, error))
+        if decision.__class__ is not Decision:
+            return self._await_together(together, decision)
         if engine.outage.lasts:
             engine.answered(whole.plan)
-        return together.decisions(engine, decision)
+        return together.decided(engine, decision)
+
+    async def _decide_together_later(self, parts: Sequence[Part]) -> DecidedTogether:  # async only
+        """Decide after users are looked up and expired reservations are given back."""
+        known = await look_up_all(self._engine, [part.facts for part in parts])
+        together = prepare_together(self._engine, parts, known)
+        if self._reservations.due is not None:
+            await self._reservations.attend(self._reservations.due)
+        decided = self._decide_together(together)
+        return decided if isinstance(decided, DecidedTogether) else await decided
+
+    async def _await_together(self, together: Together, answer: Awaitable[Decision]) -> DecidedTogether:  # async only
+        engine = self._engine
+        try:
+            decision = await answer
+        except StoreError as error:
+            return DecidedTogether(engine.conclude(together.parts, error))
+        if engine.outage.lasts:
+            engine.answered(together.whole.plan)
+        return together.decided(engine, decision)
 
     async def wait(
         self,

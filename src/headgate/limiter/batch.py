@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from headgate.core.check import Extras
+from headgate.core.check import Extras, Outcome
 from headgate.core.cost import Cost
-from headgate.core.decision import Decision
-from headgate.core.decision_factory import decide
+from headgate.core.decision import Decision, Reading, States
 from headgate.errors import IdempotencyConflict
 from headgate.limiter.engine import Engine
 from headgate.limiter.prepared_check import Known, PreparedCheck
@@ -37,18 +36,32 @@ class Part(NamedTuple):
     plan: RulePlan | None = None
 
 
+class DecidedTogether(NamedTuple):
+    """What was decided on a request with several descriptions: on each of its parts, by their own limits alone.
+
+    `whole` is one decision on all of their limits; None if the parts say more than that, as those of blocked clients.
+    """
+
+    parts: list[Decision]
+    whole: Decision | None = None
+
+
 class Together(NamedTuple):
     """A request with several descriptions: as one request with all of their limits, and by its parts."""
 
     whole: PreparedCheck
     parts: list[PreparedCheck]
-    places: list[tuple[int, ...]]  # by part: where its limits are among those of the whole
+    places: tuple[tuple[int, ...], ...]  # by part: where its limits are among those of the whole
 
-    def decisions(self, engine: Engine, decision: Decision | None) -> list[Decision]:
+    def decided(self, engine: Engine, decision: Decision | None) -> DecidedTogether:
         """Return a decision for each part, from the decision on the whole; None: no store was called.
 
         You cannot give their charges back: parts may share a limit, and an allowed part may be of a refused request.
         """
+        if decision is not None and len(self.parts) == 1:
+            decision.settled = True
+            own = engine.concluded(self.parts[0], decision)
+            return DecidedTogether([own], own)
         decisions = []
         for part, places in zip(self.parts, self.places, strict=True):
             if decision is None or not part.sent:
@@ -58,20 +71,33 @@ class Together(NamedTuple):
             if block is not None and not decision.outcomes:  # the client was blocked before
                 own = Decision.of(False, decision.at_us, part.plan)
             else:
-                outcomes = tuple([decision.outcomes[at] for at in places])
-                own = decide(
-                    part.plan,
-                    outcomes,
-                    decision.at_us,
-                    costs=part.costs,
-                    subjects=part.subjects,
-                    states=engine.states,
-                )
+                own = _part_of(decision, part, places, engine.states)
             if block is not None and not own.allowed:
                 own.block = block
             own.settled = True
-            decisions.append(engine.concluded(part, own))
-        return decisions
+            decisions.append(own if part.extras is None else engine.concluded(part, own))
+        return DecidedTogether(decisions, decision if self.whole.extras is None else None)
+
+
+def _part_of(whole: Decision, part: PreparedCheck, places: tuple[int, ...], states: States) -> Decision:
+    """Return the decision on a part by the outcomes of the whole, which are read when they are needed."""
+    plan = part.plan
+    key = (_part_of, places, states)
+    reading: Reading | None = plan.prepared.get(key)
+    if reading is None:
+
+        def read(verdict: tuple[int, tuple[str, ...], tuple[int, ...], Decision]) -> tuple[Outcome, ...]:
+            outcomes = verdict[3].outcomes
+            return tuple([outcomes[at] for at in places])
+
+        reading = plan.prepared[key] = Reading(plan, states, read)
+    decision = Decision()
+    decision.reading = reading
+    decision.verdict = (whole.verdict[0], part.subjects, part.costs, whole)
+    decision.allowed = whole.allowed or not any(
+        limit.enforced and outcome.wait_us for limit, outcome in zip(plan.limits, decision.outcomes, strict=True)
+    )
+    return decision
 
 
 def prepare_together(engine: Engine, parts: Sequence[Part], known: Sequence[Known] | None) -> Together:
@@ -80,30 +106,55 @@ def prepare_together(engine: Engine, parts: Sequence[Part], known: Sequence[Know
     A limit that several parts meet is charged once, by the most that any of them costs. A penalty meets the surest
     identity of them all. Raises `InvalidCheck`.
     """
-    identities: dict[str, str] = {}
     prepared: list[PreparedCheck] = []
     for at, (facts, cost, plan) in enumerate(parts):
-        for fact in IDENTITIES:
-            if fact in facts:
-                identities.setdefault(fact, facts[fact])
-        applying = plan or engine.planned(facts, None if known is None else known[at])[1].rates
-        engine.log_unmatched(applying, facts)
-        charged, costs_of_it = applying.priced(cost)
-        prepared.append(PreparedCheck(charged, charged.subjects(facts), costs_of_it))
-    penalty = engine.penalty_of(identities) if any(one.plan.enforced for one in prepared) else None
+        applying = plan or engine.planned(facts, None if known is None else known[at])[1]
+        if applying.slots:
+            applying = applying.rates
+        if applying.notice is not None:
+            engine.log_unmatched(applying, facts)
+        charged, costs = applying.priced(cost)
+        prepared.append(PreparedCheck(charged, charged.subjects(facts), costs))
     extras = None
-    if penalty is not None:
-        extras = Extras(None, penalty)
-        at_us, block = engine.block_of(penalty.client)
-        prepared = [
-            one._replace(extras=extras, at_us=at_us, block=block if one.plan.enforced else None) for one in prepared
-        ]
+    if engine.snapshot.terms is not None and any(one.plan.enforced for one in prepared):
+        identities: dict[str, str] = {}
+        for part in parts:
+            for fact in IDENTITIES:
+                if fact in part.facts:
+                    identities.setdefault(fact, part.facts[fact])
+        penalty = engine.penalty_of(identities)
+        if penalty is not None:
+            extras = Extras(None, penalty)
+            at_us, block = engine.block_of(penalty.client)
+            prepared = [
+                one._replace(extras=extras, at_us=at_us, block=block if one.plan.enforced else None) for one in prepared
+            ]
+    if len(prepared) == 1:
+        return Together(prepared[0], prepared, (prepared[0].plan.places,))
+    sent = [one for one in prepared if one.sent]
+    whole_plan, own = engine.whole_plan(tuple([one.plan for one in sent]))
+    subjects: tuple[str, ...] = sum([one.subjects for one in sent], ())
+    whole_costs: tuple[int, ...] = sum([one.costs for one in sent], ())
+    if whole_plan is None:  # parts may meet in a limit
+        whole_plan, own, subjects, whole_costs = _merge(engine, sent)
+    places = iter(own)
+    return Together(
+        PreparedCheck(whole_plan, subjects, whole_costs, False, extras),
+        prepared,
+        own if len(sent) == len(prepared) else tuple([next(places) if one.sent else () for one in prepared]),
+    )
+
+
+def _merge(
+    engine: Engine, parts: list[PreparedCheck]
+) -> tuple[RulePlan, tuple[tuple[int, ...], ...], tuple[str, ...], tuple[int, ...]]:
+    """Return the whole of parts that may meet in a limit: its plan, the parts' places in it, subjects and costs."""
     order: dict[tuple[str, str], int] = {}
     costs: list[int] = []
     places = []
-    for one in prepared:
+    for one in parts:
         own = []
-        for limit, subject, cost in zip(one.plan.limits, one.subjects, one.costs, strict=True) if one.sent else ():
+        for limit, subject, cost in zip(one.plan.limits, one.subjects, one.costs, strict=True):
             place = order.setdefault((limit.space, subject), len(order))
             if place == len(costs):
                 costs.append(cost)
@@ -111,9 +162,8 @@ def prepare_together(engine: Engine, parts: Sequence[Part], known: Sequence[Know
                 costs[place] = cost
             own.append(place)
         places.append(tuple(own))
-    whole = engine.whole_plan(tuple([one.plan for one in prepared if one.sent]), tuple(filter(None, places)))
-    subjects = tuple([subject for _, subject in order])
-    return Together(PreparedCheck(whole, subjects, tuple(costs), False, extras), prepared, places)
+    plan = engine.merged_plan(tuple([one.plan for one in parts]), tuple(places))
+    return plan, tuple(places), tuple([subject for _, subject in order]), tuple(costs)
 
 
 def decide_each(requests: Sequence[T], decide: Callable[[T], Decision]) -> list[Decision]:

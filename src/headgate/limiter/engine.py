@@ -42,6 +42,7 @@ from headgate.stores.program import Program, decision_of
 log = logging.getLogger("headgate")
 
 Clients = tuple[Client, ...]
+Places = tuple[tuple[int, ...], ...]  # by plan: where its limits are in another
 
 MAX_PROGRAMS: Final = 4_096  # that are remembered
 
@@ -123,7 +124,8 @@ class Engine:
         self.compile_exact: Compile = _uncompiled
         self.programs: dict[RulePlan, Program] = {}
         self.exact_programs: dict[RulePlan, Program] = {}
-        self._whole: dict[tuple[tuple[RulePlan, ...], tuple[tuple[int, ...], ...]], RulePlan] = {}
+        self._whole: dict[tuple[RulePlan, ...], tuple[RulePlan | None, Places]] = {}
+        self._merged: dict[tuple[tuple[RulePlan, ...], Places], RulePlan] = {}
         self.on_refused: OnRefused | None = None
         self._blocks = blocks  # None: the store is in this process, and asking it costs no more than remembering
         self.heartbeat: Background | None = None  # None: the store is in this process, and there is no other node
@@ -167,20 +169,39 @@ class Engine:
             programs[plan] = program
         return program
 
-    def whole_plan(self, plans: tuple[RulePlan, ...], places: tuple[tuple[int, ...], ...]) -> RulePlan:
-        """Return one plan for a request that has several: `places` tell where each plan's limits are in it."""
-        if len(plans) == 1:
-            return plans[0]
-        whole = self._whole.get((plans, places))
+    def whole_plan(self, plans: tuple[RulePlan, ...]) -> tuple[RulePlan | None, Places]:
+        """Return one plan for a request that has several, and the places of their limits in it.
+
+        Returns no plan if the same limit is in several of them: then it depends on the subjects what the whole is.
+        """
+        whole = self._whole.get(plans)
         if whole is None:
+            spaces = [limit.space for plan in plans for limit in plan.limits]
+            places: list[tuple[int, ...]] = []
+            at = 0
+            for plan in plans:
+                places.append(tuple(range(at, at + len(plan.limits))))
+                at += len(plan.limits)
+            together = None
+            if len(set(spaces)) == len(spaces):
+                together = plan_of(tuple([one for plan in plans for one in plan.applied]))
+            if len(self._whole) >= MAX_PROGRAMS:
+                self._whole.clear()
+            whole = self._whole[plans] = together, tuple(places)
+        return whole
+
+    def merged_plan(self, plans: tuple[RulePlan, ...], places: Places) -> RulePlan:
+        """Return one plan for a request that has several: `places` tell where each plan's limits are in it."""
+        merged = self._merged.get((plans, places))
+        if merged is None:
             applied: dict[int, Applied] = {}
             for plan, own in zip(plans, places, strict=True):
                 for one, place in zip(plan.applied, own, strict=True):
                     applied.setdefault(place, one)
-            if len(self._whole) >= MAX_PROGRAMS:
-                self._whole.clear()
-            whole = self._whole[plans, places] = plan_of(tuple([applied[place] for place in sorted(applied)]))
-        return whole
+            if len(self._merged) >= MAX_PROGRAMS:
+                self._merged.clear()
+            merged = self._merged[plans, places] = plan_of(tuple([applied[place] for place in sorted(applied)]))
+        return merged
 
     def subject_program(self) -> Program | None:
         """Return the program of every request that says its user and nothing else, if it is always the same one.

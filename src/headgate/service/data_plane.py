@@ -18,7 +18,7 @@ from headgate.http.identity import hashed_api_key
 from headgate.http.identity.address import Trust
 from headgate.http.request_limiter import resolve
 from headgate.limiter.async_limiter import AsyncLimiter
-from headgate.limiter.batch import Ask, Part
+from headgate.limiter.batch import Ask, DecidedTogether, Part
 from headgate.limiter.slot_records import SlotUse
 from headgate.telemetry.meter import Meter
 
@@ -137,18 +137,29 @@ class DataPlane:
             if cost:
                 self._observe(facts, cost, decision)
 
-    async def check_together(self, parts: Sequence[Part]) -> list[Decision]:
+    def begin_together(self, parts: Sequence[Part]) -> DecidedTogether | Awaitable[DecidedTogether]:
         """Decide one request that is known in several ways: either every limit is charged, or none is.
 
-        There is a decision on each part; the request may pass if all of them are allowed.
+        There is a decision on each part; the request may pass if all of them are allowed. They are there at
+        once where nothing has to be waited for, as in memory.
         """
         for facts, _, _ in parts:
             self._write(facts)
-        decisions = await self.limiter.check_together(parts)
+        decided = self.limiter.decide_together(parts)
+        if not isinstance(decided, DecidedTogether):
+            return self._await_together(parts, decided)
+        self._observe_together(parts, decided.parts)
+        return decided
+
+    async def _await_together(self, parts: Sequence[Part], answer: Awaitable[DecidedTogether]) -> DecidedTogether:
+        decided = await answer
+        self._observe_together(parts, decided.parts)
+        return decided
+
+    def _observe_together(self, parts: Sequence[Part], decisions: Sequence[Decision]) -> None:
         for (facts, cost, _), decision in zip(parts, decisions, strict=True):
             if cost:
                 self._observe(facts, cost, decision)
-        return decisions
 
     async def peek(self, facts: dict[str, str], cost: Cost = 1) -> Decision:
         """What a check would say. Charges nothing, and leaves no trace."""

@@ -15,6 +15,7 @@ from headgate.service.protos.rate_limiter_pb2 import CheckResponse
 from headgate.service.rpc.envoy import RateLimitService
 from headgate.service.rpc.responses import written
 from headgate.testing import FakeClock
+from tests.unit.service.rpc.test_rate_limiter import answer
 
 RULES = [
     Rule(id="hard", quota="5/minute fixed_window"),
@@ -67,7 +68,8 @@ def test_envoy_gets_dynamic_metadata_and_what_was_over_is_recorded() -> None:
     service = RateLimitService(data)
     request = rls_pb2.RateLimitRequest(domain="d")
     request.descriptors.add().entries.add(key="tenant", value="acme")
-    first, second = (asyncio.run(service.should_rate_limit(request)) for _ in range(2))
+    answers = (asyncio.run(answer(service.should_rate_limit, request)) for _ in range(2))
+    first, second = map(rls_pb2.RateLimitResponse.FromString, answers)
     assert first.overall_code == second.overall_code == rls_pb2.RateLimitResponse.OK
     assert dict(first.dynamic_metadata) == {}
     assert dict(second.dynamic_metadata) == {"annotated": "included"}

@@ -157,12 +157,12 @@ class TestTogether:
         async def story() -> None:
             shared = limiter([USER, Rule(id="ip", quota="1/minute fixed_window", dimension="ip")], slow=slow)
             parts = [Part({"user": "u", "endpoint": "/a"}), Part({"ip": "i"}), Part({"endpoint": "/none"})]
-            first = await shared.check_together(parts)
+            first = (await resolve(shared.decide_together(parts))).parts
             assert [(one.allowed, one.remaining, one.rule) for one in first] == [
                 *((True, 2, "user"), (True, 0, "ip"), (True, 0, None))
             ]
             assert first[2].reason == "no_rule"
-            second = await shared.check_together(parts)
+            second = (await resolve(shared.decide_together(parts))).parts
             assert [(one.allowed, one.remaining) for one in second] == [(True, 2), (False, 0), (True, 0)]
             assert second[1].reason == "over_limit"
 
@@ -172,7 +172,7 @@ class TestTogether:
         async def story() -> None:
             shared = limiter(slow=slow)
             parts = [Part({"endpoint": "/d"}, 1), Part({"endpoint": "/d", "user": "u"}, 3), Part({"endpoint": "/d"}, 2)]
-            decisions = await shared.check_together(parts)
+            decisions = (await resolve(shared.decide_together(parts))).parts
             assert [(one.allowed, one.remaining) for one in decisions] == [(True, 2)] * 3
 
         asyncio.run(story())
@@ -182,7 +182,7 @@ class TestTogether:
             shared = limiter(slow=slow)
             plan = plan_of_rule(Rule(id="own", quota="2/minute fixed_window", dimension="x"))
             parts = [Part({"x": "1", "user": "u", "endpoint": "/a"}, 1, plan), Part({"user": "u", "endpoint": "/a"})]
-            decisions = await shared.check_together(parts)
+            decisions = (await resolve(shared.decide_together(parts))).parts
             assert [(one.rule, one.remaining) for one in decisions] == [("own", 1), ("user", 2)]
 
         asyncio.run(story())
@@ -197,11 +197,11 @@ class TestTogether:
                 Part({"user": "u", "endpoint": "/a"}),
                 Part({"user": "u", "endpoint": "/b"}),
             ]
-            assert all(await strict.check_together(parts))
-            refused = await strict.check_together(parts)
+            assert all((await resolve(strict.decide_together(parts))).parts)
+            refused = (await resolve(strict.decide_together(parts))).parts
             assert [(one.allowed, one.reason) for one in refused][:2] == [(False, "penalty"), (True, "within_limit")]
             assert refused[0].retry_after == 120
-            again = await strict.check_together(parts)
+            again = (await resolve(strict.decide_together(parts))).parts
             assert [one.reason for one in again[:2]] == ["penalty", "penalty"]
             assert (await resolve(strict.decide({"user": "u", "endpoint": "/a"}))).reason == "penalty"
             assert (await resolve(strict.decide({"ip": "other"}))).allowed
@@ -215,5 +215,7 @@ def test_together_fails_as_the_rules_say() -> None:
     store.broken = True
     closed = Rule(id="closed", quota="1/minute", dimension="ip", failure_mode="closed")
     shared = AsyncLimiter([USER, closed], store=store, clock=clock)
-    decisions = asyncio.run(shared.check_together([Part({"user": "u", "endpoint": "/a"}), Part({"ip": "i"}), Part({})]))
+    decisions = asyncio.run(
+        resolve(shared.decide_together([Part({"user": "u", "endpoint": "/a"}), Part({"ip": "i"}), Part({})]))
+    ).parts
     assert [decision.reason for decision in decisions] == ["fail_open", "fail_closed", "no_rule"]

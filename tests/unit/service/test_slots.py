@@ -25,6 +25,7 @@ from headgate.telemetry.metrics import Metrics
 from headgate.testing import FakeClock
 from tests.unit.service.http.call import Got, call
 from tests.unit.service.http.test_app import State
+from tests.unit.service.rpc.test_rate_limiter import answer
 
 RULES = [Rule(id="slots", quota="1 concurrent ttl 20s"), Rule(id="rate", quota="9/minute fixed_window")]
 
@@ -107,7 +108,7 @@ def test_grpc_acquires_renews_and_releases() -> None:
         with pytest.raises(InvalidCheck, match="must be the id of a slot"):
             await here.release(messages.ReleaseRequest())
         with pytest.raises(InvalidCheck, match="use acquire"):
-            await here.check(asked)
+            await answer(here.check, asked)
 
     asyncio.run(main())
 
@@ -118,7 +119,8 @@ def test_proxies_are_not_held_to_rules_with_slots(caplog: pytest.LogCaptureFixtu
         entry = RateLimitDescriptor.Entry(key="user", value="alice")
         request = RateLimitRequest(domain="edge", descriptors=[RateLimitDescriptor(entries=[entry])])
         for remaining in (8, 7):
-            response = await RateLimitService(plane).should_rate_limit(request)
+            answered = await answer(RateLimitService(plane).should_rate_limit, request)
+            response = RateLimitResponse.FromString(answered)
             assert response.overall_code == RateLimitResponse.OK
             assert [status.current_limit.name for status in response.statuses] == ["rate"]
             assert response.statuses[0].limit_remaining == remaining

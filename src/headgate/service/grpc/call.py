@@ -6,9 +6,8 @@ After a call is cancelled, or its time is up, its task no longer answers it. Wha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractContextManager, aclosing
-from functools import partial
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from time import perf_counter
 from typing import Any, Final, NamedTuple
 
@@ -22,7 +21,7 @@ from headgate.service.http2.allowance import FRAME, units_of_decompressed
 from headgate.service.http2.connection import Connection
 from headgate.service.http2.frames import CANCEL
 from headgate.service.http2.stream import Stream
-from headgate.service.rpc.method import Answered, Flow, Method, Quick, Work
+from headgate.service.rpc.method import Answered, Flow, Method
 from headgate.telemetry.meter import OTHER, Meter
 
 BODY_SECONDS: Final = 30.0  # in which a request's first message has to be here, and an answer has to be taken
@@ -186,7 +185,7 @@ class Call(Stream):
             self._timer.cancel()
         task = self._task
         if task is not None and task is not asyncio.current_task():
-            task.cancel()
+            task.get_loop().call_soon(task.cancel)  # not before its first step: what it is to await would be left
 
 
 class UnaryCall(Call):
@@ -227,62 +226,39 @@ class UnaryCall(Call):
             self._begin(self._request)
 
     def _begin(self, message: bytes) -> None:
-        """Answer at once if that is possible; else, as soon as it is."""
+        """Answer at once if nothing has to be awaited; else, in a task."""
         self._start_time = perf_counter()
+        is_traced = self._context.around is not None and self._route.protocol is not None
+        if is_traced or not (self._may or self._method.role is None):
+            self._start(self._run(self._answered(message)))
+            return
         if self._may:
             self.admit()
-        elif self._method.role is not None:
-            self._start(self._run(partial(self._answered_with_leave, message)))
-            return
         try:
-            quick = self._quickly(message)
+            answer = self._method.answer(message)
         except Exception as error:  # noqa: BLE001 - told to the caller, and logged
             self._failed(error)
             return
-        if isinstance(quick, tuple):
-            self._answer(*quick)
+        if answer.__class__ is tuple:
+            self._answer(*answer)
         else:
-            self._start(self._run(quick or partial(self._answered_in_full, message)))
+            self._start(self._run(answer))  # type: ignore[arg-type]
 
-    async def _run(self, work: Work) -> None:
+    async def _run(self, answer: Awaitable[Answered]) -> None:
         try:
-            sent, checks = await work()
+            sent, checks = await answer
         except Exception as error:  # noqa: BLE001 - told to the caller, and logged
             self._failed(error)
         else:
             self._answer(sent, checks)
 
-    def _quickly(self, message: bytes) -> Quick:
-        """Answer a message as it is on the wire, if there is a way to."""
-        if self._context.around is not None and self._route.protocol is not None:
-            return partial(self._answered_within, message)
-        return None if self._method.quickly is None else self._method.quickly(message)
-
-    async def _answered_within(self, message: bytes) -> Answered:
-        """The answer to a call that is traced: the same, within its span."""
-        context, route, method = self._context, self._route, self._method
-        assert context.around is not None
-        assert route.protocol is not None
-        with context.around(route.protocol, self._head.carried):
-            quick = None if method.quickly is None else method.quickly(message)
-            if isinstance(quick, tuple):
-                return quick
-            return await (self._answered_in_full(message) if quick is None else quick())
-
-    async def _answered_with_leave(self, message: bytes) -> Answered:
-        """The answer to a caller who has to be looked up."""
+    async def _answered(self, message: bytes) -> Answered:
+        """The answer to a call whose caller may have to be looked up, within its span if calls are traced."""
         await self._require()
-        quick = self._quickly(message)
-        if isinstance(quick, tuple):
-            return quick
-        return await (self._answered_in_full(message) if quick is None else quick())
-
-    async def _answered_in_full(self, message: bytes) -> Answered:
-        method = self._method
-        request = method.request.FromString(message)
-        answered = await method.answer(request)
-        sent = answered if isinstance(answered, bytes) else answered.SerializeToString()
-        return sent, 1 if method.size is None else method.size(request)
+        around, protocol = self._context.around, self._route.protocol
+        with nullcontext() if around is None or protocol is None else around(protocol, self._head.carried):
+            answer = self._method.answer(message)
+            return answer if isinstance(answer, tuple) else await answer
 
     def _answer(self, sent: bytes, checks: int) -> None:
         self._tell(checks)
@@ -332,6 +308,7 @@ class FlowCall(Call):
 
     async def _requests(self) -> AsyncIterator[Message]:
         method = self._route.method
+        assert isinstance(method, Flow)
         while (message := await self._messages.get()) is not None:
             if self._messages.empty():
                 self.give_back()

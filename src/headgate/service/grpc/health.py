@@ -8,7 +8,7 @@ from typing import Final
 
 from headgate.service.grpc.status import Code, Ended
 from headgate.service.protos import health_pb2 as messages
-from headgate.service.rpc.method import Flow, Method
+from headgate.service.rpc.method import Answered, Flow, Method, method_of
 
 MAX_WATCHERS: Final = 1_000  # at a time
 
@@ -27,8 +27,8 @@ class Health:
         self._watchers = 0
         self._dismissed = False
         self.methods: Mapping[str, Method | Flow] = {
-            "Check": Method(messages.HealthCheckRequest, self.check, None),
-            "List": Method(messages.HealthListRequest, self.list, None),
+            "Check": Method(self.check, None),
+            "List": method_of(messages.HealthListRequest, self.list, None),
             "Watch": Flow(messages.HealthCheckRequest, self.watch, None),
         }
 
@@ -42,11 +42,12 @@ class Health:
         self._dismissed = True
         self._tell()
 
-    async def check(self, request: messages.HealthCheckRequest) -> Response:
-        status = self._statuses.get(request.service)
+    def check(self, received: bytes) -> Answered:
+        service = messages.HealthCheckRequest.FromString(received).service
+        status = self._statuses.get(service)
         if status is None:
-            raise Ended(Code.NOT_FOUND, f"there is no service {request.service!r} here")
-        return Response(status=status)
+            raise Ended(Code.NOT_FOUND, f"there is no service {service!r} here")
+        return Response(status=status).SerializeToString(), 1
 
     async def list(self, _: messages.HealthListRequest) -> messages.HealthListResponse:
         return messages.HealthListResponse(

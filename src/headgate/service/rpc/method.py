@@ -10,27 +10,31 @@ from google.protobuf.message import Message
 from headgate.operations.caller import Role
 
 Answered = tuple[bytes, int]  # the answer, and how many checks there were
-Work = Callable[[], Awaitable[Answered]]
-Quick = Answered | Work | None  # at once, or by work that is to be awaited; None: there is no quick way
 
 
 class Method(NamedTuple):
-    """One message, one answer.
+    """One message, one answer, both in the form that they have on the wire.
 
-    `answer` returns a message, or one in the form that it has on the wire. It raises a `HeadgateError` for what is
-    the caller's fault, or the store's. `quickly` does the same with a message in the form that it has on the wire,
-    where that can be done; nothing has been done if it returns None.
+    `answer` returns the answer itself where nothing has to be awaited, as in memory, or something to await for it. It
+    raises a `HeadgateError` for what is the caller's fault, or the store's.
     """
 
-    request: type[Message]
-    answer: Callable[[Any], Awaitable[Message | bytes]]
+    answer: Callable[[bytes], Answered | Awaitable[Answered]]
     role: Role | None = "viewer"  # that callers need where the data plane is not open; None: they need none
-    size: Callable[[Any], int] | None = None  # how many checks a request asks for; None: one
-    quickly: Callable[[bytes], Quick] | None = None
+
+
+def method_of(request: type[Message], answer: Callable[[Any], Awaitable[Message]], role: Role | None) -> Method:
+    """Return a method of which `answer` takes a message of this type, and returns one."""
+
+    async def answered(received: bytes) -> Answered:
+        answer_message = await answer(request.FromString(received))
+        return answer_message.SerializeToString(), 1
+
+    return Method(answered, role)
 
 
 class Flow(NamedTuple):
-    """Any number of messages, any number of answers. The rest is as it is with a method."""
+    """Any number of messages, any number of answers. `role` is as it is with a method."""
 
     request: type[Message]
     answers: Callable[[AsyncIterator[Any]], AsyncGenerator[Message]]

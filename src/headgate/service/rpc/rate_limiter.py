@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
-from functools import partial
 from typing import Final, Literal
 
 from headgate.core.decision import Decision
 from headgate.core.quota import MICROSECONDS
 from headgate.errors import InvalidCheck, StoreUnavailable
-from headgate.service.data_plane import MAX_BATCH, Ask, DataPlane
+from headgate.service.data_plane import DataPlane
 from headgate.service.protos import rate_limiter_pb2 as messages
 from headgate.service.rpc.facts import cost_of, facts_of
-from headgate.service.rpc.method import Method, Quick
+from headgate.service.rpc.method import Answered, Method, method_of
 from headgate.service.rpc.reader import Reader
 from headgate.service.rpc.responses import written, written_batch, written_figures
 
@@ -33,26 +32,46 @@ class RateLimiter:
         self._data = data
         self._reader = Reader()
         self.methods: Mapping[str, Method] = {
-            "CheckRateLimit": Method(messages.CheckRequest, self.check, quickly=self.check_quickly),
-            "CheckRateLimits": Method(
-                messages.CheckBatchRequest,
-                self.check_many,
-                size=lambda request: len(request.checks),
-                quickly=self.check_many_quickly,
-            ),
-            "Acquire": Method(messages.CheckRequest, self.acquire),
-            "Release": Method(messages.ReleaseRequest, self.release),
-            "Renew": Method(messages.RenewRequest, self.renew),
-            "GetRemainingQuota": Method(messages.QuotaRequest, self.quota),
-            "ResetLimit": Method(messages.ResetRequest, self.reset, "operator"),
+            "CheckRateLimit": Method(self.check),
+            "CheckRateLimits": Method(self.check_many),
+            "Acquire": method_of(messages.CheckRequest, self.acquire, "viewer"),
+            "Release": method_of(messages.ReleaseRequest, self.release, "viewer"),
+            "Renew": method_of(messages.RenewRequest, self.renew, "viewer"),
+            "GetRemainingQuota": Method(self.quota),
+            "ResetLimit": method_of(messages.ResetRequest, self.reset, "operator"),
         }
 
-    async def check(self, request: messages.CheckRequest) -> bytes:
-        decision = await self._data.check(facts_of(request), cost_of(request), request.idempotency_key or None)
-        require_decided(decision)
-        if request.timestamp:
-            self._compare(request.timestamp, decision)
-        return written(decision)
+    def check(self, received: bytes) -> Answered | Awaitable[Answered]:
+        ask, timestamp = self._reader.check(received)
+        decision = self._data.begin(*ask)
+        if not isinstance(decision, Decision):
+            return self._await(decision, timestamp)
+        return self._answer(decision, timestamp)
+
+    async def _await(self, answer: Awaitable[Decision], timestamp: int) -> Answered:
+        return self._answer(await answer, timestamp)
+
+    def _answer(self, decision: Decision, timestamp: int) -> Answered:
+        if not decision.allowed:
+            require_decided(decision)
+        if timestamp:
+            self._compare(timestamp, decision)
+        return written(decision), 1
+
+    def check_many(self, received: bytes) -> Answered | Awaitable[Answered]:
+        asks, timestamps = self._reader.check_many(received)
+        decisions = self._data.begin_many(asks)
+        if not isinstance(decisions, list):
+            return self._await_many(decisions, timestamps)
+        return self._answer_many(decisions, timestamps)
+
+    async def _await_many(self, answer: Awaitable[list[Decision]], timestamps: list[tuple[int, int]]) -> Answered:
+        return self._answer_many(await answer, timestamps)
+
+    def _answer_many(self, decisions: list[Decision], timestamps: list[tuple[int, int]]) -> Answered:
+        for place, timestamp in timestamps:
+            self._compare(timestamp, decisions[place])
+        return written_batch(decisions), len(decisions)
 
     async def acquire(self, request: messages.CheckRequest) -> messages.AcquireResponse:
         if request.idempotency_key:
@@ -72,57 +91,11 @@ class RateLimiter:
     async def renew(self, request: messages.RenewRequest) -> messages.RenewResponse:
         return messages.RenewResponse(renewed=await self._data.renew(request.slot))
 
-    def check_quickly(self, received: bytes) -> Quick:
-        read = self._reader.check(received)
-        if read is None:
-            return None
-        decision = self._data.begin(*read)
-        if not isinstance(decision, Decision):
-            return partial(self._check_later, decision)
-        require_decided(decision)
-        return written(decision), 1
-
-    async def _check_later(self, answer: Awaitable[Decision]) -> tuple[bytes, int]:
-        decision = await answer
-        require_decided(decision)
-        return written(decision), 1
-
-    def check_many_quickly(self, received: bytes) -> Quick:
-        asks = self._reader.check_many(received)
-        if asks is None:
-            return None
-        decisions = self._data.begin_many(asks)
-        if not isinstance(decisions, list):
-            return partial(self._check_many_later, decisions)
-        return written_batch(decisions), len(decisions)
-
-    async def _check_many_later(self, answer: Awaitable[list[Decision]]) -> tuple[bytes, int]:
-        decisions = await answer
-        return written_batch(decisions), len(decisions)
-
-    async def check_many(self, request: messages.CheckBatchRequest) -> bytes:
-        checks = request.checks
-        if len(checks) > MAX_BATCH:
-            raise InvalidCheck(f"checks: at most {MAX_BATCH:,} in one call, got {len(checks):,}")
-        asks = []
-        timestamps = []
-        for place, check in enumerate(checks):
-            try:
-                cost = cost_of(check)
-                asks.append(Ask(facts_of(check), cost, check.idempotency_key or None if cost else None))
-            except InvalidCheck as error:
-                raise InvalidCheck(f"checks[{place}]: {error}") from None
-            if check.timestamp:
-                timestamps.append((place, check.timestamp))
-        decisions = await self._data.check_many(asks)
-        for place, timestamp in timestamps:
-            self._compare(timestamp, decisions[place])
-        return written_batch(decisions)
-
-    async def quota(self, request: messages.QuotaRequest) -> bytes:
+    async def quota(self, received: bytes) -> Answered:
+        request = messages.QuotaRequest.FromString(received)
         decision = await self._data.peek(facts_of(request), cost_of(request))
         require_decided(decision)
-        return written_figures(decision)
+        return written_figures(decision), 1
 
     async def reset(self, request: messages.ResetRequest) -> messages.ResetResponse:
         await self._data.reset(facts_of(request))

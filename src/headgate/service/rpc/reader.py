@@ -1,13 +1,13 @@
 """Read requests from their bytes: split each into its `identifier` and the bytes of the rest.
 
-The rest nearly always equals that of an earlier request, whose decoded form is then used again. Any other form of
-request is left to protobuf. Protobuf reads joined messages as merged ones, so both ways of reading give the same
-result.
+The rest nearly always equals that of an earlier request, whose decoded form is then used again. Protobuf reads any
+other form of request. It reads joined messages as merged ones, so both ways of reading give the same result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -39,31 +39,32 @@ class Reader:
     def __init__(self) -> None:
         self._rests: dict[bytes, Rest] = {}
 
-    def check(self, received: bytes) -> tuple[dict[str, str], Cost] | None:
-        """Read the facts and the cost of a CheckRequest; None when it is to be read in full."""
-        if len(received) < 2 or received[0] != _TEXT or received[1] >= _MORE:
-            return None
-        end = 2 + received[1]
-        rest = self._rest(received[end:]) if 2 < end <= len(received) else None
-        if rest is None:
-            return None
-        try:
-            return {**rest.facts, rest.fact: str(received[2:end], "utf-8")}, rest.cost
-        except UnicodeDecodeError:
-            return None
+    def check(self, received: bytes) -> tuple[Ask, int]:
+        """Read a CheckRequest: the request, and its timestamp. Raises `InvalidCheck` and `DecodeError`."""
+        if len(received) > 2 and received[0] == _TEXT and 0 < received[1] < _MORE:
+            end = 2 + received[1]
+            rest = self._rest(received[end:]) if end <= len(received) else None
+            if rest is not None:
+                with suppress(UnicodeDecodeError):  # protobuf says what is wrong with it
+                    return Ask({**rest.facts, rest.fact: str(received[2:end], "utf-8")}, rest.cost), 0
+        request = messages.CheckRequest.FromString(received)
+        return Ask(facts_of(request), cost_of(request), request.idempotency_key or None), request.timestamp
 
-    def check_many(self, received: bytes) -> list[Ask] | None:
-        """Read a CheckBatchRequest; None when it is to be read in full."""
+    def check_many(self, received: bytes) -> tuple[list[Ask], list[tuple[int, int]]]:
+        """Read a CheckBatchRequest: its requests, and the places and timestamps of those that have one.
+
+        Raises `InvalidCheck` and `DecodeError`.
+        """
         asks = []
         try:
             for subject, text in _split(received):
                 rest = self._rests.get(text) or self._rest(text)
                 if rest is None:
-                    return None
+                    return _read_many(received)
                 asks.append(Ask({**rest.facts, rest.fact: str(subject, "utf-8")}, rest.cost))
         except (IndexError, UnicodeDecodeError):  # it breaks off, or is no text
-            return None
-        return asks if 0 < len(asks) <= MAX_BATCH else None
+            return _read_many(received)
+        return (asks, []) if len(asks) <= MAX_BATCH else _read_many(received)
 
     def _rest(self, text: bytes) -> Rest | None:
         """Read what a CheckRequest says but for `identifier`; None if it is to be read in full."""
@@ -83,6 +84,21 @@ class Reader:
             self._rests.clear()
         self._rests[text] = rest
         return rest
+
+
+def _read_many(received: bytes) -> tuple[list[Ask], list[tuple[int, int]]]:
+    """Read a CheckBatchRequest in full."""
+    checks = messages.CheckBatchRequest.FromString(received).checks
+    if len(checks) > MAX_BATCH:
+        raise InvalidCheck(f"checks: at most {MAX_BATCH:,} in one call, got {len(checks):,}")
+    asks = []
+    for place, check in enumerate(checks):
+        try:
+            cost = cost_of(check)
+            asks.append(Ask(facts_of(check), cost, check.idempotency_key or None if cost else None))
+        except InvalidCheck as error:
+            raise InvalidCheck(f"checks[{place}]: {error}") from None
+    return asks, [(place, check.timestamp) for place, check in enumerate(checks) if check.timestamp]
 
 
 def _split(received: bytes) -> Iterator[tuple[bytes, bytes]]:

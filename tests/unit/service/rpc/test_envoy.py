@@ -14,7 +14,7 @@ from headgate.rules import Snapshot
 from headgate.service.data_plane import DataPlane
 from headgate.service.protos.rls_pb2 import HOUR, MINUTE, RateLimitDescriptor, RateLimitRequest, RateLimitResponse
 from headgate.service.rpc.envoy import RateLimitService
-from tests.unit.service.rpc.test_rate_limiter import NOW, World
+from tests.unit.service.rpc.test_rate_limiter import NOW, World, answer
 
 OK, OVER_LIMIT = RateLimitResponse.OK, RateLimitResponse.OVER_LIMIT
 Unit = RateLimitResponse.RateLimit
@@ -47,7 +47,8 @@ class Envoy(World):
 
     def ask(self, *descriptors: Any, domain: str = "edge", hits: int = 0) -> RateLimitResponse:
         request = RateLimitRequest(domain=domain, descriptors=descriptors, hits_addend=hits)
-        return asyncio.run(self.service.should_rate_limit(RateLimitRequest.FromString(request.SerializeToString())))
+        answered = asyncio.run(answer(self.service.should_rate_limit, request))
+        return RateLimitResponse.FromString(answered)
 
 
 @pytest.fixture

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 
 from headgate import AsyncLimiter, Decision, Rule
 from headgate.errors import InvalidCheck, StoreUnavailable
@@ -49,6 +50,14 @@ class Broken(AsyncMemoryStore):
         raise StoreUnavailable("broken")
 
 
+async def answer(method: Callable[[bytes], Any], request: Message) -> bytes:
+    """What a method answers to a message, as it is sent."""
+    answered = method(request.SerializeToString())
+    sent, _ = answered if isinstance(answered, tuple) else await answered
+    assert isinstance(sent, bytes)
+    return sent
+
+
 class Told(Meter):
     """Remembers what it was told."""
 
@@ -84,14 +93,14 @@ class World:
         self.rpc = RateLimiter(DataPlane(limiter, meter=self.meter, recorder=self.recorder))
 
     def check(self, **fields: Any) -> CheckResponse:
-        return CheckResponse.FromString(asyncio.run(self.rpc.check(CheckRequest(**fields))))
+        return CheckResponse.FromString(asyncio.run(answer(self.rpc.check, CheckRequest(**fields))))
 
     def batch(self, *checks: dict[str, Any]) -> list[CheckResponse]:
         request = CheckBatchRequest(checks=[CheckRequest(**fields) for fields in checks])
-        return list(CheckBatchResponse.FromString(asyncio.run(self.rpc.check_many(request))).responses)
+        return list(CheckBatchResponse.FromString(asyncio.run(answer(self.rpc.check_many, request))).responses)
 
     def quota(self, **fields: Any) -> QuotaResponse:
-        return QuotaResponse.FromString(asyncio.run(self.rpc.quota(QuotaRequest(**fields))))
+        return QuotaResponse.FromString(asyncio.run(answer(self.rpc.quota, QuotaRequest(**fields))))
 
     def reset(self, **fields: Any) -> None:
         asyncio.run(self.rpc.reset(ResetRequest(**fields)))
