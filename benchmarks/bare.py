@@ -15,7 +15,7 @@ from typing import NamedTuple
 from headgate import Quota
 from headgate.core.key import DEFAULT_PREFIX, key, space
 from headgate.stores.redis import script
-from headgate.stores.redis.encoding import CommandTemplate, Request
+from headgate.stores.redis.encoding import CommandTemplate, EncodedRequest
 from headgate.stores.redis.slots import SLOTS, slot_of_key
 from tests.servers import Server
 
@@ -101,7 +101,7 @@ def _calls(
 
 
 def _command(keys: list[str], quota: Quota) -> script.Command:
-    requests = [Request((f"{DEFAULT_PREFIX}:{name}",), (1,)) for name in keys]
+    requests = [EncodedRequest((f"{DEFAULT_PREFIX}:{name}",), (1,)) for name in keys]
     return CommandTemplate(((quota, True),)).command(requests, None)
 
 

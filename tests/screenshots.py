@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 
 from headgate.db import Database
-from headgate.db.events import Batch, Events
+from headgate.db.events import EventBatch, Events
 from headgate.db.usage import FIGURES, UsageCount
 from tests.browser import Console, chromium
 from tests.service import ROOT, Service, warm_service
@@ -81,7 +81,7 @@ def fill(service: Service) -> None:
                 total[outcome] += refused
         counts.append(_count(at_us, "", total))
     database = Database(f"sqlite:///{service.data_dir / 'headgate.db'}")
-    Events(database).write("screenshots", [Batch(1, [], [], counts)], now_us)
+    Events(database).write("screenshots", [EventBatch(1, [], [], counts)], now_us)
     database.close()
     _change(service, "PUT", "/users/alice/tier", {"tier": "free"}, "signed up")
     override = {"rule": "user-free", "limit": 250, "expires": "2030-01-01T00:00:00Z"}

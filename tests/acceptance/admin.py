@@ -14,7 +14,7 @@ import uvicorn
 from fastapi import APIRouter, FastAPI
 
 from headgate import AsyncLimiter
-from headgate.db import Tokens, migrate
+from headgate.db import TokenTable, migrate
 from headgate.operations import Operations, Role, Scope
 from headgate.rules.holder import Source
 from headgate.rules.sources.database import DatabaseSource
@@ -33,7 +33,7 @@ NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # made once: each client would
 class Served:
     """A node with an admin's API. `http` is a client with the bootstrap token."""
 
-    def __init__(self, app: FastAPI, url: str, limiter: AsyncLimiter, tokens: Tokens | None, database: str) -> None:
+    def __init__(self, app: FastAPI, url: str, limiter: AsyncLimiter, tokens: TokenTable | None, database: str) -> None:
         self.app = app
         self.url = url
         self.limiter = limiter
@@ -55,7 +55,7 @@ class Served:
 
     def expired_token(self, name: str, role: Role = "admin", scopes: Sequence[Scope] = ("rules",)) -> str:
         """A token that was good long ago."""
-        long_ago = Tokens(self.database, clock=FakeClock(1_000_000_000.0))
+        long_ago = TokenTable(self.database, clock=FakeClock(1_000_000_000.0))
         _, secret = long_ago.create(name, role=role, scopes=scopes, seconds=60, actor="test")
         long_ago.close()
         return secret
@@ -95,7 +95,7 @@ def served(
     """A node on a database; its rules are in it, or in the file `rules`."""
     migrate(database)
     source: Source = DatabaseSource(database) if rules is None else FileSource(rules)
-    tokens = Tokens(database)
+    tokens = TokenTable(database)
     limiter = AsyncLimiter(source)
     access = Access(admin_token=ADMIN, tokens=tokens)
     app = admin_app(

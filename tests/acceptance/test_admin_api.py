@@ -15,7 +15,7 @@ import http_sf
 import httpx
 import pytest
 
-from headgate.db import Changes, Tokens
+from headgate.db import Changes, TokenTable
 from headgate.db.tokens import hash_of
 from headgate.rules.sources.document import snapshot_of
 from tests.acceptance.admin import Served, served
@@ -477,7 +477,7 @@ def test_a_token_from_its_creation_to_its_end(node: Served) -> None:
 def test_a_token_that_is_revoked_elsewhere(node: Served) -> None:
     """By another node, which shares nothing with this one but the database."""
     secret = node.token("ci", "viewer", ["rules"])
-    other = Tokens(node.database)
+    other = TokenTable(node.database)
     token = other.find([hash_of(secret)])[hash_of(secret)]
     other.revoke(token.id, actor="other")
     other.close()

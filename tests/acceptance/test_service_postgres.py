@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from headgate.db import Database
-from headgate.db.events import Batch, Event, Events
+from headgate.db.events import Event, EventBatch, Events
 from headgate.service.protos import rate_limiter_pb2 as rl
 from headgate.service.protos import rls_pb2 as rls
 from tests.acceptance.test_service_faults import code_of, metric, ready
@@ -139,7 +139,7 @@ def test_an_export_that_breaks_off_is_a_line_in_the_log(tmp_path: Path) -> None:
     events = [first._replace(id=f"{number:x}", at_us=number) for number in range(10_000)]
     with Postgres() as server, warm_service(tmp_path, database_url=server.url) as service:
         with closing(Database(server.url)) as database:
-            Events(database).write("run", [Batch(1, events, [])], 1)
+            Events(database).write("run", [EventBatch(1, events, [])], 1)
         url = f"{service.url}/api/v1/events?format=csv"
         with httpx.stream("GET", url, headers=service.headers, **OPTIONS) as answer, server.frozen():
             assert answer.status_code == 200

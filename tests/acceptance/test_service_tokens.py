@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from headgate.db import Tokens
+from headgate.db import TokenTable
 from headgate.operations.caller import SCOPES
 from headgate.service.protos import rate_limiter_pb2 as rl
 from headgate.service.protos import rls_pb2 as rls
@@ -47,7 +47,7 @@ class Callers:
 
     def __init__(self, service: Service, api: httpx.Client) -> None:
         self._api = api
-        long_ago = Tokens(f"sqlite:///{service.data_dir}/headgate.db", clock=FakeClock(1_000_000_000.0))
+        long_ago = TokenTable(f"sqlite:///{service.data_dir}/headgate.db", clock=FakeClock(1_000_000_000.0))
         _, expired = long_ago.create("expired", role="admin", scopes=SCOPES, seconds=60, actor="test")
         long_ago.close()
         revoked, number = self._made("revoked", "admin", SCOPES)

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headgate.db import Tokens
+from headgate.db import TokenTable
 from headgate.service.protos import rate_limiter_pb2 as rl
 from headgate.service.protos import rls_pb2 as rls
 from headgate.testing import FakeClock
@@ -69,7 +69,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 def test_a_bad_data_token_is_counted_and_logged(service: Service) -> None:
-    long_ago = Tokens(f"sqlite:///{service.data_dir}/headgate.db", clock=FakeClock())
+    long_ago = TokenTable(f"sqlite:///{service.data_dir}/headgate.db", clock=FakeClock())
     _, expired = long_ago.create("of-the-gateway", role="viewer", scopes=["check"], seconds=60, actor="test")
     long_ago.close()
     for _ in range(3):

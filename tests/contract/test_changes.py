@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from headgate import Quota, Rule
-from headgate.db import Changes, Entry, migrate
+from headgate.db import Changes, RuleRecord, migrate
 from headgate.db.connection import Database
 from headgate.db.schema import VERSION_TABLE
 from headgate.errors import ChangeConflict, DatabaseError, DatabaseUnavailable, InvalidRule, NotFound
@@ -174,7 +174,7 @@ def test_rules_are_changed_by_who_has_seen_them_last(changes: Changes) -> None:
     with changes.begin("alice") as change:
         change.create_rule(SEARCH)
     seen = changes.rule("search")
-    assert seen == Entry(SEARCH, change.version)
+    assert seen == RuleRecord(SEARCH, change.version)
     with changes.begin("bob") as change:
         change.update_rule(Rule(id="search", quota="50/minute"), version=seen.version)
     told = f"version {change.version}, not {seen.version}"

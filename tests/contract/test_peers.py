@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headgate.core.ledger import Counted, Page, Swap
+from headgate.core.ledger import Counted, LedgerPage, Swap
 from headgate.core.plan import Plan
 from headgate.core.quota import Quota
 from headgate.stores.protocol import AsyncCompilingStore, AsyncPeerStore, CompilingStore, PeerStore
@@ -49,7 +49,7 @@ class PeerContract(Contract):
     def test_a_page_is_written_if_nobody_has_written_it_since(self) -> None:
         one, two = self.name("one"), self.name("two")
         now_us = START * MICROSECONDS
-        assert self.ask("read", [one, two]) == [Page(now_us, None), Page(now_us, None)]
+        assert self.ask("read", [one, two]) == [LedgerPage(now_us, None), LedgerPage(now_us, None)]
         assert self.ask("swap", [Swap(one, None, "a", 10 * MICROSECONDS)]) == [True]
         swaps = [
             Swap(one, None, "b", MICROSECONDS),

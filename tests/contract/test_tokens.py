@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select
 
 from headgate import Rule
-from headgate.db import Changes, Database, Token, Tokens, schema
+from headgate.db import Changes, Database, Token, TokenTable, schema
 from headgate.db.tokens import hash_of
 from headgate.errors import ChangeConflict, DatabaseUnavailable, InvalidRule, NotFound
 from headgate.rules.sources.database import DatabaseSource
@@ -33,8 +33,8 @@ def database(migrated_url: str) -> Iterator[Database]:
 
 
 @pytest.fixture
-def tokens(database: Database, clock: FakeClock) -> Tokens:
-    return Tokens(database, clock=clock)
+def tokens(database: Database, clock: FakeClock) -> TokenTable:
+    return TokenTable(database, clock=clock)
 
 
 @pytest.fixture
@@ -42,11 +42,11 @@ def changes(database: Database) -> Changes:
     return Changes(database)
 
 
-def create(tokens: Tokens, name: str = "ci") -> tuple[Token, str]:
+def create(tokens: TokenTable, name: str = "ci") -> tuple[Token, str]:
     return tokens.create(name, role="operator", scopes=["users", "check"], seconds=DAY, actor="alice")
 
 
-def test_a_token_is_found_by_its_hash(tokens: Tokens, clock: FakeClock) -> None:
+def test_a_token_is_found_by_its_hash(tokens: TokenTable, clock: FakeClock) -> None:
     token, secret = create(tokens)
     assert re.fullmatch(r"hg_[A-Za-z0-9_-]{43}", secret)
     assert tokens.find([hash_of(secret), hash_of("other")]) == {hash_of(secret): token}
@@ -57,12 +57,12 @@ def test_a_token_is_found_by_its_hash(tokens: Tokens, clock: FakeClock) -> None:
     assert not token.is_good(token.expires_us)
 
 
-def test_no_two_are_alike(tokens: Tokens) -> None:
+def test_no_two_are_alike(tokens: TokenTable) -> None:
     made = [create(tokens, f"t{number}") for number in range(20)]
     assert len({secret for _, secret in made}) == len({token.id for token, _ in made}) == 20
 
 
-def test_the_secret_is_nowhere_in_the_database(tokens: Tokens, database: Database) -> None:
+def test_the_secret_is_nowhere_in_the_database(tokens: TokenTable, database: Database) -> None:
     token, secret = create(tokens)
     tokens.revoke(token.id, actor="alice")
     with database.read() as connection:
@@ -73,7 +73,7 @@ def test_the_secret_is_nowhere_in_the_database(tokens: Tokens, database: Databas
     assert hash_of(secret) in repr(rows["headgate_tokens"])
 
 
-def test_being_made_and_being_revoked_are_in_the_change_log_once(tokens: Tokens, changes: Changes) -> None:
+def test_being_made_and_being_revoked_are_in_the_change_log_once(tokens: TokenTable, changes: Changes) -> None:
     token, _ = create(tokens)
     revoked = tokens.revoke(token.id, actor="bob")
     assert tokens.revoke(token.id, actor="carol") == revoked
@@ -86,7 +86,7 @@ def test_being_made_and_being_revoked_are_in_the_change_log_once(tokens: Tokens,
     assert not revoked.is_good(revoked.created_us)
 
 
-def test_tokens_change_neither_version_nor_rules(tokens: Tokens, changes: Changes, migrated_url: str) -> None:
+def test_tokens_change_neither_version_nor_rules(tokens: TokenTable, changes: Changes, migrated_url: str) -> None:
     with changes.begin("alice") as change:
         change.create_rule(Rule(id="r", quota="1/s"))
     source = DatabaseSource(migrated_url)
@@ -100,7 +100,7 @@ def test_tokens_change_neither_version_nor_rules(tokens: Tokens, changes: Change
     source.close()
 
 
-def test_a_name_is_free_again_once_its_token_is_no_longer_good(tokens: Tokens, clock: FakeClock) -> None:
+def test_a_name_is_free_again_once_its_token_is_no_longer_good(tokens: TokenTable, clock: FakeClock) -> None:
     first, _ = create(tokens)
     with pytest.raises(ChangeConflict, match="'ci' exists already"):
         create(tokens)
@@ -111,7 +111,7 @@ def test_a_name_is_free_again_once_its_token_is_no_longer_good(tokens: Tokens, c
     assert [token.name for token in tokens.all()] == ["ci"] * 3
 
 
-def test_of_several_who_make_a_token_of_one_name_one_does(tokens: Tokens) -> None:
+def test_of_several_who_make_a_token_of_one_name_one_does(tokens: TokenTable) -> None:
     start = Barrier(4)
 
     def attempt(_: int) -> bool:
@@ -127,7 +127,7 @@ def test_of_several_who_make_a_token_of_one_name_one_does(tokens: Tokens) -> Non
     assert len(tokens.all()) == 1
 
 
-def test_the_list_comes_in_pages_the_oldest_first(tokens: Tokens, clock: FakeClock) -> None:
+def test_the_list_comes_in_pages_the_oldest_first(tokens: TokenTable, clock: FakeClock) -> None:
     made = []
     for number in range(5):
         made.append(create(tokens, f"t{number}")[0])
@@ -139,25 +139,25 @@ def test_the_list_comes_in_pages_the_oldest_first(tokens: Tokens, clock: FakeClo
 
 
 @pytest.mark.parametrize("name", ["", "x" * 101, "a\nb", "a\0b"])
-def test_names_that_cannot_be(tokens: Tokens, name: str) -> None:
+def test_names_that_cannot_be(tokens: TokenTable, name: str) -> None:
     with pytest.raises(InvalidRule, match="name: must be a text of 1 to 100"):
         create(tokens, name)
 
 
 @pytest.mark.parametrize("seconds", [0, 59.9, 11 * 366 * DAY, float("inf")])
-def test_times_that_cannot_be(tokens: Tokens, seconds: float) -> None:
+def test_times_that_cannot_be(tokens: TokenTable, seconds: float) -> None:
     with pytest.raises(InvalidRule, match="expires_in: must be from 1 minute to 10 years"):
         tokens.create("ci", role="viewer", scopes=["check"], seconds=seconds, actor="alice")
 
 
 @pytest.mark.parametrize("token_id", ["nobody", "a\0b", "\ud800"])
-def test_one_that_is_not_there_cannot_be_revoked(tokens: Tokens, token_id: str) -> None:
+def test_one_that_is_not_there_cannot_be_revoked(tokens: TokenTable, token_id: str) -> None:
     with pytest.raises(NotFound, match="there is no token"):
         tokens.revoke(token_id, actor="alice")
 
 
 def test_without_a_database(tmp_path: object) -> None:
-    tokens = Tokens(f"sqlite:///{tmp_path}/nowhere/x.db")
+    tokens = TokenTable(f"sqlite:///{tmp_path}/nowhere/x.db")
     with pytest.raises(DatabaseUnavailable):
         tokens.find([hash_of("x")])
     tokens.close()

@@ -25,7 +25,7 @@ from headgate.db.events import Cursor, EventFilter, Events, Top
 from headgate.db.usage import UsageHistory
 from headgate.errors import DatabaseError, DatabaseUnavailable
 from headgate.http.identity import hashed_api_key
-from headgate.service.data_plane import Ask, DataPlane
+from headgate.service.data_plane import BatchedRequest, DataPlane
 from headgate.testing import FakeClock
 from tests.integration import nodes, recording
 from tests.postgres import Postgres
@@ -152,7 +152,7 @@ def test_what_the_data_plane_refuses_becomes_an_event_without_secrets(world: Wor
     async def checks() -> None:
         async with AsyncLimiter([Rule(id="key", quota="1/day", dimension="api_key")], clock=world.clock) as limiter:
             plane = DataPlane(limiter, recorder=auditor)
-            await plane.check_many([Ask({"api_key": "secret"}), Ask({"api_key": "secret"}, 2)])
+            await plane.check_many([BatchedRequest({"api_key": "secret"}), BatchedRequest({"api_key": "secret"}, 2)])
             assert not await plane.check({"api_key": "secret"}, idempotency_key="once")
             assert not await plane.peek({"api_key": "secret"})  # leaves no trace
 

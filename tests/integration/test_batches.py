@@ -8,7 +8,7 @@ import pytest
 
 from headgate import AsyncLimiter, Decision, Limiter, Rule
 from headgate.http.request_limiter import resolve
-from headgate.limiter.batch import Ask, Part
+from headgate.limiter.batch import BatchedRequest, RequestPart
 from headgate.rules.penalties import Penalties
 from headgate.rules.snapshot import Snapshot
 from headgate.testing import FakeClock
@@ -16,11 +16,11 @@ from tests.integration.limiters import Open
 from tests.unit.limiter.test_batch import RULES, asks
 
 TOGETHER = [
-    Part({"user": "u", "endpoint": "/a"}),
-    Part({"tenant": "t", "endpoint": "/b"}, 2),
-    Part({"endpoint": "/d", "ip": "192.0.2.1"}),
-    Part({"endpoint": "/d"}, 2),
-    Part({"endpoint": "/none"}),
+    RequestPart({"user": "u", "endpoint": "/a"}),
+    RequestPart({"tenant": "t", "endpoint": "/b"}, 2),
+    RequestPart({"endpoint": "/d", "ip": "192.0.2.1"}),
+    RequestPart({"endpoint": "/d"}, 2),
+    RequestPart({"endpoint": "/none"}),
 ]
 
 
@@ -31,7 +31,9 @@ def test_they_are_decided_as_in_memory(redis_url: str, penalised: bool) -> None:
         clock = FakeClock(1_700_000_000.0)
         async with AsyncLimiter(rules, store=store, clock=clock) as limiter:
             decisions = await resolve(limiter.decide_many(asks()))
-            decisions += await resolve(limiter.decide_many([Ask({"user": "w", "endpoint": "/a"}, 1, "key")] * 2))
+            decisions += await resolve(
+                limiter.decide_many([BatchedRequest({"user": "w", "endpoint": "/a"}, 1, "key")] * 2)
+            )
             for _ in range(3):
                 decisions += (await resolve(limiter.decide_together(TOGETHER))).parts
                 clock.advance(1)

@@ -13,7 +13,7 @@ import pytest
 from headgate import AsyncLimiter, Decision, Limiter, Rule
 from headgate.core.decision_factory import uncharged
 from headgate.http.request_limiter import resolve
-from headgate.limiter.batch import Part
+from headgate.limiter.batch import RequestPart
 from tests.topologies import Cluster
 
 QUOTA = "5/hour"
@@ -112,10 +112,14 @@ async def what_is_told_after_it_was_given_back(limiter: AsyncLimiter) -> list[De
 
 async def parts_that_share_a_limit(limiter: AsyncLimiter) -> list[Decision]:
     await limiter.check("bob")
-    refused = (await resolve(limiter.decide_together([Part({"user": "bob"}), Part({"user": "carol"}, cost=6)]))).parts
+    refused = (
+        await resolve(limiter.decide_together([RequestPart({"user": "bob"}), RequestPart({"user": "carol"}, cost=6)]))
+    ).parts
     return [
         refused[0],
-        *(await resolve(limiter.decide_together([Part({"user": "bob"}), Part({"user": "bob"}, cost=2)]))).parts,
+        *(
+            await resolve(limiter.decide_together([RequestPart({"user": "bob"}), RequestPart({"user": "bob"}, cost=2)]))
+        ).parts,
     ]
 
 

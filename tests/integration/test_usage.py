@@ -17,7 +17,7 @@ from headgate.audit.auditor import Auditor
 from headgate.audit.options import AuditOptions
 from headgate.audit.usage import UsageCounter
 from headgate.db import Database, schema
-from headgate.db.events import Batch, Events
+from headgate.db.events import EventBatch, Events
 from headgate.db.usage import ALL, FIGURES, UsageCount, UsageHistory, quantile
 from headgate.testing import FakeClock
 from tests.service import warm_service
@@ -52,8 +52,8 @@ def test_counts_of_all_nodes_and_windows_add_up(database: Database) -> None:
     events = Events(database)
     for run in ("one", "two"):
         batches = [
-            Batch(1, [], [], [count(0, "search", allowed=2, refused=1), count(0, ALL, allowed=5)]),
-            Batch(
+            EventBatch(1, [], [], [count(0, "search", allowed=2, refused=1), count(0, ALL, allowed=5)]),
+            EventBatch(
                 2,
                 [],
                 [],
@@ -73,14 +73,14 @@ def test_counts_of_all_nodes_and_windows_add_up(database: Database) -> None:
 def test_the_rules_that_refused_most(database: Database) -> None:
     counts = [count(0, ALL, refused=99), count(0, "(other)", refused=50)]
     counts += [count(minute, f"rule-{number}", refused=number) for number in range(5) for minute in (0, 1)]
-    Events(database).write("one", [Batch(1, [], [], counts)], START_US)
+    Events(database).write("one", [EventBatch(1, [], [], counts)], START_US)
     found = UsageHistory(database).top(since_us=START_US, until_us=START_US + 2 * MINUTE_US, most=3)
     assert [(one.rule, one.refused) for one in found] == [("rule-4", 8), ("rule-3", 6), ("rule-2", 4)]
 
 
 def test_times_of_checks_are_those_of_all_nodes_together(database: Database) -> None:
     for run, times in (("one", {"us_100": 98}), ("two", {"us_100": 1, "us_1000": 1})):
-        Events(database).write(run, [Batch(1, [], [], [count(0, ALL, allowed=100, **times)])], START_US)
+        Events(database).write(run, [EventBatch(1, [], [], [count(0, ALL, allowed=100, **times)])], START_US)
     (usage,) = UsageHistory(database).series([ALL], since_us=START_US, until_us=START_US + MINUTE_US, step=60)
     assert usage.p50_us == pytest.approx(75, abs=1)
     assert usage.p99_us == pytest.approx(100, abs=1)
@@ -93,7 +93,7 @@ def test_minutes_are_deleted_before_hours_in_small_steps(database: Database, tmp
     options = AuditOptions(usage_retention=86_400.0, usage_hourly_retention=10 * 86_400.0)
     auditor = Auditor(database, tmp_path / "spool", options=options, clock=clock)
     counts = [count(minute, f"rule-{number}", allowed=1) for minute in range(4) for number in range(600)]
-    Events(database).write("one", [Batch(1, [], [], counts)], START_US)
+    Events(database).write("one", [EventBatch(1, [], [], counts)], START_US)
 
     def kept() -> dict[int, int]:
         table = schema.usage

@@ -15,7 +15,7 @@ from headgate import AsyncLimiter, Rule
 from headgate.service.access import Access
 from headgate.service.data_plane import DataPlane
 from headgate.service.grpc.call import CallContext, call_of
-from headgate.service.grpc.call_headers import CallHeadersReader, Route
+from headgate.service.grpc.call_headers import CallHeadersReader, MethodRoute
 from headgate.service.http2.connection import Connection
 from headgate.service.http2.hub import App, Hub
 from headgate.service.protos import rate_limiter_pb2 as rl
@@ -108,7 +108,7 @@ async def heard(pieces: list[bytes]) -> tuple[bytes, int]:
     store = MemoryStore(clock=clock)
     limiter = AsyncLimiter([Rule(id="users", quota="100000/day fixed_window")], store=store, clock=clock)
     service = RateLimiter(DataPlane(limiter))
-    routes = {PATH.encode(): Route("CheckRateLimit", service.methods["CheckRateLimit"], "grpc")}
+    routes = {PATH.encode(): MethodRoute("CheckRateLimit", service.methods["CheckRateLimit"], "grpc")}
     context = CallContext(Access(), Meter(), None, 4_096)
     hub = Hub(10)
     wire: Any = Wire()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headgate.core.check import NEVER, Charge, Check, Group, Outcome
 from headgate.core.quota import BUCKETS, MAX_REFILL_US, WINDOWS, Quota
-from headgate.core.reservation import LATE_US, Record, Reserved, Status
+from headgate.core.reservation import LATE_US, Record, ReservedLimit, Status
 from headgate.stores.memory import MemoryStore
 from headgate.stores.redis.sync import RedisStore
 from headgate.testing import FakeClock
@@ -82,7 +82,7 @@ def reserved(world: World, key: Key, cost: int) -> Charge | None:
 
 def adjust(store: MemoryStore | RedisStore, charge: Charge, actual: int) -> int:
     """Settle; returns what was given back."""
-    record = Record(charge.check.cost, (Reserved(charge, 1),))
+    record = Record(charge.check.cost, (ReservedLimit(charge, 1),))
     assert Record.decode(record.encode()) == record
     return sum(store.adjust(*record.settled(actual)))
 

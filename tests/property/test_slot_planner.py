@@ -21,10 +21,10 @@ from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
 from headgate.stores.process_clock import PROCESS
 from headgate.stores.redis.command import EncodedCommand
 from headgate.stores.redis.encoding import Encoder
-from headgate.stores.redis.node import Node
+from headgate.stores.redis.node import ServerNode
 from headgate.stores.redis.options import read_url
 from headgate.stores.redis.slot_planner import SlotPlanner
-from headgate.stores.redis.steps import Step, Steps, by_request, step_of
+from headgate.stores.redis.steps import SlotStep, Steps, by_request, step_of
 from tests.conftest import TIMEOUT
 from tests.property.strategies import examples
 from tests.servers import Server
@@ -49,10 +49,10 @@ class OneServer:
 
     def __init__(self, url: str) -> None:
         target = read_url(url)
-        self.node = Node(target.params, target.options, None)
+        self.node = ServerNode(target.params, target.options, None)
         self.planner = SlotPlanner(target.options, Encoder(DEFAULT_PREFIX), lambda: NOW_US, slotted=True)
 
-    def take(self, step: Step, fate: Fate) -> Any:
+    def take(self, step: SlotStep, fate: Fate) -> Any:
         if fate == "unsent":
             return StoreUnavailable("refused", sent=False)
         command = step.command
@@ -98,7 +98,7 @@ def group_of(request: Request, algorithm: str, run: int) -> Group:
 def follow_all(server: OneServer, groups: Sequence[Group], order: list[int], fortune: list[Fate]) -> list[Any]:
     """What comes of each group: its result, or the error. Each plan takes the steps it has, when it is its turn."""
     plans: list[Steps[Any]] = [server.planner.decide([group]) for group in groups]
-    steps: dict[int, list[Step]] = {place: next(plan) for place, plan in enumerate(plans)}
+    steps: dict[int, list[SlotStep]] = {place: next(plan) for place, plan in enumerate(plans)}
     taken = dict.fromkeys(steps, 0)
     results: list[Any] = [None] * len(groups)
     turn, chance = iter(order), iter(fortune)

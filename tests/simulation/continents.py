@@ -21,7 +21,7 @@ from headgate.core.quota import Quota
 from headgate.errors import StoreTimeout
 from headgate.features.regions.division import by_weight
 from headgate.features.regions.router import Router
-from headgate.features.regions.steps import HERE, Ask, Duty, Steps
+from headgate.features.regions.steps import HERE, Duty, Steps, StoreCall
 from headgate.regions import Member, Region
 from headgate.rules.holder import Holder
 from headgate.rules.rule import Rule
@@ -141,7 +141,7 @@ class World(Timeline):
 
         self.after(wait_us, cut)
 
-    def call(self, here: str, ask: Ask, done: Callable[[Any], None]) -> None:
+    def call(self, here: str, ask: StoreCall, done: Callable[[Any], None]) -> None:
         """Have a store do something. `done` is called later, with its answer or a `StoreTimeout`."""
         random, terms = self.random, self.terms
         there = ask.region if ask.region != HERE else here

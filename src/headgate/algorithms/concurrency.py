@@ -22,7 +22,7 @@ from headgate.core.quota import Quota
 _new: Final[Any] = tuple.__new__  # makes a named tuple in half the time that calling its class takes
 
 
-class Held(NamedTuple):
+class HeldSlot(NamedTuple):
     """A slot that is held."""
 
     expires: int
@@ -30,17 +30,17 @@ class Held(NamedTuple):
     ttl: int
 
 
-class Slots:
+class SlotSet:
     """The slots of one subject."""
 
     __slots__ = ("by_id", "order", "total")
 
     def __init__(self) -> None:
-        self.by_id: dict[str, Held] = {}
+        self.by_id: dict[str, HeldSlot] = {}
         self.order: list[tuple[int, str]] = []  # expiry and id of each, the first to expire first
         self.total = 0  # what they cost together
 
-    def put(self, slot: str, held: Held) -> None:
+    def put(self, slot: str, held: HeldSlot) -> None:
         """Hold a slot; it is not held yet."""
         self.by_id[slot] = held
         self.total += held.cost
@@ -50,7 +50,7 @@ class Slots:
         else:
             self.order.append(entry)
 
-    def pop(self, slot: str) -> Held | None:
+    def pop(self, slot: str) -> HeldSlot | None:
         """Hold a slot no longer."""
         held = self.by_id.pop(slot, None)
         if held is not None:
@@ -66,9 +66,9 @@ class Slots:
         last, slot = order[-1]
         return order[0][0] > now and last - self.by_id[slot].ttl <= now
 
-    def current(self, now: int) -> Slots:
+    def current(self, now: int) -> SlotSet:
         """Return a copy without those that have expired, and with none from the future."""
-        slots = Slots()
+        slots = SlotSet()
         for expires, slot in self.order:
             held = self.by_id[slot]
             if expires > now:
@@ -84,25 +84,25 @@ class Slots:
         raise AssertionError("less is held than is needed")
 
 
-def admit(state: Slots | None, now: int, quota: Quota, cost: int) -> tuple[int, Slots | None]:
+def admit(state: SlotSet | None, now: int, quota: Quota, cost: int) -> tuple[int, SlotSet | None]:
     limit = quota.limit
     live = state if state is None or state.is_current(now) else state.current(now)
     if live is None or not live.order:  # none is left: unless one is taken, what was there may stay
         if cost > limit:
             return NEVER, state
-        return 0, Slots() if cost else state
+        return 0, SlotSet() if cost else state
     if cost == 0 or live.total + cost <= limit:
         return 0, live
     return NEVER if cost > limit else live.frees(live.total + cost - limit) - now, live
 
 
-def take(state: Slots, now: int, quota: Quota, cost: int, slot: str) -> None:
+def take(state: SlotSet, now: int, quota: Quota, cost: int, slot: str) -> None:
     """Hold a slot that was just admitted."""
     ttl = quota.window_us
-    state.put(slot, _new(Held, (now + ttl, cost, ttl)))
+    state.put(slot, _new(HeldSlot, (now + ttl, cost, ttl)))
 
 
-def figures(state: Slots | None, now: int, quota: Quota) -> tuple[int, int]:
+def figures(state: SlotSet | None, now: int, quota: Quota) -> tuple[int, int]:
     if state is None:
         return quota.limit, 0
     if not state.is_current(now):
@@ -111,13 +111,13 @@ def figures(state: Slots | None, now: int, quota: Quota) -> tuple[int, int]:
     return remaining if remaining > 0 else 0, state.order[-1][0] - now if state.order else 0
 
 
-def release(state: Slots | None, now: int, slot: str) -> bool:
+def release(state: SlotSet | None, now: int, slot: str) -> bool:
     """Give a slot back. Returns whether it was held; one that has expired was not."""
     held = None if state is None else state.pop(slot)
     return held is not None and held.expires > now
 
 
-def renew(state: Slots | None, now: int, slot: str) -> bool:
+def renew(state: SlotSet | None, now: int, slot: str) -> bool:
     """Have a slot expire its time to live from now. Returns whether it was held; one that has expired was not."""
     held = None if state is None else state.by_id.get(slot)
     if state is None or held is None or held.expires <= now:
@@ -128,12 +128,12 @@ def renew(state: Slots | None, now: int, slot: str) -> bool:
 
 
 def refund(
-    state: Slots | None,
+    state: SlotSet | None,
     now: int,
     quota: Quota,
     cost: int,
     charged_at: int,
     reset: int,
-) -> Slots | None:
+) -> SlotSet | None:
     """Change nothing: what was taken has an id, by which it is released."""
     return state

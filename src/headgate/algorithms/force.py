@@ -104,7 +104,7 @@ def _of_held(bucket: held.Bucket, force: Force) -> Force:
     """Return the same `force`, also for buckets with open reservations."""
 
     def forced(state: Any, now: int, quota: Quota, cost: int) -> Any:
-        if not isinstance(state, held.Held):
+        if not isinstance(state, held.ReservedBucket):
             return force(state, now, quota, cost)
         return held.changed(state, force(state.state, now, quota, cost), bucket.level(state.state, now, quota))
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from headgate.algorithms import held
 from headgate.algorithms.debt import Debt
-from headgate.algorithms.held import Held, Level
+from headgate.algorithms.held import Level, ReservedBucket
 from headgate.algorithms.idle import idle
 from headgate.core.check import NEVER
 from headgate.core.quota import Quota
@@ -86,10 +86,10 @@ def _beyond(state: State | None, now: int, quota: Quota) -> tuple[int, int] | De
     return state if part < quota.limit else Debt((tat, quota.limit - 1), state.since)
 
 
-def refund(state: State | Held | None, now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> Any:
+def refund(state: State | ReservedBucket | None, now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> Any:
     if state is None:
         return None
-    if isinstance(state, Held):
+    if isinstance(state, ReservedBucket):
         return held.refund(_SELF, state, now, quota, cost, charged_at, reset)
     step, step_part = divmod(cost * quota.window_us, quota.limit)
     step -= idle(now, quota, cost, charged_at, reset)

@@ -57,7 +57,7 @@ class Open(NamedTuple):
     low: Level
 
 
-class Held:
+class ReservedBucket:
     """The state of a bucket with open reservations. Immutable.
 
     It does not unpack, as the other states do: by that, `admit` and `figures` find out, and others do not pay for it.
@@ -77,18 +77,18 @@ class Held:
 
 def plain(state: Any) -> Any:
     """Return a state as it is without reservations."""
-    return state.state if isinstance(state, Held) else state
+    return state.state if isinstance(state, ReservedBucket) else state
 
 
-def changed(held: Held, state: Any, level: Level) -> Any:
+def changed(held: ReservedBucket, state: Any, level: Level) -> Any:
     """Return the state to keep when `held` becomes `state` by a charge made at this level."""
     newest = held.lowest(level)
-    return state if newest.low == NONE else Held(state, newest, held.older)
+    return state if newest.low == NONE else ReservedBucket(state, newest, held.older)
 
 
 def admit(bucket: Bucket, held: Any, now: int, quota: Quota, cost: int) -> tuple[int, Any]:
     """`Bucket.admit`, of a bucket with open reservations."""
-    if not isinstance(held, Held):
+    if not isinstance(held, ReservedBucket):
         raise TypeError(f"the state of a bucket: expected numbers, got {held!r}")
     wait, state = bucket.admit(held.state, now, quota, cost)
     if state is held.state:
@@ -98,7 +98,7 @@ def admit(bucket: Bucket, held: Any, now: int, quota: Quota, cost: int) -> tuple
 
 def figures(bucket: Bucket, held: Any, now: int, quota: Quota) -> tuple[int, int]:
     """`Bucket.figures`, of a bucket with open reservations."""
-    if not isinstance(held, Held):
+    if not isinstance(held, ReservedBucket):
         raise TypeError(f"the state of a bucket: expected numbers, got {held!r}")
     return bucket.figures(held.state, now, quota)
 
@@ -106,9 +106,9 @@ def figures(bucket: Bucket, held: Any, now: int, quota: Quota) -> tuple[int, int
 def opened(bucket: Bucket, state: Any, now: int, quota: Quota, mark: int) -> Any:
     """Return the state after a reservation was charged to it."""
     older: tuple[Open, ...] = ()
-    if isinstance(state, Held) and state.newest.low != NONE:
+    if isinstance(state, ReservedBucket) and state.newest.low != NONE:
         older = (*state.older, state.newest)[-MAX_OPEN + 1 :]
-    return Held(plain(state), Open(mark, bucket.level(plain(state), now, quota)), older)
+    return ReservedBucket(plain(state), Open(mark, bucket.level(plain(state), now, quota)), older)
 
 
 def settled(bucket: Bucket, state: Any, now: int, quota: Quota, cost: int, mark: int) -> tuple[Any, int]:
@@ -116,7 +116,7 @@ def settled(bucket: Bucket, state: Any, now: int, quota: Quota, cost: int, mark:
 
     Nothing is given back of a reservation that the bucket does not know: it has been empty or was reset since.
     """
-    if not isinstance(state, Held):
+    if not isinstance(state, ReservedBucket):
         return state, 0
     known = _current(bucket, state, now, quota)
     at = next((at for at, one in enumerate(known) if one.mark == mark), None)
@@ -136,7 +136,7 @@ def refund(bucket: Bucket, held: Any, now: int, quota: Quota, cost: int, charged
 
     Which of them the charge came before is not known: what they can give back becomes less by as much as was refunded.
     """
-    if not isinstance(held, Held):
+    if not isinstance(held, ReservedBucket):
         raise TypeError(f"the state of a bucket: expected numbers, got {held!r}")
     known = _current(bucket, held, now, quota)
     state = bucket.refund(held.state, now, quota, cost, charged_at, reset)
@@ -162,7 +162,7 @@ def _minus(level: Level, other: Level, base: int) -> Level:
     return (whole, part) if part >= 0 else (whole - 1, part + base)
 
 
-def _current(bucket: Bucket, held: Held, now: int, quota: Quota) -> list[Open]:
+def _current(bucket: Bucket, held: ReservedBucket, now: int, quota: Quota) -> list[Open]:
     """Return all open reservations, the oldest first, with what they can give back now."""
     newest, most = held.lowest(bucket.level(held.state, now, quota)), bucket.base(quota) - 1
     low = (newest.low[0], min(newest.low[1], most))
@@ -178,4 +178,4 @@ def _current(bucket: Bucket, held: Held, now: int, quota: Quota) -> list[Open]:
 def _held(state: Any, known: list[Open]) -> Any:
     """Return a state with those of its reservations that can give back anything."""
     known = [one for one in known if one.low != NONE]
-    return Held(state, known[-1], tuple(known[:-1])) if known else state
+    return ReservedBucket(state, known[-1], tuple(known[:-1])) if known else state

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from headgate.algorithms import held
 from headgate.algorithms.debt import LONGEST, Debt
-from headgate.algorithms.held import Held, Level
+from headgate.algorithms.held import Level, ReservedBucket
 from headgate.algorithms.idle import idle
 from headgate.core.check import NEVER
 from headgate.core.quota import Quota
@@ -73,10 +73,10 @@ def _until(level: int, part: int, quota: Quota) -> int:
     return -((level * quota.window_us + part) // -quota.limit)
 
 
-def refund(state: State | Held | None, now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> Any:
+def refund(state: State | ReservedBucket | None, now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> Any:
     if state is None:
         return None
-    if isinstance(state, Held):
+    if isinstance(state, ReservedBucket):
         return held.refund(_SELF, state, now, quota, cost, charged_at, reset)
     level, part = _drained(state, now, quota)
     window = quota.window_us

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from headgate.algorithms import held
 from headgate.algorithms.debt import LONGEST
-from headgate.algorithms.held import Held, Level
+from headgate.algorithms.held import Level, ReservedBucket
 from headgate.algorithms.idle import idle
 from headgate.core.check import NEVER
 from headgate.core.quota import Quota
@@ -64,10 +64,10 @@ def _until(missing: int, part: int, quota: Quota) -> int:
     return -((missing * quota.window_us - part) // -quota.limit) if missing else 0
 
 
-def refund(state: State | Held | None, now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> Any:
+def refund(state: State | ReservedBucket | None, now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> Any:
     if state is None:
         return None
-    if isinstance(state, Held):
+    if isinstance(state, ReservedBucket):
         return held.refund(_SELF, state, now, quota, cost, charged_at, reset)
     tokens, part = _filled(state, now, quota)
     window = quota.window_us

@@ -21,17 +21,17 @@ from threading import Event as Signal
 from threading import Lock, Thread
 from typing import Final, Self
 
-from headgate.audit.buffer import Buffer, Window
+from headgate.audit.buffer import Buffer, FlushWindow
 from headgate.audit.digest import Digest
 from headgate.audit.options import AuditOptions
-from headgate.audit.spool import Record, Spool
+from headgate.audit.spool import Spool, SpooledBatch
 from headgate.audit.usage import UsageCounter
 from headgate.core.clock import Clock, SystemClock
 from headgate.core.cost import Cost
 from headgate.core.decision import Decision
 from headgate.core.quota import MICROSECONDS
 from headgate.db.connection import Database
-from headgate.db.events import Batch, Count, Event, Events
+from headgate.db.events import Count, Event, EventBatch, Events
 from headgate.db.usage import FIGURES, HOUR_SECONDS, MINUTE_SECONDS, UsageCount
 from headgate.errors import DatabaseError
 
@@ -89,7 +89,7 @@ class Auditor:
         self._digest = Digest(self._spool.run, self.options.subjects)
         self._buffer = Buffer(node or f"{socket.gethostname()}:{os.getpid()}", self.options)
         self._flushing = Lock()
-        self._unspooled: deque[tuple[Batch, int]] = deque()  # and how many events each has
+        self._unspooled: deque[tuple[EventBatch, int]] = deque()  # and how many events each has
         self._taken = 0  # events, from the buffer, that are in there or were
         self._writing = Lock()
         self._stop_flushing, self._stop_writing = Signal(), Signal()
@@ -121,7 +121,7 @@ class Auditor:
         with self._flushing:
             window, usage = self._buffer.take(), [] if self._usage is None else self._usage.take()
             if window is not None or usage:
-                window = window or Window()
+                window = window or FlushWindow()
                 made = self._digest.batch(window, usage)
                 self._unspooled.append((made, window.recorded))
                 if self._tell is not None and made.events:
@@ -259,18 +259,20 @@ class Auditor:
         return True
 
 
-def _encoded(batch: Batch) -> bytes:
+def _encoded(batch: EventBatch) -> bytes:
     return json.dumps([batch.events, batch.counts, batch.usage], ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _decoded(record: Record) -> Batch | None:
+def _decoded(record: SpooledBatch) -> EventBatch | None:
     """The batch of a record; None: another version of Headgate wrote it, and we cannot read it."""
     try:
         events, counts, *more = json.loads(record.payload)  # versions before usage was kept wrote two lists
         usage = [UsageCount(*count) for count in (more[0] if more else ())]
         if any(len(count.figures) != len(FIGURES) for count in usage):
             raise ValueError(f"usage must have {len(FIGURES)} figures")  # noqa: TRY301 - told below
-        return Batch(record.number, [Event(*event) for event in events], [Count(*count) for count in counts], usage)
+        return EventBatch(
+            record.number, [Event(*event) for event in events], [Count(*count) for count in counts], usage
+        )
     except (ValueError, TypeError):
         log.exception("audit: %s: batch %d cannot be read: skipped", record.segment.path, record.number)
         return None

@@ -28,7 +28,7 @@ MAX_FACTS: Final = 16  # of those without a column
 MAX_DIMENSIONS: Final = 10_000  # that are remembered; there are as many as rules
 
 
-class Client(NamedTuple):
+class EventKey(NamedTuple):
     """Whose events are counted together: what one client did at one rule in one minute."""
 
     minute_us: int
@@ -42,14 +42,14 @@ class Client(NamedTuple):
     tenant: str | None
 
 
-class Window:
+class FlushWindow:
     """What was recorded between two flushes."""
 
     __slots__ = ("candidates", "recorded", "rows", "tallies")
 
     def __init__(self) -> None:
         self.recorded = 0
-        self.tallies: dict[Client, list[int]] = {}  # count and cost
+        self.tallies: dict[EventKey, list[int]] = {}  # count and cost
         self.rows: list[Event] = []  # that have no id yet
         self.candidates = 0  # for a row: what the sampling of single clients has left
 
@@ -61,7 +61,7 @@ class Buffer:
         self._node = node
         self._options = options
         self._lock = Lock()
-        self._window = Window()
+        self._window = FlushWindow()
         self._dimensions: dict[str, str] = {}  # by space
         self.recorded = 0  # since it was made
 
@@ -88,12 +88,12 @@ class Buffer:
                 facts, amount_of(cost, checks[place].refusal.unit), decision, checks[place], outcomes[place], subject
             )
 
-    def take(self) -> Window | None:
+    def take(self) -> FlushWindow | None:
         """What has been recorded since the last time; None: nothing."""
         if not self._window.recorded:
             return None
         with self._lock:
-            window, self._window = self._window, Window()
+            window, self._window = self._window, FlushWindow()
         return window
 
     def _add(
@@ -107,7 +107,7 @@ class Buffer:
             subject = _subject(facts, dimension, subject)
         fact = facts.get
         user, ip, api_key, tenant = fact("user"), fact("ip"), fact("api_key"), fact("tenant")
-        client = Client(
+        client = EventKey(
             *(at_us - at_us % MINUTE_US, check.rule, reason, dimension, subject),
             *(user, ip, api_key, tenant),
         )
@@ -131,10 +131,10 @@ class Buffer:
                 name = "" if decision.allowed else decision.id  # one decision is an event of each of several shadows
                 window.rows.append(_event(name, self._node, facts, cost, client, at_us, check, outcome, weight))
 
-    def _new_tally(self, window: Window, client: Client) -> list[int]:
+    def _new_tally(self, window: FlushWindow, client: EventKey) -> list[int]:
         if len(window.tallies) >= self._options.clients:
             # What was not there is not among the others either.
-            client = Client(*client[:4], client.subject and OTHER, *[name and OTHER for name in client[5:]])
+            client = EventKey(*client[:4], client.subject and OTHER, *[name and OTHER for name in client[5:]])
         return window.tallies.setdefault(client, [0, 0])
 
     def _dimension(self, space: str) -> str:
@@ -150,9 +150,9 @@ def _weight(number: int, full: int, one_in: int) -> int:
     return 0 if (number - full) % one_in else one_in
 
 
-def _shortened(client: Client) -> Client:
+def _shortened(client: EventKey) -> EventKey:
     """The same client with texts of bounded length."""
-    return Client._make(kept_text(value) if isinstance(value, str) else value for value in client)
+    return EventKey._make(kept_text(value) if isinstance(value, str) else value for value in client)
 
 
 def _subject(facts: Mapping[str, str], dimension: str, subject: str) -> str:
@@ -166,7 +166,7 @@ def _event(
     node: str,
     facts: Mapping[str, str],
     cost: int,
-    client: Client,
+    client: EventKey,
     at_us: int,
     check: Check,
     outcome: Outcome,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from headgate.audit.buffer import CLIENT, OTHER, Window
-from headgate.db.events import Batch, Count, Event, kept_text
+from headgate.audit.buffer import CLIENT, OTHER, FlushWindow
+from headgate.db.events import Count, Event, EventBatch, kept_text
 from headgate.db.usage import UsageCount
 from headgate.masking import MASK, is_secret_name, masked
 
@@ -41,10 +41,10 @@ class Digest:
         self._minute_us = 0
         self._seen: set[Subject] = set()  # in this minute
 
-    def batch(self, window: Window, usage: Sequence[UsageCount] = ()) -> Batch:
+    def batch(self, window: FlushWindow, usage: Sequence[UsageCount] = ()) -> EventBatch:
         """The next batch."""
         self._batches += 1
-        return Batch(self._batches, [self._numbered(event) for event in window.rows], self._counts(window), usage)
+        return EventBatch(self._batches, [self._numbered(event) for event in window.rows], self._counts(window), usage)
 
     def _numbered(self, event: Event) -> Event:
         """Give an event an id, unless it has that of its decision, and mask what looks like a credential."""
@@ -60,7 +60,7 @@ class Digest:
             **texts,
         )
 
-    def _counts(self, window: Window) -> list[Count]:
+    def _counts(self, window: FlushWindow) -> list[Count]:
         counts: dict[Subject, list[int]] = {}
         own: set[tuple[str, str]] = set()  # rules and their dimensions
         for client, (events, cost) in window.tallies.items():

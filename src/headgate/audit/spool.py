@@ -42,7 +42,7 @@ class Segment:
         self.dropped = False
 
 
-class Record(NamedTuple):
+class SpooledBatch(NamedTuple):
     """One batch, as it is in a segment."""
 
     number: int
@@ -126,7 +126,7 @@ class Spool:
                 self.backlog += sum(segment.events for segment in adopted)
         return sum(segment.events for segment in adopted)
 
-    def read(self) -> tuple[str, list[Record]]:
+    def read(self) -> tuple[str, list[SpooledBatch]]:
         """The next batches, all of one run, and which; none: there are none. They stay until they are `done`."""
         with self._lock:
             for segment in list(self._segments):
@@ -140,7 +140,7 @@ class Spool:
                 self._finish(segment)
         return "", []
 
-    def done(self, records: Sequence[Record]) -> None:
+    def done(self, records: Sequence[SpooledBatch]) -> None:
         """These are in the database."""
         with self._lock:
             for record in records:
@@ -210,9 +210,9 @@ class Spool:
         if run != self._own and not any(other.path.parent == run for other in self._segments):
             self._release(run)
 
-    def _records(self, segment: Segment) -> list[Record]:
+    def _records(self, segment: Segment) -> list[SpooledBatch]:
         """What comes next in a segment. Damaged lines in front of it are passed over."""
-        records: list[Record] = []
+        records: list[SpooledBatch] = []
         start = end = segment.read
         try:
             file = segment.path.open("rb")
@@ -227,7 +227,7 @@ class Spool:
                 parsed = _parsed(line)
                 if parsed is not None:
                     end += len(line)
-                    records.append(Record(*parsed, segment, end))
+                    records.append(SpooledBatch(*parsed, segment, end))
                 elif records:
                     break  # it is in front the next time
                 else:

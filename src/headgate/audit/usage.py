@@ -45,7 +45,7 @@ class Second(NamedTuple):
     p99_us: float | None
 
 
-class Window:
+class UsageWindow:
     """What was counted since the window before."""
 
     __slots__ = ("minute_us", "number", "rules", "tallies")
@@ -82,9 +82,9 @@ class UsageCounter:
 
     def __init__(self, *, most_rules: int = 1_000, clock: Clock | None = None) -> None:
         self._clock: Clock = clock or SystemClock()
-        self._window = Window(self._minute_us(), 0)
+        self._window = UsageWindow(self._minute_us(), 0)
         self._number = 0  # of the window
-        self._windows: deque[Window] = deque(maxlen=MAX_WINDOWS)
+        self._windows: deque[UsageWindow] = deque(maxlen=MAX_WINDOWS)
         self._ends_at = self._clock.now_us() + WINDOW_SECONDS * MICROSECONDS
         self._counted = [0] * TIMES  # of this window, up to the last tick
         self._times_us: list[float] = []  # of checks since the last tick
@@ -139,7 +139,7 @@ class UsageCounter:
         """End the window: what was counted can be taken."""
         window = self._window
         self._number += 1
-        self._window = Window(self._minute_us(), self._number)
+        self._window = UsageWindow(self._minute_us(), self._number)
         self._counted = [0] * TIMES
         self._ends_at = self._clock.now_us() + WINDOW_SECONDS * MICROSECONDS
         if window.tallies or window.rules:
@@ -201,7 +201,7 @@ def _parts(decision: Decision, reason: str, cost: int) -> Iterator[tuple[str, in
         yield limit.rule, SHADOW if refuses else ALLOWED, 0 if refuses else decision.costs[place]
 
 
-def _by_rule(window: Window) -> dict[str, list[int]]:
+def _by_rule(window: UsageWindow) -> dict[str, list[int]]:
     """The figures of all checks, and of each rule that applied to any."""
     window.figures(ALL)[:TIMES] = window.totals()
     for limits, (count, cost, _) in window.tallies:

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from headgate.cli.client import Client, Json
+from headgate.cli.client import Json, ServiceClient
 from headgate.cli.differences import lines_of
 from headgate.cli.options import ADMIN, AsJson, calls_service
 from headgate.cli.output import Cell, emit, local_time, on_terminal, say, show_table
@@ -19,7 +19,7 @@ app = typer.Typer(no_args_is_help=True, help="List changes of rules, users and t
 @app.command("list")
 @calls_service(*ADMIN)
 def list_changes(
-    client: Client,
+    client: ServiceClient,
     kind: Annotated[
         str | None, typer.Option(help="Only of these: rule, tier, exemption, settings, user or token.")
     ] = None,
@@ -40,7 +40,7 @@ def list_changes(
 @app.command()
 @calls_service(*ADMIN)
 def revert(
-    client: Client,
+    client: ServiceClient,
     change_id: Annotated[int, typer.Argument(metavar="ID", min=1, help="As `headgate changes list` shows it.")],
     together: Annotated[
         bool, typer.Option("--together", help="Take back everything that was changed in the same transaction.")

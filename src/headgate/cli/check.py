@@ -10,7 +10,7 @@ from typing import Annotated, Any, Concatenate, Final
 import typer
 
 from headgate.cli import REFUSED
-from headgate.cli.client import Client, Json
+from headgate.cli.client import Json, ServiceClient
 from headgate.cli.options import DATA, AsJson, calls_service
 from headgate.cli.output import STYLES, Cell, duration, emit, say, show_table
 
@@ -43,8 +43,8 @@ Cost = Annotated[
 
 
 def about_request(
-    command: Callable[Concatenate[Client, Json, ...], None],
-) -> Callable[Concatenate[Client, ...], None]:
+    command: Callable[Concatenate[ServiceClient, Json, ...], None],
+) -> Callable[Concatenate[ServiceClient, ...], None]:
     """Let a function that is given a client and the facts of a request have the facts as options."""
     client, _, *own = inspect.signature(command, eval_str=True).parameters.values()
     added = [
@@ -54,7 +54,7 @@ def about_request(
     own = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
 
     @wraps(command)
-    def run(client: Client, **options: Any) -> None:
+    def run(client: ServiceClient, **options: Any) -> None:
         facts = facts_of(**{name: options.pop(name) for name in _FACTS})
         command(client, facts, **options)
 
@@ -65,7 +65,7 @@ def about_request(
 @calls_service(*DATA)
 @about_request
 def check(
-    client: Client,
+    client: ServiceClient,
     facts: Json,
     cost: Cost = None,
     idempotency_key: Annotated[
@@ -81,14 +81,14 @@ def check(
 
 @calls_service(*DATA)
 @about_request
-def peek(client: Client, facts: Json, cost: Cost = None, as_json: AsJson = False) -> None:
+def peek(client: ServiceClient, facts: Json, cost: Cost = None, as_json: AsJson = False) -> None:
     """Say what a check would say, and charge nothing. Exit code 0: allowed, 1: refused."""
     _tell(client.check("/v1/peek", {**facts, "cost": cost_of(cost)}), as_json)
 
 
 @calls_service(*DATA)
 @about_request
-def reset(client: Client, facts: Json, as_json: AsJson = False) -> None:
+def reset(client: ServiceClient, facts: Json, as_json: AsJson = False) -> None:
     """Forget what a request's subjects have used, under every rule that applies to it."""
     answer = client.post("/v1/reset", facts)
     if as_json:

@@ -1,4 +1,4 @@
-"""A client of the service's HTTP API: answers as data, and everything that is none as a `Fault` in plain words.
+"""A client of the service's HTTP API: answers as data, and everything that is none as a `CommandFault` in plain words.
 
 httpx is imported by whoever becomes a client, not by all commands: `headgate serve` starts without it.
 """
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from headgate._version import __version__
 from headgate.cli import REFUSED
-from headgate.cli.output import Fault
+from headgate.cli.output import CommandFault
 from headgate.errors import Problem
 from headgate.settings import Address, ClientSettings, variable
 from headgate.tls_advice import advise
@@ -32,8 +32,8 @@ Json = dict[str, Any]
 Params = Mapping[str, str | int | bool | None]
 
 
-class Client:
-    """Calls one service. Every method raises `Fault`.
+class ServiceClient:
+    """Calls one service. Every method raises `CommandFault`.
 
     `token` is sent if there is one; `ca` is a file of certificates to trust in place of the system's, `certificate`
     and `key` are the client's own. `variables` names those that could have had a token, for who needs one.
@@ -152,23 +152,25 @@ class Client:
         try:
             yield
         except httpx.TransportError as error:
-            raise Fault(_explained(error, self.server)) from error
+            raise CommandFault(_explained(error, self.server)) from error
 
-    def _fault(self, response: httpx.Response) -> Fault:
+    def _fault(self, response: httpx.Response) -> CommandFault:
         """What an answer that is none means."""
         status, data = response.status_code, _json(response)
         if not isinstance(data, dict) or not isinstance(data.get("detail"), str):
-            return Fault(f"{self.server} answers {status} to {response.request.url.path}: is it a Headgate service?")
+            return CommandFault(
+                f"{self.server} answers {status} to {response.request.url.path}: is it a Headgate service?"
+            )
         if status == 401:
             why = f"{data['detail']}: give another" if self._has_token else f"{self.server} asks for a token: give one"
-            return Fault(f"{why} with --token, or by {self._variables}")
+            return CommandFault(f"{why} with --token, or by {self._variables}")
         problems = problems_of(data)
         if problems:
             return InvalidRules(*problems)
-        return Fault(data["detail"])
+        return CommandFault(data["detail"])
 
 
-class InvalidRules(Fault):
+class InvalidRules(CommandFault):
     """The service does not accept what it was sent: everything that is wrong with it."""
 
     def __init__(self, *problems: Problem) -> None:
@@ -198,7 +200,7 @@ def server_url(text: str) -> str:
     except ValueError:
         host, parts = None, urlsplit("")
     if parts.scheme not in ("http", "https") or not host or parts.username or parts.query or parts.fragment:
-        raise Fault(f"--server: must be a URL as in http://127.0.0.1:8080, got {text!r}")
+        raise CommandFault(f"--server: must be a URL as in http://127.0.0.1:8080, got {text!r}")
     return url.rstrip("/")
 
 
@@ -220,13 +222,13 @@ def find_token(given: str | None, server: str, names: tuple[str, ...], settings:
 
 def _sendable(token: str) -> str:
     if not token.isascii() or not token.isprintable() or " " in token:
-        raise Fault("--token: must be of printable ASCII characters without spaces")
+        raise CommandFault("--token: must be of printable ASCII characters without spaces")
     return token
 
 
 def _trust(ca: Path | None, certificate: Path | None, key: Path | None, *, needed: bool) -> ssl.SSLContext | bool:
     if key is not None and certificate is None:
-        raise Fault("--key: is of no use without --certificate")
+        raise CommandFault("--key: is of no use without --certificate")
     if not needed:
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts nobody, and need not: to read whom to takes a while
     if ca is None and certificate is None:
@@ -237,7 +239,7 @@ def _trust(ca: Path | None, certificate: Path | None, key: Path | None, *, neede
             context.load_cert_chain(certificate, key)
     except OSError as error:  # also of what is no certificate
         files = ", ".join(str(one) for one in (ca, certificate, key) if one is not None)
-        raise Fault(f"{files}: cannot be used as certificates: {error.strerror or error}") from error
+        raise CommandFault(f"{files}: cannot be used as certificates: {error.strerror or error}") from error
     return context
 
 

@@ -15,25 +15,25 @@ _QUOTA: Final = ("limit", "window", "burst", "algorithm", "ttl")
 _SECONDS: Final = ("window", "ttl", "max_delay", "detection_window")
 
 
-class Line(NamedTuple):
+class StyledLine(NamedTuple):
     """A line of text, and the style to print it in."""
 
     text: str
     style: str
 
 
-def lines_of(changes: list[Json]) -> Iterator[Line]:
+def lines_of(changes: list[Json]) -> Iterator[StyledLine]:
     """`+` what is new, `~` what changes, with the fields that do, `-` what goes; and how many they are."""
     for change in changes:
         mark, style = _MARKS.get(change["action"], ("?", ""))
         about = " ".join(part for part in (change["kind"], change["subject"]) if part)
         before, after = change.get("before") or {}, change.get("after") or {}
         if change["action"] == "update":
-            yield Line(f"{mark} {about}: {', '.join(differences(before, after))}", style)
+            yield StyledLine(f"{mark} {about}: {', '.join(differences(before, after))}", style)
         else:
-            yield Line(f"{mark} {about}{_described(change['kind'], before or after)}", style)
+            yield StyledLine(f"{mark} {about}{_described(change['kind'], before or after)}", style)
     count = len(changes)
-    yield Line("no difference" if count == 0 else f"{count:,} change{'' if count == 1 else 's'}", "bold")
+    yield StyledLine("no difference" if count == 0 else f"{count:,} change{'' if count == 1 else 's'}", "bold")
 
 
 def differences(before: Json, after: Json) -> list[str]:

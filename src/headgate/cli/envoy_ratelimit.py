@@ -30,7 +30,7 @@ _FIELDS: Final = {"endpoint": "endpoints", "method": "methods", "tier": "tiers"}
 _WITHOUT: Final = 9  # rank of what is not looked at, behind all that is
 
 
-class Step(NamedTuple):
+class DescriptorEntry(NamedTuple):
     """An entry on the way to a limit; without a value, any value fits."""
 
     key: str
@@ -44,7 +44,7 @@ class Step(NamedTuple):
 class Found(NamedTuple):
     """A limit in the tree, or a place where there is none."""
 
-    path: tuple[Step, ...]
+    path: tuple[DescriptorEntry, ...]
     rank: tuple[int, ...]  # the lower counts
     fields: Table  # of the rule
 
@@ -56,14 +56,14 @@ class Imported(NamedTuple):
 
 def rules_of(documents: Iterable[Any]) -> Imported:
     """The rules of configurations, each as YAML's texts, lists and tables. Raises `InvalidRule` with every problem."""
-    reader = _Reader()
+    reader = _ConfigReader()
     rules = [rule for document in documents for rule in reader.domain(document)]
     if reader.problems:
         raise InvalidRule(*reader.problems)
     return Imported(rules, list(dict.fromkeys(reader.report)))
 
 
-class _Reader:
+class _ConfigReader:
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self.report: list[str] = []
@@ -80,17 +80,17 @@ class _Reader:
         for form, alike in groupby(sorted(found, key=_form), _form):
             yield from _group(domain, form, sorted(alike, key=lambda one: one.rank))
 
-    def _level(self, where: str, path: tuple[Step, ...], descriptors: Any) -> Iterator[Found]:
+    def _level(self, where: str, path: tuple[DescriptorEntry, ...], descriptors: Any) -> Iterator[Found]:
         """Yield the limits of one level of the tree, and of those below it."""
         if descriptors is not None and not isinstance(descriptors, list):
             self.problems.append(Problem(where, "descriptors", "must be a list"))
             return
-        children: dict[Step, list[Found]] = {}
+        children: dict[DescriptorEntry, list[Found]] = {}
         for number, descriptor in enumerate(descriptors or (), start=1):
             if not isinstance(descriptor, Mapping) or not descriptor.get("key"):
                 self.problems.append(Problem(where, "key", f"is missing in descriptor {number}"))
                 continue
-            step = Step(str(descriptor["key"]), str(descriptor.get("value") or ""))
+            step = DescriptorEntry(str(descriptor["key"]), str(descriptor.get("value") or ""))
             below = f"{where}.{step.key}{'_' + step.value if step.value else ''}"
             if step in children:
                 self.problems.append(Problem(below, "key", "there is such a descriptor already"))
@@ -98,10 +98,12 @@ class _Reader:
                 children[step] = list(self._descriptor(below, (*path, step), descriptor))
         for step, found in children.items():
             yield from found
-            if step.value and Step(step.key, "") in children:
-                yield from _dead_ends(len(path), step, children[Step(step.key, "")], found)
+            if step.value and DescriptorEntry(step.key, "") in children:
+                yield from _dead_ends(len(path), step, children[DescriptorEntry(step.key, "")], found)
 
-    def _descriptor(self, where: str, path: tuple[Step, ...], descriptor: Mapping[str, Any]) -> Iterator[Found]:
+    def _descriptor(
+        self, where: str, path: tuple[DescriptorEntry, ...], descriptor: Mapping[str, Any]
+    ) -> Iterator[Found]:
         for name in descriptor:
             if name not in _DESCRIPTOR:
                 self.report.append(f"{where}: {name}: is not imported")
@@ -141,7 +143,7 @@ class _Reader:
         quota = {"limit": int(figure)} if int(figure) else _NONE
         return {**named, **quota, "window": WINDOWS.get(unit, "1s")}
 
-    def _fits(self, where: str, step: Step) -> bool:
+    def _fits(self, where: str, step: DescriptorEntry) -> bool:
         """Whether a rule can ask for a value. If not, that goes into the report, with all that is below."""
         (fact,) = fact_names([step.key])
         if step.value.endswith("*") and not (fact == "endpoint" and step.value.endswith("/*")):
@@ -167,7 +169,7 @@ def _form(found: Found) -> tuple[str, ...]:
     return tuple(step.key for step in found.path)
 
 
-def _dead_ends(depth: int, step: Step, others: Iterable[Found], own: list[Found]) -> Iterator[Found]:
+def _dead_ends(depth: int, step: DescriptorEntry, others: Iterable[Found], own: list[Found]) -> Iterator[Found]:
     """Yield the places behind an entry with a value where the one without a value would lead to a limit, and it not."""
     known = {found.path for found in own}
     for found in others:
@@ -195,7 +197,7 @@ def _group(domain: str, form: tuple[str, ...], found: list[Found]) -> Iterator[T
         yield rule
 
 
-def _dead_end_id(domain: str, path: Iterable[Step]) -> str:
+def _dead_end_id(domain: str, path: Iterable[DescriptorEntry]) -> str:
     return ".".join([f"no limit: {domain}", *(f"{one.key}_{one.value}" if one.value else one.key for one in path)])
 
 

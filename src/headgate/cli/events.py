@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from headgate.cli.client import Client, Json
+from headgate.cli.client import Json, ServiceClient
 from headgate.cli.options import ADMIN, AsJson, calls_service
 from headgate.cli.output import (
     Cell,
@@ -39,7 +39,7 @@ _WHEN: Final = "A time, as in 2027-01-31T12:00, or how long ago, as in 1h."
 
 @calls_service(*ADMIN)
 def events(
-    client: Client,
+    client: ServiceClient,
     rule: Annotated[str | None, typer.Option(help="Only of this rule.")] = None,
     user: Annotated[str | None, typer.Option(help="Only of this user.")] = None,
     ip: Annotated[str | None, typer.Option(help="Only of this address.")] = None,
@@ -109,7 +109,7 @@ def row_of(event: Json) -> tuple[Cell, ...]:
     )
 
 
-def _follow(client: Client, wanted: dict[str, Any], most: int, as_json: bool) -> None:
+def _follow(client: ServiceClient, wanted: dict[str, Any], most: int, as_json: bool) -> None:
     """Print events as they come, the oldest first; to begin with, the latest of those that there are."""
     for event in arriving(client, wanted, most):
         if as_json:
@@ -119,7 +119,7 @@ def _follow(client: Client, wanted: dict[str, Any], most: int, as_json: bool) ->
             typer.echo(line)
 
 
-def arriving(client: Client, wanted: dict[str, Any], most: int) -> Iterator[Json]:
+def arriving(client: ServiceClient, wanted: dict[str, Any], most: int) -> Iterator[Json]:
     """Events, each once, without an end: of those that are there the latest, at most so many; then those that come.
 
     What is found at one look is in the order of its time. An event that was written late comes when it is there.

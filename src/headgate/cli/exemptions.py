@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from headgate.cli.client import Client
+from headgate.cli.client import ServiceClient
 from headgate.cli.options import ADMIN, AsJson, calls_service
 from headgate.cli.output import emit, say, show_table
 
@@ -19,7 +19,7 @@ app = typer.Typer(no_args_is_help=True, help="List, add and delete exemptions fr
 
 @app.command("list")
 @calls_service(*ADMIN)
-def list_exemptions(client: Client, as_json: AsJson = False) -> None:
+def list_exemptions(client: ServiceClient, as_json: AsJson = False) -> None:
     """List who is never limited."""
     found = list(client.pages(EXEMPTIONS, "exemptions"))
     if as_json:
@@ -32,7 +32,7 @@ def list_exemptions(client: Client, as_json: AsJson = False) -> None:
 
 @app.command()
 @calls_service(*ADMIN)
-def add(client: Client, kind: Type, value: Value, as_json: AsJson = False) -> None:
+def add(client: ServiceClient, kind: Type, value: Value, as_json: AsJson = False) -> None:
     """Exempt somebody."""
     made = client.post(EXEMPTIONS, {"type": kind, "value": value})
     if as_json:
@@ -43,7 +43,7 @@ def add(client: Client, kind: Type, value: Value, as_json: AsJson = False) -> No
 
 @app.command()
 @calls_service(*ADMIN)
-def delete(client: Client, kind: Type, value: Value, as_json: AsJson = False) -> None:
+def delete(client: ServiceClient, kind: Type, value: Value, as_json: AsJson = False) -> None:
     """End an exemption."""
     client.delete(EXEMPTIONS, {"type": kind, "value": value})
     if as_json:

@@ -11,9 +11,9 @@ from rich.text import Text
 from rich.tree import Tree
 
 from headgate.cli.check import Cost, about_request, cost_of, summary
-from headgate.cli.client import Client, Json
+from headgate.cli.client import Json, ServiceClient
 from headgate.cli.options import ADMIN, AsJson, calls_service
-from headgate.cli.output import STYLES, Fault, duration, emit, local_time, printable
+from headgate.cli.output import STYLES, CommandFault, duration, emit, local_time, printable
 from headgate.core.cost import cost_text
 
 _SOURCES: Final = {
@@ -29,7 +29,7 @@ NO_WIDTH: Final = 100_000  # columns
 @calls_service(*ADMIN)
 @about_request
 def explain(
-    client: Client,
+    client: ServiceClient,
     facts: Json,
     cost: Cost = None,
     decision_id: Annotated[
@@ -44,7 +44,7 @@ def explain(
     """
     if decision_id is not None:
         if facts:
-            raise Fault("--id names a request that has happened: leave out its facts")
+            raise CommandFault("--id names a request that has happened: leave out its facts")
         event = client.get(f"/api/v1/events/{quote(decision_id, safe='')}")
         if as_json:
             emit(event)

@@ -16,7 +16,7 @@ except ImportError:  # on Windows: then there is Ctrl-C
     termios = None  # type: ignore[assignment]
 
 
-class Keys:
+class KeyboardReader:
     """Reads the terminal while it is open. Without one, there are no keys."""
 
     def __init__(self) -> None:

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Concatenate, Final
 
 import typer
 
-from headgate.cli.client import Client, find_token
-from headgate.cli.output import Fault, reported
+from headgate.cli.client import ServiceClient, find_token
+from headgate.cli.output import CommandFault, reported
 from headgate.settings import DEFAULT_SERVER, ClientSettings, variable
 
 ADMIN: Final = ("admin_token",)  # settings whose token to use
@@ -48,13 +48,13 @@ _CONNECTION: Final[dict[str, Any]] = {
 }
 
 
-def calls_service(*tokens: str) -> Callable[[Callable[Concatenate[Client, ...], None]], Callable[..., None]]:
+def calls_service(*tokens: str) -> Callable[[Callable[Concatenate[ServiceClient, ...], None]], Callable[..., None]]:
     """Make a command of a function that is given a client: the options that the client needs are added to its own.
 
     `tokens` are the settings whose token is sent, in order. Faults are told, and end the process.
     """
 
-    def decorate(command: Callable[Concatenate[Client, ...], None]) -> Callable[..., None]:
+    def decorate(command: Callable[Concatenate[ServiceClient, ...], None]) -> Callable[..., None]:
         own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
         added = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
@@ -81,7 +81,7 @@ def connect(
     token: str | None,
     token_file: Path | None,
     **files: Path | None,
-) -> Client:
+) -> ServiceClient:
     """A client of the options' values, and of the settings where they are not given."""
     settings = ClientSettings()
     if token_file is not None:
@@ -90,7 +90,7 @@ def connect(
         token = _content(token_file)
     server = server or settings.server
     found = find_token(token, server, tokens, settings)
-    return Client(server, token=found, variables=" or ".join(map(variable, tokens)), **files)
+    return ServiceClient(server, token=found, variables=" or ".join(map(variable, tokens)), **files)
 
 
 def _content(file: Path) -> str:
@@ -98,7 +98,7 @@ def _content(file: Path) -> str:
         content = file.read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "is not a text in UTF-8"
-        raise Fault(f"--token-file: {file}: cannot be read: {why}") from error
+        raise CommandFault(f"--token-file: {file}: cannot be read: {why}") from error
     if not content:
-        raise Fault(f"--token-file: {file}: is empty")
+        raise CommandFault(f"--token-file: {file}: is empty")
     return content

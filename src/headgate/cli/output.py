@@ -30,7 +30,7 @@ _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 Cell = str | int | float | bool | None
 
 
-class Fault(HeadgateError):
+class CommandFault(HeadgateError):
     """What keeps a command from doing its work, in lines for people. The process ends with `code`."""
 
     def __init__(self, *lines: str, code: int = FAULT) -> None:
@@ -51,7 +51,7 @@ def reported() -> Iterator[None]:
         raise typer.Exit from None
     except HeadgateError as error:
         complain("\n".join(printable(line) for line in str(error).split("\n")))
-        raise typer.Exit(error.code if isinstance(error, Fault) else FAULT) from None
+        raise typer.Exit(error.code if isinstance(error, CommandFault) else FAULT) from None
 
 
 def emit(data: Any) -> None:

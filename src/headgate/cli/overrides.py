@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import typer
 
-from headgate.cli.client import Client, Json
+from headgate.cli.client import Json, ServiceClient
 from headgate.cli.differences import value_text
 from headgate.cli.options import ADMIN, AsJson, calls_service
 from headgate.cli.output import Cell, emit, local_time, say, show_table
@@ -23,7 +23,7 @@ app = typer.Typer(no_args_is_help=True, help="List, set and delete users' own fi
 @app.command("list")
 @calls_service(*ADMIN)
 def list_overrides(
-    client: Client,
+    client: ServiceClient,
     user: Annotated[str | None, typer.Option(help="Only of this user.")] = None,
     rule: Annotated[str | None, typer.Option(help="Only of this rule.")] = None,
     expired: Annotated[
@@ -44,7 +44,7 @@ def list_overrides(
 @app.command("set")
 @calls_service(*ADMIN)
 def set_override(
-    client: Client,
+    client: ServiceClient,
     user: UserId,
     rule: RuleId,
     limit: Annotated[int, typer.Option(min=1, help="The user's own limit.", show_default=False)],
@@ -73,7 +73,7 @@ def set_override(
 
 @app.command()
 @calls_service(*ADMIN)
-def delete(client: Client, user: UserId, rule: RuleId, as_json: AsJson = False) -> None:
+def delete(client: ServiceClient, user: UserId, rule: RuleId, as_json: AsJson = False) -> None:
     """Take an override from a user."""
     client.delete(f"/api/v1/users/{quote(user, safe='')}/override", {"rule": rule})
     if as_json:

@@ -14,19 +14,19 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from headgate.cli import INTERRUPTED, REFUSED
 from headgate.cli.options import AsJson
-from headgate.cli.output import Fault, emit, reported, say
+from headgate.cli.output import CommandFault, emit, reported, say
 from headgate.cli.replay_report import show_report
 from headgate.core.quota import MICROSECONDS, duration_us
 from headgate.errors import InvalidQuota, InvalidRule
 from headgate.replay.errors import InvalidLog
-from headgate.replay.fields import Field, parse_fields
+from headgate.replay.fields import FactField, parse_fields
 from headgate.replay.formats import FORMATS
 from headgate.replay.html import html_report
 from headgate.replay.log import DEFAULT_SORT_WINDOW_US, Log
 from headgate.replay.replay import Progress as Told
 from headgate.replay.replay import missing_facts, replay, wanted_facts
 from headgate.replay.report import Report
-from headgate.replay.suggestion import Target, parse_target, suggest
+from headgate.replay.suggestion import SuggestionTarget, parse_target, suggest
 from headgate.rules.snapshot import Snapshot
 
 _LOG_PANEL: Final = "Log"
@@ -105,7 +105,7 @@ def replay_logs(
         other = None if against is None else load_rules(against)
         target = _target(snapshot, suggest_rule, refuse_at_most)
         if target is not None and "-" in logs:
-            raise Fault("--suggest reads a log several times, and standard input can be read once: name a file")
+            raise CommandFault("--suggest reads a log several times, and standard input can be read once: name a file")
         report = replay_files(
             logs,
             snapshot,
@@ -137,14 +137,14 @@ def replay_files(
     format_name: str | None = None,
     fields: list[str] | None = None,
     sort_window: str = "1h",
-    target: Target | None = None,
+    target: SuggestionTarget | None = None,
     quiet: bool,
 ) -> Report:
-    """Replay logs with a progress bar, and warn of what rules need and the logs lack. Raises `Fault`."""
+    """Replay logs with a progress bar, and warn of what rules need and the logs lack. Raises `CommandFault`."""
     window_us = _window_us(sort_window)
     snapshots = [snapshot] if against is None else [snapshot, against]
     try:
-        where: tuple[Field, ...] = parse_fields(fields or ())
+        where: tuple[FactField, ...] = parse_fields(fields or ())
         log = Log(
             logs, format_name=format_name, fields=where, wanted=wanted_facts(*snapshots), sort_window_us=window_us
         )
@@ -155,33 +155,33 @@ def replay_files(
             report = replay(log, snapshot, against=against, progress=told)
         if target is not None and report.complete:
             if not any(rule.requests for rule in report.rules if rule.id == target.rule.id):
-                raise Fault(f"--suggest: rule {target.rule.id!r} applies to no request of the log")
+                raise CommandFault(f"--suggest: rule {target.rule.id!r} applies to no request of the log")
             with _progress("trying limits", quiet=quiet) as told, suppress(KeyboardInterrupt):
                 report.suggestion = suggest(log, snapshot, target, progress=told)
             if report.suggestion is None:
                 _warn("stopped before a limit was found: the log was replayed whole, and there is no suggestion")
     except InvalidLog as error:
-        raise Fault(str(error)) from error
+        raise CommandFault(str(error)) from error
     return report
 
 
 def load_rules(file: Path) -> Snapshot:
-    """Return the rules of a file. Raises `Fault` with everything that is wrong with them."""
+    """Return the rules of a file. Raises `CommandFault` with everything that is wrong with them."""
     from headgate.rules.sources.file import load  # noqa: PLC0415 - other commands need none of it
 
     try:
         return load(file)
     except InvalidRule as error:
-        raise Fault(*map(str, error.problems), code=REFUSED) from error
+        raise CommandFault(*map(str, error.problems), code=REFUSED) from error
 
 
-def _target(snapshot: Snapshot, rule: str | None, share: str) -> Target | None:
+def _target(snapshot: Snapshot, rule: str | None, share: str) -> SuggestionTarget | None:
     if rule is None:
         return None
     try:
         return parse_target(snapshot, rule, share)
     except ValueError as error:
-        raise Fault(str(error)) from error
+        raise CommandFault(str(error)) from error
 
 
 def _window_us(text: str) -> int:
@@ -190,9 +190,9 @@ def _window_us(text: str) -> int:
     try:
         window_us = duration_us(float(text) if text.replace(".", "", 1).isdigit() else text)
     except InvalidQuota as error:
-        raise Fault(f"--sort-window: {str(error).partition(': ')[2]}") from error
+        raise CommandFault(f"--sort-window: {str(error).partition(': ')[2]}") from error
     if not 0 <= window_us <= 24 * DEFAULT_SORT_WINDOW_US:
-        raise Fault(
+        raise CommandFault(
             f"--sort-window: must be from 0 to {24 * DEFAULT_SORT_WINDOW_US // MICROSECONDS} seconds, got {text}"
         )
     return window_us
@@ -232,4 +232,4 @@ def _write(file: Path, text: str) -> None:
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise Fault(f"{file}: cannot be written: {error.strerror}") from error
+        raise CommandFault(f"{file}: cannot be written: {error.strerror}") from error

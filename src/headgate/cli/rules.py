@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from headgate.cli import INTERRUPTED, REFUSED
-from headgate.cli.client import TOML, Client, InvalidRules, Json
+from headgate.cli.client import TOML, InvalidRules, Json, ServiceClient
 from headgate.cli.differences import lines_of, quota_of
 from headgate.cli.options import ADMIN, AsJson, calls_service
-from headgate.cli.output import Cell, Fault, emit, on_terminal, printable, reported, say, show_table
+from headgate.cli.output import Cell, CommandFault, emit, on_terminal, printable, reported, say, show_table
 from headgate.cli.replay import load_rules, replay_files
 from headgate.cli.replay_report import show_report
 from headgate.errors import InvalidRule, Problem
@@ -28,7 +28,7 @@ app = typer.Typer(no_args_is_help=True, help="List, check, change and export rul
 
 @app.command("list")
 @calls_service(*ADMIN)
-def list_rules(client: Client, as_json: AsJson = False) -> None:
+def list_rules(client: ServiceClient, as_json: AsJson = False) -> None:
     """List the rules of a service."""
     rules = list(client.pages("/api/v1/rules", "rules"))
     if as_json:
@@ -81,7 +81,7 @@ def validate(
 @app.command()
 @calls_service(*ADMIN)
 def apply(
-    client: Client,
+    client: ServiceClient,
     file: RulesFile,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Without a terminal, nobody is asked.")] = False,
@@ -111,7 +111,7 @@ def apply(
 @app.command()
 @calls_service(*ADMIN)
 def diff(
-    client: Client,
+    client: ServiceClient,
     file: RulesFile,
     replay: Annotated[
         list[str] | None,
@@ -141,7 +141,7 @@ def diff(
 @app.command()
 @calls_service(*ADMIN)
 def export(
-    client: Client,
+    client: ServiceClient,
     file: Annotated[Path | None, typer.Argument(help="Where to write it; else stdout.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -181,7 +181,7 @@ def import_rules(
     try:
         text, report = imported(contents)
     except InvalidRule as error:
-        raise Fault(str(error), code=REFUSED) from error
+        raise CommandFault(str(error), code=REFUSED) from error
     if as_json:
         emit({"rules": tomllib.loads(text), "report": report})
     elif output is None:
@@ -196,10 +196,10 @@ def _write(file: Path, text: str) -> None:
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise Fault(f"{file}: cannot be written: {error.strerror}") from error
+        raise CommandFault(f"{file}: cannot be written: {error.strerror}") from error
 
 
-def _replayed(client: Client, file: Path, logs: list[str], *, quiet: bool) -> Report:
+def _replayed(client: ServiceClient, file: Path, logs: list[str], *, quiet: bool) -> Report:
     """Replay logs by a file's rules, and by the service's. Users who are in its database are not known here."""
     current = snapshot_of(parsed(client.text(RULESET, accept=TOML).encode()), version="in force")
     return replay_files(logs, load_rules(file), against=current, quiet=quiet)
@@ -209,10 +209,12 @@ def _content(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:
-        raise Fault(f"{file}: cannot be read: {error.strerror}") from error
+        raise CommandFault(f"{file}: cannot be read: {error.strerror}") from error
 
 
-def _put(client: Client, file: Path, content: bytes, *, dry_run: bool = False, version: int | None = None) -> Json:
+def _put(
+    client: ServiceClient, file: Path, content: bytes, *, dry_run: bool = False, version: int | None = None
+) -> Json:
     try:
         return client.put_toml(RULESET, content, {"dry_run": dry_run or None}, version=version)
     except InvalidRules as error:

@@ -16,7 +16,7 @@ from headgate.settings import ADMIN_TOKEN_FILE, Address, Settings, load
 from headgate.telemetry.logs import configure_logging
 
 if TYPE_CHECKING:
-    from headgate.service.process import Addresses
+    from headgate.service.process import ListenAddresses
 
 WHERE: Final = "Where it listens"
 WHAT: Final = "What it goes by"
@@ -180,7 +180,7 @@ def serve(
 
 
 def _run(settings: Settings, *, hints: bool) -> None:
-    def started(addresses: Addresses) -> None:
+    def started(addresses: ListenAddresses) -> None:
         if hints or sys.stdout.isatty():
             print(_banner(settings, addresses, hints=hints), flush=True)
         else:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import typer
 
-from headgate.cli.client import Client, Json
+from headgate.cli.client import Json, ServiceClient
 from headgate.cli.options import ADMIN, AsJson, calls_service
 from headgate.cli.output import Cell, emit, local_time, say, show_table
 from headgate.cli.times import seconds_of
@@ -19,7 +19,7 @@ app = typer.Typer(no_args_is_help=True, help="Make, list and revoke tokens of ca
 @app.command()
 @calls_service(*ADMIN)
 def create(
-    client: Client,
+    client: ServiceClient,
     name: Annotated[str, typer.Argument(help="Whose it is: the change log names them by it.")],
     scope: Annotated[
         list[str],
@@ -45,7 +45,7 @@ def create(
 
 @app.command("list")
 @calls_service(*ADMIN)
-def list_tokens(client: Client, as_json: AsJson = False) -> None:
+def list_tokens(client: ServiceClient, as_json: AsJson = False) -> None:
     """List all tokens, but not the tokens themselves."""
     tokens = list(client.pages("/api/v1/tokens", "tokens"))
     if as_json:
@@ -59,7 +59,7 @@ def list_tokens(client: Client, as_json: AsJson = False) -> None:
 @app.command()
 @calls_service(*ADMIN)
 def revoke(
-    client: Client,
+    client: ServiceClient,
     token_id: Annotated[str, typer.Argument(metavar="ID", help="As `headgate token list` shows it.")],
     as_json: AsJson = False,
 ) -> None:

@@ -12,10 +12,10 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from headgate.cli.client import Client, Json
-from headgate.cli.keys import Keys
+from headgate.cli.client import Json, ServiceClient
+from headgate.cli.keys import KeyboardReader
 from headgate.cli.options import ADMIN, AsJson, calls_service
-from headgate.cli.output import Cell, Fault, emit, emit_lines, printable, say, show_table, table
+from headgate.cli.output import Cell, CommandFault, emit, emit_lines, printable, say, show_table, table
 from headgate.cli.rates import Rate, Tally, node_of, rates, tallies_of
 from headgate.cli.times import seconds_of, time_of
 
@@ -41,7 +41,7 @@ class View(NamedTuple):
 class Watch:
     """Looks at a service, again and again."""
 
-    def __init__(self, client: Client, period: float, *, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, client: ServiceClient, period: float, *, now: Callable[[], float] = time.monotonic) -> None:
         self._client = client
         self._period = f"{period:g}s"
         self._now = now
@@ -50,12 +50,12 @@ class Watch:
         self._view = View(client.server, "", [], [], self._period)
 
     def look(self) -> View:
-        """What is there now, at rates since the last look. Raises `Fault`: no service answers."""
+        """What is there now, at rates since the last look. Raises `CommandFault`: no service answers."""
         try:
             page = self._client.text("/metrics")
             node, counted = node_of(page), tallies_of(page)
         except ValueError as error:
-            raise Fault(f"{self._client.server}/metrics is not a page of metrics") from error
+            raise CommandFault(f"{self._client.server}/metrics is not a page of metrics") from error
         now = self._now()
         then, last, before = self._last or (now - 1, node, counted)
         self._last = now, node, counted
@@ -71,7 +71,7 @@ class Watch:
         """The same; when no service answers, what was there last, and why there is nothing new."""
         try:
             self._view = self.look()
-        except Fault as fault:
+        except CommandFault as fault:
             self._last = self._subjects = None
             self._view = self._view._replace(fault=str(fault).partition("\n")[0])
         return self._view
@@ -82,14 +82,14 @@ class Watch:
             try:
                 page = self._client.get("/api/v1/events/top", {"since": since, "limit": MOST_SUBJECTS})
                 self._subjects = now, page["top"], ""
-            except Fault as fault:  # this needs a token, and the rest does not
+            except CommandFault as fault:  # this needs a token, and the rest does not
                 self._subjects = now, [], str(fault).partition("\n")[0]
         return self._subjects[1:]
 
 
 @calls_service(*ADMIN)
 def top(
-    client: Client,
+    client: ServiceClient,
     once: Annotated[bool, typer.Option("--once", help="Print it once. So it is without a terminal, too.")] = False,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 1.0,
     period: Annotated[str, typer.Option(help="Who hit limits in this time, as in 15m.", metavar="DURATION")] = "1h",
@@ -194,7 +194,10 @@ def _print(view: View) -> None:
 
 def _live(watch: Watch, interval: float, console: Console) -> None:
     view = watch.look_again()
-    with Keys() as keys, Live(screen(view, console.height), console=console, screen=True, auto_refresh=False) as live:
+    with (
+        KeyboardReader() as keys,
+        Live(screen(view, console.height), console=console, screen=True, auto_refresh=False) as live,
+    ):
         while not keys.wait(interval, "qQ"):
             live.update(screen(watch.look_again(), console.height), refresh=True)
 

@@ -11,10 +11,10 @@ from urllib.parse import quote
 
 import typer
 
-from headgate.cli.client import Client, InvalidRules, Json
+from headgate.cli.client import InvalidRules, Json, ServiceClient
 from headgate.cli.differences import quota_of
 from headgate.cli.options import ADMIN, AsJson, calls_service
-from headgate.cli.output import Cell, Fault, duration, emit, local_time, say, show_table
+from headgate.cli.output import Cell, CommandFault, duration, emit, local_time, say, show_table
 
 USERS: Final = "/api/v1/users"
 STDIN: Final = "-"
@@ -26,7 +26,7 @@ app = typer.Typer(no_args_is_help=True, help="List users who have a tier or over
 @app.command("list")
 @calls_service(*ADMIN)
 def list_users(
-    client: Client,
+    client: ServiceClient,
     tier: Annotated[str | None, typer.Option(help="Only those on this tier.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -42,7 +42,7 @@ def list_users(
 
 @app.command()
 @calls_service(*ADMIN)
-def show(client: Client, user: UserId, as_json: AsJson = False) -> None:
+def show(client: ServiceClient, user: UserId, as_json: AsJson = False) -> None:
     """Show a user's tier, their overrides, and what is left of each limit. Nothing is charged."""
     path = f"{_path(user)}/limits"
     page = client.get(path)
@@ -65,7 +65,7 @@ def show(client: Client, user: UserId, as_json: AsJson = False) -> None:
 @app.command("set")
 @calls_service(*ADMIN)
 def set_tier(
-    client: Client,
+    client: ServiceClient,
     user: UserId,
     tier: Annotated[str | None, typer.Option(help="The tier to put them on.")] = None,
     default: Annotated[bool, typer.Option("--default", help="Put them on no tier of their own.")] = False,
@@ -83,7 +83,7 @@ def set_tier(
 
 @app.command()
 @calls_service(*ADMIN)
-def delete(client: Client, user: UserId, as_json: AsJson = False) -> None:
+def delete(client: ServiceClient, user: UserId, as_json: AsJson = False) -> None:
     """Take a user's tier and all of their overrides."""
     client.delete(_path(user))
     if as_json:
@@ -95,7 +95,7 @@ def delete(client: Client, user: UserId, as_json: AsJson = False) -> None:
 @app.command()
 @calls_service(*ADMIN)
 def apply(
-    client: Client,
+    client: ServiceClient,
     file: Annotated[str, typer.Argument(metavar="FILE", help="JSON, or TOML by its name; - is JSON on stdin.")],
     as_json: AsJson = False,
 ) -> None:
@@ -116,19 +116,19 @@ def apply(
 
 
 def _batch(file: str) -> Json:
-    """The content of a file. Raises `Fault`."""
+    """The content of a file. Raises `CommandFault`."""
     try:
         content = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
     except OSError as error:
-        raise Fault(f"{file}: cannot be read: {error.strerror}") from error
+        raise CommandFault(f"{file}: cannot be read: {error.strerror}") from error
     kind = "TOML" if file.endswith(".toml") else "JSON"
     try:
         data = tomllib.loads(content.decode()) if kind == "TOML" else json.loads(content)
         data = json.loads(json.dumps(data, default=lambda time: time.isoformat()))  # TOML has times, JSON has none
     except (ValueError, AttributeError) as error:
-        raise Fault(f"{file}: is not {kind}: {error}", code=1) from error
+        raise CommandFault(f"{file}: is not {kind}: {error}", code=1) from error
     if not isinstance(data, dict):
-        raise Fault(f"{file}: must be an object with users or overrides", code=1)
+        raise CommandFault(f"{file}: must be an object with users or overrides", code=1)
     return data
 
 

@@ -28,7 +28,7 @@ from headgate.console import (
     tokens,
 )
 from headgate.console.assets import Assets
-from headgate.console.page import Page, Route, Services
+from headgate.console.page import Page, PageRoute, Services
 from headgate.console.render import Renderer
 from headgate.console.sessions import COOKIE, Gatekeeper, Session, Sessions
 from headgate.errors import (
@@ -60,7 +60,7 @@ HEADERS: Final = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
 }
-ROUTES: Final[Sequence[Route]] = (
+ROUTES: Final[Sequence[PageRoute]] = (
     *(*overview.ROUTES, *rules.ROUTES, *rule_page.ROUTES, *rule_editor.ROUTES, *subjects.ROUTES, *explain.ROUTES),
     *(*events.ROUTES, *changes.ROUTES, *tokens.ROUTES, *regions.ROUTES),
 )
@@ -78,7 +78,7 @@ STATUSES: Final[tuple[tuple[type[Exception], int, str], ...]] = (
 log = logging.getLogger("headgate")
 
 
-class Refused(Exception):
+class PageRefused(Exception):
     """A request that is no page's: it is answered with a status and a sentence."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -105,7 +105,7 @@ class Console:
             response = await self._answer(request)
         except ClientDisconnect:
             return
-        except Refused as error:
+        except PageRefused as error:
             response = HTMLResponse(self._sign_in_page(request, str(error)), error.status)
         if path.startswith("/static/"):
             await response(scope, receive, send)
@@ -126,7 +126,7 @@ class Console:
         except Unauthenticated:
             return self._to_sign_in(request)
         except DatabaseError as error:
-            raise Refused(503, f"Tokens cannot be looked up now: {error}. Try again in a moment.") from error
+            raise PageRefused(503, f"Tokens cannot be looked up now: {error}. Try again in a moment.") from error
         request.state.caller = caller
         form = await self._form(request, session) if request.method == "POST" else None
         if path == "/sign-out" and request.method == "POST":
@@ -155,7 +155,7 @@ class Console:
             problems = error.problems if isinstance(error, InvalidRule) else []
             template = "fragment_error.html" if page.is_fragment else "error.html"
             return page.render(template, status, title=title, message=str(error), problems=problems)
-        except (ClientDisconnect, Refused):
+        except (ClientDisconnect, PageRefused):
             raise
         except Exception:
             log.exception("console: %s", request.url.path)
@@ -171,10 +171,10 @@ class Console:
             return HTMLResponse(self._sign_in_page(request))
         if code is not None:
             if not _is_local(request):
-                raise Refused(403, "This link is for the machine that the service runs on. Sign in with a token.")
+                raise PageRefused(403, "This link is for the machine that the service runs on. Sign in with a token.")
             digest = self._gatekeeper.redeem(code)
             if digest is None:
-                raise Refused(403, "This link was used already, or is too old. Sign in with a token.")
+                raise PageRefused(403, "This link was used already, or is too old. Sign in with a token.")
         else:
             _require_same_origin(request)
             form = await _read(request)
@@ -183,11 +183,11 @@ class Console:
             try:
                 digest = await self._gatekeeper.sign_in(token, address)
             except Unauthenticated:
-                raise Refused(401, "This token is not good: it is not known, has expired or was revoked.") from None
+                raise PageRefused(401, "This token is not good: it is not known, has expired or was revoked.") from None
             except RateLimited:
-                raise Refused(429, "Too many bad tokens came from your address. Wait a minute.") from None
+                raise PageRefused(429, "Too many bad tokens came from your address. Wait a minute.") from None
             except DatabaseError as error:
-                raise Refused(503, f"Tokens cannot be looked up now: {error}. Try again in a moment.") from error
+                raise PageRefused(503, f"Tokens cannot be looked up now: {error}. Try again in a moment.") from error
         # Not a redirect: a browser that comes from elsewhere would leave a strict cookie out of the next request.
         content = self._renderer.render("signed_in.html", target=_target(request), root=PATH)
         cookie = self._sessions.header(self._sessions.begin(digest), PATH)
@@ -213,7 +213,7 @@ class Console:
         form = await _read(request)
         given = request.headers.get("x-csrf-token") or str(form.get("csrf", ""))
         if not self._sessions.is_csrf(session, given):
-            raise Refused(403, "This form is not from a page of your session. Open the page again.")
+            raise PageRefused(403, "This form is not from a page of your session. Open the page again.")
         return form
 
 
@@ -228,25 +228,25 @@ async def _unused(_: Request) -> Response:
 async def _read(request: Request) -> FormData:
     length = request.headers.get("content-length", "0")
     if not length.isdigit() or int(length) > MAX_FORM:
-        raise Refused(413, "The form is too long.")
+        raise PageRefused(413, "The form is too long.")
     if "urlencoded" not in request.headers.get("content-type", "application/x-www-form-urlencoded"):
-        raise Refused(415, "Forms are sent as application/x-www-form-urlencoded.")
+        raise PageRefused(415, "Forms are sent as application/x-www-form-urlencoded.")
     body = await request.body()
     if len(body) > MAX_FORM:
-        raise Refused(413, "The form is too long.")
+        raise PageRefused(413, "The form is too long.")
     try:
         pairs = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=MAX_FIELDS)
     except ValueError:
-        raise Refused(413, f"The form has more than {MAX_FIELDS} fields.") from None
+        raise PageRefused(413, f"The form has more than {MAX_FIELDS} fields.") from None
     return FormData([(name, value) for name, value in pairs])
 
 
 def _require_same_origin(request: Request) -> None:
-    """Raises `Refused` for what another site had a browser send."""
+    """Raises `PageRefused` for what another site had a browser send."""
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
     host = request.headers.get("host", "")
     if site != "same-origin" or (origin is not None and urlsplit(origin).netloc != host):
-        raise Refused(403, "This request comes from another site.")
+        raise PageRefused(403, "This request comes from another site.")
 
 
 def _is_local(request: Request) -> bool:

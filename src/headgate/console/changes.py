@@ -10,8 +10,8 @@ from typing import Any, Final, get_args
 
 from starlette.responses import Response
 
-from headgate.console.page import Page, Route
-from headgate.console.rule_editor import Line, difference
+from headgate.console.page import Page, PageRoute
+from headgate.console.rule_editor import DifferenceLine, difference
 from headgate.errors import InvalidRule, Problem
 from headgate.operations.change_log import Change, Kind
 from headgate.rules.sources.document import rule_from
@@ -52,12 +52,12 @@ async def revert(page: Page) -> Response:
     return page.redirect("/changes", f"Change {change_id} is reverted.")
 
 
-def lines_of(change: Change) -> list[Line]:
+def lines_of(change: Change) -> list[DifferenceLine]:
     """The fields that a change changed."""
     return _lines(change.kind, change.before, change.after)
 
 
-def _lines(kind: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[Line]:
+def _lines(kind: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[DifferenceLine]:
     return [line for line in difference(_text(kind, before), _text(kind, after)) if line.kind != "same"]
 
 
@@ -88,7 +88,7 @@ def _id(text: str) -> int:
 
 
 ROUTES: Final = (
-    Route("/changes", listed),
-    Route("/changes/revert", confirm),
-    Route("/changes/revert", revert, "POST"),
+    PageRoute("/changes", listed),
+    PageRoute("/changes/revert", confirm),
+    PageRoute("/changes/revert", revert, "POST"),
 )

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from starlette.responses import Response, StreamingResponse
 
-from headgate.console.page import Page, Route
+from headgate.console.page import Page, PageRoute
 from headgate.console.ranges import RANGES, range_of
 from headgate.console.render import time_text
 from headgate.errors import DatabaseError
@@ -127,7 +127,7 @@ def _newest(found: Any) -> int | None:
 
 
 ROUTES: Final = (
-    Route("/events", listed),
-    Route("/events.csv", as_csv),
-    Route("/events/follow", follow),
+    PageRoute("/events", listed),
+    PageRoute("/events.csv", as_csv),
+    PageRoute("/events/follow", follow),
 )

@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from headgate.console.page import Page, Route
+from headgate.console.page import Page, PageRoute
 from headgate.core.cost import REQUESTS, Cost, checked_cost
 from headgate.errors import InvalidCheck
 from headgate.operations.subjects import written
@@ -60,4 +60,4 @@ def _cost(text: str) -> Cost:
     return costs[REQUESTS] if costs.keys() == {REQUESTS} else checked_cost(costs)
 
 
-ROUTES: Final = (Route("/explain", explain),)
+ROUTES: Final = (PageRoute("/explain", explain),)

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from headgate.console.page import Page, Route
+from headgate.console.page import Page, PageRoute
 from headgate.console.ranges import LIVE, RANGES, Range, range_of
 from headgate.core.quota import MICROSECONDS
 from headgate.errors import DatabaseError
@@ -156,8 +156,8 @@ def _faults(nodes: Any) -> dict[str, tuple[str, int, list[str]]]:
 
 
 ROUTES: Final = (
-    Route("/", overview),
-    Route("/overview/panels", panels),
-    Route("/overview/data", data),
-    Route("/live", live),
+    PageRoute("/", overview),
+    PageRoute("/overview/panels", panels),
+    PageRoute("/overview/data", data),
+    PageRoute("/live", live),
 )

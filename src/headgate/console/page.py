@@ -105,7 +105,7 @@ class Page:
 View = Callable[[Page], Awaitable[Response]]
 
 
-class Route(NamedTuple):
+class PageRoute(NamedTuple):
     """A path below the console, and what answers it."""
 
     path: str

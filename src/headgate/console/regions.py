@@ -7,7 +7,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from headgate.console.page import Page, Route
+from headgate.console.page import Page, PageRoute
 
 
 async def regions(page: Page) -> Response:
@@ -23,4 +23,4 @@ async def regions(page: Page) -> Response:
     )
 
 
-ROUTES: Final = (Route("/regions", regions),)
+ROUTES: Final = (PageRoute("/regions", regions),)

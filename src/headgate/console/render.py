@@ -12,7 +12,7 @@ from markupsafe import Markup
 from headgate._version import __version__
 from headgate.core.cost import REQUESTS, Cost
 from headgate.core.quota import CONCURRENCY, Quota, duration_text
-from headgate.rules.description import Field
+from headgate.rules.description import RuleField
 from headgate.rules.rule import Rule
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -154,7 +154,7 @@ def cost_text(cost: Cost) -> str:
     return count(cost) if isinstance(cost, int) else ", ".join(f"{amount:,} {unit}" for unit, amount in cost.items())
 
 
-def help_text(field: Field) -> Markup:
+def help_text(field: RuleField) -> Markup:
     """What a field of a rule means, with its names set as code."""
     parts = field.plain_meaning.split("`")
     return Markup("").join(

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from starlette.datastructures import FormData
 from starlette.responses import Response
 
-from headgate.console.page import Page, Route
+from headgate.console.page import Page, PageRoute
 from headgate.console.rule_forms import Table, form_table, sections_of, table_of, table_of_toml
 from headgate.console.rules import expecting
 from headgate.errors import ChangeConflict, InvalidRule, NotFound, Problem
@@ -22,7 +22,7 @@ from headgate.rules.sources.export import rule_text
 NEW: Final[Table] = {"id": "", "limit": 100, "window": "1m"}
 
 
-class Line(NamedTuple):
+class DifferenceLine(NamedTuple):
     """A line of a difference: `same`, `old` or `new`."""
 
     kind: str
@@ -211,20 +211,22 @@ def _valid(table: Table) -> tuple[Rule | None, tuple[Problem, ...]]:
         return None, error.problems
 
 
-def _difference(draft: Draft) -> list[Line]:
+def _difference(draft: Draft) -> list[DifferenceLine]:
     """The lines of TOML that go and come."""
     before = "" if draft.base is None else rule_text(rule_from(dict(draft.base)))
     return difference(before, draft.toml)
 
 
-def difference(before: str, after: str) -> list[Line]:
+def difference(before: str, after: str) -> list[DifferenceLine]:
     old, new = before.splitlines(), after.splitlines()
-    lines: list[Line] = []
+    lines: list[DifferenceLine] = []
     for tag, i, j, k, m in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if tag == "equal":
-            lines += [Line("same", text) for text in old[i:j]]
+            lines += [DifferenceLine("same", text) for text in old[i:j]]
         else:
-            lines += [Line("old", text) for text in old[i:j]] + [Line("new", text) for text in new[k:m]]
+            lines += [DifferenceLine("old", text) for text in old[i:j]] + [
+                DifferenceLine("new", text) for text in new[k:m]
+            ]
     return lines
 
 
@@ -255,12 +257,12 @@ def _text(value: Any) -> str:
 
 
 ROUTES: Final = (
-    Route("/rules/edit", edit),
-    Route("/rules/edit", convert, "POST"),
-    Route("/rules/preview", preview, "POST"),
-    Route("/rules/review", review, "POST"),
-    Route("/rules/apply", apply, "POST"),
-    Route("/rules/merge", merge, "POST"),
-    Route("/rules/delete", confirm_delete),
-    Route("/rules/delete", delete, "POST"),
+    PageRoute("/rules/edit", edit),
+    PageRoute("/rules/edit", convert, "POST"),
+    PageRoute("/rules/preview", preview, "POST"),
+    PageRoute("/rules/review", review, "POST"),
+    PageRoute("/rules/apply", apply, "POST"),
+    PageRoute("/rules/merge", merge, "POST"),
+    PageRoute("/rules/delete", confirm_delete),
+    PageRoute("/rules/delete", delete, "POST"),
 )

@@ -10,7 +10,7 @@ from starlette.datastructures import FormData
 
 from headgate.core.quota import BUCKETS, CONCURRENCY, WINDOWS, duration_text
 from headgate.errors import InvalidRule, Problem
-from headgate.rules.description import FIELDS, Field, rule_table
+from headgate.rules.description import FIELDS, RuleField, rule_table
 from headgate.rules.rule import Rule
 
 Table = dict[str, Any]
@@ -40,7 +40,7 @@ _DURATIONS: Final = ("window", "ttl")  # of which a quota has one
 class Input(NamedTuple):
     """One field of the form."""
 
-    field: Field
+    field: RuleField
     value: Any  # a text; of a flag, whether it is set
     problem: str
     depends_on: str  # another field; empty: on none
@@ -72,7 +72,7 @@ def sections_of(table: Table, problems: Sequence[Problem] = ()) -> dict[str, lis
     }
 
 
-def _input(field: Field, table: Table, problem: str) -> Input:
+def _input(field: RuleField, table: Table, problem: str) -> Input:
     other, values = _WHEN.get(field.name, ("", ()))
     given: Any = table.get(other, _DEFAULTS.get(other))
     given = ("on" if given else "") if isinstance(given, bool) else given
@@ -89,7 +89,7 @@ def _is_seconds(value: Any) -> bool:
     return isinstance(value, int | float)  # the window of a calendar is a word
 
 
-def _shown(field: Field, value: Any) -> Any:
+def _shown(field: RuleField, value: Any) -> Any:
     if field.kind.type == "flag":
         return field.default if value is None else bool(value)
     if value is None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from headgate.console.page import Page, Route
+from headgate.console.page import Page, PageRoute
 from headgate.console.ranges import RANGES, Range, range_of
 from headgate.errors import DatabaseError
 from headgate.rules.sources.export import rule_text
@@ -53,4 +53,4 @@ async def _traffic(page: Page, rule_id: str, chosen: Range) -> dict[str, Any]:
     return {"away": "", "subjects": subjects, **counts}
 
 
-ROUTES: Final = (Route("/rules/show", show),)
+ROUTES: Final = (PageRoute("/rules/show", show),)

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from starlette.responses import Response
 
-from headgate.console.page import Page, Route
+from headgate.console.page import Page, PageRoute
 from headgate.console.ranges import named_range
 from headgate.console.render import rule_state
 from headgate.errors import ChangeConflict, DatabaseError, InvalidRule, Problem
@@ -154,8 +154,8 @@ def _wanted(to: str) -> dict[str, Any]:
 
 
 ROUTES: Final = (
-    Route("/rules", listed),
-    Route("/rules/sparklines", sparklines),
-    Route("/rules/confirm", confirm),
-    Route("/rules/switch", switch, "POST"),
+    PageRoute("/rules", listed),
+    PageRoute("/rules/sparklines", sparklines),
+    PageRoute("/rules/confirm", confirm),
+    PageRoute("/rules/switch", switch, "POST"),
 )

@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 
 from starlette.responses import Response
 
-from headgate.console.page import Page, Route
+from headgate.console.page import Page, PageRoute
 from headgate.console.ranges import named_range
 from headgate.core.quota import MICROSECONDS, duration_us
 from headgate.errors import DatabaseError, InvalidQuota, InvalidRule, Problem
@@ -149,8 +149,8 @@ def _fact(text: str) -> Fact:
 
 
 ROUTES: Final = (
-    Route("/subject", subject),
-    Route("/subject/refusals", refusals),
-    Route("/subject/dialog", dialog),
-    Route("/subject/act", act, "POST"),
+    PageRoute("/subject", subject),
+    PageRoute("/subject/refusals", refusals),
+    PageRoute("/subject/dialog", dialog),
+    PageRoute("/subject/act", act, "POST"),
 )

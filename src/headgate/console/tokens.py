@@ -7,7 +7,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from headgate.console.page import Page, Route
+from headgate.console.page import Page, PageRoute
 from headgate.operations.caller import ROLES, SCOPES
 
 MOST: Final = 500
@@ -42,9 +42,9 @@ async def revoke(page: Page) -> Response:
 
 
 ROUTES: Final = (
-    Route("/tokens", listed),
-    Route("/tokens/new", form),
-    Route("/tokens/new", create, "POST"),
-    Route("/tokens/revoke", confirm),
-    Route("/tokens/revoke", revoke, "POST"),
+    PageRoute("/tokens", listed),
+    PageRoute("/tokens/new", form),
+    PageRoute("/tokens/new", create, "POST"),
+    PageRoute("/tokens/revoke", confirm),
+    PageRoute("/tokens/revoke", revoke, "POST"),
 )

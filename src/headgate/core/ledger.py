@@ -13,7 +13,7 @@ class Counted(NamedTuple):
     previous: int = 0  # in the bucket before; a fixed_window does not remember it
 
 
-class Page(NamedTuple):
+class LedgerPage(NamedTuple):
     """A page of a ledger, and the time at which it was read, by the clock of the server that keeps it."""
 
     now_us: int

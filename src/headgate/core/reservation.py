@@ -62,7 +62,7 @@ class Expired(NamedTuple):
     next_us: int | None  # None: there is none
 
 
-class Reserved(NamedTuple):
+class ReservedLimit(NamedTuple):
     """One limit's part in a reservation."""
 
     charge: Charge  # of the whole
@@ -123,14 +123,16 @@ class Record(NamedTuple):
     """
 
     cost: Cost
-    reserved: tuple[Reserved, ...]
+    reserved: tuple[ReservedLimit, ...]
     pending: str = ""
     penalty: Penalty | None = None
 
     @classmethod
     def before(cls, group: Group, factors: Sequence[int], cost: Cost, reservation_id: str) -> Record:
         """Return the record of a group that is about to be charged. `factors`: what 1 of its unit costs each check."""
-        reserved = [Reserved(Charge(check, 0), factor) for check, factor in zip(group.checks, factors, strict=True)]
+        reserved = [
+            ReservedLimit(Charge(check, 0), factor) for check, factor in zip(group.checks, factors, strict=True)
+        ]
         return cls(cost, tuple(reserved), reservation_id, group.penalty)
 
     @property
@@ -194,7 +196,7 @@ class Record(NamedTuple):
                 Charge(check._replace(space=own, quota=_quota(part), cost=charged), part_at, reset)
                 for own, part, charged, part_at, reset in shards
             )
-            reserved.append(Reserved(Charge(check, at_us, reset_us), factor, parts))
+            reserved.append(ReservedLimit(Charge(check, at_us, reset_us), factor, parts))
         record = cls(cost, tuple(reserved), pending, penalty)
         return record.found(_answer(answer)) if answer else record
 
@@ -273,14 +275,14 @@ def receipt_of(reservation_id: str) -> Idempotency:
 
 def charged(
     checks: Sequence[Check], outcomes: Sequence[Outcome], factors: Sequence[int], now_us: int
-) -> tuple[Reserved, ...]:
+) -> tuple[ReservedLimit, ...]:
     """Return what an allowed group has charged. A shadow that did not fit was not charged, and slots are released."""
     reserved = []
     for check, outcome, factor in zip(checks, outcomes, factors, strict=True):
         if outcome.wait_us == 0 and check.quota.algorithm != CONCURRENCY:
             at_us = outcome.at_us if isinstance(outcome, OutcomeAt) else now_us
             parts = outcome.charges if isinstance(outcome, OutcomeOf) else ()
-            reserved.append(Reserved(Charge(check, at_us, outcome.reset_us), factor, parts))
+            reserved.append(ReservedLimit(Charge(check, at_us, outcome.reset_us), factor, parts))
     return tuple(reserved)
 
 

@@ -61,7 +61,7 @@ def forgotten(check: Check, shards: int) -> list[Check]:
     return [check._replace(space=shard_space(check.space, place)) for place in range(shards)]
 
 
-class Search:
+class ShardSearch:
     """The search for room for one check of a rule with shards: where to charge it next, and its outcome in the end.
 
     `home` is the part to try first. With `look`, it reads all parts and charges nothing. `layout` is what to send to

@@ -4,9 +4,19 @@
 `headgate.rules.sources.database` has limiters follow it. Needs `headgate[database]`.
 """
 
-from headgate.db.changes import Change, Changes, Entry, Transaction, UserOverride
+from headgate.db.changes import Change, Changes, RuleRecord, Transaction, UserOverride
 from headgate.db.connection import Database
 from headgate.db.migrations import migrate
-from headgate.db.tokens import Token, Tokens
+from headgate.db.tokens import Token, TokenTable
 
-__all__ = ["Change", "Changes", "Database", "Entry", "Token", "Tokens", "Transaction", "UserOverride", "migrate"]
+__all__ = [
+    "Change",
+    "Changes",
+    "Database",
+    "RuleRecord",
+    "Token",
+    "TokenTable",
+    "Transaction",
+    "UserOverride",
+    "migrate",
+]

@@ -20,12 +20,12 @@ from headgate.core.clock import Clock, SystemClock
 from headgate.db import queries
 from headgate.db.connection import LARGE_SECONDS, Database
 from headgate.db.queries import Change, UserOverride
-from headgate.db.records import Content, Entry, unstorable
+from headgate.db.records import Content, RuleRecord, unstorable
 from headgate.db.transaction import Transaction
 from headgate.rules.exemptions import Exemption
 from headgate.rules.users import User
 
-__all__ = ["Change", "Changes", "Entry", "Transaction", "UserOverride"]
+__all__ = ["Change", "Changes", "RuleRecord", "Transaction", "UserOverride"]
 
 
 ChangeListener = Callable[[int, int, str, list[dict[str, Any]]], None]
@@ -96,12 +96,12 @@ class Changes:
         with self._database.read(seconds=LARGE_SECONDS) as connection:
             return queries.content(connection), queries.versions(connection).rules_version
 
-    def rules(self, *, after: str | None = None, most: int = 100) -> list[Entry]:
+    def rules(self, *, after: str | None = None, most: int = 100) -> list[RuleRecord]:
         """Rules by id, and their versions; for the next page, give the last one's id as `after`."""
         with self._database.read() as connection:
             return queries.rules(connection, after=after, most=most)
 
-    def rule(self, rule_id: str) -> Entry | None:
+    def rule(self, rule_id: str) -> RuleRecord | None:
         """One rule, and its version."""
         if unstorable(rule_id):
             return None

@@ -61,7 +61,7 @@ class Count(NamedTuple):
     cost: int
 
 
-class Batch(NamedTuple):
+class EventBatch(NamedTuple):
     """Events and counts to write at once. `number` grows with each batch of a run."""
 
     number: int
@@ -124,7 +124,7 @@ class Events:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def write(self, run: str, batches: Sequence[Batch], at_us: int) -> int:
+    def write(self, run: str, batches: Sequence[EventBatch], at_us: int) -> int:
         """Write batches of a run, in order: all of them or nothing. Returns how many were not there yet.
 
         A batch is written once, however often it is given.

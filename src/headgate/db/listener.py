@@ -20,7 +20,7 @@ from headgate.errors import DatabaseUnavailable
 SQLITE_SECONDS: Final = 0.2  # between two looks at a file
 
 
-class Listener(Protocol):
+class NotificationListener(Protocol):
     """Hears of changes from when it was made. For one thread, but for `wake`."""
 
     def wait(self, seconds: float) -> None:
@@ -34,7 +34,7 @@ class Listener(Protocol):
     def close(self) -> None: ...
 
 
-def listen(database: Database) -> Listener:
+def listen(database: Database) -> NotificationListener:
     """Raises `DatabaseError`."""
     return PostgresListener(database) if database.kind == "postgresql" else SqliteListener(database)
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, RowMapping, exists, func, or_, select, text, 
 from sqlalchemy.sql import Select
 
 from headgate.db import schema
-from headgate.db.records import Content, Entry, entries_of, override_of, rule_of
+from headgate.db.records import Content, RuleRecord, entries_of, override_of, rule_of
 from headgate.errors import InvalidRule
 from headgate.rules.exemptions import Exemption
 from headgate.rules.users import Override, User
@@ -63,7 +63,7 @@ def versions(connection: Connection, *, lock: bool = False) -> Versions:
     return Versions(*connection.execute(query).one())
 
 
-def content(connection: Connection, known: Mapping[str, Entry] | None = None) -> Content:
+def content(connection: Connection, known: Mapping[str, RuleRecord] | None = None) -> Content:
     """Everything but users. Rules that are `known` in the same version are not read again.
 
     Raises `InvalidRule` with what is wrong with single rules and exemptions.
@@ -79,12 +79,12 @@ def content(connection: Connection, known: Mapping[str, Entry] | None = None) ->
     )
 
 
-def _all_rules(connection: Connection) -> dict[str, Entry]:
+def _all_rules(connection: Connection) -> dict[str, RuleRecord]:
     query = select(schema.rules).order_by(schema.rules.c.position, schema.rules.c.id)
     return entries_of(_rows(connection.execute(query).mappings().all()))
 
 
-def _changed_rules(connection: Connection, known: Mapping[str, Entry]) -> dict[str, Entry]:
+def _changed_rules(connection: Connection, known: Mapping[str, RuleRecord]) -> dict[str, RuleRecord]:
     table = schema.rules
     query = select(table.c.id, table.c.version).order_by(table.c.position, table.c.id)
     now = connection.execute(query).all()
@@ -106,13 +106,13 @@ def tiers(connection: Connection) -> list[str]:
     return list(connection.scalars(select(schema.tiers.c.name).order_by(schema.tiers.c.position)))
 
 
-def rule(connection: Connection, rule_id: str) -> Entry | None:
+def rule(connection: Connection, rule_id: str) -> RuleRecord | None:
     """One rule. Raises `InvalidRule`."""
     row = connection.execute(select(schema.rules).where(schema.rules.c.id == rule_id)).mappings().first()
-    return None if row is None else Entry(rule_of(*_rows([row])), row["version"])
+    return None if row is None else RuleRecord(rule_of(*_rows([row])), row["version"])
 
 
-def rules(connection: Connection, *, after: str | None, most: int) -> list[Entry]:
+def rules(connection: Connection, *, after: str | None, most: int) -> list[RuleRecord]:
     """Some rules, by id; `after` is the id at which to go on. Raises `InvalidRule`."""
     table = schema.rules
     query = select(table).order_by(table.c.id).limit(most)

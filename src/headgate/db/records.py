@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from headgate.core.quota import MICROSECONDS, Quota
 from headgate.db import schema
 from headgate.errors import InvalidQuota, InvalidRule, Problem
-from headgate.rules.description import FIELDS, QUOTA_FIELDS, Field, rule_table
+from headgate.rules.description import FIELDS, QUOTA_FIELDS, RuleField, rule_table
 from headgate.rules.directory import Directory
 from headgate.rules.exemptions import Exemption
 from headgate.rules.penalties import Penalties
@@ -28,7 +28,7 @@ _COLUMNS: Final = frozenset(column.name for column in schema.rules.c)
 _OTHERS: Final = "more"  # the column of all fields that have none of their own
 
 
-class Entry(NamedTuple):
+class RuleRecord(NamedTuple):
     """A rule in the database. `version` changes whenever the rule does."""
 
     rule: Rule
@@ -39,7 +39,7 @@ class Entry(NamedTuple):
 class Content:
     """What a snapshot is made of, while it is being read or changed."""
 
-    rules: dict[str, Entry] = dataclasses.field(default_factory=dict)  # in order
+    rules: dict[str, RuleRecord] = dataclasses.field(default_factory=dict)  # in order
     tiers: list[str] = dataclasses.field(default_factory=list)
     exemptions: list[Exemption] = dataclasses.field(default_factory=list)
     settings: dict[str, Table] = dataclasses.field(default_factory=dict)  # by section
@@ -122,17 +122,17 @@ def rule_of(row: Row) -> Rule:
     return rule
 
 
-def _column(field: Field) -> str:
+def _column(field: RuleField) -> str:
     return f"{field.name}_us" if field.kind.type == "duration" else field.name
 
 
-def entries_of(rows: Iterable[Row]) -> dict[str, Entry]:
+def entries_of(rows: Iterable[Row]) -> dict[str, RuleRecord]:
     """The rules of all rows, by id. Raises `InvalidRule` with every problem of all of them."""
-    entries: dict[str, Entry] = {}
+    entries: dict[str, RuleRecord] = {}
     problems: list[Problem] = []
     for row in rows:
         try:
-            entries[row["id"]] = Entry(rule_of(row), row["version"])
+            entries[row["id"]] = RuleRecord(rule_of(row), row["version"])
         except InvalidRule as error:
             problems += error.problems
     if problems:

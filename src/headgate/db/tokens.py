@@ -45,7 +45,7 @@ class Token(NamedTuple):
         return self.revoked_us is None and now_us < self.expires_us
 
 
-class Tokens:
+class TokenTable:
     """The tokens in a database. Safe to share between threads. Every method raises `DatabaseError`.
 
     `listener` is called when a token was created or revoked, as that of `Changes` is.

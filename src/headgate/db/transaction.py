@@ -12,7 +12,7 @@ from headgate.db import queries, schema
 from headgate.db.queries import Change
 from headgate.db.records import (
     Content,
-    Entry,
+    RuleRecord,
     Table,
     exemption_table,
     override_of,
@@ -57,8 +57,8 @@ class Transaction:
         self.version = self._versions.version + 1
         self._log: list[Table] = []
         self._loaded: Content | None = None
-        self._looked_up: dict[str, Entry | None] = {}  # rules that were looked up before all were loaded
-        self._stored: dict[str, Entry] = {}  # the rules as they are in the database, when they are loaded
+        self._looked_up: dict[str, RuleRecord | None] = {}  # rules that were looked up before all were loaded
+        self._stored: dict[str, RuleRecord] = {}  # the rules as they are in the database, when they are loaded
         self._last_position = 0
 
     @property
@@ -282,7 +282,7 @@ class Transaction:
                 users.update(queries.overridden(self._connection, rule_id))
         return max(self.rules_version, queries.users_version(self._connection, sorted(users)))
 
-    def entry(self, rule_id: str) -> Entry | None:
+    def entry(self, rule_id: str) -> RuleRecord | None:
         """A rule, and its version."""
         return self._content.rules.get(rule_id)
 
@@ -331,7 +331,7 @@ class Transaction:
             self._stored = dict(self._loaded.rules)
         return self._loaded
 
-    def _entry(self, rule_id: str, version: int | None) -> Entry:
+    def _entry(self, rule_id: str, version: int | None) -> RuleRecord:
         entry = self._content.rules.get(rule_id)
         if entry is None:
             raise NotFound(f"there is no rule {rule_id!r}")
@@ -353,7 +353,7 @@ class Transaction:
         row = rule_row(rule)
         require_storable(f"rule {rule.id!r}", row)
         require_short(f"rule {rule.id!r}", "id", rule.id)
-        self._content.rules[rule.id] = Entry(rule, self.version)
+        self._content.rules[rule.id] = RuleRecord(rule, self.version)
         action = "create" if before is None else "update"
         self._note(action, "rule", rule.id, None if before is None else rule_table(before), rule_table(rule))
 

@@ -36,7 +36,7 @@ class UsageCount(NamedTuple):
     figures: Sequence[int]
 
 
-class Usage(NamedTuple):
+class UsageStep(NamedTuple):
     """A rule's counts in a step of time. Times of a check are in microseconds; None: none was timed."""
 
     at_us: int  # when the step began
@@ -61,7 +61,7 @@ class UsageHistory:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def series(self, rules: Collection[str], *, since_us: int, until_us: int, step: int) -> list[Usage]:
+    def series(self, rules: Collection[str], *, since_us: int, until_us: int, step: int) -> list[UsageStep]:
         """Of each rule, what it had in each step of so many seconds, in order of time. Steps without any are left out.
 
         Read from minutes, or from hours where the step is made of them. `ALL` is all checks, each counted once.
@@ -78,7 +78,7 @@ class UsageHistory:
         with self._database.read(seconds=LARGE_SECONDS) as connection:
             return [_usage(*row) for row in connection.execute(query)]
 
-    def top(self, *, since_us: int, until_us: int, by: str = "refused", most: int = 10) -> list[Usage]:
+    def top(self, *, since_us: int, until_us: int, by: str = "refused", most: int = 10) -> list[UsageStep]:
         """The rules that had most of a count in a period, and what they had in all of it."""
         table = schema.usage
         step = HOUR_SECONDS if until_us - since_us > 86_400 * 1_000_000 else MINUTE_SECONDS
@@ -138,8 +138,8 @@ def _chosen(query: Select[Any], step: int, since_us: int, until_us: int) -> Sele
     return query.where(table.c.step == kept, table.c.at_us >= first_us, table.c.at_us < until_us)
 
 
-def _usage(at_us: int, rule: str, *sums: Any) -> Usage:
+def _usage(at_us: int, rule: str, *sums: Any) -> UsageStep:
     figures = [int(value) for value in sums]
     times = figures[len(COUNTS) :]
     counts = dict(zip(COUNTS, figures, strict=False))
-    return Usage(at_us=int(at_us), rule=rule, **counts, p50_us=quantile(times, 0.5), p99_us=quantile(times, 0.99))
+    return UsageStep(at_us=int(at_us), rule=rule, **counts, p50_us=quantile(times, 0.5), p99_us=quantile(times, 0.99))

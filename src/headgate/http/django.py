@@ -47,7 +47,7 @@ from headgate.http.route import (
     mark_limited,
     subject_of,
 )
-from headgate.http.settings import FAULTS, Settings, describe_fault
+from headgate.http.settings import FAULTS, FrameworkSettings, describe_fault
 from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.limiter.decorator import rule_name
 from headgate.limiter.limiter import Limiter
@@ -275,7 +275,7 @@ class Setup:
             raise ImproperlyConfigured(f"{SETTING}: must be a dictionary, got {values!r}")
         values = {key: _imported(key, value) if key in FUNCTIONS else value for key, value in values.items()}
         try:
-            self._settings = Settings.read(values, others=("VIEW",))
+            self._settings = FrameworkSettings.read(values, others=("VIEW",))
         except KeyError as error:
             raise ImproperlyConfigured(f"{SETTING}: {error.args[0]!r} {error.args[1]}") from None
         self._view: View | None = values.get("VIEW")

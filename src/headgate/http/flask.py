@@ -40,7 +40,7 @@ from headgate.http.route import (
     limits_on,
     mark_limited,
 )
-from headgate.http.settings import FAULTS, Settings, describe_fault
+from headgate.http.settings import FAULTS, FrameworkSettings, describe_fault
 from headgate.http.wsgi import ENVIRON, RateLimitMiddleware, WsgiRequest, released_at_end
 from headgate.limiter.limiter import Limiter
 
@@ -105,7 +105,7 @@ class Headgate:
         if not values.pop("ENABLED", True):
             return
         try:
-            settings = Settings.read(values, others=("ENABLED",))
+            settings = FrameworkSettings.read(values, others=("ENABLED",))
         except KeyError as error:
             raise InvalidRule(f"{PREFIX}{error.args[0]}: {error.args[1]}") from None
         options: MiddlewareArguments = {**settings.middleware, **self._options}

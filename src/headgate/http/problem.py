@@ -48,7 +48,7 @@ def problem(decision: Decision) -> dict[str, Any]:
     }
 
 
-class Refusal(NamedTuple):
+class RefusalResponse(NamedTuple):
     """The answer to a request that may not pass. The fields of its `Limits` go with it."""
 
     status: int
@@ -62,12 +62,12 @@ class Refusal(NamedTuple):
         return f"{self.status} {HTTPStatus(self.status).phrase if known else 'Refused'}"
 
 
-def refusal(limits: Limits[Any]) -> Refusal:
+def refusal(limits: Limits[Any]) -> RefusalResponse:
     """The answer to a request on which a refusal was decided."""
     decision = limits.decision
     body = json.dumps(problem(decision)).encode()
     content = [("Content-Type", MEDIA_TYPE), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
-    return Refusal(decision.status, content + decision_field(decision, limits.limiter.snapshot), body)
+    return RefusalResponse(decision.status, content + decision_field(decision, limits.limiter.snapshot), body)
 
 
 def decision_field(decision: Decision, snapshot: Snapshot) -> Fields:

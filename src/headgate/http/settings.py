@@ -24,14 +24,14 @@ MIDDLEWARE: Final = tuple(name.upper() for name in MiddlewareArguments.__annotat
 FAULTS: Final = (ValueError, TypeError, ImportError, OSError)  # of a limiter, a store or options that cannot be made
 
 
-class Settings(NamedTuple):
+class FrameworkSettings(NamedTuple):
     """The arguments of a `Limiter` and of a `MiddlewareOptions`. Without rules, there are none."""
 
     limiter: dict[str, Any]
     middleware: MiddlewareArguments
 
     @classmethod
-    def read(cls, values: Mapping[str, Any], *, others: tuple[str, ...] = ()) -> Settings:
+    def read(cls, values: Mapping[str, Any], *, others: tuple[str, ...] = ()) -> FrameworkSettings:
         """Raises `KeyError`, with what is wrong, on a name that is none of ours and not one of `others`."""
         known = (*LIMITER, *MIDDLEWARE, *others)
         for name in values:

@@ -20,11 +20,11 @@ from headgate.limiter.async_execution import await_decision, decide_async
 from headgate.limiter.async_heartbeat import AsyncHeartbeat
 from headgate.limiter.async_reservations import AsyncReservations
 from headgate.limiter.async_slots import AsyncSlots
-from headgate.limiter.batch import Ask, DecidedTogether, Part, Together, decide_each, prepare_together
+from headgate.limiter.batch import BatchedRequest, DecidedTogether, RequestPart, Together, decide_each, prepare_together
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.engine import Engine, OnRefused, checked_hook, log
 from headgate.limiter.explanation import MAX_TIERS, conclude
-from headgate.limiter.prepared_check import NO_SUBJECT, Known, PreparedCheck, Request, Subject
+from headgate.limiter.prepared_check import NO_SUBJECT, KnownUser, PreparedCheck, Request, Subject
 from headgate.limiter.rule_inputs import Rules
 from headgate.limiter.slot_records import SlotUse
 from headgate.limiter.startup import require_answer, warn_of_workers
@@ -164,7 +164,7 @@ class AsyncChecks:
         idempotency_key: str | None = None,
         peek: bool = False,
         slots: SlotUse = "refuse",
-        known: Known | None = None,  # async only
+        known: KnownUser | None = None,  # async only
     ) -> Decision | Awaitable[Decision]:
         """Check facts that are known to be texts: for middleware and others that read them off a request.
 
@@ -260,7 +260,7 @@ class AsyncChecks:
         return decisions
 
     def decide_many(  # async only
-        self, asks: Sequence[Ask]
+        self, asks: Sequence[BatchedRequest]
     ) -> list[Decision] | Awaitable[list[Decision]]:
         """`decide` several requests, in order, each by itself. If one makes no sense, none is charged.
 
@@ -275,7 +275,7 @@ class AsyncChecks:
         ]
         return decide_each(prepared, self._decide) if self.in_memory else self._decide_many(prepared)
 
-    async def _decide_many_later(self, asks: Sequence[Ask]) -> list[Decision]:  # async only
+    async def _decide_many_later(self, asks: Sequence[BatchedRequest]) -> list[Decision]:  # async only
         engine = self._engine
         known = await look_up_all(engine, [ask.facts for ask in asks])
         prepared = [
@@ -285,7 +285,7 @@ class AsyncChecks:
         return await self._decide_many(prepared)
 
     def decide_together(  # async only
-        self, parts: Sequence[Part]
+        self, parts: Sequence[RequestPart]
     ) -> DecidedTogether | Awaitable[DecidedTogether]:
         """Decide one request that is known in several ways: either every limit is charged, or none is.
 
@@ -295,7 +295,7 @@ class AsyncChecks:
         snapshot = self.holder.current
         known = None
         if snapshot.directory is not None:
-            known = [Known(snapshot, snapshot.user(part.facts)) for part in parts]
+            known = [KnownUser(snapshot, snapshot.user(part.facts)) for part in parts]
         if self._reservations.due is not None or (known is not None and any(one.user is UNKNOWN for one in known)):
             return self._decide_together_later(parts)
         return self._decide_together(prepare_together(self._engine, parts, known))
@@ -314,7 +314,7 @@ class AsyncChecks:
             engine.answered(whole.plan)
         return together.decided(engine, decision)
 
-    async def _decide_together_later(self, parts: Sequence[Part]) -> DecidedTogether:  # async only
+    async def _decide_together_later(self, parts: Sequence[RequestPart]) -> DecidedTogether:  # async only
         """Decide after users are looked up and expired reservations are given back."""
         known = await look_up_all(self._engine, [part.facts for part in parts])
         together = prepare_together(self._engine, parts, known)

@@ -10,14 +10,14 @@ from headgate.core.cost import Cost
 from headgate.core.decision import Decision, Reading, States
 from headgate.errors import IdempotencyConflict
 from headgate.limiter.engine import Engine
-from headgate.limiter.prepared_check import Known, PreparedCheck
+from headgate.limiter.prepared_check import KnownUser, PreparedCheck
 from headgate.rules.penalties import IDENTITIES
 from headgate.rules.plan import RulePlan
 
 T = TypeVar("T")
 
 
-class Ask(NamedTuple):
+class BatchedRequest(NamedTuple):
     """One request of a batch. `facts` are texts, and are not checked."""
 
     facts: dict[str, str]
@@ -25,7 +25,7 @@ class Ask(NamedTuple):
     idempotency_key: str | None = None
 
 
-class Part(NamedTuple):
+class RequestPart(NamedTuple):
     """One description of a request: its facts, and its cost under the rules that apply to them.
 
     The rules are those of `plan`, if there is one; otherwise those of the snapshot in force.
@@ -100,7 +100,7 @@ def _part_of(whole: Decision, part: PreparedCheck, places: tuple[int, ...], stat
     return decision
 
 
-def prepare_together(engine: Engine, parts: Sequence[Part], known: Sequence[Known] | None) -> Together:
+def prepare_together(engine: Engine, parts: Sequence[RequestPart], known: Sequence[KnownUser] | None) -> Together:
     """Prepare one request that is known in several ways: either every limit is charged, or none.
 
     A limit that several parts meet is charged once, by the most that any of them costs. A penalty meets the surest

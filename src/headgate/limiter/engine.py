@@ -20,7 +20,7 @@ from headgate.limiter.blocks import Blocks
 from headgate.limiter.fallback import Fallback
 from headgate.limiter.prepared_check import (
     NO_SUBJECT,
-    Known,
+    KnownUser,
     Planned,
     PreparedCheck,
     Request,
@@ -34,7 +34,7 @@ from headgate.limiter.warning_hysteresis import WarningHysteresis
 from headgate.rules.directory import UNKNOWN
 from headgate.rules.holder import Holder, Source
 from headgate.rules.penalties import client_of, clients_of
-from headgate.rules.plan import Applied, RulePlan, plan_of
+from headgate.rules.plan import AppliedRule, RulePlan, plan_of
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.program import Program, decision_of
@@ -194,7 +194,7 @@ class Engine:
         """Return one plan for a request that has several: `places` tell where each plan's limits are in it."""
         merged = self._merged.get((plans, places))
         if merged is None:
-            applied: dict[int, Applied] = {}
+            applied: dict[int, AppliedRule] = {}
             for plan, own in zip(plans, places, strict=True):
                 for one, place in zip(plan.applied, own, strict=True):
                     applied.setdefault(place, one)
@@ -229,7 +229,7 @@ class Engine:
         facts = {"user": subject}
         return self.failed(self.prepare(facts, self.planned(facts), 1), error)
 
-    def planned(self, texts: dict[str, str], known: Known | None = None) -> Planned:
+    def planned(self, texts: dict[str, str], known: KnownUser | None = None) -> Planned:
         """Return which rules apply to a request, behind the snapshot that says so.
 
         Without `known`, it waits for the user to be looked up if need be.
@@ -299,7 +299,7 @@ class Engine:
         return at_us, None if self._blocks is None else self._blocks.get(client, at_us)
 
     def ask_reset(
-        self, subject: Subject, facts: dict[str, Any], known: Known | None = None
+        self, subject: Subject, facts: dict[str, Any], known: KnownUser | None = None
     ) -> tuple[tuple[Check, ...], Clients]:
         """The checks and clients that a store has to forget. Raises `InvalidCheck`."""
         texts = self.texts_of(subject, facts)
@@ -315,7 +315,9 @@ class Engine:
             for client in clients:
                 self._blocks.drop(client)
 
-    def prepare_many(self, requests: Iterable[Request], known: Sequence[Known] | None = None) -> list[PreparedCheck]:
+    def prepare_many(
+        self, requests: Iterable[Request], known: Sequence[KnownUser] | None = None
+    ) -> list[PreparedCheck]:
         """Prepare several requests: subjects, or mappings of facts, `cost` and `idempotency_key`."""
         prepared = []
         for at, request in enumerate(requests):
@@ -331,14 +333,14 @@ class Engine:
             prepared.append(self.prepare(texts, self.planned(texts, None if known is None else known[at]), cost, key))
         return prepared
 
-    def known(self, subject: Subject, facts: Mapping[str, Any]) -> Known:
+    def known(self, subject: Subject, facts: Mapping[str, Any]) -> KnownUser:
         """Return what is known of a request's user without waiting; if that is `UNKNOWN`, look the user up."""
         snapshot = self.holder.current
         user_id = facts.get("user") if subject is NO_SUBJECT else subject
         known = {"user": str(user_id)} if user_id is not None else {}
         if facts.get("tier") is not None:
             known["tier"] = ""
-        return Known(snapshot, snapshot.user(known))
+        return KnownUser(snapshot, snapshot.user(known))
 
     def answered(self, plan: Plan) -> None:
         """Note that a program of this plan has decided during an outage of the store.

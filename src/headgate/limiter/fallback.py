@@ -12,7 +12,7 @@ from headgate.core.plan import Plan
 from headgate.errors import StoreError, StoreFull, StoreTimeout
 from headgate.limiter.outage import Outage
 from headgate.limiter.prepared_check import PreparedCheck
-from headgate.limiter.shares import Shares, hopeful
+from headgate.limiter.shares import LocalShares, hopeful
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import MemoryStore
@@ -27,7 +27,7 @@ class Fallback:
         self.mode: FailureMode = mode
         self.outage = Outage()
         self.local = MemoryStore(clock=clock)  # counts rules of failure mode local while the store is down
-        self.shares = Shares()
+        self.shares = LocalShares()
         self._clock = clock
         self._seen: Snapshot | None = None  # of which `is_local` knows
         self._is_local = False

@@ -50,7 +50,7 @@ class PreparedCheck(NamedTuple):
         return group_of(self.plan, self.subjects, self.costs, self.peek, self.extras)
 
 
-class Known(NamedTuple):
+class KnownUser(NamedTuple):
     """Rules, and the record of a request's user: looked up beforehand by callers that must not wait."""
 
     snapshot: Snapshot

@@ -29,7 +29,7 @@ class _Spent(NamedTuple):
     part: Quota  # by which it was counted here
 
 
-class Shares:
+class LocalShares:
     """The shares of one limiter. `merges`: whether the store is later charged what was spent here."""
 
     def __init__(self, *, merges: bool = False) -> None:

@@ -88,7 +88,7 @@ class SlotStatus(NamedTuple):
     expired: Mapping[str, int] = {}  # that were not released or renewed in time
 
 
-_Entry = tuple[Sequence[Check], float, float]  # what holds it, since when, and when it was last renewed
+_HeldSlot = tuple[Sequence[Check], float, float]  # what holds it, since when, and when it was last renewed
 
 
 class SlotBook:
@@ -104,7 +104,7 @@ class SlotBook:
     def forked(self) -> None:
         """Begin anew in a forked child: the slots are the parent's."""
         self._lock = Lock()
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _HeldSlot] = {}
         self._next_look = MIN_ENTRIES  # with how many entries to look for those that have expired
 
     def taken(self, held: Sequence[Check]) -> None:

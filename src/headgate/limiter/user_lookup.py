@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headgate.limiter.engine import Engine
-from headgate.limiter.prepared_check import NO_SUBJECT, Known, Subject
+from headgate.limiter.prepared_check import NO_SUBJECT, KnownUser, Subject
 from headgate.rules.directory import UNKNOWN
 
 
-async def look_up(engine: Engine, subject: Subject, facts: Mapping[str, Any]) -> Known:
+async def look_up(engine: Engine, subject: Subject, facts: Mapping[str, Any]) -> KnownUser:
     """The user of a request."""
     known = engine.known(subject, facts)
     if known.user is UNKNOWN:
@@ -22,17 +22,17 @@ async def look_up(engine: Engine, subject: Subject, facts: Mapping[str, Any]) ->
     return known
 
 
-async def look_up_all(engine: Engine, facts: Sequence[dict[str, str]]) -> list[Known] | None:
+async def look_up_all(engine: Engine, facts: Sequence[dict[str, str]]) -> list[KnownUser] | None:
     """Look up the users of several requests, all by one snapshot. Returns None if no lookup is needed."""
     snapshot = engine.snapshot
     directory = snapshot.directory
     if directory is None:
         return None
-    known = [Known(snapshot, snapshot.user(one)) for one in facts]
+    known = [KnownUser(snapshot, snapshot.user(one)) for one in facts]
     unknown = {one["user"]: None for one, (_, user) in zip(facts, known, strict=True) if user is UNKNOWN}
     if unknown:
         users = dict(zip(unknown, await asyncio.gather(*map(directory.find_async, unknown)), strict=True))
         for place, (one, (_, user)) in enumerate(zip(facts, known, strict=True)):
             if user is UNKNOWN:
-                known[place] = Known(snapshot, users[one["user"]])
+                known[place] = KnownUser(snapshot, users[one["user"]])
     return known

@@ -11,7 +11,7 @@ from headgate.errors import ChangeConflict, Forbidden, NotFound
 from headgate.operations.batch import users_of
 from headgate.operations.caller import Caller, Role, Scope
 from headgate.operations.exemptions import exemption_from
-from headgate.operations.rules import Applied, Table
+from headgate.operations.rules import AppliedChange, Table
 from headgate.operations.storage import Storage
 from headgate.operations.users import without_expired
 from headgate.rules.sources.document import rule_from
@@ -52,7 +52,7 @@ class ChangeLog:
         kinds = covered if kind is None else [kind]
         return self._storage.kept_log.log(kind=kinds, subject=subject, before=before, most=most)
 
-    def revert(self, caller: Caller, change_id: int, *, together: bool = False, dry_run: bool = False) -> Applied:
+    def revert(self, caller: Caller, change_id: int, *, together: bool = False, dry_run: bool = False) -> AppliedChange:
         """Make what a change changed what it was before; with `together`, all that its transaction changed.
 
         It is a change of its own, which can be reverted in turn. Overrides that have expired meanwhile do not come
@@ -82,7 +82,7 @@ class ChangeLog:
                     for one in reverted:
                         _RESTORE[kind](transaction, one)
             differences = transaction.differences
-        return Applied(dry_run, transaction.version if differences and not dry_run else version, differences)
+        return AppliedChange(dry_run, transaction.version if differences and not dry_run else version, differences)
 
 
 def _require(caller: Caller, change: Change) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from headgate.db.events import Cursor, Event, EventFilter, Events, Refusals, Top
-from headgate.db.usage import Usage, UsageHistory
+from headgate.db.usage import UsageHistory, UsageStep
 from headgate.operations.caller import Caller
 from headgate.operations.usage import Period
 
-__all__ = ["Cursor", "Event", "EventFilter", "History", "Refusals", "Top", "Usage"]
+__all__ = ["Cursor", "Event", "EventFilter", "History", "Refusals", "Top", "UsageStep"]
 
 
 class History:
@@ -39,12 +39,12 @@ class History:
         span = {"since_us": period.since_us, "until_us": period.until_us}
         return self._events.refusals(fact, subject, **span, step=period.step)
 
-    def top_rules(self, caller: Caller, *, since_us: int, until_us: int, most: int = 10) -> Sequence[Usage]:
+    def top_rules(self, caller: Caller, *, since_us: int, until_us: int, most: int = 10) -> Sequence[UsageStep]:
         """The rules that refused most, and all that they had in the period."""
         caller.require("events")
         return self._usage.top(since_us=since_us, until_us=until_us, most=most)
 
-    def usage(self, caller: Caller, rules: Collection[str], period: Period) -> Sequence[Usage]:
+    def usage(self, caller: Caller, rules: Collection[str], period: Period) -> Sequence[UsageStep]:
         """What rules had in each step of a period that had traffic. The empty id is all checks, each counted once."""
         caller.require("events")
         return self._usage.series(rules, since_us=period.since_us, until_us=period.until_us, step=period.step)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from headgate.db import Entry
+from headgate.db import RuleRecord
 from headgate.db.records import time_of
 from headgate.errors import Forbidden, InvalidRule, NotFound, Problem
 from headgate.operations.caller import Caller
@@ -28,7 +28,7 @@ class StoredRule(NamedTuple):
     version: int | None
 
 
-class Applied(NamedTuple):
+class AppliedChange(NamedTuple):
     """What a change of several things did, or with `dry_run` would do."""
 
     dry_run: bool
@@ -66,17 +66,17 @@ class Rules:
             raise NotFound(f"there is no rule {rule_id!r}")
         return found
 
-    def create(self, caller: Caller, table: Table) -> Entry:
+    def create(self, caller: Caller, table: Table) -> RuleRecord:
         """Create a rule of a table as a rules file has it. Raises `InvalidRule`; `ChangeConflict`: its id is taken."""
         caller.require("rules", "admin")
         changes, rule = self._storage.writable, _rule(table)
         with changes.begin(caller.name, reason=caller.reason) as change:
             change.create_rule(rule)
-        return Entry(rule, change.version)
+        return RuleRecord(rule, change.version)
 
     def put(
         self, caller: Caller, rule_id: str, table: Table, *, expect: Expect = expect_anything
-    ) -> tuple[Entry, bool]:
+    ) -> tuple[RuleRecord, bool]:
         """Create or replace a rule. Returns it, and whether it is new. Raises `InvalidRule`, and what `expect` does."""
         caller.require("rules", "admin")
         changes = self._storage.writable
@@ -119,7 +119,7 @@ class Rules:
 
     def apply(
         self, caller: Caller, content: bytes, *, dry_run: bool = False, expect: Expect = expect_anything
-    ) -> Applied:
+    ) -> AppliedChange:
         """Make all rules those of a rules file, all or nothing.
 
         Users that it lists become what it says; others stay, but for overrides of rules that go. Either takes the
@@ -141,7 +141,7 @@ class Rules:
                 _require_users(caller, "users have overrides of rules that it deletes")
         if differences and not dry_run:
             version = change.version
-        return Applied(dry_run, version, differences)
+        return AppliedChange(dry_run, version, differences)
 
     def snapshot(self, caller: Caller) -> Snapshot:
         """What is in force: its tiers, its settings."""

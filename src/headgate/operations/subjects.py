@@ -25,7 +25,7 @@ MOST_RULES: Final = 200  # that are shown of one subject
 _ADDRESSES: Final = Trust((), 1, 64)
 
 
-class Penalty(NamedTuple):
+class PenaltyStatus(NamedTuple):
     """A block for having been refused too often."""
 
     seconds: float | None  # until it ends
@@ -46,11 +46,11 @@ class Subjects:
             return await self._users.limits(caller, subject, most=MOST_RULES)
         return await subject_limits(self._storage.snapshot, self._limiter, fact, subject, most=MOST_RULES)
 
-    async def penalty(self, caller: Caller, fact: Fact, subject: str) -> Penalty | None:
+    async def penalty(self, caller: Caller, fact: Fact, subject: str) -> PenaltyStatus | None:
         """The block that a subject is under; None: none."""
         caller.require("users")
         decision = await self._limiter.peek(cost=1, **{fact: subject})
-        return Penalty(decision.retry_after) if decision.reason == "penalty" else None
+        return PenaltyStatus(decision.retry_after) if decision.reason == "penalty" else None
 
     async def reset(self, caller: Caller, fact: Fact, subject: str) -> int:
         """Forget what a subject has used, and lift its block. Returns of how many rules.

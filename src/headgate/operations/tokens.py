@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from headgate.core.quota import MICROSECONDS, duration_us
-from headgate.db import Tokens as StoredTokens
+from headgate.db import TokenTable
 from headgate.db.tokens import Token
 from headgate.errors import ChangeConflict, Forbidden, InvalidQuota, InvalidRule, Problem
 from headgate.operations.caller import ROLES, SCOPES, Caller
@@ -25,7 +25,7 @@ class Tokens:
     `forget` is called when a token was made (with None) or revoked (with its id).
     """
 
-    def __init__(self, stored: StoredTokens | None, forget: Callable[[str | None], None]) -> None:
+    def __init__(self, stored: TokenTable | None, forget: Callable[[str | None], None]) -> None:
         self._stored = stored
         self._forget = forget
 
@@ -58,7 +58,7 @@ class Tokens:
         self._forget(token_id)
 
     @property
-    def _kept(self) -> StoredTokens:
+    def _kept(self) -> TokenTable:
         if self._stored is None:
             raise ChangeConflict("this service has no database, which would keep tokens; only its own ones are good")
         return self._stored

@@ -14,7 +14,7 @@ from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.operations.caller import Caller
 from headgate.operations.event_trial import try_events
 from headgate.operations.storage import Storage
-from headgate.replay.record import Addresses
+from headgate.replay.record import ClientAddresses
 from headgate.rules.explanation import Explanation
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.sources.collection import collection_paused
@@ -30,7 +30,7 @@ class Trials:
     def __init__(self, storage: Storage, limiter: AsyncLimiter) -> None:
         self._storage = storage
         self._limiter = limiter
-        self._addresses = Addresses()
+        self._addresses = ClientAddresses()
 
     async def explain(self, caller: Caller, table: Table) -> Explanation:
         """Explain a request of facts and a `cost`, by the rules in force. Charges nothing. Raises `InvalidCheck`."""

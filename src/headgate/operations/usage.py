@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from headgate.core.quota import MICROSECONDS, duration_us
 from headgate.db.records import time_text
-from headgate.db.usage import ALL, HOUR_SECONDS, MINUTE_SECONDS, Usage, UsageHistory
+from headgate.db.usage import ALL, HOUR_SECONDS, MINUTE_SECONDS, UsageHistory, UsageStep
 from headgate.errors import InvalidQuota, InvalidRule, Problem
 
 STEPS: Final = (60, 300, 900, 3_600, 4 * 3_600, 86_400)  # seconds that are chosen from when none is named
@@ -48,14 +48,14 @@ def _step(step: str) -> int:
     return int(seconds)
 
 
-def series(history: UsageHistory, rule: str | None, period: Period) -> list[Usage]:
+def series(history: UsageHistory, rule: str | None, period: Period) -> list[UsageStep]:
     """What a rule had in each step that had traffic; None: what all checks had, each counted once."""
     return history.series(
         [ALL if rule is None else rule], since_us=period.since_us, until_us=period.until_us, step=period.step
     )
 
 
-def usage_table(usage: Usage) -> dict[str, Any]:
+def usage_table(usage: UsageStep) -> dict[str, Any]:
     """One step as the API shows it."""
     table = usage._asdict()
     for name in ("at_us", "rule", "p50_us", "p99_us"):

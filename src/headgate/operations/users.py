@@ -17,7 +17,7 @@ from headgate.operations.user_limits import UserLimits, user_limits
 from headgate.rules.users import MAX_ID, User
 
 
-class Batch(NamedTuple):
+class UserBatchResult(NamedTuple):
     """What a batch did: how many users it concerned, by what became of them."""
 
     version: int
@@ -126,7 +126,7 @@ class Users:
         with self._storage.writable.begin(caller.name, reason=caller.reason) as change:
             change.delete_override(user_id, rule_id)
 
-    def put_batch(self, caller: Caller, table: Table) -> Batch:
+    def put_batch(self, caller: Caller, table: Table) -> UserBatchResult:
         """Change at most 10,000 users and overrides in one transaction: all of them, or with any problem none.
 
         `users` are tables as in a rules file: each user becomes what theirs says, and one without tier and overrides
@@ -141,7 +141,7 @@ class Users:
             change.put_overrides(overrides)
             actions = [difference["action"] for difference in change.differences]
         created, updated, deleted = (actions.count(action) for action in ("create", "update", "delete"))
-        return Batch(change.version, created, updated, deleted, len(users) + len(overrides) - len(actions))
+        return UserBatchResult(change.version, created, updated, deleted, len(users) + len(overrides) - len(actions))
 
     def _find(self, user_id: str) -> User | None:
         """A user as they are in the database, or in the file."""

@@ -24,7 +24,7 @@ _POSITION: Final = re.compile(r"\$([1-9][0-9]{0,3})")
 _KINDS: Final = ("json", "header", "column")
 
 
-class Field(NamedTuple):
+class FactField(NamedTuple):
     """Where one fact is found."""
 
     name: str
@@ -35,9 +35,9 @@ class Field(NamedTuple):
         return f"{self.name}=${self.where}" if self.kind == "position" else f"{self.name}={self.kind}:{self.where}"
 
 
-def parse_fields(texts: Iterable[str]) -> tuple[Field, ...]:
+def parse_fields(texts: Iterable[str]) -> tuple[FactField, ...]:
     """Read fields, several of which may be in one text, separated by commas. Raises `InvalidLog`."""
-    fields: dict[str, Field] = {}
+    fields: dict[str, FactField] = {}
     for text in (part.strip() for given in texts for part in given.split(",")):
         if not text:
             continue
@@ -48,14 +48,14 @@ def parse_fields(texts: Iterable[str]) -> tuple[Field, ...]:
     return tuple(fields.values())
 
 
-def _parse_field(text: str) -> Field:
+def _parse_field(text: str) -> FactField:
     name, equals, spec = (part.strip() for part in text.partition("="))
     if not equals or not name or not spec or " " in name:
         raise InvalidLog(f"--fields: must be NAME=WHERE, as in ip=$1 or user=json:jwt.sub, got {text!r}")
     position = _POSITION.fullmatch(spec)
     if position is not None:
-        return Field(name, "position", position[1])
+        return FactField(name, "position", position[1])
     kind, colon, where = spec.partition(":")
     if kind not in _KINDS or not colon or not where:
         raise InvalidLog(f"--fields: {name}: must be $N, json:PATH, header:NAME or column:NAME, got {spec!r}")
-    return Field(name, kind, where)
+    return FactField(name, kind, where)

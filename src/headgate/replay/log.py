@@ -11,12 +11,12 @@ from operator import itemgetter
 from typing import BinaryIO, Final
 
 from headgate.replay.errors import InvalidLog
-from headgate.replay.fields import Field
+from headgate.replay.fields import FactField
 from headgate.replay.files import STDIN, LogFile
 from headgate.replay.formats import Format, find_format
 from headgate.replay.formats.detection import SAMPLE
 from headgate.replay.ordering import FIRST_HOLD_US, in_order
-from headgate.replay.record import Record
+from headgate.replay.record import LogRecord
 
 SHOWN: Final = 5  # lines that cannot be read, and that are too late, of which the text is kept
 MAX_SHOWN: Final = 200  # characters of such a line
@@ -45,7 +45,7 @@ class Log:
         paths: Sequence[str],
         *,
         format_name: str | None = None,
-        fields: Sequence[Field] = (),
+        fields: Sequence[FactField] = (),
         wanted: Iterable[str] = (),
         sort_window_us: int = DEFAULT_SORT_WINDOW_US,
         stdin: BinaryIO | None = None,
@@ -79,7 +79,7 @@ class Log:
         total = sum(size for size in sizes if size is not None)
         return sum(file.position for file in self.files) / total if total else 1.0
 
-    def records(self, hold_us: int | None = None) -> Iterator[Record]:
+    def records(self, hold_us: int | None = None) -> Iterator[LogRecord]:
         """Yield all records by time. Raises `TooSmall` if the hold is too short, and `InvalidLog`."""
         self._hold_us = min(self.sort_window_us, self._hold_us if hold_us is None else hold_us)
         self.remarks = Remarks()
@@ -101,7 +101,7 @@ class Log:
             raise InvalidLog(f"{file.name}: {error}") from None
         return found, chain(sample, lines)
 
-    def _ordered(self, file: LogFile, found: Format, lines: Iterator[str]) -> Iterator[Record]:
+    def _ordered(self, file: LogFile, found: Format, lines: Iterator[str]) -> Iterator[LogRecord]:
         remarks = self.remarks
 
         def unreadable(line: str) -> None:
@@ -109,7 +109,7 @@ class Log:
             if len(remarks.unreadable_lines) < SHOWN:
                 remarks.unreadable_lines.append(f"{file.name}: {line.strip()[:MAX_SHOWN]}")
 
-        def too_late(record: Record, late_us: int) -> None:
+        def too_late(record: LogRecord, late_us: int) -> None:
             remarks.late += 1
             if len(remarks.late_lines) < SHOWN:
                 facts = " ".join(f"{name}={value}" for name, value in record.facts.items())

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 from typing import Final
 
-from headgate.replay.record import Record
+from headgate.replay.record import LogRecord
 
 MIN_SORTED: Final = 4_096  # records that are sorted at a time, at least
 FIRST_HOLD_US: Final = 60_000_000
@@ -32,14 +32,14 @@ class TooSmall(Exception):
 
 
 def in_order(
-    records: Iterable[Record], hold_us: int, window_us: int, too_late: Callable[[Record, int], None]
-) -> Iterator[Record]:
+    records: Iterable[LogRecord], hold_us: int, window_us: int, too_late: Callable[[LogRecord, int], None]
+) -> Iterator[LogRecord]:
     """Yield records by time; those of the same time as they came. Raises `TooSmall`.
 
     Those that are behind the newest before them by more than `window_us` are left out: `too_late` is called with the
     record and by how much.
     """
-    held: list[Record] = []
+    held: list[LogRecord] = []
     newest, passed = -1, -1  # the newest time so far; everything before `passed` has been yielded
     enough = MIN_SORTED
     for record in records:

@@ -13,7 +13,7 @@ MAX_REMEMBERED: Final = 100_000  # addresses and keys that are written as the se
 IPV6_PREFIX: Final = 64  # bits of an IPv6 address that make one client, as in the middleware
 
 
-class Record(NamedTuple):
+class LogRecord(NamedTuple):
     """A request: when it was made, what is known of it, and what it costs."""
 
     at_us: int
@@ -21,7 +21,7 @@ class Record(NamedTuple):
     cost: Cost = 1
 
 
-class Addresses:
+class ClientAddresses:
     """Writes addresses as the middleware does: IPv6 addresses of one /64 are one client."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Addresses:
         return facts
 
 
-class ApiKeys:
+class ApiKeyHasher:
     """Hashes API keys as the middleware does, so that reports never show one."""
 
     def __init__(self) -> None:

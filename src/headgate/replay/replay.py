@@ -13,7 +13,7 @@ from headgate.replay.comparison import Comparison
 from headgate.replay.fields import UNIT_COST
 from headgate.replay.log import Log
 from headgate.replay.ordering import TooSmall
-from headgate.replay.record import Record
+from headgate.replay.record import LogRecord
 from headgate.replay.report import Report, report_of
 from headgate.replay.run import Run
 from headgate.rules.penalties import IDENTITIES
@@ -104,7 +104,7 @@ def replay(
     return report
 
 
-def replay_records(records: Iterable[Record], snapshot: Snapshot, *, against: Snapshot | None = None) -> Report:
+def replay_records(records: Iterable[LogRecord], snapshot: Snapshot, *, against: Snapshot | None = None) -> Report:
     """Decide requests that are in the order of their times already."""
     run = Run(snapshot)
     comparison = None if against is None else Comparison(run, Run(against))
@@ -114,7 +114,9 @@ def replay_records(records: Iterable[Record], snapshot: Snapshot, *, against: Sn
     return report
 
 
-def _run_all(records: Iterator[Record], run: Run, comparison: Comparison | None, told: Callable[[int], object]) -> None:
+def _run_all(
+    records: Iterator[LogRecord], run: Run, comparison: Comparison | None, told: Callable[[int], object]
+) -> None:
     decide = run.decide
     try:
         with collection_paused():  # records and decisions go when their last reference does

@@ -17,7 +17,7 @@ from headgate.core.plan import Plan
 from headgate.core.quota import BUCKETS, CONCURRENCY, Quota
 from headgate.replay.log import Log
 from headgate.replay.ordering import TooSmall
-from headgate.replay.record import Record
+from headgate.replay.record import LogRecord
 from headgate.replay.report import PointReport, SuggestionReport
 from headgate.replay.run import NO_BOUND, LogClock, fresh
 from headgate.rules.plan import RulePlan, plan_of, quota_in_force
@@ -49,7 +49,7 @@ Progress = Callable[[int, float | None], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class SuggestionTarget:
     """What to find: the rule's smallest limit with which at most this share is refused."""
 
     rule: Rule
@@ -57,7 +57,7 @@ class Target:
     of: Of
 
 
-def parse_target(snapshot: Snapshot, rule_id: str, share: str) -> Target:
+def parse_target(snapshot: Snapshot, rule_id: str, share: str) -> SuggestionTarget:
     """Return the target of `0.1%`, or `1% of subjects`. Raises `ValueError`."""
     found = {rule.id: rule for rule in snapshot.rules}.get(rule_id)
     if found is None:
@@ -70,7 +70,7 @@ def parse_target(snapshot: Snapshot, rule_id: str, share: str) -> Target:
     if match is None or not float(match[1]) <= 100:
         raise ValueError(f"--refuse-at-most: must be a share like 0.1%, or '1% of subjects', got {share!r}")
     of: Of = "subjects" if match[2] == "subjects" else "requests"
-    return Target(found, float(match[1]) / 100, of)
+    return SuggestionTarget(found, float(match[1]) / 100, of)
 
 
 class Trial:
@@ -100,10 +100,10 @@ class Trial:
             self.subjects.add(subject)
 
 
-class Search:
+class LimitSearch:
     """The passes over one log."""
 
-    def __init__(self, log: Log, snapshot: Snapshot, target: Target, progress: Progress | None) -> None:
+    def __init__(self, log: Log, snapshot: Snapshot, target: SuggestionTarget, progress: Progress | None) -> None:
         self._log, self._snapshot, self._target, self._progress = log, snapshot, target, progress
         self._tried: dict[Quota, PointReport] = {}
         self.requests = 0
@@ -153,20 +153,22 @@ class Search:
         for trial in trials:
             self._tried[trial.quota] = _point(trial, requests, len(subjects))
 
-    def _records(self) -> Iterator[Record]:
+    def _records(self) -> Iterator[LogRecord]:
         for number, record in enumerate(self._log.records(self._hold_us), start=1):
             if number % CHUNK == 0 and self._progress is not None:
                 self._progress(number, self._log.progress)
             yield record
 
 
-def suggest(log: Log, snapshot: Snapshot, target: Target, *, progress: Progress | None = None) -> SuggestionReport:
+def suggest(
+    log: Log, snapshot: Snapshot, target: SuggestionTarget, *, progress: Progress | None = None
+) -> SuggestionReport:
     """Return the smallest limit, and burst if the rule has one of its own, that refuse at most the target's share.
 
     Raises `InvalidLog`.
     """
     rule = target.rule
-    search = Search(log, snapshot, target, progress)
+    search = LimitSearch(log, snapshot, target, progress)
     own = rule.quota
     ratio = own.burst / own.limit if own.algorithm in BUCKETS and own.burst != own.limit else None
 
@@ -202,7 +204,7 @@ def suggest(log: Log, snapshot: Snapshot, target: Target, *, progress: Progress 
     )
 
 
-def _smallest(search: Search, quota_of: Callable[[int], Quota], numbers: Sequence[int]) -> int | None:
+def _smallest(search: LimitSearch, quota_of: Callable[[int], Quota], numbers: Sequence[int]) -> int | None:
     """Return the smallest number whose quota is good; None: there is none within reach. `numbers` are tried first."""
     low, high = 0, 0  # the quota of `low` is not good, that of `high` is; 0: not known yet
     between = list(numbers)

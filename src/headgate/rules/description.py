@@ -23,7 +23,7 @@ _LINK: Final = re.compile(r"\[([^]]+)\]\([^)]+\)")
 _NOT_IN_A_FILE: Final = "quota"  # of a Rule; a file has the quota's own fields instead
 
 
-class Field(NamedTuple):
+class RuleField(NamedTuple):
     """A field of a rule as rules files have it."""
 
     name: str
@@ -39,10 +39,10 @@ class Field(NamedTuple):
         return _LINK.sub(r"\1", self.meaning)
 
 
-def _field(name: str, description: Description, default: Any = dataclasses.MISSING) -> Field:
+def _field(name: str, description: Description, default: Any = dataclasses.MISSING) -> RuleField:
     kind, meaning, shown = description
     required = default is dataclasses.MISSING
-    return Field(name, kind, meaning, None if required else default, shown or _shown(default), required)
+    return RuleField(name, kind, meaning, None if required else default, shown or _shown(default), required)
 
 
 def _shown(default: Any) -> str:

@@ -16,7 +16,7 @@ from headgate.rules.directory import UNKNOWN, Unknown
 from headgate.rules.exemptions import Exempt, Exemption
 from headgate.rules.matcher import Unmet, rank_reason, unmet_conditions
 from headgate.rules.path import normal_path
-from headgate.rules.plan import Applied, Facts, RulePlan, checks_of
+from headgate.rules.plan import AppliedRule, Facts, RulePlan, checks_of
 from headgate.rules.rule import Rule
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.users import Override, User
@@ -217,7 +217,7 @@ def _not_applied(rule: Rule, looked: _Looked, winners: Mapping[str, Rule], *, no
     )
 
 
-def _override(user: User | None, applied: Applied, clock: Clock) -> dict[str, Any] | None:
+def _override(user: User | None, applied: AppliedRule, clock: Clock) -> dict[str, Any] | None:
     """Return the override that made the quota of an applied rule what it is; None: it is the rule's own."""
     if user is None:
         return None

@@ -18,7 +18,7 @@ Facts = Mapping[str, str]
 NOBODY: Final = joined(())  # the subject of a rule of dimension global
 
 
-class Applied(NamedTuple):
+class AppliedRule(NamedTuple):
     """One rule of a plan."""
 
     rule: Rule
@@ -60,7 +60,7 @@ class RulePlan(Plan):
 
     def __init__(
         self,
-        applied: tuple[Applied, ...],
+        applied: tuple[AppliedRule, ...],
         reason: Reason | None = None,
         *,
         refuses: bool = False,
@@ -126,7 +126,7 @@ def checks_of(plan: Plan, subjects: tuple[str, ...], costs: tuple[int, ...]) -> 
     )
 
 
-def _subjects(applied: tuple[Applied, ...]) -> Callable[[Facts], tuple[str, ...]]:
+def _subjects(applied: tuple[AppliedRule, ...]) -> Callable[[Facts], tuple[str, ...]]:
     if not applied:
         return lambda _: ()
     simple = [one.fact for one in applied if one.fact is not None]
@@ -143,7 +143,7 @@ NO_RULE: Final = RulePlan((), "no_rule")
 EXEMPT: Final = RulePlan((), "exempt")
 
 
-def plan_of(applied: tuple[Applied, ...]) -> RulePlan:
+def plan_of(applied: tuple[AppliedRule, ...]) -> RulePlan:
     """Return the plan of requests to which these rules apply."""
     return RulePlan(applied) if applied else NO_RULE
 
@@ -151,7 +151,7 @@ def plan_of(applied: tuple[Applied, ...]) -> RulePlan:
 def plan_of_rule(rule: Rule) -> RulePlan:
     """Return the plan of requests to which this rule applies, and no other."""
     fact = rule.facts[0] if len(rule.facts) == 1 else None
-    return RulePlan((Applied(rule, template_of(rule), rule.failure_mode, fact, {}),))
+    return RulePlan((AppliedRule(rule, template_of(rule), rule.failure_mode, fact, {}),))
 
 
 def template_of(rule: Rule) -> Check:

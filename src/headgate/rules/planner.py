@@ -20,7 +20,7 @@ from headgate.rules.exemptions import Exempt, Exemption
 from headgate.rules.facts import FactNames
 from headgate.rules.matcher import Matcher, Shelf, applying
 from headgate.rules.path import normal_path
-from headgate.rules.plan import EXEMPT, NO_RULE, Applied, Facts, RulePlan, plan_of, quota_in_force, template_of
+from headgate.rules.plan import EXEMPT, NO_RULE, AppliedRule, Facts, RulePlan, plan_of, quota_in_force, template_of
 from headgate.rules.recent import Recent
 from headgate.rules.rule import FailureMode, Rule
 from headgate.rules.unmatched import UnmatchedRequests
@@ -261,14 +261,14 @@ class Planner:
         applied = applying(shelves, known, None if method is None else method.upper())
         return plan_of(tuple(self._applied(rule, shelf, known) for rule, shelf in applied))
 
-    def _applied(self, rule: Rule, shelf: Shelf, facts: Facts) -> Applied:
+    def _applied(self, rule: Rule, shelf: Shelf, facts: Facts) -> AppliedRule:
         fixed: dict[str, str] = {}
         if "endpoint" in rule.facts and shelf.text is not None:
             fixed["endpoint"] = shelf.text
         if "tier" in rule.facts:
             fixed["tier"] = facts["tier"]
         simple = len(rule.facts) == 1 and rule.facts[0] not in _NAMED
-        return Applied(
+        return AppliedRule(
             rule=rule,
             template=template_of(rule),
             failure_mode=rule.failure_mode or self._failure_mode,

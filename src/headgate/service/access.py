@@ -36,7 +36,7 @@ BOOTSTRAP: Final = Caller("bootstrap", "admin", frozenset(SCOPES))
 DATA: Final = Caller("data", "operator", frozenset({"check"}))
 
 
-class Finder(Protocol):
+class TokenFinder(Protocol):
     """What finds tokens by their hashes: `headgate.db.Tokens`."""
 
     def find(self, hashes: Collection[str]) -> Mapping[str, Token]: ...
@@ -61,7 +61,7 @@ class Access:
         *,
         admin_token: str | None = None,
         data_token: str | None = None,
-        tokens: Finder | None = None,
+        tokens: TokenFinder | None = None,
         clock: Clock | None = None,
         now: Callable[[], float] = time.monotonic,
         deadline: float = DEADLINE_SECONDS,

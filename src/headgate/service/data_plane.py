@@ -18,11 +18,11 @@ from headgate.http.identity import hashed_api_key
 from headgate.http.identity.address import Trust
 from headgate.http.request_limiter import resolve
 from headgate.limiter.async_limiter import AsyncLimiter
-from headgate.limiter.batch import Ask, DecidedTogether, Part
+from headgate.limiter.batch import BatchedRequest, DecidedTogether, RequestPart
 from headgate.limiter.slot_records import SlotUse
 from headgate.telemetry.meter import Meter
 
-__all__ = ["MAX_BATCH", "Ask", "DataPlane", "Part"]
+__all__ = ["MAX_BATCH", "BatchedRequest", "DataPlane", "RequestPart"]
 
 MAX_BATCH: Final = 1_000  # checks in one call
 
@@ -108,12 +108,12 @@ class DataPlane:
         self._observe(facts, cost, decision)
         return decision
 
-    async def check_many(self, asks: Sequence[Ask]) -> list[Decision]:
+    async def check_many(self, asks: Sequence[BatchedRequest]) -> list[Decision]:
         """Decide several requests, in order, each by itself: one that is refused does not concern the others."""
         decisions = self.begin_many(asks)
         return decisions if isinstance(decisions, list) else await decisions
 
-    def begin_many(self, asks: Sequence[Ask]) -> list[Decision] | Awaitable[list[Decision]]:
+    def begin_many(self, asks: Sequence[BatchedRequest]) -> list[Decision] | Awaitable[list[Decision]]:
         """`check_many`, with the decisions at once where nothing has to be waited for, as in memory."""
         for facts, _, _ in asks:
             if "api_key" in facts or "ip" in facts:
@@ -125,19 +125,21 @@ class DataPlane:
         self._observe_many(asks, decisions, began)
         return decisions
 
-    async def _await_many(self, asks: Sequence[Ask], answer: Awaitable[list[Decision]], began: float) -> list[Decision]:
+    async def _await_many(
+        self, asks: Sequence[BatchedRequest], answer: Awaitable[list[Decision]], began: float
+    ) -> list[Decision]:
         decisions = await answer
         self._observe_many(asks, decisions, began)
         return decisions
 
-    def _observe_many(self, asks: Sequence[Ask], decisions: Sequence[Decision], began: float) -> None:
+    def _observe_many(self, asks: Sequence[BatchedRequest], decisions: Sequence[Decision], began: float) -> None:
         if decisions:  # which all took as long
             self._usage.add_time(decisions[0].plan, perf_counter() - began)
         for (facts, cost, _), decision in zip(asks, decisions, strict=True):
             if cost:
                 self._observe(facts, cost, decision)
 
-    def begin_together(self, parts: Sequence[Part]) -> DecidedTogether | Awaitable[DecidedTogether]:
+    def begin_together(self, parts: Sequence[RequestPart]) -> DecidedTogether | Awaitable[DecidedTogether]:
         """Decide one request that is known in several ways: either every limit is charged, or none is.
 
         There is a decision on each part; the request may pass if all of them are allowed. They are there at
@@ -151,12 +153,14 @@ class DataPlane:
         self._observe_together(parts, decided.parts)
         return decided
 
-    async def _await_together(self, parts: Sequence[Part], answer: Awaitable[DecidedTogether]) -> DecidedTogether:
+    async def _await_together(
+        self, parts: Sequence[RequestPart], answer: Awaitable[DecidedTogether]
+    ) -> DecidedTogether:
         decided = await answer
         self._observe_together(parts, decided.parts)
         return decided
 
-    def _observe_together(self, parts: Sequence[Part], decisions: Sequence[Decision]) -> None:
+    def _observe_together(self, parts: Sequence[RequestPart], decisions: Sequence[Decision]) -> None:
         for (facts, cost, _), decision in zip(parts, decisions, strict=True):
             if cost:
                 self._observe(facts, cost, decision)

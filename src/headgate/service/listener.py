@@ -16,7 +16,7 @@ TICK: Final = 1.0  # seconds between looks at all connections
 POLL: Final = 0.02  # seconds between looks at what is left when it stops
 
 
-class Client(Protocol):
+class ClientConnection(Protocol):
     """A client's connection."""
 
     def leave(self) -> None:
@@ -28,22 +28,22 @@ class Client(Protocol):
         ...
 
 
-class Clients(Protocol):
+class ClientConnections(Protocol):
     """All connections that there are."""
 
     @property
-    def connections(self) -> set[Any]: ...  # of `Client`
+    def connections(self) -> set[Any]: ...  # of `ClientConnection`
 
     def tick(self, now: float) -> None:
         """Once a second, by the event loop's clock: end what keeps us waiting."""
         ...
 
 
-class Listener:
+class SocketListener:
     """Gives every client a `connection`, and looks after all `clients`. Belongs to one event loop."""
 
     def __init__(
-        self, connection: Callable[[], asyncio.BaseProtocol], clients: Clients, tls: SSLContext | None = None
+        self, connection: Callable[[], asyncio.BaseProtocol], clients: ClientConnections, tls: SSLContext | None = None
     ) -> None:
         self._connection = connection
         self._clients = clients
@@ -76,7 +76,7 @@ class Listener:
         Those that take longer than `seconds` are cut off; returns how many.
         """
         await self._close()
-        connections: set[Client] = self._clients.connections
+        connections: set[ClientConnection] = self._clients.connections
         for connection in list(connections):
             connection.leave()
         loop = asyncio.get_running_loop()

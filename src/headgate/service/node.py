@@ -15,7 +15,7 @@ from headgate.audit.options import AuditOptions
 from headgate.audit.usage import UsageCounter
 from headgate.audit.webhook import Webhook
 from headgate.core.quota import MICROSECONDS
-from headgate.db import Changes, Database, Tokens, migrate
+from headgate.db import Changes, Database, TokenTable, migrate
 from headgate.db.changes import ChangeListener
 from headgate.db.tokens import Token
 from headgate.errors import DatabaseError, InvalidSettings, StoreError
@@ -70,7 +70,7 @@ class Node:
         self.directory = DataDirectory(settings.data_dir)
         self.database = _database(settings, self.directory)
         self.webhook = _webhook(settings)
-        self.tokens = Tokens(self.database, listener=self._change_listener)
+        self.tokens = TokenTable(self.database, listener=self._change_listener)
         self.admin_token = admin_token(settings, self.directory)
         self.access = Access(
             admin_token=self.admin_token,

@@ -10,7 +10,7 @@ from headgate.settings import Address
 AT_ONCE: Final = 1  # exit code of a process that a second signal ended
 
 
-class Addresses(NamedTuple):
+class ListenAddresses(NamedTuple):
     """Where a service listens, with the ports that it really has."""
 
     http: Address
@@ -18,7 +18,7 @@ class Addresses(NamedTuple):
     admin: Address | None = None  # None: HTTP's
 
 
-class Worker(NamedTuple):
+class WorkerNumber(NamedTuple):
     """Which of several processes this is that share their ports."""
 
     number: int

@@ -38,7 +38,7 @@ from headgate.service.grpc.server import GrpcServer
 from headgate.service.http.app import HttpApp
 from headgate.service.listener import MOST_CONNECTIONS
 from headgate.service.node import Node
-from headgate.service.process import AT_ONCE, Addresses, Worker
+from headgate.service.process import AT_ONCE, ListenAddresses, WorkerNumber
 from headgate.service.rpc.envoy import RateLimitService
 from headgate.service.rpc.rate_limiter import RateLimiter
 from headgate.service.sockets import allow_many, bound, close
@@ -56,9 +56,9 @@ log = logging.getLogger("headgate")
 
 def run(
     settings: Settings,
-    started: Callable[[Addresses], None],
+    started: Callable[[ListenAddresses], None],
     *,
-    worker: Worker | None = None,
+    worker: WorkerNumber | None = None,
     signals: Collection[signal.Signals] = STOPPING,
     stop_on: int | None = None,
 ) -> None:
@@ -73,8 +73,8 @@ def run(
 
 async def _run(
     settings: Settings,
-    started: Callable[[Addresses], None],
-    worker: Worker | None,
+    started: Callable[[ListenAddresses], None],
+    worker: WorkerNumber | None,
     signals: Collection[signal.Signals],
     stop_on: int | None,
 ) -> None:
@@ -96,7 +96,7 @@ async def _run(
 class Server:
     """The HTTP and gRPC servers of one node."""
 
-    def __init__(self, settings: Settings, worker: Worker | None = None) -> None:
+    def __init__(self, settings: Settings, worker: WorkerNumber | None = None) -> None:
         self._settings = settings
         self._worker = worker
         self._http_tls = self._grpc_tls = self._admin_tls = None
@@ -107,7 +107,7 @@ class Server:
             self._admin_tls = Certificates(*files, protocol="http/1.1")
         self._node = Node(settings, worker=0 if worker is None else worker.number)
 
-    async def start(self, stack: AsyncExitStack) -> Addresses:
+    async def start(self, stack: AsyncExitStack) -> ListenAddresses:
         """Listen. `stack` gets what is to be undone at the end, in the order in which it has to be."""
         settings, node, shared = self._settings, self._node, self._worker is not None
         http = bound(settings.http_address, "http_address", shared=shared)
@@ -118,7 +118,7 @@ class Server:
         if settings.admin_address is not None:
             admin = bound(settings.admin_address, "admin_address", shared=shared)
             stack.callback(close, admin)
-        addresses = Addresses(
+        addresses = ListenAddresses(
             _actual(settings.http_address, http),
             _actual(settings.grpc_address, grpc),
             None if settings.admin_address is None else _actual(settings.admin_address, admin),

@@ -24,7 +24,7 @@ from typing import Any, Final
 from headgate.errors import HeadgateError, InvalidSettings, StoreError
 from headgate.rules.sources.collection import collection_paused
 from headgate.service.directory import DataDirectory, admin_token
-from headgate.service.process import AT_ONCE, Addresses, Worker
+from headgate.service.process import AT_ONCE, ListenAddresses, WorkerNumber
 from headgate.service.sockets import close, reserved
 from headgate.settings import Settings, variable
 from headgate.stores.embedded.server_handle import ServerHandle
@@ -41,7 +41,7 @@ class WorkerFailed(HeadgateError):
     """A worker could not begin, and says why."""
 
 
-def run(settings: Settings, started: Callable[[Addresses], None]) -> None:
+def run(settings: Settings, started: Callable[[ListenAddresses], None]) -> None:
     """Serve with `settings.workers` processes until a signal; `started` is told when all of them do.
 
     Raises what `server.run` raises; what keeps a worker from beginning, as `WorkerFailed`.
@@ -62,7 +62,7 @@ def run(settings: Settings, started: Callable[[Addresses], None]) -> None:
         # Not in the data directory: its path may be longer than that of a socket can be.
         sockets = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headgate-")))
         signals = stack.enter_context(_signals())
-        _Supervisor(settings, sockets, signals, lambda: started(Addresses(http, grpc, admin))).run()
+        _Supervisor(settings, sockets, signals, lambda: started(ListenAddresses(http, grpc, admin))).run()
 
 
 def _counters(settings: Settings) -> ServerHandle:
@@ -114,7 +114,7 @@ def _signals() -> Iterator[_Signals]:
         signals.woken.close()
 
 
-class _Worker:
+class _WorkerProcess:
     """One place among the workers, and the process that has it now."""
 
     def __init__(self, index: int) -> None:
@@ -175,7 +175,7 @@ class _Supervisor:
         self._sockets = sockets
         self._signals = signals
         self._started: Callable[[], None] | None = started  # None: was told
-        self._workers = [_Worker(index) for index in range(settings.workers)]
+        self._workers = [_WorkerProcess(index) for index in range(settings.workers)]
         self._stopping = False
         self._kill_at = float("inf")
 
@@ -195,7 +195,7 @@ class _Supervisor:
             for worker in self._alive():
                 worker.died()
 
-    def _alive(self) -> list[_Worker]:
+    def _alive(self) -> list[_WorkerProcess]:
         return [worker for worker in self._workers if worker.process is not None]
 
     def _start_due(self) -> None:
@@ -235,7 +235,7 @@ class _Supervisor:
         for worker in self._workers:
             worker.send(number)
 
-    def _look(self, worker: _Worker) -> None:
+    def _look(self, worker: _WorkerProcess) -> None:
         """Hear what a worker says, and see whether it is still there."""
         if worker.process is None:
             return
@@ -279,7 +279,7 @@ def _work(settings: Settings, index: int, sockets: Path, pipe: Connection) -> No
         server.run(
             settings,
             lambda _: pipe.send(("serves",)),
-            worker=Worker(index, sockets),
+            worker=WorkerNumber(index, sockets),
             signals=(signal.SIGTERM,),
             stop_on=parent.sentinel,
         )

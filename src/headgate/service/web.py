@@ -21,7 +21,7 @@ from uvicorn.server import ServerState
 from headgate.errors import HeadgateError
 from headgate.service.http.exchange import ADMITTED
 from headgate.service.http2.allowance import Allowance, CommonAllowance
-from headgate.service.listener import MOST_CONNECTIONS, Listener
+from headgate.service.listener import MOST_CONNECTIONS, SocketListener
 from headgate.service.request_splitter import MAX_HEAD, HeadTooLarge, RequestSplitter
 from headgate.telemetry.meter import OTHER, Meter
 
@@ -41,7 +41,7 @@ _HOST: Final = re.compile(rb"[0-9A-Za-z\-._~!$&'()*+,;=%:\[\]]*")
 log = logging.getLogger("headgate")
 
 
-class WebServer(Listener):
+class WebServer(SocketListener):
     """Serves an ASGI app. Belongs to one event loop: `start`, then `drain`, then `stop`."""
 
     def __init__(

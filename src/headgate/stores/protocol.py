@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from headgate.core.check import Answer, Charge, Check, Client, Group
 from headgate.core.decision import States
-from headgate.core.ledger import Counted, Page, Swap
+from headgate.core.ledger import Counted, LedgerPage, Swap
 from headgate.core.plan import Plan
 from headgate.core.reservation import Claim, Expired, Record
 from headgate.core.share import Standing
@@ -142,7 +142,7 @@ class PeerStore(Store, Protocol):
         """
         ...
 
-    def read(self, names: Sequence[str]) -> list[Page]:
+    def read(self, names: Sequence[str]) -> list[LedgerPage]:
         """Return pages of the ledger."""
         ...
 
@@ -215,6 +215,6 @@ class AsyncPeerStore(AsyncStore, Protocol):
 
     async def counts(self, checks: Sequence[Check]) -> list[Counted | None]: ...
 
-    async def read(self, names: Sequence[str]) -> list[Page]: ...
+    async def read(self, names: Sequence[str]) -> list[LedgerPage]: ...
 
     async def swap(self, swaps: Sequence[Swap]) -> list[bool]: ...

@@ -31,7 +31,7 @@ Message = MutableMapping[str, Any]
 App = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
 
 
-class _Call:
+class _TracedCall:
     """The decisions of one call to the data plane. Of several decisions, the span shows the first refusal."""
 
     __slots__ = ("checks", "first", "refused")
@@ -63,7 +63,7 @@ class _Call:
             span.set_attribute("headgate.refused", self.refused)
 
 
-_current: ContextVar[_Call | None] = ContextVar("headgate-call", default=None)
+_current: ContextVar[_TracedCall | None] = ContextVar("headgate-call", default=None)
 
 
 class Tracing:
@@ -88,7 +88,7 @@ class Tracing:
             record_exception=False,  # its message may tell who asked
             set_status_on_exception=False,
         ) as span:
-            call = _Call()
+            call = _TracedCall()
             token = _current.set(call)
             try:
                 yield

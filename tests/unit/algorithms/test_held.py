@@ -130,7 +130,7 @@ def test_a_bucket_without_open_reservations_has_the_state_of_one_that_never_had_
             bucket.give_back(charge, 3)
     table = memory._tables.get(bucket.template.space)
     assert table is not None
-    assert not isinstance(table.states["alice"], held.Held)
+    assert not isinstance(table.states["alice"], held.ReservedBucket)
     keys: Any = redis_broom.keys("rl:user:*:" + algorithm)
     states: Any = [redis_broom.get(key) for key in keys]
     redis.close()

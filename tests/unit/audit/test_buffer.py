@@ -13,7 +13,7 @@ from headgate.audit.digest import Digest
 from headgate.audit.options import AuditOptions
 from headgate.core.check import Block
 from headgate.core.decision_factory import blocked
-from headgate.db.events import MAX_TEXT, MINUTE_US, Batch, Count, Event
+from headgate.db.events import MAX_TEXT, MINUTE_US, Count, Event, EventBatch
 from headgate.rules import Snapshot
 from headgate.testing import FakeClock
 
@@ -39,7 +39,7 @@ class World:
             self.buffer.add(facts, cost, decision)
         return decision
 
-    def batch(self) -> Batch:
+    def batch(self) -> EventBatch:
         window = self.buffer.take()
         assert window is not None
         return self.digest.batch(window)

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from headgate.cli.client import Client, InvalidRules, find_token, is_loopback, server_url
-from headgate.cli.output import Fault
+from headgate.cli.client import InvalidRules, ServiceClient, find_token, is_loopback, server_url
+from headgate.cli.output import CommandFault
 from headgate.errors import InvalidSettings, Problem
 from headgate.settings import ClientSettings
 from tests.servers import free_port
@@ -51,8 +51,12 @@ def answering(answer: Callable[[BaseHTTPRequestHandler], Answer]) -> Iterator[st
             thread.join()
 
 
-def fault_of(answer: Answer, *, token: str | None = None) -> Fault:
-    with answering(lambda _: answer) as url, Client(url, token=token) as client, pytest.raises(Fault) as error:
+def fault_of(answer: Answer, *, token: str | None = None) -> CommandFault:
+    with (
+        answering(lambda _: answer) as url,
+        ServiceClient(url, token=token) as client,
+        pytest.raises(CommandFault) as error,
+    ):
         client.get("/api/v1/rules")
     return error.value
 
@@ -74,7 +78,9 @@ def test_servers(given: str, url: str) -> None:
     "given", ["", "http://", "ftp://host", "http://host:port", "http://[::1", "http://a:b@host", "http://host/?a=b"]
 )
 def test_what_is_no_server_is_named(given: str) -> None:
-    with pytest.raises(Fault, match=re.escape(f"--server: must be a URL as in http://127.0.0.1:8080, got {given!r}")):
+    with pytest.raises(
+        CommandFault, match=re.escape(f"--server: must be a URL as in http://127.0.0.1:8080, got {given!r}")
+    ):
         server_url(given)
 
 
@@ -114,22 +120,22 @@ class TestToken:
         assert find_token("flag", self.HERE, ("admin_token",), settings) == "flag"
 
     def test_one_that_no_header_can_hold_is_not_sent_and_not_shown(self) -> None:
-        with pytest.raises(Fault, match="--token: must be of printable ASCII") as error:
-            Client(self.HERE, token="secret\r\nX: y")
+        with pytest.raises(CommandFault, match="--token: must be of printable ASCII") as error:
+            ServiceClient(self.HERE, token="secret\r\nX: y")
         assert "secret" not in str(error.value)
 
 
 def test_it_is_sent_as_a_bearer() -> None:
     with answering(lambda request: (200, {"seen": request.headers["Authorization"]})) as url:
-        with Client(url, token="hg_1") as client:
+        with ServiceClient(url, token="hg_1") as client:
             assert client.get("/") == {"seen": "Bearer hg_1"}
-        with Client(url) as client:
+        with ServiceClient(url) as client:
             assert client.get("/") == {"seen": None}
 
 
 def test_nobody_there() -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    with Client(url) as client, pytest.raises(Fault) as error:
+    with ServiceClient(url) as client, pytest.raises(CommandFault) as error:
         client.get("/")
     assert str(error.value) == (
         f"no service answers at {url}: start one with `headgate serve`, or say where it is with --server"
@@ -149,7 +155,7 @@ def test_something_else_there() -> None:
         thread = Thread(target=greet)
         thread.start()
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        with Client(url) as client, pytest.raises(Fault, match="does not speak HTTP"):
+        with ServiceClient(url) as client, pytest.raises(CommandFault, match="does not speak HTTP"):
             client.get("/")
         thread.join()
 
@@ -157,8 +163,8 @@ def test_something_else_there() -> None:
 def test_tls_where_there_is_none() -> None:
     with (
         answering(lambda _: (200, {})) as url,
-        Client(url.replace("http:", "https:")) as client,
-        pytest.raises(Fault, match="no TLS connection"),
+        ServiceClient(url.replace("http:", "https:")) as client,
+        pytest.raises(CommandFault, match="no TLS connection"),
     ):
         client.get("/")
 
@@ -202,7 +208,7 @@ def test_every_problem_is_said_with_the_file_that_has_it() -> None:
 
 def test_a_refusal_is_an_answer_whichever_status_it_has() -> None:
     for status in (429, 403, 503):
-        with answering(lambda _, status=status: (status, {"allowed": False})) as url, Client(url) as client:  # type: ignore[misc]
+        with answering(lambda _, status=status: (status, {"allowed": False})) as url, ServiceClient(url) as client:  # type: ignore[misc]
             assert client.check("/v1/check", {}) == {"allowed": False}
 
 
@@ -214,7 +220,7 @@ def test_pages_are_followed_up_to_the_limit() -> None:
         number = len(asked)
         return 200, {"rules": [{"id": f"{number}-{one}"} for one in range(2)], "next": None if number == 3 else number}
 
-    with answering(page) as url, Client(url) as client:
+    with answering(page) as url, ServiceClient(url) as client:
         assert [one["id"] for one in client.pages("/rules", "rules")] == ["1-0", "1-1", "2-0", "2-1", "3-0", "3-1"]
         assert asked == ["limit=500", "after=1&limit=500", "after=2&limit=500"]
         asked.clear()
@@ -225,7 +231,7 @@ def test_pages_are_followed_up_to_the_limit() -> None:
 def test_certificates_have_to_be_some(tmp_path: Path) -> None:
     file = tmp_path / "ca.pem"
     file.write_text("no certificate")
-    with pytest.raises(Fault, match=r"ca\.pem: cannot be used as certificates"):
-        Client("https://limits.example", ca=file)
-    with pytest.raises(Fault, match="--key: is of no use without --certificate"):
-        Client("https://limits.example", key=file)
+    with pytest.raises(CommandFault, match=r"ca\.pem: cannot be used as certificates"):
+        ServiceClient("https://limits.example", ca=file)
+    with pytest.raises(CommandFault, match="--key: is of no use without --certificate"):
+        ServiceClient("https://limits.example", key=file)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import typer
 
-from headgate.cli.output import Fault, cell, duration, plain_table, printable, reported
+from headgate.cli.output import CommandFault, cell, duration, plain_table, printable, reported
 from headgate.errors import InvalidSettings
 
 
@@ -64,7 +64,7 @@ def test_plain_tables_are_aligned_whatever_the_width_of_characters() -> None:
 
 def test_faults_are_lines_on_stderr_and_an_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit) as ended, reported():
-        raise Fault("the \x1b[31mfirst", "and the second", code=1)
+        raise CommandFault("the \x1b[31mfirst", "and the second", code=1)
     assert ended.value.exit_code == 1
     printed = capsys.readouterr()
     assert printed.out == ""

@@ -15,7 +15,7 @@ from headgate.http.identity.keys import FetchedKeys
 from headgate.http.identity.rejections import Rejections
 from headgate.http.middleware_options import MiddlewareOptions
 from headgate.http.route import RouteLimit
-from headgate.limiter.shares import Shares
+from headgate.limiter.shares import LocalShares
 from headgate.rules.sources.file import FileSource
 from headgate.stores.memory import MemoryStore
 from headgate.stores.memory import store as memory
@@ -77,7 +77,7 @@ def test_a_child_begins_with_what_its_parent_has_counted() -> None:
 
 
 def test_what_was_spent_in_an_outage_is_the_parent_s_to_tell() -> None:
-    shares, local = Shares(), MemoryStore()
+    shares, local = LocalShares(), MemoryStore()
     check = Check("a", "space", "alice", Quota.parse("3/hour"), 1)
     (result,) = local.check([Group((check,))])
     assert isinstance(result, Result)
@@ -87,7 +87,7 @@ def test_what_was_spent_in_an_outage_is_the_parent_s_to_tell() -> None:
 
 
 def shares() -> tuple[Any, Callable[[], object]]:
-    one = Shares()
+    one = LocalShares()
     return one, lambda: one.owed(MemoryStore()) == []
 
 

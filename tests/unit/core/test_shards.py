@@ -7,7 +7,7 @@ import pytest
 from headgate import Quota
 from headgate.core.check import NEVER, Check, Outcome, OutcomeOf
 from headgate.core.key import key, shard_space, space
-from headgate.core.shards import Search, checks_of, evenly, is_whole, parts_of
+from headgate.core.shards import ShardSearch, checks_of, evenly, is_whole, parts_of
 from headgate.stores.redis.slots import slot_of_check, slot_of_key
 
 SPACE = space("user", "r", "fixed_window")
@@ -64,7 +64,7 @@ def test_a_cost_is_divided_so_that_every_part_can_hold_its_own(cost: int) -> Non
 
 
 def test_a_check_goes_on_to_the_next_until_one_has_room() -> None:
-    search = Search(check(), 4, 2)
+    search = ShardSearch(check(), 4, 2)
     tried = []
     for outcome in (EMPTY, EMPTY, left(1)):
         tried += search.layout
@@ -80,7 +80,7 @@ def test_a_check_goes_on_to_the_next_until_one_has_room() -> None:
 
 
 def test_it_is_refused_when_all_are_empty_until_the_first_is_not() -> None:
-    search = Search(check(), 3, 0)
+    search = ShardSearch(check(), 3, 0)
     for wait in (50, 40, 60):
         search.told([Outcome(wait, 0, 90)], 7)
         more = search.advance()
@@ -89,7 +89,7 @@ def test_it_is_refused_when_all_are_empty_until_the_first_is_not() -> None:
 
 
 def test_a_larger_cost_is_charged_to_several_where_there_is_room() -> None:
-    search = Search(check(3), 4, 0)
+    search = ShardSearch(check(3), 4, 0)
     search.told([Outcome(50, 1, 90)], 7)
     assert search.advance()
     assert sorted(search.layout) == [(0, 0), (1, 1), (2, 1), (3, 1)]
@@ -100,7 +100,7 @@ def test_a_larger_cost_is_charged_to_several_where_there_is_room() -> None:
 
 
 def test_what_never_fits_is_told_at_once_with_all_that_is_left() -> None:
-    search = Search(check(11), 4, 1)
+    search = ShardSearch(check(11), 4, 1)
     assert search.layout == [(1, 11), (0, 0), (2, 0), (3, 0)]
     search.told([Outcome(NEVER, 3, 0), left(3), left(2), left(0)], 7)
     assert not search.fits
@@ -109,7 +109,7 @@ def test_what_never_fits_is_told_at_once_with_all_that_is_left() -> None:
 
 
 def test_to_look_is_to_ask_all_and_charge_nothing() -> None:
-    search = Search(check(4), 4, 1, look=True)
+    search = ShardSearch(check(4), 4, 1, look=True)
     assert [place for place, _ in search.layout] == [0, 1, 2, 3]
     search.told([EMPTY, left(2), left(2), EMPTY], 7)
     assert search.fits
@@ -117,7 +117,7 @@ def test_to_look_is_to_ask_all_and_charge_nothing() -> None:
 
 
 def test_one_that_cannot_be_asked_is_passed_over() -> None:
-    search = Search(check(), 2, 0)
+    search = ShardSearch(check(), 2, 0)
     assert search.passed_over()
     assert search.layout == [(1, 1)]
     search.told([EMPTY], 7)
@@ -125,7 +125,7 @@ def test_one_that_cannot_be_asked_is_passed_over() -> None:
 
 
 def test_a_surcharge_goes_where_there_is_room_and_the_rest_evenly() -> None:
-    search = Search(check(0), 4, 0)
+    search = ShardSearch(check(0), 4, 0)
     search.told([left(0), left(2), left(1), left(0)], 7)
     found = {one.space: one.cost for one in search.surcharges(7)}
     assert sum(found.values()) == 7

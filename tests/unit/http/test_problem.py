@@ -11,7 +11,7 @@ from headgate import Decision, Limiter, Rule
 from headgate.errors import StoreUnavailable
 from headgate.http.headers import Charged
 from headgate.http.limits import Limits
-from headgate.http.problem import Refusal, problem, refusal
+from headgate.http.problem import RefusalResponse, problem, refusal
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import MemoryStore
 from headgate.testing import FakeClock
@@ -116,4 +116,4 @@ def test_the_id_of_the_decision_is_a_header_where_the_rules_ask_for_it(clock: Fa
     ("status", "line"), [(429, "429 Too Many Requests"), (420, "420 Refused"), (403, "403 Forbidden")]
 )
 def test_the_status_line(status: int, line: str) -> None:
-    assert Refusal(status, [], b"").line == line
+    assert RefusalResponse(status, [], b"").line == line

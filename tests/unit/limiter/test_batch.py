@@ -12,7 +12,7 @@ from headgate import AsyncLimiter, Decision, Rule
 from headgate.core.check import Answer, Group
 from headgate.errors import IdempotencyConflict, InvalidCheck, StoreUnavailable
 from headgate.http.request_limiter import resolve
-from headgate.limiter.batch import Ask, Part
+from headgate.limiter.batch import BatchedRequest, RequestPart
 from headgate.rules.directory import UNKNOWN, Listed
 from headgate.rules.penalties import Penalties
 from headgate.rules.plan import plan_of_rule
@@ -80,8 +80,8 @@ def limiter(rules: list[Rule] | Snapshot = RULES, *, slow: bool = False) -> Asyn
     return AsyncLimiter(rules, store=Slow(clock) if slow else MemoryStore(clock=clock), clock=clock)
 
 
-def asks() -> list[Ask]:
-    return [Ask(dict(facts), cost) for facts, cost in ASKS]
+def asks() -> list[BatchedRequest]:
+    return [BatchedRequest(dict(facts), cost) for facts, cost in ASKS]
 
 
 @pytest.mark.parametrize("slow", [False, True])
@@ -112,9 +112,9 @@ class TestMany:
         async def story() -> None:
             bad = limiter(slow=slow)
             with pytest.raises(InvalidCheck, match="got -1"):
-                await resolve(bad.decide_many([*asks(), Ask({"user": "u"}, -1)]))
+                await resolve(bad.decide_many([*asks(), BatchedRequest({"user": "u"}, -1)]))
             with pytest.raises(InvalidCheck, match="rule 'triple' is above 2\\^53-1"):
-                await resolve(bad.decide_many([*asks(), Ask({"user": "u", "endpoint": "/c"}, 2**53 - 1)]))
+                await resolve(bad.decide_many([*asks(), BatchedRequest({"user": "u", "endpoint": "/c"}, 2**53 - 1)]))
             assert (await resolve(bad.decide({"user": "u", "endpoint": "/a"}))).remaining == 2
 
         asyncio.run(story())
@@ -123,10 +123,12 @@ class TestMany:
         async def story() -> None:
             once = limiter(slow=slow)
             facts = {"user": "u", "endpoint": "/a"}
-            first, second = await resolve(once.decide_many([Ask(facts, 1, "k"), Ask(facts, 1, "k")]))
+            first, second = await resolve(
+                once.decide_many([BatchedRequest(facts, 1, "k"), BatchedRequest(facts, 1, "k")])
+            )
             assert (first.remaining, second.remaining) == (2, 2)
             with pytest.raises(IdempotencyConflict):
-                await resolve(once.decide_many([Ask(facts, 2, "k"), Ask(facts, 1)]))
+                await resolve(once.decide_many([BatchedRequest(facts, 2, "k"), BatchedRequest(facts, 1)]))
             assert (await resolve(once.decide(facts, cost=0))).remaining == 1  # the other was decided
 
         asyncio.run(story())
@@ -147,7 +149,7 @@ def test_a_memory_without_room_fails_as_the_rules_say() -> None:
     full = AsyncLimiter(
         [Rule(id="r", quota="1/minute", failure_mode="closed")], store=MemoryStore(max_keys=1, clock=clock), clock=clock
     )
-    decisions = asyncio.run(resolve(full.decide_many([Ask({"user": "a"}), Ask({"user": "b"})])))
+    decisions = asyncio.run(resolve(full.decide_many([BatchedRequest({"user": "a"}), BatchedRequest({"user": "b"})])))
     assert [decision.reason for decision in decisions] == ["within_limit", "fail_closed"]
 
 
@@ -156,7 +158,11 @@ class TestTogether:
     def test_all_limits_are_charged_or_none(self, slow: bool) -> None:
         async def story() -> None:
             shared = limiter([USER, Rule(id="ip", quota="1/minute fixed_window", dimension="ip")], slow=slow)
-            parts = [Part({"user": "u", "endpoint": "/a"}), Part({"ip": "i"}), Part({"endpoint": "/none"})]
+            parts = [
+                RequestPart({"user": "u", "endpoint": "/a"}),
+                RequestPart({"ip": "i"}),
+                RequestPart({"endpoint": "/none"}),
+            ]
             first = (await resolve(shared.decide_together(parts))).parts
             assert [(one.allowed, one.remaining, one.rule) for one in first] == [
                 *((True, 2, "user"), (True, 0, "ip"), (True, 0, None))
@@ -171,7 +177,11 @@ class TestTogether:
     def test_a_limit_that_several_parts_meet_is_charged_once_by_the_most(self, slow: bool) -> None:
         async def story() -> None:
             shared = limiter(slow=slow)
-            parts = [Part({"endpoint": "/d"}, 1), Part({"endpoint": "/d", "user": "u"}, 3), Part({"endpoint": "/d"}, 2)]
+            parts = [
+                RequestPart({"endpoint": "/d"}, 1),
+                RequestPart({"endpoint": "/d", "user": "u"}, 3),
+                RequestPart({"endpoint": "/d"}, 2),
+            ]
             decisions = (await resolve(shared.decide_together(parts))).parts
             assert [(one.allowed, one.remaining) for one in decisions] == [(True, 2)] * 3
 
@@ -181,7 +191,10 @@ class TestTogether:
         async def story() -> None:
             shared = limiter(slow=slow)
             plan = plan_of_rule(Rule(id="own", quota="2/minute fixed_window", dimension="x"))
-            parts = [Part({"x": "1", "user": "u", "endpoint": "/a"}, 1, plan), Part({"user": "u", "endpoint": "/a"})]
+            parts = [
+                RequestPart({"x": "1", "user": "u", "endpoint": "/a"}, 1, plan),
+                RequestPart({"user": "u", "endpoint": "/a"}),
+            ]
             decisions = (await resolve(shared.decide_together(parts))).parts
             assert [(one.rule, one.remaining) for one in decisions] == [("own", 1), ("user", 2)]
 
@@ -193,9 +206,9 @@ class TestTogether:
             rules = [Rule(id="ip", quota="1/minute fixed_window", dimension="ip"), USER, SHADOW]
             strict = limiter(Snapshot(rules, penalties=penalties), slow=slow)
             parts = [
-                Part({"ip": "i"}),
-                Part({"user": "u", "endpoint": "/a"}),
-                Part({"user": "u", "endpoint": "/b"}),
+                RequestPart({"ip": "i"}),
+                RequestPart({"user": "u", "endpoint": "/a"}),
+                RequestPart({"user": "u", "endpoint": "/b"}),
             ]
             assert all((await resolve(strict.decide_together(parts))).parts)
             refused = (await resolve(strict.decide_together(parts))).parts
@@ -216,6 +229,10 @@ def test_together_fails_as_the_rules_say() -> None:
     closed = Rule(id="closed", quota="1/minute", dimension="ip", failure_mode="closed")
     shared = AsyncLimiter([USER, closed], store=store, clock=clock)
     decisions = asyncio.run(
-        resolve(shared.decide_together([Part({"user": "u", "endpoint": "/a"}), Part({"ip": "i"}), Part({})]))
+        resolve(
+            shared.decide_together(
+                [RequestPart({"user": "u", "endpoint": "/a"}), RequestPart({"ip": "i"}), RequestPart({})]
+            )
+        )
     ).parts
     assert [decision.reason for decision in decisions] == ["fail_open", "fail_closed", "no_rule"]

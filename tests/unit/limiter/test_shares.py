@@ -7,7 +7,7 @@ import pytest
 from headgate import Limiter, Quota, Rule
 from headgate.core.check import Check
 from headgate.core.share import ALONE, Standing
-from headgate.limiter.shares import LIVES_SECONDS, OWED, Shares
+from headgate.limiter.shares import LIVES_SECONDS, OWED, LocalShares
 from headgate.stores.memory import MemoryStore
 from headgate.testing import FakeClock
 from tests.unit.limiter.test_failure import ALWAYS, Flaky
@@ -72,7 +72,7 @@ def test_what_is_too_large_for_the_share_alone_may_pass_later(clock: FakeClock) 
 
 
 def test_more_nodes_are_believed_at_once_and_fewer_later() -> None:
-    shares = Shares()
+    shares = LocalShares()
     assert shares.standing == ALONE
     shares.told(Standing(3, 1), 0.0)
     shares.told(Standing(1, 0), 1.0)
@@ -85,7 +85,7 @@ def test_more_nodes_are_believed_at_once_and_fewer_later() -> None:
 
 
 def test_who_is_missed_for_a_moment_is_not_given_up() -> None:
-    shares = Shares()
+    shares = LocalShares()
     for now, count in ((0.0, 3), (1.0, 1), (2.0, 3), (10.5, 1), (11.5, 1)):
         shares.told(Standing(count, 0), now)
     assert shares.standing == Standing(3, 0)
@@ -130,7 +130,7 @@ def test_a_reset_is_forgotten_here_too(clock: FakeClock) -> None:
 
 
 def test_what_is_remembered_is_bounded(clock: FakeClock) -> None:
-    shares, store, quota = Shares(), MemoryStore(clock=clock), Quota(LIMIT, 60, algorithm="fixed_window")
+    shares, store, quota = LocalShares(), MemoryStore(clock=clock), Quota(LIMIT, 60, algorithm="fixed_window")
     shares.unpaid([Check("r", "s", str(number), quota) for number in range(OWED + 10)])
     store.adjust((), [Check("r", "s", str(number), quota) for number in range(OWED + 10)])
     assert len(shares.owed(store)) == OWED

@@ -14,14 +14,14 @@ import pytest
 
 from headgate.http.identity import hashed_api_key
 from headgate.replay.errors import InvalidLog
-from headgate.replay.fields import Field, parse_fields
+from headgate.replay.fields import FactField, parse_fields
 from headgate.replay.log import Log
-from headgate.replay.record import Record
+from headgate.replay.record import LogRecord
 from headgate.replay.times import time_us
 
 AT = 1_431_857_103_000_000  # 17 May 2015, 10:05:03 UTC
 COMMON = '192.0.2.7 - alice [17/May/2015:10:05:03 +0000] "GET /search?q=1 HTTP/1.1" 200 12'
-EXPECTED = Record(AT, {"ip": "192.0.2.7", "endpoint": "/search", "method": "GET", "user": "alice"})
+EXPECTED = LogRecord(AT, {"ip": "192.0.2.7", "endpoint": "/search", "method": "GET", "user": "alice"})
 CADDY: dict[str, Any] = {
     "level": "info",
     "ts": AT / 1_000_000,
@@ -65,7 +65,7 @@ PLAIN = {"timestamp": AT // 1_000, "client_ip": "192.0.2.7", "user": "alice", "p
 CSV = "Time,Client_IP,User,Path,Method\n2015-05-17 10:05:03,192.0.2.7,alice,/search,GET\n"
 
 
-def read(path: Path, text: str, **options: Any) -> tuple[Log, list[Record]]:
+def read(path: Path, text: str, **options: Any) -> tuple[Log, list[LogRecord]]:
     path.write_text(text)
     log = Log([str(path)], wanted={"user", "ip"}, **options)
     return log, list(log.records())
@@ -118,7 +118,7 @@ def test_a_log_of_no_known_format_is_read_by_its_parts(tmp_path: Path) -> None:
     fields = parse_fields(["time=$1,ip=$2,endpoint=$3,cost=$4"])
     log, records = read(tmp_path / "log", "1431857103.5 192.0.2.7 /a 7\n1431857104 192.0.2.7 /a -\n", fields=fields)
     assert log.formats[0].name == "parts"
-    assert records[0] == Record(AT + 500_000, {"ip": "192.0.2.7", "endpoint": "/a"}, 7)
+    assert records[0] == LogRecord(AT + 500_000, {"ip": "192.0.2.7", "endpoint": "/a"}, 7)
     assert records[1].cost == 1
 
 
@@ -230,9 +230,9 @@ def test_fields_that_make_no_sense_are_named(fields: str, message: str) -> None:
 
 def test_fields_are_read() -> None:
     assert parse_fields(["ip=$1, user=json:jwt.sub", "tenant=header:X-Tenant"]) == (
-        Field("ip", "position", "1"),
-        Field("user", "json", "jwt.sub"),
-        Field("tenant", "header", "X-Tenant"),
+        FactField("ip", "position", "1"),
+        FactField("user", "json", "jwt.sub"),
+        FactField("tenant", "header", "X-Tenant"),
     )
 
 

@@ -10,17 +10,17 @@ import pytest
 from headgate.replay import ordering
 from headgate.replay.log import Log
 from headgate.replay.ordering import TooSmall, in_order
-from headgate.replay.record import Record
+from headgate.replay.record import LogRecord
 from headgate.replay.replay import replay
 from headgate.rules.rule import Rule
 from headgate.rules.snapshot import Snapshot
 
 
-def records(times: list[int]) -> list[Record]:
-    return [Record(at_us, {"n": str(number)}) for number, at_us in enumerate(times)]
+def records(times: list[int]) -> list[LogRecord]:
+    return [LogRecord(at_us, {"n": str(number)}) for number, at_us in enumerate(times)]
 
 
-def never(record: Record, late_us: int) -> None:
+def never(record: LogRecord, late_us: int) -> None:
     raise AssertionError("nothing is too late here")
 
 

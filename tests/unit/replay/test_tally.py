@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headgate.replay import tally
-from headgate.replay.record import Record
+from headgate.replay.record import LogRecord
 from headgate.replay.replay import replay_records
 from headgate.replay.report import RuleReport, report_of
 from headgate.replay.run import Run
@@ -23,7 +23,7 @@ def small_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def limited(*requests: tuple[str, int], quota: str = "4/minute fixed_window") -> RuleReport:
     """Replay so many requests of each address, one address after the other, within a minute."""
-    records = [Record(0, {"ip": address}) for address, count in requests for _ in range(count)]
+    records = [LogRecord(0, {"ip": address}) for address, count in requests for _ in range(count)]
     (rule,) = replay_records(records, Snapshot([Rule(id="r", quota=quota, dimension="ip")])).rules
     return rule
 
@@ -47,7 +47,7 @@ def test_beyond_the_bound_subjects_and_requests_are_still_counted() -> None:
 def test_those_who_were_refused_most_keep_their_names() -> None:
     first = [(address(0), 50), (address(1), 40)]
     records = [
-        Record(0, {"ip": name})
+        LogRecord(0, {"ip": name})
         for name, count in [*first, *((address(number), 1) for number in range(2, 10 * BOUND))]
         for _ in range(count)
     ]

@@ -6,7 +6,7 @@ from headgate.core.check import MAX_VIOLATIONS, Block, Check, Client, Group, Pen
 from headgate.core.key import space
 from headgate.core.quota import Quota
 from headgate.stores.memory import MemoryStore
-from headgate.stores.memory.penalty import Record, figures
+from headgate.stores.memory.penalty import PenaltyRecord, figures
 from headgate.testing import FakeClock
 
 SECOND = 1_000_000
@@ -15,7 +15,7 @@ QUOTA = Quota(1, 60, algorithm="fixed_window")
 
 def test_no_more_than_1000_violations_are_kept() -> None:
     terms = Terms(3_600 * SECOND, MAX_VIOLATIONS, (1, 2))
-    record = Record(terms)
+    record = PenaltyRecord(terms)
     blocks = [record.violate(now, terms, 60 * SECOND, "r") for now in range(1, MAX_VIOLATIONS + 51)]
     assert len(record.violations) == MAX_VIOLATIONS
     assert min(record.violations) == 51
@@ -27,14 +27,14 @@ def test_no_more_than_1000_violations_are_kept() -> None:
 def test_a_violation_counts_for_the_detection_window_and_not_a_microsecond_more() -> None:
     terms = Terms(10 * SECOND, 2, (1,))
     for apart, block in ((10 * SECOND - 1, Block(SECOND, "r")), (10 * SECOND, None)):
-        record = Record(terms)
+        record = PenaltyRecord(terms)
         assert record.violate(SECOND, terms, SECOND, "r") is None
         assert record.violate(SECOND + apart, terms, SECOND, "r") == block
 
 
 def test_a_clock_that_goes_back_makes_no_block_longer_and_no_violation_last() -> None:
     terms = Terms(10 * SECOND, 2, (1,))
-    record = Record(terms)
+    record = PenaltyRecord(terms)
     record.violate(100 * SECOND, terms, SECOND, "r")
     assert record.violate(100 * SECOND, terms, SECOND, "r") == Block(SECOND, "r")
     assert record.block(50 * SECOND, peek=True) == Block(SECOND, "r")
@@ -50,7 +50,7 @@ def test_a_clock_that_goes_back_makes_no_block_longer_and_no_violation_last() ->
 
 def test_figures_tell_a_bounded_store_what_it_may_forget() -> None:
     terms = Terms(10 * SECOND, 4, (1,))
-    record = Record(terms)
+    record = PenaltyRecord(terms)
     assert figures(None, 0, QUOTA) == (1_000, 0)
     assert figures(record, 0, QUOTA) == (1_000, 0)
     record.violate(0, terms, 60 * SECOND, "r")

@@ -24,7 +24,7 @@ class Decided(NamedTuple):
         return cls(list(answers), not any(isinstance(answer, StoreError) for answer in answers))
 
 
-class Part(NamedTuple):
+class LeasedCheck(NamedTuple):
     """A check of a leased rule: the tokens taken from its lease, and its cost."""
 
     lease: Lease
@@ -37,12 +37,12 @@ class Part(NamedTuple):
         return sum(count for _, count in self.taken) == self.asked
 
 
-class Trip(NamedTuple):
+class LeasedGroup(NamedTuple):
     """A group under way: the group sent to the store, if any, and the part of each check; None: it is not leased."""
 
     group: Group
     sent: Group | None
-    parts: list[Part | None]
+    parts: list[LeasedCheck | None]
 
 
 class Locked:
@@ -85,7 +85,7 @@ def may_have_done(error: BaseException | None) -> bool:
     return not isinstance(error, StoreUnavailable) or error.sent
 
 
-def peeked(check: Check, part: Part | None, outcome: Outcome) -> Outcome:
+def peeked(check: Check, part: LeasedCheck | None, outcome: Outcome) -> Outcome:
     """Add the tokens that are held here to the outcome of a peek."""
     if part is None:
         return outcome

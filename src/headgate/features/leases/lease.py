@@ -52,7 +52,7 @@ Taken = list[tuple[Slice, int]]
 Late = tuple[int, int, Slice]  # what figures are worked out from: what remains, what is left of the slice, the slice
 
 
-class Refusal:
+class StoreRefusal:
     """A refusal by the store. Its wait counts from the call, not the answer, so it ends no later than in the store."""
 
     __slots__ = ("cost", "offset_us", "outcome", "sent_us", "until_us")
@@ -106,7 +106,7 @@ class Lease:
         self.spares: list[Slice] = []
         self.leftover: Taken = []  # of slices that have ended, to be given back
         self.remaining: int | None = None  # in the store, as it said last
-        self.refusal: Refusal | None = None
+        self.refusal: StoreRefusal | None = None
         self.due: int | None = None  # the size of a slice that is wanted, and not fetched yet
         self.fetching = False
         self.gone = False  # whether another, or none, has taken its place
@@ -165,7 +165,7 @@ class Lease:
         if outcome.wait_us:
             if outcome.wait_us != NEVER:
                 outcome = outcome._replace(wait_us=max(outcome.wait_us, min(PACE_US, self._pace_us)))
-            self.refusal = Refusal(cost, outcome, now_us, sent_us)
+            self.refusal = StoreRefusal(cost, outcome, now_us, sent_us)
         return outcome
 
     def asked(self, cost: int) -> None:

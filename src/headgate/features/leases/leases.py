@@ -21,7 +21,7 @@ from headgate.core.decision import Decision, Reading, States, decision_with
 from headgate.core.plan import Plan
 from headgate.core.quota import Quota
 from headgate.errors import StoreError
-from headgate.features.leases.calls import Decided, Fetch, Locked, Part, Trip, may_have_done, peeked
+from headgate.features.leases.calls import Decided, Fetch, LeasedCheck, LeasedGroup, Locked, may_have_done, peeked
 from headgate.features.leases.lease import LIFE_US, Late, Lease, Slice, figures
 from headgate.features.leases.lost_slices import LostSlices
 from headgate.features.leases.status import LeaseStatus
@@ -149,7 +149,7 @@ class Leases:
             if told.wait_us == 0:
                 return decision
             at_us = self._now_us()
-            part = Part(lease, lease.take(cost, at_us), cost)  # a slice may have come meanwhile
+            part = LeasedCheck(lease, lease.take(cost, at_us), cost)  # a slice may have come meanwhile
             if part.paid:
                 told, now_us = lease.outcome(at_us), lease.now_us(at_us)
             else:
@@ -366,16 +366,16 @@ class Leases:
             self._wanted.append(Fetch.of(lease, size))
         self._notify()
 
-    def _prepared(self, group: Group, leased: frozenset[str], at_us: int, wanted: list[Fetch]) -> Trip:
+    def _prepared(self, group: Group, leased: frozenset[str], at_us: int, wanted: list[Fetch]) -> LeasedGroup:
         """Take what is held, and see what the store has to be asked."""
         if not any(check.rule in leased for check in group.checks):
-            return Trip(group, group, [])
+            return LeasedGroup(group, group, [])
         if group.peek:
-            return Trip(group, group, [self._seen(check, leased) for check in group.checks])
+            return LeasedGroup(group, group, [self._seen(check, leased) for check in group.checks])
         if group.idempotency is not None or group.penalty is not None:
             self._checks += 1
-            return Trip(group, group, [])
-        parts: list[Part | None] = []
+            return LeasedGroup(group, group, [])
+        parts: list[LeasedCheck | None] = []
         local = refused = True  # whether all is paid for; or nothing else is to be expected than a refusal
         for check in group.checks:
             part = self._part(check, at_us) if check.rule in leased else None
@@ -388,7 +388,7 @@ class Leases:
                 refused = refused and refusal is not None and refusal.stands(part.asked, at_us)
         if local or refused:
             self._hits += 1
-            return Trip(group, None, parts)
+            return LeasedGroup(group, None, parts)
         self._checks += 1
         checks = []
         for check, part in zip(group.checks, parts, strict=True):
@@ -404,9 +404,9 @@ class Leases:
                 if size:
                     part.lease.fetching = True
                     wanted.append(Fetch.of(part.lease, size))
-        return Trip(group, Group(tuple(checks)), parts)
+        return LeasedGroup(group, Group(tuple(checks)), parts)
 
-    def _part(self, check: Check, at_us: int) -> Part | None:
+    def _part(self, check: Check, at_us: int) -> LeasedCheck | None:
         """Take tokens for a check from its lease; None if it has no lease, or does not use it."""
         if not 0 < check.cost <= check.quota.capacity:
             return None
@@ -414,11 +414,11 @@ class Leases:
         if lease is None:
             return None
         taken = lease.take(check.cost, at_us)
-        return Part(lease, taken, check.cost - sum(count for _, count in taken))
+        return LeasedCheck(lease, taken, check.cost - sum(count for _, count in taken))
 
-    def _seen(self, check: Check, leased: frozenset[str]) -> Part | None:
+    def _seen(self, check: Check, leased: frozenset[str]) -> LeasedCheck | None:
         lease = self._tables.get(check.space, {}).get(check.subject) if check.rule in leased else None
-        return None if lease is None else Part(lease, [], 0)
+        return None if lease is None else LeasedCheck(lease, [], 0)
 
     def _lease(self, check: Check, at_us: int) -> Lease | None:
         """That of a key, made if there is demand for it; None when there is not, or no room for another."""
@@ -466,7 +466,7 @@ class Leases:
         self._stranded += stranded
         return charges
 
-    def _answered(self, trip: Trip, at_us: int) -> Result:
+    def _answered(self, trip: LeasedGroup, at_us: int) -> Result:
         """The answer to a group without the store's help: all is paid for, or a refusal is known to stand."""
         parts = [part for part in trip.parts if part is not None]
         waits = {part.lease: part.lease.refusal for part in parts if part.asked}
@@ -484,7 +484,7 @@ class Leases:
                 now_us = max(now_us, at_us + refusal.offset_us)
         return Result(now_us, tuple(outcomes))
 
-    def _concluded(self, trip: Trip, answer: Answer, sent_us: int, since: set[Lease]) -> Answer:
+    def _concluded(self, trip: LeasedGroup, answer: Answer, sent_us: int, since: set[Lease]) -> Answer:
         """Return the answer to a group that the store decided in part. After an error, tokens taken stay spent."""
         if not isinstance(answer, Result) or not any(trip.parts) or not answer.outcomes:
             return answer
@@ -521,13 +521,13 @@ class Leases:
                 final.append(told._replace(remaining=part.lease.available))
         return Result(answer.now_us, tuple(final))
 
-    def _second_thoughts(self, trip: Trip) -> Result | None:
+    def _second_thoughts(self, trip: LeasedGroup) -> Result | None:
         """The store has refused; but a slice may have come meanwhile. The result, if it is enough."""
         parts = [part for part in trip.parts if part is not None]
         if len(parts) < len(trip.parts):
             return None
         at_us = self._now_us()
-        more = [Part(part.lease, part.lease.take(part.asked, at_us), part.asked) for part in parts]
+        more = [LeasedCheck(part.lease, part.lease.take(part.asked, at_us), part.asked) for part in parts]
         if all(part.paid for part in more):
             now_us = max(part.lease.now_us(at_us) for part in parts)
             return Result(now_us, tuple(part.lease.outcome(at_us) for part in parts))
@@ -535,7 +535,7 @@ class Leases:
             self._put_back(part)
         return None
 
-    def _put_back(self, part: Part) -> None:
+    def _put_back(self, part: LeasedCheck) -> None:
         lease, taken, _ = part
         if lease.gone:
             self._stranded += sum(count for _, count in taken)

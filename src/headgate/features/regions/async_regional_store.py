@@ -19,7 +19,7 @@ from headgate.features.regions.programs import LimitProgram, LimitPrograms, gran
 from headgate.features.regions.protocol import RegionStatus
 from headgate.features.regions.region import Region
 from headgate.features.regions.router import Router
-from headgate.features.regions.steps import HERE, Ask, Duty, Steps
+from headgate.features.regions.steps import HERE, Duty, Steps, StoreCall
 from headgate.rules.holder import Holder
 from headgate.rules.rule import FailureMode
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
@@ -212,7 +212,7 @@ class AsyncRegionalStore:
             result: T = stop.value
             return result
 
-    async def _ask(self, ask: Ask) -> Any:
+    async def _ask(self, ask: StoreCall) -> Any:
         try:
             return await getattr(self._stores[ask.region], ask.method)(*ask.arguments)
         except StoreError as error:

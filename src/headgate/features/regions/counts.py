@@ -20,7 +20,7 @@ from headgate.errors import StoreError
 from headgate.features.regions.division import by_weight
 from headgate.features.regions.link import Link
 from headgate.features.regions.region import Region
-from headgate.features.regions.steps import HERE, Ask, Steps
+from headgate.features.regions.steps import HERE, Steps, StoreCall
 
 MAX_KEYS: Final = 100_000  # that are remembered; others keep to their share by weight
 AT_ONCE: Final = 4_096  # keys in one call
@@ -36,7 +36,7 @@ State = tuple[int | None, frozenset[Link]]
 Limited = tuple[dict[int, int] | None, State | None, int, int]
 
 
-class Known:
+class KnownCounts:
     """One key: the others' counts, and what is needed to read them."""
 
     __slots__ = ("_sliding", "check", "excess", "limited", "peers", "share", "totals", "touched_us", "window_us")
@@ -98,7 +98,7 @@ class Counts:
         self._notify = notify
         self.interval_us = round(region.interval * 1e6)
         self._lock = Lock()
-        self._tables: dict[str, dict[str, Known]] = {}
+        self._tables: dict[str, dict[str, KnownCounts]] = {}
         self._shares: dict[int, int] = {}
         self._keys = 0
         self.wants_time = True  # whether to call `heard` when our own store answers
@@ -107,11 +107,11 @@ class Counts:
         self._bounds = dict.fromkeys(links, (0, 0, 0))  # since when, the largest growth since then, and before
         self.exchanges = [Exchange(self, link, self.interval_us, now_us) for link in links.values()]
 
-    def table(self, space: str) -> dict[str, Known]:
+    def table(self, space: str) -> dict[str, KnownCounts]:
         """Return the keys of one space by subject, for callers that look often."""
         return self._tables.setdefault(space, {})
 
-    def known(self, check: Check, at_us: int) -> Known | None:
+    def known(self, check: Check, at_us: int) -> KnownCounts | None:
         """Return the counts of a key, and read them from now on; None if there are too many keys."""
         table = self.table(check.space)
         known = table.get(check.subject)
@@ -123,19 +123,19 @@ class Counts:
                     if self._keys >= MAX_KEYS:
                         return None
                     self._keys += 1
-                known = table[check.subject] = Known(check, self.share(check.quota))
+                known = table[check.subject] = KnownCounts(check, self.share(check.quota))
         if at_us - known.touched_us > self.interval_us:
             self.woken(known)
         known.touched_us = at_us
         return known
 
-    def woken(self, known: Known) -> None:
+    def woken(self, known: KnownCounts) -> None:
         """Read the other regions' counts of a key at once: it had no recent check until now."""
         for exchange in self.exchanges:
             exchange.ask(known)
         self._notify()
 
-    def limit(self, known: Known | None, quota: Quota, at_us: int) -> int:
+    def limit(self, known: KnownCounts | None, quota: Quota, at_us: int) -> int:
         """Return the limit under which our own store decides a key; 0 or less: nothing may pass."""
         if known is None:
             return self.share(quota)
@@ -204,9 +204,9 @@ class Counts:
             if failing != known:
                 self.state = (offset_us, failing)
 
-    def active(self, since_us: int) -> list[Known]:
+    def active(self, since_us: int) -> list[KnownCounts]:
         """Return the keys with checks since then. Drops other keys once their counts are over."""
-        found: list[Known] = []
+        found: list[KnownCounts] = []
         with self._lock:
             for table in self._tables.values():
                 for subject, known in list(table.items()):
@@ -217,12 +217,14 @@ class Counts:
                         self._keys -= 1
         return found
 
-    def any_one(self) -> list[Known]:
+    def any_one(self) -> list[KnownCounts]:
         """Return one key, if there is any."""
         with self._lock:
             return [known for table in self._tables.values() for known in list(table.values())[:1]][:1]
 
-    def merge(self, region: str, keys: list[Known], counted: list[Counted | None], own: list[Counted | None]) -> None:
+    def merge(
+        self, region: str, keys: list[KnownCounts], counted: list[Counted | None], own: list[Counted | None]
+    ) -> None:
         """Merge a region's counts, and note by how much limits were passed."""
         at_us, most = self._now_us(), 0
         for known, one, ours in zip(keys, counted, own, strict=True):
@@ -235,7 +237,7 @@ class Counts:
             since_us, current, before = at_us, 0, current if at_us - since_us < 2 * BOUND_US else 0
         self._bounds[region] = (since_us, max(current, most), before)
 
-    def _judge(self, known: Known, ours: Counted, at_us: int) -> None:
+    def _judge(self, known: KnownCounts, ours: Counted, at_us: int) -> None:
         """Whether all regions together have let in more than the limit, in the bucket that our store is in."""
         store_us = self.store_us(at_us)
         if store_us is None:
@@ -262,9 +264,9 @@ class Exchange:
         self._interval_us = interval_us
         self._now_us = now_us
         self._next_us = self._soon_us = 0
-        self._new: list[Known] = []
+        self._new: list[KnownCounts] = []
 
-    def ask(self, known: Known) -> None:
+    def ask(self, known: KnownCounts) -> None:
         """Ask about a key soon."""
         self._new.append(known)
 
@@ -295,11 +297,11 @@ class Exchange:
                 self._next_us = min(self._next_us, self._now_us() + self._interval_us // AGAIN)
                 return
 
-    def _exchange(self, keys: list[Known]) -> Steps[bool]:
+    def _exchange(self, keys: list[KnownCounts]) -> Steps[bool]:
         """Ask about keys. Returns whether there was an answer."""
         checks = [known.check for known in keys]
         asked_us = self._now_us()
-        theirs, ours = yield [Ask(self._link.name, "counts", (checks,)), Ask(HERE, "counts", (checks,))]
+        theirs, ours = yield [StoreCall(self._link.name, "counts", (checks,)), StoreCall(HERE, "counts", (checks,))]
         if isinstance(theirs, StoreError):
             self._link.failed(theirs, asked_us)
             self._counts.listened()

@@ -28,7 +28,7 @@ class DutyWorkers:
     def forked(self) -> None:
         """In a forked child: threads are the parent's."""
         self._lock = Lock()
-        self._workers: dict[str, _Worker] = {}
+        self._workers: dict[str, _DutyThread] = {}
 
     def notify(self, duty: Duty) -> None:
         """Have a duty looked at, as it may be due sooner."""
@@ -37,7 +37,7 @@ class DutyWorkers:
             with self._lock:
                 worker = self._workers.get(duty.name)
                 if not self._closed and (worker is None or not worker.wake()):
-                    self._workers[duty.name] = _Worker(self._do, duty)
+                    self._workers[duty.name] = _DutyThread(self._do, duty)
 
     def close(self) -> None:
         """End, after what is being done."""
@@ -48,7 +48,7 @@ class DutyWorkers:
             worker.end()
 
 
-class _Worker:
+class _DutyThread:
     """A thread that does one duty while there is anything to do, and ends then."""
 
     def __init__(self, do: Callable[[Duty], None], duty: Duty) -> None:

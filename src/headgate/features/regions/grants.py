@@ -28,7 +28,7 @@ FADES: Final = 3  # times in a term, demand is halved
 FRESH: Final = 5  # of six parts of a term are left of a share that was given just now
 
 
-class Terms(NamedTuple):
+class GrantTerms(NamedTuple):
     """What a key's shares are divided by: the same in all regions."""
 
     limit: int
@@ -38,7 +38,7 @@ class Terms(NamedTuple):
     term_us: int
 
 
-class Report(NamedTuple):
+class RegionReport(NamedTuple):
     """A region's report on one key."""
 
     used: int  # of the limit, by the region's own store
@@ -48,7 +48,7 @@ class Report(NamedTuple):
     asked: int  # of this node since its last report, be it let in or not
 
 
-class Entry(NamedTuple):
+class PageEntry(NamedTuple):
     """A region on the page."""
 
     share: int
@@ -80,7 +80,7 @@ class Grant(NamedTuple):
     settled: bool  # whether there is no demand, and it holds no more than it has used, or its floor
 
 
-Entries = dict[str, Entry]
+Entries = dict[str, PageEntry]
 
 
 class Sheet(NamedTuple):
@@ -94,13 +94,13 @@ class Sheet(NamedTuple):
         if text is None:
             return cls(0, {})
         fence, entries = json.loads(text)
-        return cls(fence, {name: Entry(*entry) for name, entry in entries.items()})
+        return cls(fence, {name: PageEntry(*entry) for name, entry in entries.items()})
 
     def text(self) -> str:
         return json.dumps((self.fence, self.entries), separators=(",", ":"))
 
 
-def shared(sheet: Sheet, me: str, report: Report, now_us: int, terms: Terms) -> Grant | None:
+def shared(sheet: Sheet, me: str, report: RegionReport, now_us: int, terms: GrantTerms) -> Grant | None:
     """Return the share that another node of the region has just got, if it is enough for this node; else None."""
     mine = sheet.entries.get(me)
     if mine is None or mine.until_us - now_us <= terms.term_us * FRESH // (FRESH + 1) or report.asked > mine.demand:
@@ -108,7 +108,7 @@ def shared(sheet: Sheet, me: str, report: Report, now_us: int, terms: Terms) -> 
     return Grant(mine.share, mine.until_us, settled=False)
 
 
-def renewed(sheet: Sheet, me: str, report: Report, now_us: int, terms: Terms) -> tuple[Sheet, Grant]:
+def renewed(sheet: Sheet, me: str, report: RegionReport, now_us: int, terms: GrantTerms) -> tuple[Sheet, Grant]:
     """Return the page with a new share for one region, computed from its report, and that share."""
     entries = {
         name: entry
@@ -131,12 +131,12 @@ def renewed(sheet: Sheet, me: str, report: Report, now_us: int, terms: Terms) ->
         drop_us = max(drop_us, mine.until_us)
     until_us = now_us + terms.term_us
     want = used + AHEAD * demand
-    entry = Entry(share, until_us, drop_us, max(high, share), number, last, want, demand, demand_us, *past)
+    entry = PageEntry(share, until_us, drop_us, max(high, share), number, last, want, demand, demand_us, *past)
     settled = demand == 0 and entry.high <= max(floor, used) and (last == number or entry.high <= floor)
     return Sheet(sheet.fence + 1, {**entries, me: entry}), Grant(share, until_us, settled)
 
 
-def _held(entries: Entries, me: str, number: int, terms: Terms) -> int:
+def _held(entries: Entries, me: str, number: int, terms: GrantTerms) -> int:
     """Return what the other regions hold in a window."""
     return sum(
         entries[name].held(least, number) if name in entries else least
@@ -145,7 +145,9 @@ def _held(entries: Entries, me: str, number: int, terms: Terms) -> int:
     )
 
 
-def _known(mine: Entry | None, report: Report, floor: int, now_us: int) -> tuple[int, int, int, tuple[int, int]]:
+def _known(
+    mine: PageEntry | None, report: RegionReport, floor: int, now_us: int
+) -> tuple[int, int, int, tuple[int, int]]:
     """Of the region that reports: its share so far, what it may have used, until when it may be using more than its
     share, and what it held in the window before."""
     if mine is None:
@@ -160,7 +162,7 @@ def _known(mine: Entry | None, report: Report, floor: int, now_us: int) -> tuple
     return before, max(report.used, since, floor), 0, past
 
 
-def _demand(mine: Entry | None, report: Report, now_us: int, terms: Terms) -> tuple[int, int]:
+def _demand(mine: PageEntry | None, report: RegionReport, now_us: int, terms: GrantTerms) -> tuple[int, int]:
     """Return the demand on a node between two reports, the largest recently reported, and the time of that."""
     if mine is None:
         return report.asked, now_us
@@ -170,7 +172,7 @@ def _demand(mine: Entry | None, report: Report, now_us: int, terms: Terms) -> tu
     return (report.asked, now_us) if report.asked >= faded else (faded, mine.demand_us + fades * fade_us)
 
 
-def _wanted(entries: Entries, me: str, want: int, before: int, now_us: int, terms: Terms) -> int:
+def _wanted(entries: Entries, me: str, want: int, before: int, now_us: int, terms: GrantTerms) -> int:
     """What a region with demand should have, if all others let it."""
     alive = {name: entry for name, entry in entries.items() if now_us < entry.until_us}
     wants = {

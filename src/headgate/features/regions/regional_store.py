@@ -19,7 +19,7 @@ from headgate.features.regions.programs import LimitProgram, LimitPrograms, gran
 from headgate.features.regions.protocol import RegionStatus
 from headgate.features.regions.region import Region
 from headgate.features.regions.router import Router
-from headgate.features.regions.steps import HERE, Ask, Duty, Steps
+from headgate.features.regions.steps import HERE, Duty, Steps, StoreCall
 from headgate.rules.holder import Holder
 from headgate.rules.rule import FailureMode
 from headgate.stores.program import Program, group_program
@@ -205,7 +205,7 @@ class RegionalStore:
             result: T = stop.value
             return result
 
-    def _ask(self, ask: Ask) -> Any:
+    def _ask(self, ask: StoreCall) -> Any:
         try:
             return getattr(self._stores[ask.region], ask.method)(*ask.arguments)
         except StoreError as error:

@@ -33,8 +33,8 @@ from headgate.features.regions.division import by_weight
 from headgate.features.regions.link import Link
 from headgate.features.regions.protocol import RegionStatus
 from headgate.features.regions.region import Region
-from headgate.features.regions.shares import Shares
-from headgate.features.regions.steps import HERE, Ask, Duty, Steps
+from headgate.features.regions.shares import RegionShares
+from headgate.features.regions.steps import HERE, Duty, Steps, StoreCall
 from headgate.rules.holder import Holder
 from headgate.rules.rule import MIN_AUTO_US, FailureMode, Spread
 from headgate.stores.memory import MemoryStore
@@ -43,7 +43,7 @@ QUOTAS: Final = 4_096  # that are remembered
 
 
 @dataclass(slots=True)
-class _Trip:
+class _RoutedGroup:
     """A group on its way."""
 
     group: Group
@@ -87,7 +87,7 @@ class Router:
         self._central = HERE if region.central == region.name else region.central
         interval_us = round(region.interval * 1e6)
         self.links = {name: Link(name, interval_us, self.now_us) for name in region.others}
-        self.shares = Shares(region, self.links, self.now_us, lambda: notify(self.shares))
+        self.shares = RegionShares(region, self.links, self.now_us, lambda: notify(self.shares))
         self.counts = Counts(region, self.links, self.now_us, self._notify_exchanges)
         self._notify = notify
         self._interval_us = interval_us
@@ -193,7 +193,7 @@ class Router:
         for check in surcharges:
             by_region.setdefault(self._home(check), ([], []))[1].append(check)
         asks = [
-            Ask(region, method, (some, more) if method == "adjust" else (some,))
+            StoreCall(region, method, (some, more) if method == "adjust" else (some,))
             for region, (some, more) in by_region.items()
         ]
         answers = yield from _all(asks)
@@ -208,11 +208,11 @@ class Router:
         everywhere = [check for check in checks if self.spread(check) in ("quota", "quota_auto", "synced")]
         here = [check for check in checks if self._home(check) == HERE]
         far = [check for check in checks if self._home(check) != HERE]
-        asks = [Ask(HERE, "reset", (here, clients))]
+        asks = [StoreCall(HERE, "reset", (here, clients))]
         for name in self.links:
             some = everywhere + (far if name == self._central else [])
             if some:
-                asks.append(Ask(name, "reset", (some,)))
+                asks.append(StoreCall(name, "reset", (some,)))
         yield from _all(asks)
         self.counts.forget(everywhere)
 
@@ -240,9 +240,9 @@ class Router:
     def _home(self, check: Check) -> str:
         return self._central if self.spread(check) == "central" else HERE
 
-    def _trip(self, group: Group) -> _Trip:
+    def _trip(self, group: Group) -> _RoutedGroup:
         """Where the checks of a group go."""
-        trip = _Trip(group)
+        trip = _RoutedGroup(group)
         here: list[Check] = []
         far: list[Check] = []
         refused = False
@@ -285,7 +285,7 @@ class Router:
             held.asked += check.cost
         return self.under(check.quota, held.limit(at_us))
 
-    def _first(self, trips: list[_Trip]) -> Steps[None]:
+    def _first(self, trips: list[_RoutedGroup]) -> Steps[None]:
         """Ask our own store, and the central region about groups that are all its own; peeks go to both at once."""
         here = [trip for trip in trips if trip.here is not None and (trip.here.checks or trip.here.penalty)]
         first = next((place for place, trip in enumerate(trips) if trip.waits), len(trips))
@@ -293,9 +293,9 @@ class Router:
         far += [trip for trip in trips[first:] if trip.far is not None and trip.group.peek]
         asks = []
         if here:
-            asks.append(Ask(HERE, "check", ([trip.here for trip in here],)))
+            asks.append(StoreCall(HERE, "check", ([trip.here for trip in here],)))
         if far:
-            asks.append(Ask(self._central, "check", ([trip.far for trip in far],)))
+            asks.append(StoreCall(self._central, "check", ([trip.far for trip in far],)))
         answers = iter((yield asks) if asks else [])
         for trip, one in zip(here, _each(next(answers), here) if here else (), strict=True):
             if isinstance(one, Result):
@@ -316,7 +316,7 @@ class Router:
             else:
                 trip.answer = _named(one, self._central)
 
-    def _second(self, trips: list[_Trip]) -> Steps[None]:
+    def _second(self, trips: list[_RoutedGroup]) -> Steps[None]:
         """Ask the central region about groups that fit here, if they are here at all; undo what does not fit there."""
         fitting = []
         for trip in trips:
@@ -326,7 +326,7 @@ class Router:
                 fitting.append(trip)
         if not fitting:
             return
-        (answers,) = yield [Ask(self._central, "check", ([trip.far for trip in fitting],))]
+        (answers,) = yield [StoreCall(self._central, "check", ([trip.far for trip in fitting],))]
         refused = [
             trip
             for trip, answer in zip(fitting, _each(answers, fitting), strict=True)
@@ -334,16 +334,16 @@ class Router:
         ]
         undone = [charge for trip in refused for charge in _charges(trip)]
         penalised = [trip for trip in refused if trip.group.penalty is not None and isinstance(trip.answer, Result)]
-        asks = [Ask(HERE, "refund", (undone,))] if undone else []
+        asks = [StoreCall(HERE, "refund", (undone,))] if undone else []
         if penalised:
-            asks.append(Ask(HERE, "check", ([_violation(trip) for trip in penalised],)))
+            asks.append(StoreCall(HERE, "check", ([_violation(trip) for trip in penalised],)))
         told = (yield asks) if asks else []
         if penalised and not isinstance(told[-1], StoreError):
             for trip, result in zip(penalised, told[-1], strict=True):
                 if isinstance(trip.answer, Result) and isinstance(result, Result):
                     trip.answer = _blocked(trip.answer, result)
 
-    def _allowed_there(self, trip: _Trip, answer: Answer) -> bool:
+    def _allowed_there(self, trip: _RoutedGroup, answer: Answer) -> bool:
         """Take note of what the central region said of a group that fits here."""
         assert trip.far is not None
         result = answer
@@ -377,7 +377,7 @@ class Router:
         ]
         return Result(results[0].now_us, tuple(outcomes))
 
-    def _whole(self, trip: _Trip, far: Mapping[int, Outcome], elsewhere: Result | None = None) -> Answer:
+    def _whole(self, trip: _RoutedGroup, far: Mapping[int, Outcome], elsewhere: Result | None = None) -> Answer:
         """The answer to a group, of its parts."""
         decided = trip.decided
         outcomes = {**trip.known, **far}
@@ -399,12 +399,12 @@ class Router:
         return result
 
 
-def _each(answer: Any, trips: Sequence[_Trip]) -> Sequence[Any]:
+def _each(answer: Any, trips: Sequence[_RoutedGroup]) -> Sequence[Any]:
     """An answer for each of several groups: an error is that of all."""
     return [answer] * len(trips) if isinstance(answer, StoreError) else answer
 
 
-def _all(asks: list[Ask]) -> Steps[list[Any]]:
+def _all(asks: list[StoreCall]) -> Steps[list[Any]]:
     answers: list[Any] = (yield asks) if asks else []
     for ask, answer in zip(asks, answers, strict=True):
         if isinstance(answer, StoreError):
@@ -428,7 +428,7 @@ def _refuses(group: Group, result: Result) -> bool:
     return any(outcome.wait_us and check.enforced for check, outcome in zip(group.checks, result.outcomes, strict=True))
 
 
-def _charges(trip: _Trip) -> list[Charge]:
+def _charges(trip: _RoutedGroup) -> list[Charge]:
     """What was charged here. With an idempotency key, it stays: a repetition would undo it again."""
     if trip.here is None or trip.decided is None or trip.group.idempotency is not None:
         return []
@@ -453,7 +453,7 @@ def _blocked(answer: Result, told: Result) -> Result:
     return type(answer).of(result, answer.quotas) if isinstance(answer, SharedResult) else result
 
 
-def _violation(trip: _Trip) -> Group:
+def _violation(trip: _RoutedGroup) -> Group:
     """A check that is refused, and charges nothing: as the central region has refused, it counts against the client."""
     assert trip.far is not None
     assert isinstance(trip.answer, Result)

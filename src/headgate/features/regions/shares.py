@@ -11,14 +11,14 @@ from threading import Lock
 from typing import Final
 
 from headgate.core.check import Check, Group, Result
-from headgate.core.ledger import Page, Swap
+from headgate.core.ledger import LedgerPage, Swap
 from headgate.core.quota import Quota
 from headgate.errors import StoreError
 from headgate.features.regions.division import floors
-from headgate.features.regions.grants import Grant, Report, Sheet, Terms, renewed, shared
+from headgate.features.regions.grants import Grant, GrantTerms, RegionReport, Sheet, renewed, shared
 from headgate.features.regions.link import Link
 from headgate.features.regions.region import Region
-from headgate.features.regions.steps import HERE, Ask, Steps
+from headgate.features.regions.steps import HERE, Steps, StoreCall
 
 MAX_KEYS: Final = 100_000  # that are remembered; others have their floor
 AT_ONCE: Final = 2_048  # keys in one call: it takes a server some milliseconds
@@ -27,12 +27,12 @@ DRIFT: Final = 10  # a share ends early by 1/2^DRIFT of its time: clocks run at 
 MARGIN_US: Final = 250_000  # and by this, or a quarter of its time: checks under way must arrive before it ends
 
 
-class Held:
+class HeldShare:
     """This region's share of one key, as far as this node knows."""
 
     __slots__ = ("asked", "check", "floor", "idle", "page_us", "seen_us", "share", "terms", "until_us")
 
-    def __init__(self, check: Check, terms: Terms, floor: int) -> None:
+    def __init__(self, check: Check, terms: GrantTerms, floor: int) -> None:
         self.check = check._replace(cost=1, enforced=True)
         self.terms = terms
         self.floor = floor
@@ -48,7 +48,7 @@ class Held:
         return self.share if at_us < self.until_us else self.floor
 
 
-class Shares:
+class RegionShares:
     """The shares of all keys. Callers only read and count. `work` renews shares; only one thread or task may run it."""
 
     name = "shares"
@@ -63,18 +63,18 @@ class Shares:
         self._now_us = now_us
         self._notify = notify
         self._lock = Lock()
-        self._tables: dict[str, dict[str, Held]] = {}
-        self._terms: dict[Quota, Terms] = {}
-        self._new: list[Held] = []
+        self._tables: dict[str, dict[str, HeldShare]] = {}
+        self._terms: dict[Quota, GrantTerms] = {}
+        self._new: list[HeldShare] = []
         self._keys = 0
         self._next_us = 0
         self.failures = 0
 
-    def table(self, space: str) -> dict[str, Held]:
+    def table(self, space: str) -> dict[str, HeldShare]:
         """Return the keys of one space by subject, for callers that look often."""
         return self._tables.setdefault(space, {})
 
-    def held(self, check: Check) -> Held | None:
+    def held(self, check: Check) -> HeldShare | None:
         """Return this region's share of a key, and renew it from now on; None if there are too many keys."""
         table = self.table(check.space)
         held = table.get(check.subject)
@@ -87,7 +87,7 @@ class Shares:
                         return None
                     self._keys += 1
                 terms = self.terms(check.quota)
-                held = table[check.subject] = Held(check, terms, terms.floors[self._me])
+                held = table[check.subject] = HeldShare(check, terms, terms.floors[self._me])
                 self._new.append(held)
             self._notify()
         return held
@@ -95,11 +95,11 @@ class Shares:
     def floor(self, quota: Quota) -> int:
         return self.terms(quota).floors[self._me]
 
-    def terms(self, quota: Quota) -> Terms:
+    def terms(self, quota: Quota) -> GrantTerms:
         terms = self._terms.get(quota)
         if terms is None:
             least = floors(quota.limit, self._weights, self._floor)
-            terms = Terms(quota.limit, quota.window_us, least, self._weights, self._term_us)
+            terms = GrantTerms(quota.limit, quota.window_us, least, self._weights, self._term_us)
             if len(self._terms) >= AT_ONCE:
                 self._terms = {}
             self._terms[quota] = terms
@@ -138,14 +138,14 @@ class Shares:
         if failed:
             self.failures += 1
 
-    def _renew(self, keys: list[Held]) -> Steps[bool]:
+    def _renew(self, keys: list[HeldShare]) -> Steps[bool]:
         read_us = self._now_us()
-        (used,) = yield [Ask(HERE, "check", ([Group((held.check,), peek=True) for held in keys],))]
+        (used,) = yield [StoreCall(HERE, "check", ([Group((held.check,), peek=True) for held in keys],))]
         if isinstance(used, StoreError):
             return False
         sent_us = self._now_us()
         names = [f"{held.check.key}:shares" for held in keys]
-        (pages,) = yield [Ask(self._central, "read", (names,))]
+        (pages,) = yield [StoreCall(self._central, "read", (names,))]
         if self._failed(pages, sent_us):
             return False
         heard_us = self._now_us()
@@ -165,7 +165,7 @@ class Shares:
             grants.append((held, grant, report, page))
         if not swaps:
             return True
-        (written,) = yield [Ask(self._central, "swap", (swaps,))]
+        (written,) = yield [StoreCall(self._central, "swap", (swaps,))]
         if self._failed(written, sent_us):
             return False
         for (held, grant, report, page), done in zip(grants, written, strict=True):
@@ -176,7 +176,7 @@ class Shares:
                     self._new.append(held)
         return True
 
-    def _given(self, held: Held, grant: Grant, report: Report, page: Page, sent_us: int) -> None:
+    def _given(self, held: HeldShare, grant: Grant, report: RegionReport, page: LedgerPage, sent_us: int) -> None:
         """Use a share from now on, until it ends."""
         held.asked = max(0, held.asked - report.asked)
         held.idle = 0 if report.asked else held.idle + 1
@@ -186,7 +186,7 @@ class Shares:
         if grant.settled and not held.asked:
             self._drop(held)
 
-    def _report(self, held: Held, result: Result, read_us: int, heard_us: int) -> Report:
+    def _report(self, held: HeldShare, result: Result, read_us: int, heard_us: int) -> RegionReport:
         quota = held.check.quota
         number = last = 0
         if quota.algorithm == "fixed_window":
@@ -195,9 +195,9 @@ class Shares:
             last = (result.now_us + lives_us + (lives_us >> DRIFT) + 1) // quota.window_us
         passed_us = max(0, read_us - held.seen_us)
         as_of_us = held.page_us + passed_us - (passed_us >> DRIFT) if held.seen_us else 0
-        return Report(quota.limit - result.outcomes[0].remaining, number, last, as_of_us, held.asked)
+        return RegionReport(quota.limit - result.outcomes[0].remaining, number, last, as_of_us, held.asked)
 
-    def _drop(self, held: Held) -> None:
+    def _drop(self, held: HeldShare) -> None:
         """Forget a key without demand, whose unused share has been given back."""
         with self._lock:
             table = self._tables[held.check.space]
@@ -205,7 +205,7 @@ class Shares:
                 del table[held.check.subject]
                 self._keys -= 1
 
-    def _failed(self, answer: list[Page] | list[bool] | StoreError, asked_us: int) -> bool:
+    def _failed(self, answer: list[LedgerPage] | list[bool] | StoreError, asked_us: int) -> bool:
         if isinstance(answer, StoreError):
             if self._link is not None:
                 self._link.failed(answer, asked_us)
@@ -214,7 +214,7 @@ class Shares:
             self._link.answered()
         return False
 
-    def all(self) -> Iterator[Held]:
+    def all(self) -> Iterator[HeldShare]:
         """Yield all keys' shares."""
         for table in list(self._tables.values()):
             yield from list(table.values())

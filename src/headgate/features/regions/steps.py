@@ -10,7 +10,7 @@ T = TypeVar("T")
 HERE: Final = ""  # our own region
 
 
-class Ask(NamedTuple):
+class StoreCall(NamedTuple):
     """A call to a region's store. The answer is what it returns, or its `StoreError`."""
 
     region: str
@@ -19,7 +19,7 @@ class Ask(NamedTuple):
 
 
 # Yields calls that can be made at the same time, and is sent their answers.
-Steps = Generator[list[Ask], list[Any], T]
+Steps = Generator[list[StoreCall], list[Any], T]
 
 
 class Duty(Protocol):

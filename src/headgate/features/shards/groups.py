@@ -16,7 +16,7 @@ from zlib import crc32
 
 from headgate.core.check import Answer, Check, Group, Outcome, RepeatedResult, Result, answered
 from headgate.core.key import joined
-from headgate.core.shards import Search, forgotten
+from headgate.core.shards import ShardSearch, forgotten
 from headgate.errors import StoreError, StoreUnavailable
 
 Shards = Mapping[str, int]  # the number of shards by rule id, of rules with shards
@@ -27,7 +27,7 @@ def decide(groups: Sequence[Group], shards: Shards, start: int) -> Generator[lis
 
     Raises the store's error if no group was decided. Otherwise the error is the answer to each group that it concerns.
     """
-    trips = [_Trip(group, shards, start) for group in groups]
+    trips = [_ShardedGroup(group, shards, start) for group in groups]
     under_way = trips
     while under_way:
         asks = [trip.ask() for trip in under_way]
@@ -50,7 +50,7 @@ def home_of(subject: str, start: int) -> int:
 def surcharges(checks: Sequence[Check], shards: Shards) -> Generator[list[Group], Sequence[Any], list[Check]]:
     """Lay out checks that are charged whether they fit or not. Rules with shards are charged where there is room."""
     searches = [
-        Search(check._replace(cost=0), shards[check.rule], 0) if check.rule in shards else None for check in checks
+        ShardSearch(check._replace(cost=0), shards[check.rule], 0) if check.rule in shards else None for check in checks
     ]
     asked = [search for search in searches if search is not None]
     if not asked:
@@ -72,7 +72,7 @@ def everywhere(checks: Sequence[Check], shards: Shards) -> list[Check]:
     return [one for check in checks for one in forgotten(check, shards.get(check.rule, 1))]
 
 
-class _Trip:
+class _ShardedGroup:
     """A group on its way to its answer."""
 
     __slots__ = ("_error", "_group", "_kind", "_outcomes", "_round", "_searches", "_shadow", "answer", "refused")
@@ -83,15 +83,15 @@ class _Trip:
         self.refused = False
         self._group = group
         key = group.idempotency
-        self._searches: dict[int, Search] = {}
+        self._searches: dict[int, ShardSearch] = {}
         for place, check in enumerate(group.checks):
             if check.rule in shards:
                 # A repeated request must find the shard of the first one, whichever node it comes from.
                 home = home_of(check.subject, start) if key is None else home_of(key.key, 0)
-                self._searches[place] = Search(check, shards[check.rule], home, look=group.peek)
+                self._searches[place] = ShardSearch(check, shards[check.rule], home, look=group.peek)
         self._outcomes: dict[int, Outcome] = {}  # of the other checks
         self._round = 0
-        self._shadow: Search | None = None  # checked by itself, when all else is decided
+        self._shadow: ShardSearch | None = None  # checked by itself, when all else is decided
         self._kind: type[Result] = Result  # RepeatedResult as soon as a part of the answer is a repetition
 
     def ask(self) -> Group:

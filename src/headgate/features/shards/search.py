@@ -9,7 +9,7 @@ from headgate.core.decision import Decision, States
 from headgate.core.decision_factory import decide as decide_all
 from headgate.core.fork import renew_in_children
 from headgate.core.plan import Plan
-from headgate.core.shards import Search, checks_of
+from headgate.core.shards import ShardSearch, checks_of
 from headgate.errors import StoreUnavailable
 from headgate.features.shards.groups import Shards, home_of
 from headgate.rules.holder import Holder
@@ -37,20 +37,20 @@ def parts_of(plan: Plan, shards: int) -> list[Check]:
     return [part._replace(rule="") for part in checks_of(plan.limits[0], shards)]
 
 
-def search_of(plan: Plan, subjects: tuple[str, ...], shards: int, home: Home) -> Search:
+def search_of(plan: Plan, subjects: tuple[str, ...], shards: int, home: Home) -> ShardSearch:
     """Return the search for a shard with room for a request of cost 1, which any shard can hold by itself."""
     (subject,) = subjects
-    return Search(plan.limits[0]._replace(subject=subject, cost=1), shards, home_of(subject, home.start))
+    return ShardSearch(plan.limits[0]._replace(subject=subject, cost=1), shards, home_of(subject, home.start))
 
 
-def pass_over(search: Search, error: StoreUnavailable) -> StoreUnavailable:
+def pass_over(search: ShardSearch, error: StoreUnavailable) -> StoreUnavailable:
     """Go on to the next shard when one could not be reached. Raises the error if it was sent, or no shard is left."""
     if error.sent or not search.passed_over():
         raise error
     return error
 
 
-def is_last(search: Search, decision: Decision, away: StoreUnavailable | None) -> bool:
+def is_last(search: ShardSearch, decision: Decision, away: StoreUnavailable | None) -> bool:
     """Whether a shard's refusal is final. Raises the error of one that could not be reached: it may have had room."""
     search.told(decision.outcomes, decision.at_us)
     if search.advance():
@@ -60,7 +60,7 @@ def is_last(search: Search, decision: Decision, away: StoreUnavailable | None) -
     return True
 
 
-def conclude(plan: Plan, states: States | None, search: Search, decision: Decision) -> Decision:
+def conclude(plan: Plan, states: States | None, search: ShardSearch, decision: Decision) -> Decision:
     """Return a shard's decision as one on the whole limit."""
     if decision.allowed:
         search.told(decision.outcomes, decision.at_us)

@@ -80,7 +80,7 @@ class Trust:
         return Seen({"ip": str(group), "address": exact}, trusted)
 
 
-class Clients:
+class ClientFinder:
     """Finds the client of a request. Follows the snapshot that it is given, whenever that is another one."""
 
     def __init__(self, proxies: Sequence[Proxy] | None, depth: int | None, proxy_header: str, ipv6_prefix: int) -> None:

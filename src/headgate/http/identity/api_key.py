@@ -11,7 +11,7 @@ from typing import Any, Final
 from headgate.errors import InvalidCheck, InvalidRule
 from headgate.http.identity.facts import checked_facts, text_of
 from headgate.http.identity.rejections import Rejected
-from headgate.http.identity.steps import Call, Steps
+from headgate.http.identity.steps import OperatorCall, Steps
 
 log = logging.getLogger("headgate")
 
@@ -79,7 +79,7 @@ class ApiKeys:
         if self._listed is not None:
             found = self._listed.get(hashed)
         elif self._lookup is not None:
-            found = _answer((yield Call("api_keys", self._lookup, key)))
+            found = _answer((yield OperatorCall("api_keys", self._lookup, key)))
         if found is None:
             raise Rejected("api_key_unknown")
         return {**found, "api_key": hashed}

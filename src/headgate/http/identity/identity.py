@@ -9,14 +9,14 @@ from typing import Any, Final, Literal
 
 from headgate.core.clock import Clock, SystemClock
 from headgate.errors import InvalidRule, Problem
-from headgate.http.identity.address import Clients
+from headgate.http.identity.address import ClientFinder
 from headgate.http.identity.api_key import ApiKeys, KeyFacts, Lookup, checked_api_keys
 from headgate.http.identity.facts import text_of
 from headgate.http.identity.forwarded import HOPS
 from headgate.http.identity.jwt import JWT
 from headgate.http.identity.rejections import Rejected, Rejections
 from headgate.http.identity.steps import Steps, run, run_async
-from headgate.http.identity.tokens import Tokens
+from headgate.http.identity.tokens import TokenVerifier
 from headgate.http.request import Request
 from headgate.rules import fields
 from headgate.rules.networks import Proxy, proxy
@@ -61,10 +61,10 @@ class Identity:
     tenant_header: str | None = None
     tier_header: str | None = None
     clock: Clock = field(default_factory=SystemClock, repr=False)
-    _clients: Clients = field(init=False, repr=False)
+    _clients: ClientFinder = field(init=False, repr=False)
     _headers: tuple[tuple[str, str], ...] = field(init=False, repr=False)
     _keys: ApiKeys = field(init=False, repr=False)
-    _tokens: Tokens | None = field(init=False, repr=False)
+    _tokens: TokenVerifier | None = field(init=False, repr=False)
     _rejections: Rejections = field(init=False, repr=False)
     _by_address: bool = field(init=False, repr=False)  # nothing else is asked for
 
@@ -77,10 +77,10 @@ class Identity:
         headers = tuple((fact, header) for fact, header in named.items() if header is not None)
         known: Any = self.api_keys
         made = {
-            "_clients": Clients(proxies, self.trusted_proxy_depth, self.proxy_header, self.ipv6_prefix),
+            "_clients": ClientFinder(proxies, self.trusted_proxy_depth, self.proxy_header, self.ipv6_prefix),
             "_headers": headers,
             "_keys": ApiKeys(known),
-            "_tokens": None if self.jwt is None else Tokens(self.jwt, self.clock),
+            "_tokens": None if self.jwt is None else TokenVerifier(self.jwt, self.clock),
             "_rejections": Rejections(self.clock),
             "_by_address": self.jwt is None and self.api_key_header is None and not headers,
         }

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from headgate.core.clock import Clock
 from headgate.errors import InvalidRule, Problem
-from headgate.http.identity.keys import Algorithm, FetchedKeys, Key, Keys, ListedKeys, key_from_settings
+from headgate.http.identity.keys import Algorithm, FetchedKeys, Key, KeySource, ListedKeys, key_from_settings
 from headgate.rules import fields
 
 MAX_KEYS: Final = 10  # from settings: each may have to be tried
@@ -81,7 +81,7 @@ class JWT:
             return "user_claim", "without any claim, a token says nothing: name one of user, tenant or tier"
         return None
 
-    def keys(self, clock: Clock) -> Keys:
+    def keys(self, clock: Clock) -> KeySource:
         """Where the keys of tokens are found."""
         if self.jwks_url is None:
             return ListedKeys(self._listed_keys)

@@ -41,7 +41,7 @@ class Key(NamedTuple):
     key: Any
 
 
-class Keys(Protocol):
+class KeySource(Protocol):
     """Where a token's key is found."""
 
     def find(self, algorithm: str, key_id: str | None) -> Steps[Sequence[Key]]:

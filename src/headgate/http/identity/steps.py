@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 T = TypeVar("T")
 
 
-class Step(Protocol):
+class Suspension(Protocol):
     """Something to wait for."""
 
     def run(self) -> Any: ...
@@ -19,7 +19,7 @@ class Step(Protocol):
     async def run_async(self) -> Any: ...
 
 
-Steps = Generator[Step, Any, T]
+Steps = Generator[Suspension, Any, T]
 
 
 def run(steps: Steps[T]) -> T:
@@ -64,7 +64,7 @@ class Settled:
             waiting.cancel()  # the work itself goes on
 
 
-class Call:
+class OperatorCall:
     """Calls a function of the operator's, sync or async. The answer is what it returned, or the exception."""
 
     def __init__(self, name: str, function: Callable[[str], Any], argument: str) -> None:

@@ -39,7 +39,7 @@ class Verified(NamedTuple):
     facts: dict[str, str]
 
 
-class Tokens:
+class TokenVerifier:
     """Verifies the tokens of requests. Remembers those that were good, by their hash. Safe to share between threads."""
 
     def __init__(self, jwt: JWT, clock: Clock) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from headgate.replay.formats.base import Getter, Rows, Unreadable, path_of
-from headgate.replay.record import Addresses, Record
+from headgate.replay.record import ClientAddresses, LogRecord
 from headgate.replay.times import clf_us
 
 # A line as it should be, whatever the user's name contains. Behind the request, everything may follow.
@@ -29,8 +29,8 @@ class AccessLog:
             facts.add("user")
         self.facts = frozenset(facts)
 
-    def read(self, lines: Iterable[str], unreadable: Unreadable) -> Iterator[Record]:
-        addresses = Addresses()
+    def read(self, lines: Iterable[str], unreadable: Unreadable) -> Iterator[LogRecord]:
+        addresses = ClientAddresses()
         known = addresses.get
         new = tuple.__new__
         for line in lines:
@@ -59,7 +59,7 @@ class AccessLog:
             facts["method"] = method
             if user != "-" and user:
                 facts["user"] = user
-            yield new(Record, (at_us, facts, 1))
+            yield new(LogRecord, (at_us, facts, 1))
 
 
 def is_access_line(line: str) -> bool:

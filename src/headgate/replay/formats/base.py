@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from headgate.core.cost import REQUESTS, Cost
 from headgate.replay.errors import InvalidLog
 from headgate.replay.fields import COST, TIME, UNIT_COST
-from headgate.replay.record import Addresses, ApiKeys, Record, cost_of
+from headgate.replay.record import ApiKeyHasher, ClientAddresses, LogRecord, cost_of
 from headgate.replay.times import time_us
 
 Unreadable = Callable[[str], None]  # is called with each line that cannot be read
@@ -29,7 +29,7 @@ class Format(Protocol):
         """The facts that the log's first lines have, and `cost.UNIT` for each unit of which they state a cost."""
         ...
 
-    def read(self, lines: Iterable[str], unreadable: Unreadable) -> Iterator[Record]:
+    def read(self, lines: Iterable[str], unreadable: Unreadable) -> Iterator[LogRecord]:
         """Yield the records of lines, in the order of the lines."""
         ...
 
@@ -61,19 +61,19 @@ class Rows:
             (name.removeprefix(UNIT_COST), getters[name]) for name in sorted(getters) if name.startswith(UNIT_COST)
         ]
         self._getters = [(fact, getters[fact]) for fact in sorted(self.facts) if not fact.startswith(UNIT_COST)]
-        self._addresses = Addresses()
-        self._keys = ApiKeys() if hashes_keys else None
+        self._addresses = ClientAddresses()
+        self._keys = ApiKeyHasher() if hashes_keys else None
         self._weight = weight
         self._skips = skips  # lines at the beginning: a header
 
-    def read(self, lines: Iterable[str], unreadable: Unreadable) -> Iterator[Record]:
+    def read(self, lines: Iterable[str], unreadable: Unreadable) -> Iterator[LogRecord]:
         parse, time, weight = self._parse, self._time, self._weight
         for line in islice(lines, self._skips, None):
             try:
                 row = parse(line)
                 at_us = time_us(time(row))
                 facts = self._facts(row)
-                record = Record(at_us, facts, self._cost_of(row))
+                record = LogRecord(at_us, facts, self._cost_of(row))
                 times = 1 if weight is None else int(weight(row) or 1)
             except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
                 if line.strip():

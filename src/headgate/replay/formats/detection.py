@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from headgate.replay.errors import InvalidLog
-from headgate.replay.fields import TIME, Field
+from headgate.replay.fields import TIME, FactField
 from headgate.replay.formats.access import AccessLog, access_parts, header_part, is_access_line, parts_of
 from headgate.replay.formats.base import Format, Getter, Rows
 from headgate.replay.formats.json_lines import DIALECTS, at_path, dialect_of, header_at, json_format, json_objects
@@ -19,7 +19,7 @@ FORMATS: Final = (*COMBINED, *DIALECTS, "csv", PARTS)
 _HOW: Final = f"name it with --format ({', '.join(FORMATS)}), and say with --fields where things are"
 
 
-def find_format(sample: Sequence[str], name: str | None, fields: Sequence[Field], wanted: Iterable[str]) -> Format:
+def find_format(sample: Sequence[str], name: str | None, fields: Sequence[FactField], wanted: Iterable[str]) -> Format:
     """Return the format of a log: the one of this name, or the one that its first lines have.
 
     `fields` say where some facts are; `wanted` are the facts that rules need. Raises `InvalidLog`.
@@ -50,7 +50,7 @@ def find_format(sample: Sequence[str], name: str | None, fields: Sequence[Field]
     return Rows(PARTS, parts_of, {field.name: _of_parts(field) for field in fields})
 
 
-def _find_json(lines: Sequence[str], name: str | None, fields: Sequence[Field], wanted: Sequence[str]) -> Format:
+def _find_json(lines: Sequence[str], name: str | None, fields: Sequence[FactField], wanted: Sequence[str]) -> Format:
     objects = json_objects(lines)
     dialect = name or (dialect_of(objects) if objects else None) or ("json" if fields else None)
     if dialect is None or not objects:
@@ -60,7 +60,7 @@ def _find_json(lines: Sequence[str], name: str | None, fields: Sequence[Field], 
     return json_format(dialect, objects, {field.name: _of_object(field) for field in fields}, wanted)
 
 
-def _of_parts(field: Field) -> Getter:
+def _of_parts(field: FactField) -> Getter:
     if field.kind == "position":
         return cell_at(int(field.where) - 1)
     found = header_part(field.where) if field.kind == "header" else None
@@ -69,13 +69,13 @@ def _of_parts(field: Field) -> Getter:
     return found
 
 
-def _of_object(field: Field) -> Getter:
+def _of_object(field: FactField) -> Getter:
     if field.kind == "position":
         raise InvalidLog(f"--fields: {field}: this log's lines are JSON: write {field.name}=json:PATH")
     return header_at(field.where) if field.kind == "header" else at_path(field.where)
 
 
-def _of_row(field: Field, names: Sequence[str]) -> Getter:
+def _of_row(field: FactField, names: Sequence[str]) -> Getter:
     if field.kind == "position":
         place = int(field.where) - 1
     else:

@@ -21,10 +21,10 @@ from headgate.core.fork import renew_in_children
 from headgate.db import queries
 from headgate.db.changes import ChangeListener, Changes
 from headgate.db.connection import LARGE_SECONDS, Database, allow
-from headgate.db.listener import Listener, listen
+from headgate.db.listener import NotificationListener, listen
 from headgate.db.migrations import migrate
 from headgate.db.queries import Versions
-from headgate.db.records import Entry, unstorable
+from headgate.db.records import RuleRecord, unstorable
 from headgate.errors import DatabaseError, InvalidRule
 from headgate.rules.holder import Holder
 from headgate.rules.snapshot import Snapshot
@@ -100,7 +100,7 @@ class DatabaseSource:
         self._failing_since: float | None = None
         self._loads = self._failures = self._rejected = 0
         self._rejected_version: int | None = None  # the latest version of the rules, if that was not good
-        self._rules: dict[str, Entry] = {}  # as last read
+        self._rules: dict[str, RuleRecord] = {}  # as last read
         self._directory = CachedDirectory(
             self._users, size=users_cached, seconds=users_seconds, deadline=users_deadline
         )
@@ -185,7 +185,7 @@ class DatabaseSource:
 
     def _start(self) -> None:
         self._stop = Event()
-        self._listener: Listener | None = None
+        self._listener: NotificationListener | None = None
         self._channel: Any = None if self._redis is None else _channel(self._redis, self.refresh)
         self._thread = Thread(target=self._follow, name="headgate-rules", daemon=True)
         self._thread.start()

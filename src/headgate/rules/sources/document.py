@@ -49,7 +49,7 @@ def snapshot_of(data: Table, *, version: str, file: str = "", facts: Sequence[st
 
     `facts` are declared besides those that the data declares.
     """
-    reader = _Reader()
+    reader = _DocumentReader()
     reader.leave_out_mistakes(data)
     if facts:
         settings = data.setdefault("headgate", {})
@@ -65,7 +65,7 @@ def rule_from(entry: Table) -> Rule:
 
     Whether its facts and tiers are known is for the snapshot to say that it becomes part of.
     """
-    return _only(_Reader(), {"rules": [entry]}, lambda reader, data: reader.rules(data)[0])
+    return _only(_DocumentReader(), {"rules": [entry]}, lambda reader, data: reader.rules(data)[0])
 
 
 def users_from(entries: list[Any]) -> list[User]:
@@ -73,10 +73,10 @@ def users_from(entries: list[Any]) -> list[User]:
 
     Whether there are such tiers and rules is for others to say.
     """
-    return _only(_Reader(), {"users": entries}, lambda reader, data: reader.users(data, set()))
+    return _only(_DocumentReader(), {"users": entries}, lambda reader, data: reader.users(data, set()))
 
 
-def _only(reader: _Reader, data: Table, read: Callable[[_Reader, Table], T]) -> T:
+def _only(reader: _DocumentReader, data: Table, read: Callable[[_DocumentReader, Table], T]) -> T:
     """What `read` makes of data. Raises `InvalidRule` with all problems."""
     reader.leave_out_mistakes(data)
     made = read(reader, data)
@@ -113,7 +113,7 @@ def _close_up(data: Table, location: Location) -> None:
         holder[field] = [value for value in holder[field] if value is not None]
 
 
-class _Reader:
+class _DocumentReader:
     """Reads data whose keys and types are right, and takes note of what else is wrong."""
 
     def __init__(self) -> None:

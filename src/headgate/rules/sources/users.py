@@ -38,7 +38,7 @@ class UsersStatus:
 _Answer = Future[User | Unknown | None]
 
 
-class _Entry(NamedTuple):
+class _CachedUser(NamedTuple):
     user: User | None
     until: float
 
@@ -70,8 +70,8 @@ class CachedDirectory:
         self._deadline = deadline
         self._now = now
         self._changed = Condition()  # guards all that follows, but for reads of _young
-        self._young: dict[str, _Entry] = {}
-        self._old: dict[str, _Entry] = {}
+        self._young: dict[str, _CachedUser] = {}
+        self._old: dict[str, _CachedUser] = {}
         self._waited_for: dict[str, _Answer] = {}
         self._queue: list[tuple[str, _Answer]] = []
         self._asking_since: float | None = None
@@ -157,7 +157,7 @@ class CachedDirectory:
         self._asking_since = None
         self._thread = None
 
-    def _promoted(self, user_id: str) -> _Entry | None:
+    def _promoted(self, user_id: str) -> _CachedUser | None:
         """An entry of the old generation, which being used makes young."""
         if user_id not in self._old:
             return None
@@ -167,7 +167,7 @@ class CachedDirectory:
                 self._put(user_id, entry)
             return entry
 
-    def _put(self, user_id: str, entry: _Entry) -> None:
+    def _put(self, user_id: str, entry: _CachedUser) -> None:
         if len(self._young) >= self._size:
             self._old = self._young
             self._young = {}
@@ -236,7 +236,7 @@ class CachedDirectory:
                 if self._waited_for.get(user_id) is answer:  # not forgotten meanwhile
                     del self._waited_for[user_id]
                     if found is not None:
-                        self._put(user_id, _Entry(found.get(user_id), until))
+                        self._put(user_id, _CachedUser(found.get(user_id), until))
         for user_id, answer in batch:
             answer.set_result(UNKNOWN if found is None else found.get(user_id))
 

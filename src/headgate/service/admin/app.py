@@ -12,11 +12,11 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from headgate._version import __version__
-from headgate.db import Tokens
+from headgate.db import TokenTable
 from headgate.errors import HeadgateError, InvalidRule, Problem
 from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.operations import Operations
-from headgate.operations.tokens import Tokens as TokenOperations
+from headgate.operations.tokens import Tokens
 from headgate.service.access import Access
 from headgate.service.admin import changes as change_routes
 from headgate.service.admin import exemptions as exemption_routes
@@ -45,7 +45,7 @@ def admin_app(
     *,
     operations: Operations,
     access: Access,
-    tokens: Tokens | None = None,
+    tokens: TokenTable | None = None,
     routers: Sequence[APIRouter] = (),
     limits: AsyncLimiter | None = None,
 ) -> FastAPI:
@@ -69,7 +69,7 @@ def admin_app(
     app.state.headgate = Context(
         operations=operations,
         access=access,
-        tokens=TokenOperations(tokens, access.forget),
+        tokens=Tokens(tokens, access.forget),
         limits=limits or operations.limiter.sibling(OWN_RULES, name="admin"),
         guess_limiter=TokenGuessLimiter("admin-failures", operations.limiter.clock),
     )

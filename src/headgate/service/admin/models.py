@@ -12,8 +12,7 @@ from headgate.http.problem import MEDIA_TYPE
 from headgate.operations.batch import MOST_IN_BATCH
 from headgate.operations.caller import Role, Scope
 from headgate.operations.tokens import OWN_NAMES
-from headgate.rules.description import FIELDS
-from headgate.rules.description import Field as RuleField
+from headgate.rules.description import FIELDS, RuleField
 from headgate.rules.exemptions import ExemptionType
 from headgate.rules.fields import Type
 from headgate.rules.users import MAX_ID

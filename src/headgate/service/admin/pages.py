@@ -24,7 +24,7 @@ Text = Annotated[str | None, Query(max_length=1024)]
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class PageRequest:
     """Which part of a list is asked for."""
 
     request: Request
@@ -72,7 +72,7 @@ def pair(first: str, second: str) -> str:
     return json.dumps([first, second], ensure_ascii=False, separators=(",", ":"))
 
 
-def _page_by(pattern: str | None = None) -> Callable[..., Page]:
+def _page_by(pattern: str | None = None) -> Callable[..., PageRequest]:
     """A dependency that reads which page is asked for; `pattern` describes its cursors."""
     longest = MAX_CURSOR if pattern is None else None
 
@@ -83,9 +83,9 @@ def _page_by(pattern: str | None = None) -> Callable[..., Page]:
             str | None,
             Query(max_length=longest, pattern=pattern, description="Where to go on: the `next` of the page before."),
         ] = None,
-    ) -> Page:
+    ) -> PageRequest:
         storable("after", after)
-        return Page(request, limit, after)
+        return PageRequest(request, limit, after)
 
     return page_of
 
@@ -97,6 +97,6 @@ def storable(field: str, value: str | None) -> None:
         raise InvalidRule(Problem("query", field, problem))
 
 
-Paged = Annotated[Page, Depends(_page_by())]
-PagedByNumber = Annotated[Page, Depends(_page_by(NUMBER))]
-PagedByPair = Annotated[Page, Depends(_page_by(PAIR))]
+Paged = Annotated[PageRequest, Depends(_page_by())]
+PagedByNumber = Annotated[PageRequest, Depends(_page_by(NUMBER))]
+PagedByPair = Annotated[PageRequest, Depends(_page_by(PAIR))]

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import JSONResponse
 
-from headgate.db import Entry
+from headgate.db import RuleRecord
 from headgate.operations.rules import StoredRule
 from headgate.rules.description import rule_table
 from headgate.rules.rule import Rule
@@ -119,12 +119,12 @@ def rule_shown(rule: Rule) -> Table:
     }
 
 
-def shown(stored: StoredRule | Entry) -> Table:
+def shown(stored: StoredRule | RuleRecord) -> Table:
     """The same with its version, if it has one."""
     return rule_shown(stored.rule) | ({} if stored.version is None else {"version": stored.version})
 
 
-def _answer(stored: StoredRule | Entry, status: int = 200) -> Response:
+def _answer(stored: StoredRule | RuleRecord, status: int = 200) -> Response:
     headers: dict[str, Any] = {} if stored.version is None else {"ETag": etag(stored.version)}
     if status == 201:
         headers["Location"] = f"/api/v1/rules/{quote(stored.rule.id, safe='')}"

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from google.protobuf.message import Message
 
 from headgate.service.access import Access
-from headgate.service.grpc.call_headers import CallHeaders, Route
+from headgate.service.grpc.call_headers import CallHeaders, MethodRoute
 from headgate.service.grpc.framing import HEAD, OK, PREFIX, MessageReader, framed, trailers
 from headgate.service.grpc.status import Code, Ended, ended
 from headgate.service.http2.allowance import FRAME, units_of_decompressed
@@ -46,13 +46,13 @@ def call_of(context: CallContext, connection: Connection, number: int, head: Cal
     """The call of a new stream."""
     route = head.route
     if route is None:
-        return Refusal(context, connection, number, head)
+        return RefusedCall(context, connection, number, head)
     if isinstance(route.method, Flow):
         return FlowCall(context, connection, number, head, route)
     return UnaryCall(context, connection, number, head, route, route.method)
 
 
-class Refusal(Stream):
+class RefusedCall(Stream):
     """A request that is no call."""
 
     __slots__ = ("_context", "_head")
@@ -82,13 +82,13 @@ class Refusal(Stream):
             self.reset(CANCEL)
 
 
-class Call(Stream):
+class RpcCall(Stream):
     """A call: the base of calls with one message and of calls with a stream of them."""
 
     __slots__ = ("_context", "_gone", "_head", "_held", "_may", "_reader", "_route", "_task", "_timer")
 
     def __init__(
-        self, context: CallContext, connection: Connection, number: int, head: CallHeaders, route: Route
+        self, context: CallContext, connection: Connection, number: int, head: CallHeaders, route: MethodRoute
     ) -> None:
         super().__init__(connection, number, head.length)
         role, access = route.method.role, context.access
@@ -188,13 +188,19 @@ class Call(Stream):
             task.get_loop().call_soon(task.cancel)  # not before its first step: what it is to await would be left
 
 
-class UnaryCall(Call):
+class UnaryCall(RpcCall):
     """One message, one answer."""
 
     __slots__ = ("_method", "_request", "_start_time")
 
     def __init__(
-        self, context: CallContext, connection: Connection, number: int, head: CallHeaders, route: Route, method: Method
+        self,
+        context: CallContext,
+        connection: Connection,
+        number: int,
+        head: CallHeaders,
+        route: MethodRoute,
+        method: Method,
     ) -> None:
         super().__init__(context, connection, number, head, route)
         self._method = method
@@ -279,13 +285,13 @@ class UnaryCall(Call):
             self._context.meter.took(protocol, perf_counter() - self._start_time, checks)
 
 
-class FlowCall(Call):
+class FlowCall(RpcCall):
     """Any number of messages, any number of answers."""
 
     __slots__ = ("_begun", "_messages")
 
     def __init__(
-        self, context: CallContext, connection: Connection, number: int, head: CallHeaders, route: Route
+        self, context: CallContext, connection: Connection, number: int, head: CallHeaders, route: MethodRoute
     ) -> None:
         super().__init__(context, connection, number, head, route)
         self._messages: asyncio.Queue[bytes | None] = asyncio.Queue()

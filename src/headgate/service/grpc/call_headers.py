@@ -29,7 +29,7 @@ _TEXT: Final = headers.field(b"content-type", b"text/plain")
 _ADVICE: Final = b"This port answers gRPC calls alone: POST, with content-type application/grpc.\n"
 
 
-class Route(NamedTuple):
+class MethodRoute(NamedTuple):
     """A method, its name, and the protocol under which the meter counts its calls."""
 
     name: str
@@ -40,7 +40,7 @@ class Route(NamedTuple):
 class CallHeaders(NamedTuple):
     """A call. With a `refusal`, which is the response's only header block, it is none; `body` goes with that."""
 
-    route: Route | None = None
+    route: MethodRoute | None = None
     refusal: bytes = b""
     body: bytes = b""
     status: str = ""  # of the refusal, to the meter
@@ -54,7 +54,7 @@ class CallHeaders(NamedTuple):
 class CallHeadersReader:
     """Reads header fields. `routes` are by path."""
 
-    def __init__(self, routes: Mapping[bytes, Route]) -> None:
+    def __init__(self, routes: Mapping[bytes, MethodRoute]) -> None:
         self._routes = routes
 
     def __call__(self, fields: Fields) -> CallHeaders:

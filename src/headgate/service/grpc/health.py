@@ -15,10 +15,10 @@ MAX_WATCHERS: Final = 1_000  # at a time
 Response = messages.HealthCheckResponse
 
 
-class Health:
+class HealthService:
     """Says how each service is, and how all are, under the empty name. Asks for no token."""
 
-    name: Final = "grpc.health.v1.Health"
+    name: Final = "grpc.health.v1.HealthService"
     protocol: Final = None
 
     def __init__(self, services: Iterable[str]) -> None:

@@ -9,12 +9,12 @@ from typing import Final
 
 from headgate.service.access import Access
 from headgate.service.grpc.call import Around, CallContext, call_of
-from headgate.service.grpc.call_headers import CallHeadersReader, Route
-from headgate.service.grpc.health import Health
+from headgate.service.grpc.call_headers import CallHeadersReader, MethodRoute
+from headgate.service.grpc.health import HealthService
 from headgate.service.grpc.reflection import NAMES, Reflection
 from headgate.service.http2.connection import Connection
 from headgate.service.http2.hub import App, Hub
-from headgate.service.listener import MOST_CONNECTIONS, Listener
+from headgate.service.listener import MOST_CONNECTIONS, SocketListener
 from headgate.service.rpc.method import Service
 from headgate.telemetry.meter import Meter
 
@@ -22,7 +22,7 @@ MAX_MESSAGE: Final = 4 * 1024 * 1024  # bytes; larger ones are RESOURCE_EXHAUSTE
 SPARE: Final = 65_536  # bytes that a client may send on a stream beyond the largest message
 
 
-class GrpcServer(Listener):
+class GrpcServer(SocketListener):
     """Serves `services`, and grpc.health.v1, which needs no token. Belongs to one event loop.
 
     `reflection` shows callers which services and messages there are. The server enters `around` for each call that the
@@ -43,12 +43,12 @@ class GrpcServer(Listener):
         around: Around | None = None,
     ) -> None:
         names = [service.name for service in services]
-        self._health = Health(names)
+        self._health = HealthService(names)
         served: list[Service] = [*services, self._health]
         if reflection:
             served += [Reflection(name, (*names, self._health.name)) for name in NAMES]
         routes = {
-            f"/{service.name}/{name}".encode(): Route(name, method, service.protocol)
+            f"/{service.name}/{name}".encode(): MethodRoute(name, method, service.protocol)
             for service in served
             for name, method in service.methods.items()
         }

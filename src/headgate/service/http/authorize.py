@@ -44,7 +44,7 @@ _ESCAPED_SLASH: Final = re.compile("%2f", re.IGNORECASE)
 _CONTENT: Final = [(b"content-length", b"0"), (b"cache-control", b"no-store")]
 
 
-class Options(NamedTuple):
+class AuthorizeOptions(NamedTuple):
     """The options in the query: a status to refuse with, and facts and cost that the operator states."""
 
     deny_status: int | None
@@ -119,7 +119,7 @@ def endpoint_of(uri: str) -> str:
 
 
 @lru_cache(maxsize=1_024)
-def options_of(query: bytes) -> Options:
+def options_of(query: bytes) -> AuthorizeOptions:
     """Read the options of a query. The result is shared: do not change it. Raises `InvalidCheck`."""
     try:
         pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
@@ -140,10 +140,10 @@ def options_of(query: bytes) -> Options:
         said["api_key"] = hashed_api_key(said["api_key"])
     number = _whole(cost)
     facts, whole, _ = ask_of({**said, "cost": cost if number is None else number})
-    return Options(None if status is None else _deny_status(status), facts, whole)
+    return AuthorizeOptions(None if status is None else _deny_status(status), facts, whole)
 
 
-_DEFAULT: Final = Options(None, {}, 1)
+_DEFAULT: Final = AuthorizeOptions(None, {}, 1)
 
 
 def _whole(text: str) -> int | None:
@@ -157,7 +157,7 @@ def _deny_status(text: str) -> int:
     return status
 
 
-def _told(decision: Decision, options: Options, snapshot: Snapshot) -> Answer:
+def _told(decision: Decision, options: AuthorizeOptions, snapshot: Snapshot) -> Answer:
     fields = render(decision, options.cost, snapshot.headers)
     if decision.allowed:
         return Answer(200, fields + _CONTENT)

@@ -11,7 +11,7 @@ from headgate.core.quota import MAX_INT
 from headgate.errors import InvalidCheck
 from headgate.http.identity.address import NOWHERE, Trust
 from headgate.rules.penalties import IDENTITIES
-from headgate.service.data_plane import MAX_BATCH, Ask
+from headgate.service.data_plane import MAX_BATCH, BatchedRequest
 
 SHOWN: Final = 80  # characters of a value, in a message
 IPV6_PREFIX: Final = 64  # as middleware has it: what it counts, the service can be asked about
@@ -20,7 +20,7 @@ _SECRET: Final = frozenset({"api_key"})  # not shown in messages
 _ADDRESSES: Final = Trust((), 1, IPV6_PREFIX)  # trusts no proxy: it only parses addresses
 
 
-def ask_of(value: Any, where: str = "") -> Ask:
+def ask_of(value: Any, where: str = "") -> BatchedRequest:
     """Read a check from a JSON object with facts, `cost` and `idempotency_key`. May change the object.
 
     Raises `InvalidCheck`, whose message begins with `where` and the field's name.
@@ -41,7 +41,7 @@ def ask_of(value: Any, where: str = "") -> Ask:
         raise InvalidCheck(f"{where}the name of a fact must not be empty: it has the value {shown(value[''])}")
     if "ip" in value:
         place(value, where)
-    return Ask(value, cost, key)
+    return BatchedRequest(value, cost, key)
 
 
 def _units(cost: Any, where: str) -> dict[str, int]:
@@ -66,7 +66,7 @@ def slot_of(value: Any) -> str:
     return value["slot"]
 
 
-def asks_of(value: Any) -> list[Ask]:
+def asks_of(value: Any) -> list[BatchedRequest]:
     """Read the checks of a batch, `{"checks": […]}`. Raises `InvalidCheck`."""
     if not isinstance(value, dict):
         raise InvalidCheck(f'must be an object like {{"checks": [{{"user": "alice"}}]}}, got {shown(value)}')

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from headgate.service.http2 import allowance, frames
 from headgate.service.http2.allowance import Allowance
-from headgate.service.http2.frames import ENHANCE_YOUR_CALM, NO_ERROR, PING, Fault
+from headgate.service.http2.frames import ENHANCE_YOUR_CALM, NO_ERROR, PING, ProtocolError
 from headgate.service.http2.headers import MAX_LIST
 from headgate.service.http2.hub import App, Hub
 from headgate.service.http2.outflow import Outflow
@@ -126,7 +126,7 @@ class Connection(asyncio.Protocol):
         try:
             read = self._receiver.read(data, until)
             self.outflow.pump(self._receiver.streams.values())
-        except Fault as fault:
+        except ProtocolError as fault:
             self._end(fault.code, str(fault))
             read = size
         self._rest = data[read:] if read < size else b""
@@ -167,11 +167,11 @@ class Connection(asyncio.Protocol):
         self._allowance.earn(units)
 
     def charge(self, units: int) -> None:
-        """Count work. Raises `Fault` if the client has caused too much that brings nothing."""
+        """Count work. Raises `ProtocolError` if the client has caused too much that brings nothing."""
         if not self.known:
             self.hub.strangers.left -= units
         if not self._allowance.spend(units):
-            raise Fault(ENHANCE_YOUR_CALM, "too much work for nothing")
+            raise ProtocolError(ENHANCE_YOUR_CALM, "too much work for nothing")
 
     def closed(self, stream: Stream) -> None:
         """It is over."""

@@ -45,7 +45,7 @@ SETTING: Final = Struct(">HL")
 _GOAWAY: Final = Struct(">LL")
 
 
-class Fault(Exception):
+class ProtocolError(Exception):
     """The client broke the protocol in a way that ends the connection."""
 
     def __init__(self, code: int, what: str) -> None:
@@ -80,46 +80,46 @@ def goaway(last: int, code: int, what: str = "") -> bytes:
 
 
 def unpadded(flags: int, payload: bytes) -> bytes:
-    """Return the payload of a frame without its padding. Raises `Fault`."""
+    """Return the payload of a frame without its padding. Raises `ProtocolError`."""
     if not flags & PADDED:
         return payload
     if not payload:
-        raise Fault(FRAME_SIZE_ERROR, "a padded frame without a length of padding")
+        raise ProtocolError(FRAME_SIZE_ERROR, "a padded frame without a length of padding")
     padding = payload[0]
     if padding >= len(payload):
-        raise Fault(PROTOCOL_ERROR, "padding as long as its frame")
+        raise ProtocolError(PROTOCOL_ERROR, "padding as long as its frame")
     return payload[1 : len(payload) - padding]
 
 
 def block(flags: int, stream: int, payload: bytes) -> bytes:
-    """Return the header block of a HEADERS frame, without padding and priority. Raises `Fault`."""
+    """Return the header block of a HEADERS frame, without padding and priority. Raises `ProtocolError`."""
     payload = unpadded(flags, payload)
     if not flags & PRIORITISED:
         return payload
     if len(payload) < 5:  # a stream, and a weight
-        raise Fault(FRAME_SIZE_ERROR, "headers that are too short for their priority")
+        raise ProtocolError(FRAME_SIZE_ERROR, "headers that are too short for their priority")
     if NUMBER.unpack_from(payload)[0] & LARGEST_STREAM == stream:
-        raise Fault(PROTOCOL_ERROR, "a stream that depends on itself")
+        raise ProtocolError(PROTOCOL_ERROR, "a stream that depends on itself")
     return payload[5:]
 
 
 def set_by(payload: bytes) -> dict[int, int]:
-    """Return the values of a SETTINGS frame; if a setting comes twice, the last value. Raises `Fault`."""
+    """Return the values of a SETTINGS frame; if a setting comes twice, the last value. Raises `ProtocolError`."""
     if len(payload) % SETTING.size:
-        raise Fault(FRAME_SIZE_ERROR, "settings of the wrong size")
+        raise ProtocolError(FRAME_SIZE_ERROR, "settings of the wrong size")
     values = dict(SETTING.iter_unpack(payload))
     if values.get(INITIAL_WINDOW_SIZE, 0) > LARGEST_WINDOW:
-        raise Fault(FLOW_CONTROL_ERROR, "a window that is too large")
+        raise ProtocolError(FLOW_CONTROL_ERROR, "a window that is too large")
     if not DEFAULT_FRAME <= values.get(MAX_FRAME_SIZE, DEFAULT_FRAME) <= LARGEST_FRAME:
-        raise Fault(PROTOCOL_ERROR, "a frame size that is not allowed")
+        raise ProtocolError(PROTOCOL_ERROR, "a frame size that is not allowed")
     if values.get(ENABLE_PUSH, 0) > 1:
-        raise Fault(PROTOCOL_ERROR, "a push setting that is not allowed")
+        raise ProtocolError(PROTOCOL_ERROR, "a push setting that is not allowed")
     return values
 
 
 def increment(payload: bytes) -> int:
-    """How many more bytes an update of a window allows. Raises `Fault`."""
+    """How many more bytes an update of a window allows. Raises `ProtocolError`."""
     if len(payload) != NUMBER.size:
-        raise Fault(FRAME_SIZE_ERROR, "a window update of the wrong size")
+        raise ProtocolError(FRAME_SIZE_ERROR, "a window update of the wrong size")
     more: int = NUMBER.unpack(payload)[0] & LARGEST_WINDOW
     return more

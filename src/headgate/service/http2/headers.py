@@ -7,7 +7,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from hpack import Decoder, HPACKError, OversizedHeaderListError
 
-from headgate.service.http2.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, Fault
+from headgate.service.http2.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, ProtocolError
 
 Fields = Sequence[tuple[bytes, bytes]]
 H = TypeVar("H")
@@ -34,7 +34,7 @@ class HeaderReader(Generic[H]):
         return self._known.get(block)
 
     def read(self, block: bytes) -> tuple[Fields, int, bool]:
-        """Return a block's fields, how many entries it has, and whether it changed the table. Raises `Fault`."""
+        """Return a block's fields, its number of entries, and whether it changed the table. Raises `ProtocolError`."""
         decoder = self._decoder
         table = decoder.header_table
         entries = table.dynamic_entries
@@ -43,9 +43,9 @@ class HeaderReader(Generic[H]):
         try:
             fields = decoder.decode(block, raw=True)
         except OversizedHeaderListError as error:
-            raise Fault(ENHANCE_YOUR_CALM, "the header list is too large") from error
+            raise ProtocolError(ENHANCE_YOUR_CALM, "the header list is too large") from error
         except (HPACKError, UnicodeDecodeError) as error:
-            raise Fault(COMPRESSION_ERROR, "the header block cannot be read") from error
+            raise ProtocolError(COMPRESSION_ERROR, "the header block cannot be read") from error
         # Whatever is added to the table is added at its front, as an object of its own.
         changed = (len(entries), table.maxsize) != before[:2] or bool(entries and entries[0] is not before[2])
         if changed:

@@ -11,7 +11,13 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from headgate.service.http2.frames import DEFAULT_FRAME, DEFAULT_WINDOW, FLOW_CONTROL_ERROR, LARGEST_WINDOW, Fault
+from headgate.service.http2.frames import (
+    DEFAULT_FRAME,
+    DEFAULT_WINDOW,
+    FLOW_CONTROL_ERROR,
+    LARGEST_WINDOW,
+    ProtocolError,
+)
 
 if TYPE_CHECKING:
     from headgate.service.http2.stream import Stream
@@ -33,10 +39,10 @@ class Outflow:
         self._was_resized = False
 
     def widen(self, more: int) -> None:
-        """Let so many more bytes be sent on all streams together. Raises `Fault`."""
+        """Let so many more bytes be sent on all streams together. Raises `ProtocolError`."""
         self.window += more
         if self.window > LARGEST_WINDOW:
-            raise Fault(FLOW_CONTROL_ERROR, "a window that is too large")
+            raise ProtocolError(FLOW_CONTROL_ERROR, "a window that is too large")
 
     def resize(self, window: int) -> None:
         """Change the window that streams have at first, also of those that there are."""
@@ -56,12 +62,12 @@ class Outflow:
         self._queue.clear()
 
     def pump(self, streams: Iterable[Stream]) -> None:
-        """Have streams go on, as far as there is room. `streams` are all that there are. Raises `Fault`."""
+        """Have streams go on, as far as there is room. `streams` are all that there are. Raises `ProtocolError`."""
         if self._was_resized:
             self._was_resized = False
             for stream in streams:
                 if self.initial_window + stream.credit > LARGEST_WINDOW:
-                    raise Fault(FLOW_CONTROL_ERROR, "a window that is too large")
+                    raise ProtocolError(FLOW_CONTROL_ERROR, "a window that is too large")
                 if stream.is_sending:
                     self.enqueue(stream)
         while self._queue and self.window > 0:

@@ -32,7 +32,7 @@ from headgate.service.http2.frames import (
     SETTINGS,
     STREAM_CLOSED,
     WINDOW_UPDATE,
-    Fault,
+    ProtocolError,
 )
 from headgate.service.http2.headers import MAX_LIST, Fields, HeaderReader
 from headgate.service.http2.hub import App, Malformed
@@ -70,20 +70,20 @@ class Receiver:
         self._taken = 0  # bytes received for which the client has not been given new room
 
     def read(self, data: bytes, until: float) -> int:
-        """Look at frames that are whole, until then or until others have to come first: up to where. Raises `Fault`."""
+        """Read whole frames, until then or until others must come first; return up to where. Raises `ProtocolError`."""
         at, size = 0, len(data)
         if not self._greeted:
             if not data.startswith(PREFACE):
                 if PREFACE.startswith(data):
                     return 0
-                raise Fault(PROTOCOL_ERROR, "this is a server of HTTP/2, for gRPC")
+                raise ProtocolError(PROTOCOL_ERROR, "this is a server of HTTP/2, for gRPC")
             self._greeted, at = True, len(PREFACE)
         unpack, head_size = frames.HEAD.unpack_from, frames.HEAD_SIZE
         while size - at >= head_size:
             high, low, kind, flags, number = unpack(data, at)
             length = high << 8 | low
             if length > frames.DEFAULT_FRAME:
-                raise Fault(FRAME_SIZE_ERROR, "a frame that is too large")
+                raise ProtocolError(FRAME_SIZE_ERROR, "a frame that is too large")
             end = at + head_size + length
             if end > size:
                 break
@@ -100,9 +100,9 @@ class Receiver:
 
     def _frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
         if self.block is not None and kind != CONTINUATION:
-            raise Fault(PROTOCOL_ERROR, "a header block that does not go on")
+            raise ProtocolError(PROTOCOL_ERROR, "a header block that does not go on")
         if not self.is_settled and kind != SETTINGS:
-            raise Fault(PROTOCOL_ERROR, "settings come first")
+            raise ProtocolError(PROTOCOL_ERROR, "settings come first")
         read = _READ.get(kind)
         if read is not None:
             read(self, flags, number, payload)
@@ -120,12 +120,12 @@ class Receiver:
             self._late_data(flags, number, len(payload))
             return
         if stream.ended:
-            raise Fault(STREAM_CLOSED, "data behind the end of a stream")
+            raise ProtocolError(STREAM_CLOSED, "data behind the end of a stream")
         if len(payload) < SMALL and not (payload and flags & END_STREAM):
             stream.charge(allowance.FRAME)
         stream.taken += padded
         if stream.taken > self._app.window:
-            raise Fault(FLOW_CONTROL_ERROR, "more data on a stream than there is room for")
+            raise ProtocolError(FLOW_CONTROL_ERROR, "more data on a stream than there is room for")
         if flags & END_STREAM:
             stream.ended = True
         if stream.left is not None:
@@ -136,34 +136,34 @@ class Receiver:
         stream.received(payload)
 
     def _take(self, size: int) -> None:
-        """Count bytes of bodies, and give room for as many back in time. Raises `Fault`."""
+        """Count bytes of bodies, and give room for as many back in time. Raises `ProtocolError`."""
         self._taken += size
         if self._taken > WINDOW:
-            raise Fault(FLOW_CONTROL_ERROR, "more data than there is room for")
+            raise ProtocolError(FLOW_CONTROL_ERROR, "more data than there is room for")
         if self._taken > WINDOW // 2:
             self._connection.write(frames.window_update(0, self._taken))
             self._taken = 0
 
     def _late_data(self, flags: int, number: int, size: int) -> None:
-        """Ignore a part of the body of a request that is over. Raises `Fault` if no body may come here."""
+        """Ignore a part of the body of a request that is over. Raises `ProtocolError` if no body may come here."""
         self._connection.charge(allowance.FRAME)
         self._require_known(number)
         if number > self.final:
             return
         if number not in self._abandoned:
-            raise Fault(STREAM_CLOSED, "data behind the end of a stream")
+            raise ProtocolError(STREAM_CLOSED, "data behind the end of a stream")
         left = self._abandoned[number]
         if left is not None:
             left = self._abandoned[number] = left - size
             if left < 0 or (left and flags & END_STREAM):
-                raise Fault(PROTOCOL_ERROR, "a body that is not as long as its request says")
+                raise ProtocolError(PROTOCOL_ERROR, "a body that is not as long as its request says")
         if flags & END_STREAM:
             del self._abandoned[number]
 
     def _header_block(self, flags: int, number: int, payload: bytes) -> None:
         payload = frames.block(flags, number, payload)
         if number % 2 == 0:
-            raise Fault(PROTOCOL_ERROR, "a stream that is no client's")
+            raise ProtocolError(PROTOCOL_ERROR, "a stream that is no client's")
         if flags & END_HEADERS:
             self._begin(flags, number, payload)
         else:
@@ -172,12 +172,12 @@ class Receiver:
 
     def _continuation(self, flags: int, number: int, payload: bytes) -> None:
         if self.block is None or self.block[1] != number:
-            raise Fault(PROTOCOL_ERROR, "a continuation of nothing")
+            raise ProtocolError(PROTOCOL_ERROR, "a continuation of nothing")
         self._connection.charge(allowance.FRAME)
         first_flags, _, parts = self.block
         parts.append(payload)
         if len(parts) > MAX_PARTS or sum(map(len, parts)) > MAX_BLOCK:
-            raise Fault(ENHANCE_YOUR_CALM, "a header block that is too large")
+            raise ProtocolError(ENHANCE_YOUR_CALM, "a header block that is too large")
         if flags & END_HEADERS:
             self.block = None
             self._begin(first_flags, number, b"".join(parts))
@@ -191,14 +191,16 @@ class Receiver:
             self._connection.charge(allowance.FRAME)
             fields, _, _ = self._read_fields(block)
             if self._abandoned.pop(number, None) or (number <= self.final and not _are_trailers(flags, fields)):
-                raise Fault(PROTOCOL_ERROR, "headers in the wrong place, or a body that is not as long as was said")
+                raise ProtocolError(
+                    PROTOCOL_ERROR, "headers in the wrong place, or a body that is not as long as was said"
+                )
         elif number <= self.last:
-            raise Fault(STREAM_CLOSED, "headers of a stream that is over")
+            raise ProtocolError(STREAM_CLOSED, "headers of a stream that is over")
         else:
             self._open(flags, number, block)
 
     def _read_fields(self, block: bytes) -> tuple[Fields, bool, int]:
-        """The fields of a block, whether it changed the table, and what it cost to read. Raises `Fault`."""
+        """The fields of a block, whether it changed the table, and what it cost to read. Raises `ProtocolError`."""
         fields, count, changed = self._headers.read(block)
         units = allowance.units_of_block(len(block), count)
         self._connection.charge(units)
@@ -207,7 +209,7 @@ class Receiver:
     def _end_with_fields(self, stream: Stream, flags: int, block: bytes) -> None:
         fields, _, _ = self._read_fields(block)
         if stream.ended or not flags & END_STREAM:
-            raise Fault(STREAM_CLOSED if stream.ended else PROTOCOL_ERROR, "headers in the wrong place")
+            raise ProtocolError(STREAM_CLOSED if stream.ended else PROTOCOL_ERROR, "headers in the wrong place")
         stream.ended = True
         if stream.left or not _are_trailers(flags, fields):
             self._reset(stream, PROTOCOL_ERROR)
@@ -264,14 +266,14 @@ class Receiver:
 
     def _priority(self, _: int, number: int, payload: bytes) -> None:
         if number == 0 or len(payload) != 5:
-            raise Fault(FRAME_SIZE_ERROR if number else PROTOCOL_ERROR, "a priority of nothing")
+            raise ProtocolError(FRAME_SIZE_ERROR if number else PROTOCOL_ERROR, "a priority of nothing")
         if frames.NUMBER.unpack_from(payload)[0] & frames.LARGEST_STREAM == number:
-            raise Fault(PROTOCOL_ERROR, "a stream that depends on itself")
+            raise ProtocolError(PROTOCOL_ERROR, "a stream that depends on itself")
         self._connection.charge(allowance.FRAME)
 
     def _rst_stream(self, _: int, number: int, payload: bytes) -> None:
         if len(payload) != frames.NUMBER.size:
-            raise Fault(FRAME_SIZE_ERROR, "a reset of the wrong size")
+            raise ProtocolError(FRAME_SIZE_ERROR, "a reset of the wrong size")
         self._require_known(number)
         self._connection.charge(allowance.FRAME)
         stream = self.streams.get(number)
@@ -284,11 +286,11 @@ class Receiver:
 
     def _settings(self, flags: int, number: int, payload: bytes) -> None:
         if number:
-            raise Fault(PROTOCOL_ERROR, "settings of a stream")
+            raise ProtocolError(PROTOCOL_ERROR, "settings of a stream")
         self._connection.charge(allowance.FRAME + len(payload) // (8 * frames.SETTING.size))
         if flags & ACK:
             if payload or not self.is_settled:
-                raise Fault(FRAME_SIZE_ERROR if payload else PROTOCOL_ERROR, "an acknowledgement that is none")
+                raise ProtocolError(FRAME_SIZE_ERROR if payload else PROTOCOL_ERROR, "an acknowledgement that is none")
             return
         values = frames.set_by(payload)
         outflow = self._connection.outflow
@@ -301,9 +303,9 @@ class Receiver:
 
     def _ping(self, flags: int, number: int, payload: bytes) -> None:
         if number:
-            raise Fault(PROTOCOL_ERROR, "a ping of a stream")
+            raise ProtocolError(PROTOCOL_ERROR, "a ping of a stream")
         if len(payload) != 8:
-            raise Fault(FRAME_SIZE_ERROR, "a ping of the wrong size")
+            raise ProtocolError(FRAME_SIZE_ERROR, "a ping of the wrong size")
         self._connection.charge(allowance.FRAME)
         if not flags & ACK:
             self._connection.write(frames.frame(PING, ACK, 0, payload))
@@ -313,7 +315,7 @@ class Receiver:
     def _goaway(self, _: int, number: int, payload: bytes) -> None:
         """The client will ask for nothing more, and hang up."""
         if number or len(payload) < 8:  # a stream, and a code
-            raise Fault(PROTOCOL_ERROR if number else FRAME_SIZE_ERROR, "a farewell that is none")
+            raise ProtocolError(PROTOCOL_ERROR if number else FRAME_SIZE_ERROR, "a farewell that is none")
         self._connection.charge(allowance.FRAME)
 
     def _window_update(self, _: int, number: int, payload: bytes) -> None:
@@ -322,7 +324,7 @@ class Receiver:
         stream = self.streams.get(number)
         if stream is None:
             if not more:
-                raise Fault(PROTOCOL_ERROR, "a window that does not change")
+                raise ProtocolError(PROTOCOL_ERROR, "a window that does not change")
             if number:
                 self._require_known(number)  # and is over already
             else:
@@ -335,11 +337,11 @@ class Receiver:
             self._connection.outflow.enqueue(stream)
 
     def _push_promise(self, _: int, __: int, ___: bytes) -> None:
-        raise Fault(PROTOCOL_ERROR, "clients promise nothing")
+        raise ProtocolError(PROTOCOL_ERROR, "clients promise nothing")
 
     def _require_known(self, number: int) -> None:
         if number == 0 or self.last < number <= self.final or number % 2 == 0:
-            raise Fault(PROTOCOL_ERROR, "a stream that was never opened")
+            raise ProtocolError(PROTOCOL_ERROR, "a stream that was never opened")
 
     def cancel_streams(self) -> None:
         streams, self.streams = self.streams, {}

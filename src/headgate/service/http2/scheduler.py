@@ -18,7 +18,7 @@ ROUND: Final = 0.010  # seconds that all may work for, until other events of the
 NOTICED: Final = 0.001  # seconds of work, after which we want to know when the loop has looked at other events
 
 
-class Worker(Protocol):
+class ScheduledConnection(Protocol):
     """A connection, as far as turns need to know it."""
 
     known: bool  # whether it is a client's who has the right to make calls
@@ -38,14 +38,14 @@ class Scheduler:
         self._clock = clock
         self._worked = 0.0  # seconds, in this round
         self._is_marked = False  # whether we are going to know when the round is over
-        self._waiting: set[Worker] = set()
-        self._known: deque[Worker] = deque()
-        self._strangers: deque[Worker] = deque()
-        self._busy: deque[Worker] = deque()  # which have used up a turn
+        self._waiting: set[ScheduledConnection] = set()
+        self._known: deque[ScheduledConnection] = deque()
+        self._strangers: deque[ScheduledConnection] = deque()
+        self._busy: deque[ScheduledConnection] = deque()  # which have used up a turn
         self._next = deque((self._known, self._strangers, self._busy))
         self._scheduled = False
 
-    def work(self, worker: Worker) -> None:
+    def work(self, worker: ScheduledConnection) -> None:
         """Have a connection do its work, now or in its turn."""
         if worker in self._waiting:
             return
@@ -54,16 +54,16 @@ class Scheduler:
         else:
             self._give_turn(worker)
 
-    def work_later(self, worker: Worker) -> None:
+    def work_later(self, worker: ScheduledConnection) -> None:
         """Have a connection do its work when those have had theirs that have less of it."""
         if worker not in self._waiting:
             self._enqueue(worker, self._busy)
 
-    def forget(self, worker: Worker) -> None:
+    def forget(self, worker: ScheduledConnection) -> None:
         """It has no more work: its connection is closed."""
         self._waiting.discard(worker)
 
-    def _give_turn(self, worker: Worker) -> None:
+    def _give_turn(self, worker: ScheduledConnection) -> None:
         now = self._clock()
         has_more = worker.work(now + TURN)
         self._worked += self._clock() - now
@@ -77,7 +77,7 @@ class Scheduler:
         self._is_marked = False
         self._worked = 0.0
 
-    def _enqueue(self, worker: Worker, queue: deque[Worker]) -> None:
+    def _enqueue(self, worker: ScheduledConnection, queue: deque[ScheduledConnection]) -> None:
         self._waiting.add(worker)
         queue.append(worker)
         self._schedule()

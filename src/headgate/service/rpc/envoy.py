@@ -13,7 +13,7 @@ from headgate.errors import InvalidCheck
 from headgate.http.headers import Charged
 from headgate.limiter.batch import DecidedTogether
 from headgate.rules.snapshot import Snapshot
-from headgate.service.data_plane import MAX_BATCH, DataPlane, Part
+from headgate.service.data_plane import MAX_BATCH, DataPlane, RequestPart
 from headgate.service.protos import rls_pb2 as messages
 from headgate.service.rpc.descriptors import DESCRIPTOR, DescriptorFacts, itself, plan_of_limit
 from headgate.service.rpc.envoy_responses import written
@@ -41,10 +41,12 @@ class RateLimitService:
             return self._await(parts, decided, snapshot)
         return _answer(parts, decided, snapshot)
 
-    async def _await(self, parts: list[Part], answer: Awaitable[DecidedTogether], snapshot: Snapshot) -> Answered:
+    async def _await(
+        self, parts: list[RequestPart], answer: Awaitable[DecidedTogether], snapshot: Snapshot
+    ) -> Answered:
         return _answer(parts, await answer, snapshot)
 
-    def _parts(self, request: messages.RateLimitRequest, snapshot: Snapshot) -> list[Part]:
+    def _parts(self, request: messages.RateLimitRequest, snapshot: Snapshot) -> list[RequestPart]:
         domain, descriptors = request.domain, request.descriptors
         if not domain:
             raise InvalidCheck("domain: must not be empty")
@@ -62,11 +64,11 @@ class RateLimitService:
             except InvalidCheck as error:
                 raise InvalidCheck(f"descriptors[{place}]: {error}") from None
             cost = descriptor.hits_addend.value if descriptor.HasField("hits_addend") else hits
-            parts.append(Part(facts, cost, plan))
+            parts.append(RequestPart(facts, cost, plan))
         return parts
 
 
-def _answer(parts: list[Part], decided: DecidedTogether, snapshot: Snapshot) -> Answered:
+def _answer(parts: list[RequestPart], decided: DecidedTogether, snapshot: Snapshot) -> Answered:
     charged = []
     for part, decision in zip(parts, decided.parts, strict=True):
         if not decision.allowed:

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from headgate.core.cost import Cost
 from headgate.errors import InvalidCheck
-from headgate.service.data_plane import MAX_BATCH, Ask
+from headgate.service.data_plane import MAX_BATCH, BatchedRequest
 from headgate.service.protos import rate_limiter_pb2 as messages
 from headgate.service.rpc.facts import cost_of, facts_of, identity_of
 
@@ -39,18 +39,18 @@ class Reader:
     def __init__(self) -> None:
         self._rests: dict[bytes, Rest] = {}
 
-    def check(self, received: bytes) -> tuple[Ask, int]:
+    def check(self, received: bytes) -> tuple[BatchedRequest, int]:
         """Read a CheckRequest: the request, and its timestamp. Raises `InvalidCheck` and `DecodeError`."""
         if len(received) > 2 and received[0] == _TEXT and 0 < received[1] < _MORE:
             end = 2 + received[1]
             rest = self._rest(received[end:]) if end <= len(received) else None
             if rest is not None:
                 with suppress(UnicodeDecodeError):  # protobuf says what is wrong with it
-                    return Ask({**rest.facts, rest.fact: str(received[2:end], "utf-8")}, rest.cost), 0
+                    return BatchedRequest({**rest.facts, rest.fact: str(received[2:end], "utf-8")}, rest.cost), 0
         request = messages.CheckRequest.FromString(received)
-        return Ask(facts_of(request), cost_of(request), request.idempotency_key or None), request.timestamp
+        return BatchedRequest(facts_of(request), cost_of(request), request.idempotency_key or None), request.timestamp
 
-    def check_many(self, received: bytes) -> tuple[list[Ask], list[tuple[int, int]]]:
+    def check_many(self, received: bytes) -> tuple[list[BatchedRequest], list[tuple[int, int]]]:
         """Read a CheckBatchRequest: its requests, and the places and timestamps of those that have one.
 
         Raises `InvalidCheck` and `DecodeError`.
@@ -61,7 +61,7 @@ class Reader:
                 rest = self._rests.get(text) or self._rest(text)
                 if rest is None:
                     return _read_many(received)
-                asks.append(Ask({**rest.facts, rest.fact: str(subject, "utf-8")}, rest.cost))
+                asks.append(BatchedRequest({**rest.facts, rest.fact: str(subject, "utf-8")}, rest.cost))
         except (IndexError, UnicodeDecodeError):  # it breaks off, or is no text
             return _read_many(received)
         return (asks, []) if len(asks) <= MAX_BATCH else _read_many(received)
@@ -86,7 +86,7 @@ class Reader:
         return rest
 
 
-def _read_many(received: bytes) -> tuple[list[Ask], list[tuple[int, int]]]:
+def _read_many(received: bytes) -> tuple[list[BatchedRequest], list[tuple[int, int]]]:
     """Read a CheckBatchRequest in full."""
     checks = messages.CheckBatchRequest.FromString(received).checks
     if len(checks) > MAX_BATCH:
@@ -95,7 +95,7 @@ def _read_many(received: bytes) -> tuple[list[Ask], list[tuple[int, int]]]:
     for place, check in enumerate(checks):
         try:
             cost = cost_of(check)
-            asks.append(Ask(facts_of(check), cost, check.idempotency_key or None if cost else None))
+            asks.append(BatchedRequest(facts_of(check), cost, check.idempotency_key or None if cost else None))
         except InvalidCheck as error:
             raise InvalidCheck(f"checks[{place}]: {error}") from None
     return asks, [(place, check.timestamp) for place, check in enumerate(checks) if check.timestamp]

@@ -17,7 +17,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,31}")
 _MEMORY: Final = re.compile(r"[1-9]\d*(b|kb?|mb?|gb?)?", re.IGNORECASE)
 
 
-class Options(NamedTuple):
+class EmbeddedOptions(NamedTuple):
     """Options of our own, and those of the Redis store."""
 
     directory: Path  # absolute
@@ -26,7 +26,7 @@ class Options(NamedTuple):
     query: str  # the rest of the URL's, for the Redis store
 
 
-def read_url(url: str) -> Options:
+def read_url(url: str) -> EmbeddedOptions:
     """Raises `ValueError` on what makes no sense."""
     parts = parts_of(url)
     own = {"server": "", "maxmemory": DEFAULT_MAXMEMORY}
@@ -38,7 +38,7 @@ def read_url(url: str) -> Options:
             others.append((name, value))
     if not _MEMORY.fullmatch(own["maxmemory"]):
         raise ValueError(f"store URL: maxmemory: must be a size such as 256mb or 1gb, got {own['maxmemory']!r}")
-    return Options(_directory(parts), own["server"] or None, own["maxmemory"], urlencode(others))
+    return EmbeddedOptions(_directory(parts), own["server"] or None, own["maxmemory"], urlencode(others))
 
 
 def own_directory() -> Path:

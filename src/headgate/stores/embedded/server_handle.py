@@ -21,7 +21,7 @@ from weakref import finalize
 from headgate.errors import StoreUnavailable
 from headgate.stores.embedded import server_supervisor
 from headgate.stores.embedded.binary import find_server
-from headgate.stores.embedded.options import Options, own_directory, read_url
+from headgate.stores.embedded.options import EmbeddedOptions, own_directory, read_url
 
 SUPERVISOR_LOCK: Final = "keeper.lock"
 LOG: Final = "server.log"
@@ -43,7 +43,7 @@ class ServerHandle:
     """
 
     def __init__(self, url: str) -> None:
-        self._options: Options = read_url(url)
+        self._options: EmbeddedOptions = read_url(url)
         self.directory = self._options.directory
         self._binary = find_server(self._options.server)
         self._socket = _short(self.directory) / server_supervisor.SOCKET

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headgate.core.ledger import Page, Swap
+from headgate.core.ledger import LedgerPage, Swap
 
 
 class Ledger:
@@ -13,8 +13,8 @@ class Ledger:
     def __init__(self) -> None:
         self._pages: dict[str, tuple[str, int]] = {}
 
-    def read(self, names: Sequence[str], now_us: int) -> list[Page]:
-        return [Page(now_us, self._text(name, now_us)) for name in names]
+    def read(self, names: Sequence[str], now_us: int) -> list[LedgerPage]:
+        return [LedgerPage(now_us, self._text(name, now_us)) for name in names]
 
     def swap(self, swaps: Sequence[Swap], now_us: int) -> list[bool]:
         written = []

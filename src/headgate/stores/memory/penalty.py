@@ -15,7 +15,7 @@ from headgate.core.quota import Quota
 SCALE = Quota(1_000, 1)  # what `figures` are of
 
 
-class Record:
+class PenaltyRecord:
     """One client's violations and block. It changes in place: callers hold the store's lock."""
 
     __slots__ = ("ends", "length", "rule", "terms", "violations")
@@ -54,7 +54,7 @@ class Record:
         return Block(length, rule)
 
 
-def figures(record: Record | None, now: int, quota: Quota) -> tuple[int, int]:  # noqa: ARG001 - that of an algorithm
+def figures(record: PenaltyRecord | None, now: int, quota: Quota) -> tuple[int, int]:  # noqa: ARG001 - that of an algorithm
     """Return figures for eviction: how far the client is from a block, of 1,000, and when the record has expired."""
     if record is None:
         return SCALE.limit, 0

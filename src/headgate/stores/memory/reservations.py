@@ -18,7 +18,7 @@ EXPIRED_AT_ONCE: Final = 100
 MAX_REFUNDS: Final = 128  # remembered of one key, at most
 
 
-class Reservations:
+class ReservationTable:
     """Records by id, until they are claimed or too old. At most `size`."""
 
     def __init__(self, size: int) -> None:

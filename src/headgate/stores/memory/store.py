@@ -29,7 +29,7 @@ from headgate.core.check import (
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision, Reading, States
 from headgate.core.fork import halt_for_forks
-from headgate.core.ledger import Counted, Page, Swap
+from headgate.core.ledger import Counted, LedgerPage, Swap
 from headgate.core.plan import Plan
 from headgate.core.quota import BUCKETS, CONCURRENCY, Quota
 from headgate.core.reservation import PENDING_US, Claim, Expired, Record
@@ -37,7 +37,7 @@ from headgate.errors import IdempotencyConflict, StoreFull
 from headgate.stores.memory import penalty
 from headgate.stores.memory.ledger import Ledger
 from headgate.stores.memory.program import MemoryProgram, compile_program, reader
-from headgate.stores.memory.reservations import Refunds, Reservations
+from headgate.stores.memory.reservations import Refunds, ReservationTable
 from headgate.stores.memory.tables import Table, Tables
 from headgate.stores.program import result_of
 
@@ -75,7 +75,7 @@ class MemoryStore:
         self._tables = Tables(max_keys)
         self._clients: Table | None = None  # those who ran into limits
         self._answers: OrderedDict[str, _Answer] = OrderedDict()  # by idempotency key
-        self._reservations = Reservations(max_keys)
+        self._reservations = ReservationTable(max_keys)
         self._refunds = Refunds(max_keys)
         self._ledger = Ledger()
         self._programs: dict[tuple[Any, ...], MemoryProgram] = {}  # of groups
@@ -293,7 +293,7 @@ class MemoryStore:
         with self.lock:
             return [self._counted(check) for check in checks]
 
-    def read(self, names: Sequence[str]) -> list[Page]:
+    def read(self, names: Sequence[str]) -> list[LedgerPage]:
         now = self._now()
         with self.lock:
             return self._ledger.read(names, now)
@@ -377,9 +377,9 @@ class MemoryStore:
         table.states[check.subject] = changed
         return back
 
-    def _new_record(self, client: Client, terms: Terms, now: int) -> penalty.Record:
+    def _new_record(self, client: Client, terms: Terms, now: int) -> penalty.PenaltyRecord:
         """The record of a client that has none. If there is no room for it, the refusal stands and is forgotten."""
-        record = penalty.Record(terms)
+        record = penalty.PenaltyRecord(terms)
         table = self._clients
         if table is None:
             table = self._clients = Table(penalty.SCALE, penalty)
@@ -453,7 +453,7 @@ class AsyncMemoryStore:
     async def counts(self, checks: Sequence[Check]) -> list[Counted | None]:
         return self.store.counts(checks)
 
-    async def read(self, names: Sequence[str]) -> list[Page]:
+    async def read(self, names: Sequence[str]) -> list[LedgerPage]:
         return self.store.read(names)
 
     async def swap(self, swaps: Sequence[Swap]) -> list[bool]:

@@ -21,14 +21,14 @@ from headgate.stores.redis.aio_node import AsyncNode
 from headgate.stores.redis.batcher import NO_SLOT, Batcher
 from headgate.stores.redis.denial_cache import DenialCache
 from headgate.stores.redis.discovery import Discovery, Found
-from headgate.stores.redis.encoding import CommandTemplate, Encoder, Request
+from headgate.stores.redis.encoding import CommandTemplate, EncodedRequest, Encoder
 from headgate.stores.redis.faults import Address, find_redirect
-from headgate.stores.redis.operations import Operations
+from headgate.stores.redis.operations import RedisOperations
 from headgate.stores.redis.options import read_url
 from headgate.stores.redis.program import PlanProgram, Requests
 from headgate.stores.redis.slot_planner import SlotPlanner
 from headgate.stores.redis.slots import slot_of_key
-from headgate.stores.redis.steps import Figures, Step, Steps, by_request, raised, take_one
+from headgate.stores.redis.steps import Figures, SlotStep, Steps, by_request, raised, take_one
 from headgate.stores.redis.topology import MAX_REDIRECTS, Topology
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ T = TypeVar("T")
 CLOSING_SECONDS: Final = 0.005  # what undoes something is given so much at least
 
 
-class AsyncRedisStore(Operations):
+class AsyncRedisStore(RedisOperations):
     """Keeps state in Redis or Valkey, for the tasks of one event loop.
 
     `clock` is for tests: given one, its time is sent along instead of using the server's. `observer` is told of
@@ -119,12 +119,12 @@ class AsyncRedisStore(Operations):
             asked_us, epoch = denials.now_us(), denials.epoch
             if only is not None:
                 try:
-                    now_us, replied = await only.check(template, (Request(keys, costs),))
+                    now_us, replied = await only.check(template, (EncodedRequest(keys, costs),))
                 except StoreError:
                     denials.clear()
                     raise
             else:
-                now_us, replied = await self._ask(template, Request(keys, costs))
+                now_us, replied = await self._ask(template, EncodedRequest(keys, costs))
             return program.decision(now_us, replied, keys, subjects, costs, asked_us, epoch)
 
         if not slotted:
@@ -135,7 +135,7 @@ class AsyncRedisStore(Operations):
         """Decide requests of one plan in as few calls as there can be. One server has all of their keys."""
         batch, size, denials = program.batch(requests), self._options.max_batch, self.denials
         for start in range(0, len(batch.sent), size):  # one after the other: none may overtake the one before
-            step = Step(0, program.template, batch.sent[start : start + size])
+            step = SlotStep(0, program.template, batch.sent[start : start + size])
             asked_us, epoch = denials.now_us(), denials.epoch
             try:
                 answer = await self._run(take_one(step))
@@ -146,7 +146,7 @@ class AsyncRedisStore(Operations):
             program.put_decisions(batch, start, answer, requests, asked_us, epoch)
         return batch.decided
 
-    async def _ask(self, template: CommandTemplate, request: Request) -> Figures:
+    async def _ask(self, template: CommandTemplate, request: EncodedRequest) -> Figures:
         """Ask whoever serves the keys of a request; another server, if it is redirected."""
         only = self._only
         if only is not None:
@@ -169,7 +169,7 @@ class AsyncRedisStore(Operations):
             return await answer
         except StoreError as error:
             self.denials.clear()
-            step = Step(slot, template, (request,))
+            step = SlotStep(slot, template, (request,))
             until = deadline or self._batcher.now() + self._options.timeout
             return await self._decide_elsewhere(node, step, error, until)
 
@@ -296,7 +296,7 @@ class AsyncRedisStore(Operations):
     # Steps
 
     async def _decide_elsewhere(
-        self, node: AsyncNode | None, step: Step, error: StoreError, deadline: float
+        self, node: AsyncNode | None, step: SlotStep, error: StoreError, deadline: float
     ) -> Figures:
         """Decide a request that `node` has not decided."""
         if node is None:
@@ -336,7 +336,7 @@ class AsyncRedisStore(Operations):
 
     async def _take(
         self,
-        step: Step,
+        step: SlotStep,
         deadline: float,
         node: AsyncNode | None = None,
         *,
@@ -365,7 +365,14 @@ class AsyncRedisStore(Operations):
             return await self._elsewhere(node, step, error, deadline, redirects + 1, asking=asking)
 
     async def _elsewhere(
-        self, node: AsyncNode, step: Step, error: StoreError, deadline: float, redirects: int, *, asking: bool = False
+        self,
+        node: AsyncNode,
+        step: SlotStep,
+        error: StoreError,
+        deadline: float,
+        redirects: int,
+        *,
+        asking: bool = False,
     ) -> Any:
         """The answer to a step by another server, if it was not executed; else, or if there is none, the error."""
         if self._closing and node.is_closed:

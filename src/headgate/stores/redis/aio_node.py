@@ -25,18 +25,26 @@ from headgate.stores.observer import StoreObserver
 from headgate.stores.redis import script
 from headgate.stores.redis.aio_connection import AsyncConnection, Done
 from headgate.stores.redis.aio_pool import AsyncPool
-from headgate.stores.redis.batcher import GATHER_SECONDS, NO_SLOT, Batch, BatchedCommand, Batcher, Waiting, commands_of
+from headgate.stores.redis.batcher import (
+    GATHER_SECONDS,
+    NO_SLOT,
+    BatchedCommand,
+    Batcher,
+    CallerBatch,
+    Waiting,
+    commands_of,
+)
 from headgate.stores.redis.command import EncodedCommand, pack
-from headgate.stores.redis.encoding import CommandTemplate, Request
+from headgate.stores.redis.encoding import CommandTemplate, EncodedRequest
 from headgate.stores.redis.faults import FAULTS, fault
 from headgate.stores.redis.health import breaker_of, left_alone, replaced, tell
-from headgate.stores.redis.options import ConnectionParams, Options
+from headgate.stores.redis.options import ConnectionParams, RedisOptions
 from headgate.stores.redis.steps import Figures
 
 OWED: Final = 16_384  # checks that are to be charged though nobody waits for them
 
 
-class _Call:
+class _BatchCall:
     """A batch on its way to the server and back."""
 
     __slots__ = (
@@ -52,7 +60,9 @@ class _Call:
         "waiting",
     )
 
-    def __init__(self, batch: Batch, connection: AsyncConnection, sent: float, began: float, expected: float) -> None:
+    def __init__(
+        self, batch: CallerBatch, connection: AsyncConnection, sent: float, began: float, expected: float
+    ) -> None:
         self.waiting, self.size = batch.waiting, batch.size
         self.commands = commands_of(batch)
         self.encoded: list[EncodedCommand] = []
@@ -62,7 +72,7 @@ class _Call:
         self.until = 0.0  # the same: nobody's time is up before
         self.context = Context()  # of the first who goes with it, for whoever traces calls
 
-    def within(self, told: Callable[[_Call, list[Any] | Exception], None]) -> Done:
+    def within(self, told: Callable[[_BatchCall, list[Any] | Exception], None]) -> Done:
         """Tells `told` of what came of it, in its context."""
         run = self.context.run
         return lambda replies: run(told, self, replies)
@@ -77,7 +87,7 @@ class AsyncNode:
     def __init__(
         self,
         params: ConnectionParams,
-        options: Options,
+        options: RedisOptions,
         observer: StoreObserver | None,
         now_us: Callable[[], int | None],
         batcher: Batcher,
@@ -91,7 +101,7 @@ class AsyncNode:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.waiting: deque[Waiting] = deque()
         self.owed: deque[Waiting] = deque(maxlen=OWED)  # nobody waits for these: they are to be charged all the same
-        self.calls: set[_Call] = set()  # under way
+        self.calls: set[_BatchCall] = set()  # under way
         self.held_since = 0.0  # see batcher
         self._batcher = batcher
         self._first = Context()  # of the first who is waiting
@@ -105,7 +115,7 @@ class AsyncNode:
     def check(
         self,
         template: CommandTemplate,
-        requests: Sequence[Request],
+        requests: Sequence[EncodedRequest],
         slot: int = NO_SLOT,
         deadline: float | None = None,
         *,
@@ -221,7 +231,7 @@ class AsyncNode:
         else:
             self._batcher.waited_for.pop(self, None)
 
-    def _batch(self, now: float) -> Batch:
+    def _batch(self, now: float) -> CallerBatch:
         """Those who go with the next call; not those who were cancelled meanwhile, or whose time is up."""
         batch: list[Waiting] = []
         count = size = 0
@@ -249,7 +259,7 @@ class AsyncNode:
                 size += len(owed.requests)
                 if owed.template is not shared:
                     shared = None
-        return Batch(batch, size, shared)
+        return CallerBatch(batch, size, shared)
 
     # Time
 
@@ -297,7 +307,7 @@ class AsyncNode:
         until = now + self._options.timeout
         self.waiting = deque(one._replace(deadline=max(one.deadline, until), since=now) for one in self.waiting)
 
-    def _expire_call(self, call: _Call, now: float) -> None:
+    def _expire_call(self, call: _BatchCall, now: float) -> None:
         """Refuse those of a call whose time is up. The call goes on: a late reply is a sign of life."""
         for one in call.waiting:
             if not one.answer.done():
@@ -356,9 +366,9 @@ class AsyncNode:
 
     # Calls
 
-    def _leave(self, batch: Batch, connection: AsyncConnection, at: float, now: float, context: Context) -> None:
+    def _leave(self, batch: CallerBatch, connection: AsyncConnection, at: float, now: float, context: Context) -> None:
         """Send a batch off."""
-        call = _Call(batch, connection, at, now, at + self._usual + GATHER_SECONDS)
+        call = _BatchCall(batch, connection, at, now, at + self._usual + GATHER_SECONDS)
         call.context = context
         self.calls.add(call)
         self._batcher.calls.add(call)
@@ -403,7 +413,7 @@ class AsyncNode:
         if self.breaker.fail(now, began, str(known)):
             self._connections.doubt(sent)
 
-    def _arrived(self, call: _Call, replies: list[Any] | Exception) -> None:
+    def _arrived(self, call: _BatchCall, replies: list[Any] | Exception) -> None:
         """What the server has replied; or why it has not."""
         if isinstance(replies, Exception):
             self._failed(call, replies)
@@ -420,7 +430,7 @@ class AsyncNode:
         self._answered(call, replies)
 
     def _arrived_again(
-        self, call: _Call, replies: list[Any] | Exception, *, before: list[Any], again: list[EncodedCommand]
+        self, call: _BatchCall, replies: list[Any] | Exception, *, before: list[Any], again: list[EncodedCommand]
     ) -> None:
         """The replies to those commands that went once more, with the whole text of the script."""
         if isinstance(replies, Exception):
@@ -429,7 +439,7 @@ class AsyncNode:
         late = iter(_without_asking(again, replies))
         self._answered(call, [next(late) if _is_unknown(reply) else reply for reply in before])
 
-    def _answered(self, call: _Call, replies: list[Any]) -> None:
+    def _answered(self, call: _BatchCall, replies: list[Any]) -> None:
         connection = call.connection
         if self.is_closed:
             connection.close()
@@ -448,7 +458,7 @@ class AsyncNode:
         self._end(call)
         self._batcher.wake(connection.used)
 
-    def _failed(self, call: _Call, error: BaseException) -> None:
+    def _failed(self, call: _BatchCall, error: BaseException) -> None:
         """There is no reply, and the connection is closed."""
         assert self._loop is not None
         at, now = self._loop.time(), self._batcher.now()
@@ -466,12 +476,12 @@ class AsyncNode:
         if self._batcher.waited_for:
             self._batcher.wake(at)
 
-    def _refuse_all(self, call: _Call, error: StoreError) -> None:
+    def _refuse_all(self, call: _BatchCall, error: StoreError) -> None:
         for one in call.waiting:
             if not one.answer.done():
                 one.answer.set_exception(error)
 
-    def _end(self, call: _Call) -> None:
+    def _end(self, call: _BatchCall) -> None:
         self.calls.discard(call)
         self._batcher.calls.discard(call)
         if self._ended is not None and not self.calls:

@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from headgate.stores.process_clock import SLACK_SECONDS, TICK_SECONDS, ProcessClock
 from headgate.stores.redis import script
 from headgate.stores.redis.command import EncodedCommand
-from headgate.stores.redis.encoding import CommandTemplate, Request
+from headgate.stores.redis.encoding import CommandTemplate, EncodedRequest
 
 GATHER_SECONDS: Final = 0.002  # for which a few wait for others, at most, while a call is under way
 ENOUGH: Final = 64  # waiting are not a few
@@ -168,7 +168,7 @@ class Waiting(NamedTuple):
     """A caller that waits for a reply: to requests of one template, or to a command."""
 
     template: CommandTemplate | None  # None: it is a command
-    requests: Sequence[Request]
+    requests: Sequence[EncodedRequest]
     answer: asyncio.Future[Any]
     deadline: float  # by the process clock
     since: float  # it waits, by the same
@@ -179,7 +179,7 @@ class Waiting(NamedTuple):
     ordered: bool = False  # it goes behind all who came before it, in the same call
 
 
-class Batch(NamedTuple):
+class CallerBatch(NamedTuple):
     """Callers who go with one call."""
 
     waiting: list[Waiting]
@@ -202,7 +202,7 @@ class BatchedCommand(NamedTuple):
         return EncodedCommand(self.template.command(requests, now_us), first.asking)
 
 
-def commands_of(batch: Batch) -> list[BatchedCommand]:
+def commands_of(batch: CallerBatch) -> list[BatchedCommand]:
     """Return the commands of a call: requests of one slot that have the same template are one."""
     if batch.template is not None:
         return [BatchedCommand(batch.waiting, batch.template)]

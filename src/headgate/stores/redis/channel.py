@@ -17,7 +17,7 @@ from redis.connection import ConnectionPool
 from headgate.errors import StoreError
 from headgate.stores.redis.faults import FAULTS, Address
 from headgate.stores.redis.finders import finder_of
-from headgate.stores.redis.options import Target, read_url
+from headgate.stores.redis.options import StoreTarget, read_url
 
 RETRY_SECONDS: Final = 0.5
 STOP_SECONDS: Final = 0.25  # how soon a listener notices that it is to stop
@@ -100,7 +100,7 @@ class Channel:
 class _End:
     """One end of a channel: the server that it is at. Used by one thread at a time."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: StoreTarget) -> None:
         self._target = target
         self._finder = finder_of(target)
         self._look_at = 0.0

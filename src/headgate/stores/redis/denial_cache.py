@@ -26,7 +26,7 @@ Term = tuple[Quota, int, bool]  # of a check: quota, cost, and whether it is enf
 Name = str | tuple[str, ...]  # the key of a check, or those of a group
 
 
-class Refused(NamedTuple):
+class CachedDenial(NamedTuple):
     """A denial, and until when it is sure to be one."""
 
     terms: tuple[Term, ...]
@@ -46,7 +46,7 @@ class DenialCache:
     def __init__(
         self, remember_us: int, clock: Clock | None, *, slotted: bool = False, prefix: str = DEFAULT_PREFIX
     ) -> None:
-        self.known: dict[Name, Refused] = {}
+        self.known: dict[Name, CachedDenial] = {}
         self.epoch = 0  # what was asked in an earlier one may have been given back since
         self.hits = 0
         self._remember_us = remember_us
@@ -112,7 +112,7 @@ class DenialCache:
                 self._make_room(now_us)
             if not isinstance(name, str):
                 self._several.add(name)
-            self.known[name] = Refused(terms, asked_us, asked_us + lasts_us, now_us, result)
+            self.known[name] = CachedDenial(terms, asked_us, asked_us + lasts_us, now_us, result)
 
     def drop(self, checks: Iterable[Check]) -> None:
         """Forget what was given back or reset; or may have been."""

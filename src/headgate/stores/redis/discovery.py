@@ -20,8 +20,8 @@ from weakref import WeakMethod, finalize
 from headgate.core.fork import renew_in_children
 from headgate.errors import StoreError
 from headgate.stores.redis.faults import Address, Owners
-from headgate.stores.redis.finders import Finder, finder_of
-from headgate.stores.redis.options import Target
+from headgate.stores.redis.finders import ServerFinder, finder_of
+from headgate.stores.redis.options import StoreTarget
 
 PAUSE: Final = 0.1  # seconds between the end of a look and the next that somebody asks for
 
@@ -35,12 +35,12 @@ class Discovery:
     """Begins when it is first asked. `tell` is called in its thread with what came of each look, and returns whether
     anybody wants to know more; `known` names servers of a cluster. Both are methods, and are referred to weakly."""
 
-    def __init__(self, target: Target, tell: Callable[[Found], bool], known: Callable[[], list[Address]]) -> None:
+    def __init__(self, target: StoreTarget, tell: Callable[[Found], bool], known: Callable[[], list[Address]]) -> None:
         self._target = target
         self._tell = WeakMethod(tell)
         self._known = WeakMethod(known)
         self._lock = Lock()
-        self._worker: _Worker | None = None
+        self._worker: _DiscoveryThread | None = None
         self._stop: finalize[..., Discovery] | None = None  # stops the thread when this is garbage
         renew_in_children(self)
 
@@ -66,9 +66,9 @@ class Discovery:
             self._worker.abandon()
             self._end()
 
-    def _begin(self) -> _Worker:
+    def _begin(self) -> _DiscoveryThread:
         self._end()
-        worker = self._worker = _Worker(finder_of(self._target, self._known_servers()), self._tell)
+        worker = self._worker = _DiscoveryThread(finder_of(self._target, self._known_servers()), self._tell)
         self._stop = finalize(self, worker.stop)
         self._stop.atexit = False
         worker.start()
@@ -90,10 +90,10 @@ class Discovery:
         return servers
 
 
-class _Worker:
+class _DiscoveryThread:
     """The thread, and what it shares with those who ask."""
 
-    def __init__(self, finder: Finder, tell: WeakMethod[Callable[[Found], bool]]) -> None:
+    def __init__(self, finder: ServerFinder, tell: WeakMethod[Callable[[Found], bool]]) -> None:
         self._finder = finder
         self._tell = tell
         self._wanted = False

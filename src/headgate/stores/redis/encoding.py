@@ -35,7 +35,7 @@ FIGURES: Final = 3  # of a limit in a reply: wait, remaining and reset
 Limits = tuple[tuple[Quota, bool], ...]  # of each limit: its quota, and whether it is enforced
 
 
-class Request(NamedTuple):
+class EncodedRequest(NamedTuple):
     """What a command says of one request."""
 
     keys: tuple[str, ...]  # with the store's prefix; those of fragments first
@@ -63,7 +63,7 @@ class CommandTemplate:
         """Return quota, cost and whether it is enforced of each limit of a request: what the denial cache compares."""
         return tuple([(quota, cost, enforced) for (quota, enforced), cost in zip(self.limits, costs, strict=True)])
 
-    def command(self, requests: Sequence[Request], now_us: int | None) -> script.Command:
+    def command(self, requests: Sequence[EncodedRequest], now_us: int | None) -> script.Command:
         """Return the command that decides requests, in order. Without `now_us`, by the server's own clock."""
         keys = [key for request in requests for key in request[0]]
         now: script.Argument = "" if now_us is None else now_us
@@ -73,7 +73,7 @@ class CommandTemplate:
         each = [argument for request in requests for argument in (*request[2], *request[1])]
         return ("EVALSHA", self._digest, len(keys), *keys, now, *self._common, *each)
 
-    def encode(self, request: Request, now_us: int | None) -> EncodedCommand:
+    def encode(self, request: EncodedRequest, now_us: int | None) -> EncodedCommand:
         """Return the command that decides one request, packed from parts that were packed before."""
         keys, costs, _ = request
         command = self.command((request,), now_us)
@@ -123,7 +123,7 @@ class Encoded(NamedTuple):
     """A request and its template."""
 
     template: CommandTemplate
-    request: Request
+    request: EncodedRequest
 
 
 class Encoder:
@@ -227,7 +227,7 @@ class Encoder:
     ) -> Encoded:
         limits = tuple([(check.quota, check.enforced) for check in checks])
         own = [f"{self.prefix}:{key(check.space, check.subject)}" for check in checks]
-        request = Request((*keys, *own), tuple([check.cost for check in checks]), tuple(arguments))
+        request = EncodedRequest((*keys, *own), tuple([check.cost for check in checks]), tuple(arguments))
         return Encoded(self.template(limits, peek=peek, fragments=fragments), request)
 
     def _client_keys(self, client: Client) -> list[str]:

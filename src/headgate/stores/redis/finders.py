@@ -15,8 +15,8 @@ from headgate.errors import StoreUnavailable
 from headgate.stores.redis import script
 from headgate.stores.redis.connection import ThreadConnection
 from headgate.stores.redis.faults import FAULTS, Address, Owners
-from headgate.stores.redis.options import Target
-from headgate.stores.redis.sentinel import Candidates, NoMaster, Report
+from headgate.stores.redis.options import StoreTarget
+from headgate.stores.redis.sentinel import Candidates, NoMaster, SentinelReport
 from headgate.stores.redis.sentinel_link import SentinelLink
 from headgate.stores.redis.slots import SLOTS
 
@@ -28,7 +28,7 @@ _ROLE: Final = script.packed(("ROLE",))
 _TROUBLE: Final = (*FAULTS, LookupError, TypeError, ValueError)  # the last three: an answer that makes no sense
 
 
-class Finder(Protocol):
+class ServerFinder(Protocol):
     """What both kinds have."""
 
     every: float | None  # seconds until the next look, even if nobody asks for one; None: never
@@ -46,19 +46,19 @@ class Finder(Protocol):
         """Close all connections. `find` opens others."""
 
 
-def finder_of(target: Target, known: Callable[[], list[Address]] = list) -> Finder:
+def finder_of(target: StoreTarget, known: Callable[[], list[Address]] = list) -> ServerFinder:
     """Return a finder for a URL's servers. `known` names servers of a cluster that may be asked besides the URL's."""
     return SentinelFinder(target) if target.topology == "sentinel" else ClusterFinder(target, known)
 
 
-def patience_of(target: Target) -> float:
+def patience_of(target: StoreTarget) -> float:
     return min(max(PATIENCE[0], target.options.timeout), PATIENCE[1])
 
 
 class SentinelFinder:
     """Finds the master: whom the Sentinels name, if that server itself says that it is a master."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: StoreTarget) -> None:
         assert target.seed_params is not None
         self.every: float | None = EVERY_SECONDS
         self._target = target
@@ -104,7 +104,7 @@ class SentinelFinder:
             connection.close()
         self._servers.clear()
 
-    def _reports(self) -> list[Report]:
+    def _reports(self) -> list[SentinelReport]:
         """Ask all Sentinels at the same time."""
         problems: list[str] = []
 
@@ -170,7 +170,7 @@ class ClusterFinder:
 
     every: float | None = None
 
-    def __init__(self, target: Target, known: Callable[[], list[Address]]) -> None:
+    def __init__(self, target: StoreTarget, known: Callable[[], list[Address]]) -> None:
         self._target = target
         self._known = known
         self._patience = patience_of(target)

@@ -10,7 +10,7 @@ from headgate.errors import StoreUnavailable
 from headgate.stores.breaker import Breaker, State
 from headgate.stores.observer import StoreObserver
 from headgate.stores.redis.faults import fault, redirected
-from headgate.stores.redis.options import Options
+from headgate.stores.redis.options import RedisOptions
 
 log = logging.getLogger("headgate.breaker")
 
@@ -24,7 +24,7 @@ def tell(observer: StoreObserver, replies: Sequence[Any], seconds: float, groups
     observer.called(seconds, groups)
 
 
-def breaker_of(name: str, options: Options, observer: StoreObserver | None) -> Breaker:
+def breaker_of(name: str, options: RedisOptions, observer: StoreObserver | None) -> Breaker:
     """Make the breaker of a server: it logs its changes, and tells `observer`."""
 
     def changed(state: State, before: State) -> None:

@@ -10,7 +10,7 @@ from struct import unpack
 from typing import Any, Final
 
 from headgate.core.check import Check
-from headgate.core.ledger import Counted, Page, Swap
+from headgate.core.ledger import Counted, LedgerPage, Swap
 from headgate.stores.redis import script
 
 SLACK_MS: Final = 3_600_000  # a clock of the caller's own may run slower than the server's, by which keys expire
@@ -22,10 +22,10 @@ def encode_read(names: Sequence[str], now_us: int | None, prefix: str) -> script
     return ("EVALSHA", script.digest_of("ledger"), len(keys), *keys, "" if now_us is None else now_us, "read")
 
 
-def decode_read(reply: Sequence[Any]) -> list[Page]:
+def decode_read(reply: Sequence[Any]) -> list[LedgerPage]:
     now_us = int(reply[0])
     # Lua ends a list at its first nil, but for false, which it makes of one: so all are there.
-    return [Page(now_us, None if text is None else text.decode()) for text in reply[1:]]
+    return [LedgerPage(now_us, None if text is None else text.decode()) for text in reply[1:]]
 
 
 def encode_swap(swaps: Sequence[Swap], now_us: int | None, prefix: str) -> script.Command:

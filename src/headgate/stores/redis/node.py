@@ -28,16 +28,16 @@ from headgate.stores.redis.connection import ThreadConnection
 from headgate.stores.redis.faults import FAULTS, fault
 from headgate.stores.redis.health import breaker_of, left_alone, replaced, tell
 from headgate.stores.redis.in_flight import InFlight, ThreadCall
-from headgate.stores.redis.options import ConnectionParams, Options
+from headgate.stores.redis.options import ConnectionParams, RedisOptions
 
 NEVER: Final = float("-inf")
 OWED: Final = 4_096  # checks in the queue; with as many, no more are charged that nobody waits for
 
 
-class Node:
+class ServerNode:
     """A server. `leave` and then `arrive`: between them, calls to other servers can be on their way."""
 
-    def __init__(self, params: ConnectionParams, options: Options, observer: StoreObserver | None) -> None:
+    def __init__(self, params: ConnectionParams, options: RedisOptions, observer: StoreObserver | None) -> None:
         self.name = params.name
         self.host: str = params.arguments.get("host", "localhost")
         self.breaker = breaker_of(params.name, options, observer)

@@ -10,20 +10,20 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from headgate.core.check import Answer, Charge, Check, Client
-from headgate.core.ledger import Counted, Page, Swap
+from headgate.core.ledger import Counted, LedgerPage, Swap
 from headgate.core.reservation import Claim, Expired, Record
 from headgate.core.share import Standing
 from headgate.stores.redis import concurrency, ledger, nodes, reservations, script
 from headgate.stores.redis.denial_cache import DenialCache
 from headgate.stores.redis.encoding import Encoder
 from headgate.stores.redis.slots import RESERVATIONS, slot_of, slot_of_check, slot_of_client, slot_of_key
-from headgate.stores.redis.steps import Step, Steps, raised, step_of, take_all
+from headgate.stores.redis.steps import SlotStep, Steps, raised, step_of, take_all
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 
-class Operations:
+class RedisOperations:
     """Refunds, resets, reservations, heartbeats and pages. `slotted`: slots matter, as they do on a cluster."""
 
     def __init__(self, encoder: Encoder, denials: DenialCache, now_us: Callable[[], int | None], *, slotted: bool):
@@ -120,19 +120,19 @@ class Operations:
 
     def _reset(self, checks: Sequence[Check], clients: Sequence[Client]) -> Steps[None]:
         steps = [
-            Step(slot, command=self._encoder.reset(some, () if self._slotted else clients))
+            SlotStep(slot, command=self._encoder.reset(some, () if self._slotted else clients))
             for slot, some in self._by_slot(checks, slot_of_check)
         ]
         if clients and (self._slotted or not steps):
             by_slot = self._by_slot(clients, slot_of_client)
-            steps += (Step(slot, command=self._encoder.reset((), some)) for slot, some in by_slot)
+            steps += (SlotStep(slot, command=self._encoder.reset((), some)) for slot, some in by_slot)
         try:
             yield from take_all(steps)
         finally:
             self.denials.drop(checks)
 
     def _reserve(self, command: script.Command, decode: Callable[[Any], T]) -> Steps[T]:
-        (answer,) = yield [Step(RESERVATIONS if self._slotted else 0, command=command)]
+        (answer,) = yield [SlotStep(RESERVATIONS if self._slotted else 0, command=command)]
         return decode(raised(answer))
 
     def _charge_reservation(self, reservation_id: str, pending: Record, ttl_us: int) -> Steps[Answer | None]:
@@ -141,7 +141,7 @@ class Operations:
         now_us, (template, request) = self._now_us(), self._encoder.group(pending.charge)
         check = template.command((request,), now_us)
         command = reservations.encode_reserve(check, pending, reservation_id, ttl_us, now_us, self._prefix)
-        (reply,) = yield [Step(0, command=command)]
+        (reply,) = yield [SlotStep(0, command=command)]
         decided_us, *figures = raised(reply)
         return template.read(decided_us, figures)
 
@@ -152,7 +152,7 @@ class Operations:
         for slot, some in self._by_slot(changes, lambda change: slot_of_check(_check_of(change[1]))):
             back = [one for _, one in some if isinstance(one, Charge)]
             more = [one for _, one in some if isinstance(one, Check)]
-            steps.append(Step(slot, command=reservations.encode_adjust(back, more, now_us, self._prefix)))
+            steps.append(SlotStep(slot, command=reservations.encode_adjust(back, more, now_us, self._prefix)))
             places.append([place for place, one in some if isinstance(one, Charge)])
         given = [0] * len(refunds)
         try:
@@ -174,10 +174,10 @@ class Operations:
 
     def _beat(self, name: str, node: str, ttl_us: int) -> Steps[Standing]:
         command = nodes.encode_beat(name, node, ttl_us, self._now_us(), self._prefix)
-        (answer,) = yield [Step(slot_of(name) if self._slotted else 0, command=command)]
+        (answer,) = yield [SlotStep(slot_of(name) if self._slotted else 0, command=command)]
         return nodes.decode_beat(raised(answer))
 
-    def _read(self, names: Sequence[str]) -> Steps[list[Page]]:
+    def _read(self, names: Sequence[str]) -> Steps[list[LedgerPage]]:
         now_us = self._now_us()
         return self._each(
             names,
@@ -206,7 +206,7 @@ class Operations:
         places = range(len(things))
         by_slot = list(self._by_slot(places, lambda place: slot_of_thing(things[place])))
         some = [[things[place] for place in those] for _, those in by_slot]
-        steps = [Step(slot, command=encode(those)) for (slot, _), those in zip(by_slot, some, strict=True)]
+        steps = [SlotStep(slot, command=encode(those)) for (slot, _), those in zip(by_slot, some, strict=True)]
         replies = (yield steps) if steps else []
         found: dict[int, U] = {}
         for (_, those), own, reply in zip(by_slot, some, replies, strict=True):

@@ -24,7 +24,7 @@ PORTS: Final = {"sentinel": 26379, "cluster": 6379}
 TopologyName = Literal["single", "sentinel", "cluster"]
 
 
-class Options(NamedTuple):
+class RedisOptions(NamedTuple):
     """Our own options. They are written into the URL: `redis://localhost:6379/0?timeout=0.2`."""
 
     timeout: float = 0.2  # seconds that a check may take
@@ -64,10 +64,10 @@ class ConnectionParams(NamedTuple):
         return self._replace(arguments={**self.arguments, "host": address[0], "port": address[1]})
 
 
-class Target(NamedTuple):
+class StoreTarget(NamedTuple):
     """What a URL names: a server, or several and who knows them."""
 
-    options: Options
+    options: RedisOptions
     params: ConnectionParams  # to the server; of several, without saying which
     topology: TopologyName = "single"
     seeds: tuple[Address, ...] = ()  # whom to ask
@@ -75,7 +75,7 @@ class Target(NamedTuple):
     service: str = ""  # what to ask Sentinel for
 
 
-def read_url(url: str) -> Target:
+def read_url(url: str) -> StoreTarget:
     """What a URL of a store says. Raises `ValueError` on anything that it does not know."""
     parts = parts_of(url)
     scheme, _, topology = parts.scheme.partition("+")
@@ -93,13 +93,13 @@ def read_url(url: str) -> Target:
             raise ValueError(f"store URL: {name}: is not an option here{instead}")
         else:
             others.append((name, value))
-    options = Options(**own)
+    options = RedisOptions(**own)
     if not topology:
         number = parts.path.strip("/")
         if scheme != "unix" and number and not (number.isascii() and number.isdecimal()):  # redis-py would take 0
             told = "the database must be a number, as in redis://localhost:6379/0"
             raise ValueError(f"store URL: {told}, got {number!r}")
-        return Target(options, _params(parts._replace(query=urlencode(others)), options))
+        return StoreTarget(options, _params(parts._replace(query=urlencode(others)), options))
     if topology not in PORTS or scheme not in ("redis", "rediss"):
         raise ValueError(f"store URL: scheme: must be redis+sentinel, redis+cluster or rediss+…, got {parts.scheme!r}")
     user, at, hosts = parts.netloc.rpartition("@")
@@ -111,15 +111,15 @@ def read_url(url: str) -> Target:
         if path not in ([""], ["0"]):
             raise ValueError(f"store URL: a cluster has no databases but 0, got {parts.path!r}")
         params = _params(plain, options)
-        return Target(options, params, "cluster", seeds, params)
+        return StoreTarget(options, params, "cluster", seeds, params)
     service, *database = path
     if not service or len(database) > 1 or not (database or ["0"])[0].isdecimal():
         raise ValueError(f"store URL: a path /<service>/<db> must name what Sentinel is asked for, got {parts.path!r}")
     params = _params(plain._replace(path="/".join(("", *database))), options)
-    return Target(options, params, "sentinel", seeds, _sentinel_params(params, of_sentinels), service)
+    return StoreTarget(options, params, "sentinel", seeds, _sentinel_params(params, of_sentinels), service)
 
 
-def _params(parts: SplitResult, options: Options) -> ConnectionParams:
+def _params(parts: SplitResult, options: RedisOptions) -> ConnectionParams:
     # urlunsplit would leave out the slashes of unix:///path
     whole = f"{parts.scheme}://{parts.netloc}{parts.path}?{parts.query}"
     try:

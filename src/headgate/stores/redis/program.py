@@ -15,7 +15,7 @@ from headgate.core.plan import Plan
 from headgate.errors import IdempotencyConflict, StoreError
 from headgate.stores.program import decision_of
 from headgate.stores.redis.denial_cache import DenialCache
-from headgate.stores.redis.encoding import FIGURES, CommandTemplate, Encoded, Encoder, Request
+from headgate.stores.redis.encoding import FIGURES, CommandTemplate, Encoded, EncodedRequest, Encoder
 from headgate.stores.redis.steps import Figures
 
 Subjects = tuple[str, ...]
@@ -25,12 +25,12 @@ Costs = tuple[int, ...]
 Requests = Sequence[tuple[Subjects, Costs]]
 
 
-class Batch(NamedTuple):
+class PlanBatch(NamedTuple):
     """Requests of one plan that are decided together."""
 
     decided: list[Decision | StoreError | None]  # by place; None: not yet
     places: list[int]  # of those to be sent
-    sent: list[Request]
+    sent: list[EncodedRequest]
 
 
 class PlanProgram:
@@ -83,22 +83,22 @@ class PlanProgram:
             self._denials.put(name, self.template.terms_at(costs), result, asked_us, epoch)
         return decision
 
-    def batch(self, requests: Requests) -> Batch:
+    def batch(self, requests: Requests) -> PlanBatch:
         """Return requests that are decided together: those known to be denied, and those to be sent."""
-        batch = Batch([None] * len(requests), [], [])
+        batch = PlanBatch([None] * len(requests), [], [])
         for at, (subjects, costs) in enumerate(requests):
             keys = self.keys(subjects)
             decision = self.known(keys, subjects, costs) if self._denials.known else None
             if decision is None:
                 batch.places.append(at)
-                batch.sent.append(Request(keys, costs))
+                batch.sent.append(EncodedRequest(keys, costs))
             else:
                 batch.decided[at] = decision
         return batch
 
     def put_decisions(
         self,
-        batch: Batch,
+        batch: PlanBatch,
         start: int,
         answer: list[Figures] | StoreError,
         requests: Requests,
@@ -119,7 +119,7 @@ class PlanProgram:
         """Return a request that is a peek, or has extras."""
         names, keys, arguments = self._encoder.fragments(self._rules, peek, extras or _NO_EXTRAS)
         template = self._encoder.template(self._limits, peek=peek, fragments=names)
-        return Encoded(template, Request((*keys, *self.keys(subjects)), costs, tuple(arguments)))
+        return Encoded(template, EncodedRequest((*keys, *self.keys(subjects)), costs, tuple(arguments)))
 
     def read(
         self, template: CommandTemplate, figures: Figures, subjects: Subjects, costs: Costs, extras: Extras | None

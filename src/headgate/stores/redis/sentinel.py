@@ -23,7 +23,7 @@ class NoMaster(StoreUnavailable):
         self.named = tuple(named)
 
 
-class Report(NamedTuple):
+class SentinelReport(NamedTuple):
     """What one Sentinel says about a service."""
 
     epoch: int  # of the last failover that it knows about
@@ -42,7 +42,7 @@ class Candidates:
         self._epoch = 0  # the latest that was reported
         self._heard_at = float("-inf")  # when it was reported last
 
-    def rank(self, reports: Sequence[Report], now: float) -> list[Address]:
+    def rank(self, reports: Sequence[SentinelReport], now: float) -> list[Address]:
         """Return the candidates, the best first; none if all reports are older than one a few seconds ago."""
         epoch = max(report.epoch for report in reports)
         if epoch < self._epoch and now < self._heard_at + SETTLE_SECONDS:
@@ -53,11 +53,11 @@ class Candidates:
         return list(dict.fromkeys([*promoted, *(report.master for report in latest)]))
 
 
-def read_report(master: Any, replicas: Sequence[Any]) -> Report:
+def read_report(master: Any, replicas: Sequence[Any]) -> SentinelReport:
     """Read the replies to `SENTINEL MASTER` and `SENTINEL REPLICAS`. Raises `LookupError` or `ValueError`."""
     fields = _fields(master)
     promoted = [known for known in map(_fields, replicas) if "promoted" in known["flags"].split(",")]
-    return Report(int(fields["config-epoch"]), _address(fields), _address(promoted[0]) if promoted else None)
+    return SentinelReport(int(fields["config-epoch"]), _address(fields), _address(promoted[0]) if promoted else None)
 
 
 def is_about(message: Sequence[Any], service: str) -> bool:

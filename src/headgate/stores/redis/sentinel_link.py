@@ -17,7 +17,7 @@ from redis.exceptions import ResponseError
 from headgate.stores.redis import script
 from headgate.stores.redis.connection import _INCOMPLETE, CHUNK, ThreadConnection
 from headgate.stores.redis.options import ConnectionParams
-from headgate.stores.redis.sentinel import CHANNELS, Report, is_about, read_report
+from headgate.stores.redis.sentinel import CHANNELS, SentinelReport, is_about, read_report
 
 RETRY_SECONDS: Final = (1.0, 8.0)  # between attempts to connect to one that is away: first, and at most
 
@@ -72,7 +72,7 @@ class SentinelLink:
         assert self._connection is not None
         self._connection.send(self._questions, monotonic() + self._patience)
 
-    def answer(self, deadline: float) -> Report:
+    def answer(self, deadline: float) -> SentinelReport:
         assert self._connection is not None
         report = read_report(self._reply(deadline), self._reply(deadline))
         self._pause = RETRY_SECONDS[0]

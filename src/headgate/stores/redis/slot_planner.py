@@ -26,14 +26,14 @@ from headgate.core.key import penalty_keys
 from headgate.errors import IdempotencyConflict, StoreError, StoreUnavailable
 from headgate.stores.redis import idempotency
 from headgate.stores.redis.encoding import CommandTemplate, Encoder
-from headgate.stores.redis.options import Options
+from headgate.stores.redis.options import RedisOptions
 from headgate.stores.redis.slots import slot_of, slot_of_check, slot_of_client
-from headgate.stores.redis.steps import Collector, Figures, Step, Steps, step_of
+from headgate.stores.redis.steps import Collector, Figures, SlotStep, Steps, step_of
 
 BUSY_SECONDS: Final = 0.002  # between looks at an idempotency key that somebody else has claimed
 
 
-class Part(NamedTuple):
+class SlotPart(NamedTuple):
     """What of a group is in one slot."""
 
     slot: int
@@ -44,7 +44,9 @@ class Part(NamedTuple):
 class SlotPlanner:
     """Plans how groups are decided. `slotted`: slots matter, as they do on a cluster; else one server has all keys."""
 
-    def __init__(self, options: Options, encoder: Encoder, now_us: Callable[[], int | None], *, slotted: bool) -> None:
+    def __init__(
+        self, options: RedisOptions, encoder: Encoder, now_us: Callable[[], int | None], *, slotted: bool
+    ) -> None:
         self._options = options
         self._encoder = encoder
         self._now_us = now_us
@@ -95,10 +97,10 @@ class SlotPlanner:
         """Return the answers to groups of later runs, if they need not be sent: the one server has failed."""
         return [decided[0]] * left if not self._slotted and are_faults(decided) else []
 
-    def _parts(self, group: Group) -> list[Part]:
+    def _parts(self, group: Group) -> list[SlotPart]:
         """A group by slots. That of its client comes first, with the penalty: whoever is blocked is not charged."""
         if len(group.checks) == 1 and group.penalty is None:  # most of them
-            return [Part(slot_of_check(group.checks[0]), (0,), group)]
+            return [SlotPart(slot_of_check(group.checks[0]), (0,), group)]
         places: dict[int, list[int]] = {}
         if group.penalty is not None:
             places[slot_of_client(group.penalty.client)] = []
@@ -106,13 +108,13 @@ class SlotPlanner:
             places.setdefault(slot_of_check(check), []).append(place)
         if len(places) == 1:
             ((slot, all_of_them),) = places.items()
-            return [Part(slot, tuple(all_of_them), group)]
+            return [SlotPart(slot, tuple(all_of_them), group)]
         penalty, parts = group.penalty, []
         for slot, some in places.items():
             checks = tuple(group.checks[place] for place in some)
-            parts.append(Part(slot, tuple(some), Group(checks, group.peek, None, penalty)))
+            parts.append(SlotPart(slot, tuple(some), Group(checks, group.peek, None, penalty)))
             penalty = None
-        return parts or [Part(0, (), group)]
+        return parts or [SlotPart(0, (), group)]
 
     def _decide(self, group: Group) -> Steps[Answer]:
         if group.idempotency is not None:
@@ -123,7 +125,7 @@ class SlotPlanner:
         parts = self._parts(group)
         return self._decide_whole(parts[0]) if len(parts) == 1 else self._decide_parts(group, parts)
 
-    def _decide_whole(self, part: Part) -> Steps[Answer]:
+    def _decide_whole(self, part: SlotPart) -> Steps[Answer]:
         encoded = self._encoder.group(part.group)
         (answer,) = yield [step_of(part.slot, encoded)]
         return _read(part.group, encoded.template, answer)
@@ -136,7 +138,7 @@ class SlotPlanner:
         pause = 0.0
         while True:
             claim = idempotency.encode_claim(key, token, timeout, self._now_us(), self._encoder)
-            (answer,) = yield [Step(slot, command=claim, pause=pause)]
+            (answer,) = yield [SlotStep(slot, command=claim, pause=pause)]
             if isinstance(answer, StoreError):
                 return answer
             status, result = idempotency.decode_claim(answer)
@@ -154,10 +156,10 @@ class SlotPlanner:
             last = idempotency.encode_drop(key, token, self._now_us(), self._encoder)
         else:
             return decided
-        yield [Step(slot, command=last, closing=True)]  # if it fails, a repetition is decided anew
+        yield [SlotStep(slot, command=last, closing=True)]  # if it fails, a repetition is decided anew
         return decided
 
-    def _decide_parts(self, group: Group, parts: list[Part]) -> Steps[Answer]:
+    def _decide_parts(self, group: Group, parts: list[SlotPart]) -> Steps[Answer]:
         if group.peek:
             return (yield from self._look_at_parts(group, parts))
         decided: list[Result] = []
@@ -201,13 +203,13 @@ class SlotPlanner:
                 return kind(*refused)
         return kind(decided[0].now_us, _merged(parts, decided))
 
-    def _undo_once_steps(self, parts: list[Part]) -> list[Step]:
+    def _undo_once_steps(self, parts: list[SlotPart]) -> list[SlotStep]:
         """Return steps that undo parts that have receipts, whether they were charged or not."""
         return [
             step_of(part.slot, self._encoder.undo_once(part.group), closing=True) for part in parts if part.group.checks
         ]
 
-    def _look_at_parts(self, group: Group, parts: list[Part]) -> Steps[Answer]:
+    def _look_at_parts(self, group: Group, parts: list[SlotPart]) -> Steps[Answer]:
         encoded = [self._encoder.group(part.group) for part in parts]
         answers = yield [step_of(part.slot, one) for part, one in zip(parts, encoded, strict=True)]
         looked: list[Result] = []
@@ -220,7 +222,7 @@ class SlotPlanner:
             return Result(looked[0].now_us, (), looked[0].block)
         return Result(looked[0].now_us, _merged(parts, looked))
 
-    def _refuse(self, group: Group, parts: list[Part], decided: list[Result]) -> Steps[Result]:
+    def _refuse(self, group: Group, parts: list[SlotPart], decided: list[Result]) -> Steps[Result]:
         """The last part that was decided refuses: undo those before it, and see how the others stand."""
         refused = decided[-1]
         *before, _ = decided
@@ -248,7 +250,7 @@ class SlotPlanner:
             block = None if counted is None else counted.block
         return Result(refused.now_us, outcomes, block)
 
-    def _undo_steps(self, parts: list[Part], decided: list[Result]) -> list[Step]:
+    def _undo_steps(self, parts: list[SlotPart], decided: list[Result]) -> list[SlotStep]:
         """Return steps that undo parts that were charged, and look at them then."""
         steps = []
         for part, result in zip(parts, decided, strict=False):
@@ -260,7 +262,7 @@ class SlotPlanner:
         return steps
 
 
-def _with_receipt(part: Part, key: Idempotency | None) -> Part:
+def _with_receipt(part: SlotPart, key: Idempotency | None) -> SlotPart:
     """A part whose answer is kept in its own slot."""
     assert key is not None
     group = part.group
@@ -274,7 +276,7 @@ def _with_receipt(part: Part, key: Idempotency | None) -> Part:
 def _together(plans: Sequence[Steps[Answer]]) -> Steps[list[Answer]]:
     """Take the steps of several plans side by side: those of one slot and template at a time are one step."""
     results: dict[int, Answer] = {}
-    wanted: dict[int, list[Step]] = {}
+    wanted: dict[int, list[SlotStep]] = {}
 
     def advance(plan: int, answers: list[Any] | None) -> None:
         try:
@@ -319,13 +321,13 @@ def _read(group: Group, template: CommandTemplate, answer: Figures | StoreError)
     return result
 
 
-def _refuses(part: Part, result: Result) -> bool:
+def _refuses(part: SlotPart, result: Result) -> bool:
     return any(
         check.enforced and outcome.wait_us for check, outcome in zip(part.group.checks, result.outcomes, strict=True)
     )
 
 
-def _merged(parts: Sequence[Part], results: Sequence[Result]) -> tuple[Outcome, ...]:
+def _merged(parts: Sequence[SlotPart], results: Sequence[Result]) -> tuple[Outcome, ...]:
     """The outcomes of parts in the order of the group. Each server has told its own time."""
     outcomes: dict[int, Outcome] = {}
     now_us = results[0].now_us
@@ -335,7 +337,7 @@ def _merged(parts: Sequence[Part], results: Sequence[Result]) -> tuple[Outcome, 
     return tuple(outcomes[place] for place in sorted(outcomes))
 
 
-def _charged(part: Part, result: Result) -> list[tuple[int, int]]:
+def _charged(part: SlotPart, result: Result) -> list[tuple[int, int]]:
     """Return when each check of a part was charged, and the reset that was answered then; -1 and 0: it was not."""
     return [
         (result.now_us, outcome.reset_us) if outcome.wait_us == 0 and check.cost else (-1, 0)
@@ -343,7 +345,9 @@ def _charged(part: Part, result: Result) -> list[tuple[int, int]]:
     ]
 
 
-def _looked(part: Part, template: CommandTemplate | None, answer: Figures | StoreError, known: Result | None) -> Result:
+def _looked(
+    part: SlotPart, template: CommandTemplate | None, answer: Figures | StoreError, known: Result | None
+) -> Result:
     """Return how a part stands whose group was refused in another slot; what is `known`, if the server did not say."""
     if not isinstance(answer, StoreError):
         assert template is not None

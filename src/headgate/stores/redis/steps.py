@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from headgate.errors import StoreError
 from headgate.stores.redis import script
-from headgate.stores.redis.encoding import CommandTemplate, Encoded, Request
+from headgate.stores.redis.encoding import CommandTemplate, Encoded, EncodedRequest
 
 T = TypeVar("T")
 
@@ -20,36 +20,36 @@ Figures = tuple[int, Sequence[Any]]  # of one request: when it was decided, and 
 StepAnswer = list[Figures | StoreError] | StoreError | Any  # to requests, one each; or the reply to a command
 
 
-class Step(NamedTuple):
+class SlotStep(NamedTuple):
     """Requests of one template to decide in one slot, in order; or a command. What fails is answered with the
     `StoreError`; on a cluster, so may single requests be."""
 
     slot: int
     template: CommandTemplate | None = None
-    requests: Sequence[Request] = ()
+    requests: Sequence[EncodedRequest] = ()
     command: script.Command | None = None
     pause: float = 0.0  # seconds to wait before
     closing: bool = False  # it undoes something: it is given some time even if the deadline is over
     ordered: bool = False  # it comes after the steps before it: they have keys in common
 
 
-Steps = Generator[list[Step], list[Any], T]
+Steps = Generator[list[SlotStep], list[Any], T]
 
 
-def step_of(slot: int, encoded: Encoded, *, closing: bool = False) -> Step:
+def step_of(slot: int, encoded: Encoded, *, closing: bool = False) -> SlotStep:
     """Return the step that decides one request."""
-    return Step(slot, encoded.template, (encoded.request,), closing=closing)
+    return SlotStep(slot, encoded.template, (encoded.request,), closing=closing)
 
 
 class Collector:
     """Gathers requests into as few steps as their order allows."""
 
     def __init__(self) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[SlotStep] = []
         self._open: dict[tuple[int, CommandTemplate], int] = {}  # the step that takes more, by slot and template
         self._last: dict[str, int] = {}  # the last step that has a key
 
-    def add(self, step: Step) -> tuple[int, int]:
+    def add(self, step: SlotStep) -> tuple[int, int]:
         """Take a step of one request. Return which step it became a part of, and its place in it."""
         template = step.template
         assert template is not None
@@ -66,7 +66,7 @@ class Collector:
         requests.append(request)
         return at, len(requests) - 1
 
-    def add_command(self, step: Step) -> int:
+    def add_command(self, step: SlotStep) -> int:
         """Take a step that is a command: no request of its slot is moved across it. Return which step it is."""
         for slot, template in [known for known in self._open if known[0] == step.slot]:
             del self._open[slot, template]
@@ -74,7 +74,7 @@ class Collector:
         return len(self.steps) - 1
 
 
-def take_all(steps: Iterable[Step]) -> Steps[None]:
+def take_all(steps: Iterable[SlotStep]) -> Steps[None]:
     """Take steps whose answers do not matter. Raises the first `StoreError`, when all others are done."""
     listed = list(steps)
     if listed:
@@ -82,7 +82,7 @@ def take_all(steps: Iterable[Step]) -> Steps[None]:
             raised(answer)
 
 
-def take_one(step: Step) -> Steps[Any]:
+def take_one(step: SlotStep) -> Steps[Any]:
     """Take one step, and return its answer. Raises `StoreError`."""
     (answer,) = yield [step]
     return raised(answer)
@@ -99,7 +99,7 @@ def raised(answer: Any) -> Any:
     return answer
 
 
-def by_request(step: Step, now_us: int, figures: Sequence[Any]) -> list[Figures]:
+def by_request(step: SlotStep, now_us: int, figures: Sequence[Any]) -> list[Figures]:
     """Return the figures of a step's requests, each by itself. Raises `ValueError`."""
     assert step.template is not None
     each, count = step.template.figures, len(step.requests)

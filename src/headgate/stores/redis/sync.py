@@ -21,16 +21,16 @@ from headgate.stores.redis import script
 from headgate.stores.redis.command import EncodedCommand
 from headgate.stores.redis.denial_cache import DenialCache
 from headgate.stores.redis.discovery import Discovery, Found
-from headgate.stores.redis.encoding import CommandTemplate, Encoder, Request
+from headgate.stores.redis.encoding import CommandTemplate, EncodedRequest, Encoder
 from headgate.stores.redis.faults import Address, fault, find_redirect
 from headgate.stores.redis.in_flight import ThreadCall
-from headgate.stores.redis.node import Node
-from headgate.stores.redis.operations import Operations
+from headgate.stores.redis.node import ServerNode
+from headgate.stores.redis.operations import RedisOperations
 from headgate.stores.redis.options import read_url
 from headgate.stores.redis.program import PlanProgram, Requests
 from headgate.stores.redis.slot_planner import SlotPlanner
 from headgate.stores.redis.slots import slot_of_key
-from headgate.stores.redis.steps import Figures, Step, Steps, by_request, raised, take_one
+from headgate.stores.redis.steps import Figures, SlotStep, Steps, by_request, raised, take_one
 from headgate.stores.redis.topology import MAX_REDIRECTS, Topology
 
 T = TypeVar("T")
@@ -43,14 +43,14 @@ class _PendingStep(NamedTuple):
     """A step on its way to an answer."""
 
     place: int  # of the answer
-    step: Step
+    step: SlotStep
     part: int | None = None  # of the answer, which is a list: the step is one group of several
-    node: Node | None = None  # None: whoever serves its slot
+    node: ServerNode | None = None  # None: whoever serves its slot
     asking: bool = False
     redirects: int = 0
 
 
-class RedisStore(Operations):
+class RedisStore(RedisOperations):
     """Keeps state in Redis or Valkey. Threads share a few connections to each server.
 
     `clock` is for tests: given one, its time is sent along instead of using the server's. `observer` is told of
@@ -70,9 +70,9 @@ class RedisStore(Operations):
         self._topology = Topology(self._make, self._drop)
         self._heard = Condition()  # something was, of who serves what
         self._discovery: Discovery | None = None
-        self._only: Node | None = None  # the server, if it is always the same
+        self._only: ServerNode | None = None  # the server, if it is always the same
         if self._target.topology == "single":
-            self._only = Node(self._target.params, self._options, observer)
+            self._only = ServerNode(self._target.params, self._options, observer)
         else:
             self._discovery = Discovery(self._target, self._hear, self._topology.known)
             self._discovery.ask()
@@ -128,7 +128,7 @@ class RedisStore(Operations):
                 if known is not None:
                     return known
             epoch, asked = denials.epoch, monotonic()
-            now_us, replied = self._ask(template, Request(keys, costs), asked)
+            now_us, replied = self._ask(template, EncodedRequest(keys, costs), asked)
             asked_us = round(asked * 1_000_000) if self._clock is None else now_us
             return program.decision(now_us, replied, keys, subjects, costs, asked_us, epoch)
 
@@ -140,7 +140,7 @@ class RedisStore(Operations):
         """Decide requests of one plan in as few calls as there can be. One server has all of their keys."""
         batch, size, denials = program.batch(requests), self._options.max_batch, self.denials
         for start in range(0, len(batch.sent), size):  # one after the other: none may overtake the one before
-            step = Step(0, program.template, batch.sent[start : start + size])
+            step = SlotStep(0, program.template, batch.sent[start : start + size])
             asked_us, epoch = denials.now_us(), denials.epoch
             try:
                 answer = self._run(take_one(step))
@@ -151,7 +151,7 @@ class RedisStore(Operations):
             program.put_decisions(batch, start, answer, requests, asked_us, epoch)
         return batch.decided
 
-    def _ask(self, template: CommandTemplate, request: Request, asked: float) -> Figures:
+    def _ask(self, template: CommandTemplate, request: EncodedRequest, asked: float) -> Figures:
         """Ask whoever serves the keys of a request; another server, if it is redirected. Raises `StoreError`."""
         only, timeout = self._only, self._options.timeout
         deadline = PROCESS.now(asked) + timeout
@@ -159,7 +159,7 @@ class RedisStore(Operations):
         try:
             reply = self._ask_owner(command, deadline) if only is None else only.ask(command, deadline)
             if reply is None:  # it was redirected
-                step = Step(slot_of_key(request.keys[0]) if self._slotted else 0, template, (request,))
+                step = SlotStep(slot_of_key(request.keys[0]) if self._slotted else 0, template, (request,))
                 ((figures,),) = map(raised, self._take_all([step], deadline))
                 return figures  # type: ignore[no-any-return]
             if reply.__class__ is not list or len(reply) != 1 + template.figures:
@@ -183,13 +183,13 @@ class RedisStore(Operations):
         for node in self._nodes():
             node.forget()
 
-    def _nodes(self) -> list[Node]:
+    def _nodes(self) -> list[ServerNode]:
         return self._topology.nodes if self._only is None else [self._only]
 
-    def _make(self, address: Address) -> Node:
-        return Node(self._target.params.to(address), self._options, self._observer)
+    def _make(self, address: Address) -> ServerNode:
+        return ServerNode(self._target.params.to(address), self._options, self._observer)
 
-    def _drop(self, node: Node) -> None:
+    def _drop(self, node: ServerNode) -> None:
         node.close()
         if self._observer is not None:
             self._observer.breaker(node.name, "gone")
@@ -238,7 +238,7 @@ class RedisStore(Operations):
             result: T = end.value
             return result
 
-    def _take_all(self, steps: list[Step], deadline: float) -> list[Any]:
+    def _take_all(self, steps: list[SlotStep], deadline: float) -> list[Any]:
         """The answers to steps, which are taken at the same time."""
         answers: list[Any] = [None] * len(steps)
         pending = [_PendingStep(place, step) for place, step in enumerate(steps)]
@@ -254,7 +254,7 @@ class RedisStore(Operations):
 
     def _round(self, pending: list[_PendingStep], answers: list[Any], deadline: float) -> list[_PendingStep]:
         """One call to each server that is concerned. Those that have to go elsewhere."""
-        by_node: dict[Node, list[_PendingStep]] = {}
+        by_node: dict[ServerNode, list[_PendingStep]] = {}
         again: list[_PendingStep] = []
         for one_step in pending:
             node = one_step.node or self._only or self._serving(one_step.step.slot, deadline)
@@ -262,7 +262,7 @@ class RedisStore(Operations):
                 answers[one_step.place] = self._topology.unknown()
             else:
                 by_node.setdefault(node, []).append(one_step)
-        under_way: list[tuple[Node, list[_PendingStep], ThreadCall]] = []
+        under_way: list[tuple[ServerNode, list[_PendingStep], ThreadCall]] = []
         for node, some in by_node.items():
             try:
                 commands = [EncodedCommand(self._command(one_step.step), one_step.asking) for one_step in some]
@@ -284,13 +284,13 @@ class RedisStore(Operations):
                 under_way.append((node, some, call))
         return again
 
-    def _command(self, step: Step) -> script.Command:
+    def _command(self, step: SlotStep) -> script.Command:
         if step.template is not None:
             return step.template.command(step.requests, self._now_us())
         assert step.command is not None
         return step.command
 
-    def _serving(self, slot: int, deadline: float) -> Node | None:
+    def _serving(self, slot: int, deadline: float) -> ServerNode | None:
         """Who serves a slot. Waits for the first look."""
         node = self._topology.serving(slot)
         if node is None and self._discovery is not None:
@@ -306,7 +306,7 @@ class RedisStore(Operations):
             self._heard.wait_for(lambda: self._topology.generation > known, max(0.0, deadline - PROCESS.read()))
 
     def _settle(
-        self, node: Node, pending: list[_PendingStep], replies: list[Any], answers: list[Any], deadline: float
+        self, node: ServerNode, pending: list[_PendingStep], replies: list[Any], answers: list[Any], deadline: float
     ) -> list[_PendingStep]:
         """Note the answers of one server's. Those that have to go elsewhere."""
         again: list[_PendingStep] = []
@@ -332,7 +332,9 @@ class RedisStore(Operations):
                 answers[one_step.place][one_step.part] = answer if isinstance(answer, StoreError) else answer[0]
         return again
 
-    def _elsewhere(self, node: Node, one_step: _PendingStep, error: StoreError, deadline: float) -> list[_PendingStep]:
+    def _elsewhere(
+        self, node: ServerNode, one_step: _PendingStep, error: StoreError, deadline: float
+    ) -> list[_PendingStep]:
         """A step that was not executed, on its way to another server; none: there is none, or it may have been."""
         if self._discovery is None:
             return []

@@ -19,7 +19,7 @@ GONE_SECONDS: Final = 10.0  # after which a server that serves nothing is forgot
 RECENT_SECONDS: Final = 1.0  # for which callers wait for the end of an outage
 
 
-class Outage:
+class ClusterOutage:
     """Whether an outage of a whole cluster is recent: then it is worth waiting for its end, within one's deadline.
 
     With `cluster-require-full-coverage yes`, every server refuses all keys from when one is given up until its replica
@@ -63,7 +63,7 @@ class Topology(Generic[N]):
         self.owners: list[N] = []  # by slot; just one: it serves all; none: nobody knows yet
         self._nodes: dict[Address, N] = {}
         self._idle_since: dict[Address, float] = {}  # those who serve nothing
-        self.outage = Outage()
+        self.outage = ClusterOutage()
         self._inherited: list[N] = []  # the owners before a fork or a close, until the first look
 
     def serving(self, slot: int) -> N | None:

@@ -11,7 +11,7 @@ from headgate.core.check import Check
 from headgate.core.key import space
 from headgate.core.ledger import Counted
 from headgate.core.quota import Quota
-from headgate.features.regions.counts import Known
+from headgate.features.regions.counts import KnownCounts
 from headgate.features.regions.region import Region
 from headgate.rules.penalties import Penalties
 from headgate.rules.snapshot import Snapshot
@@ -244,7 +244,7 @@ def test_a_fixed_window_ends_for_each_region_by_its_own_clock(regions: Regions, 
 
 
 def test_counts_are_merged_in_whatever_order_and_however_often() -> None:
-    known = Known(_check(), 30)
+    known = KnownCounts(_check(), 30)
     heard = [Counted(0, 5), Counted(60_000_000, 3, 9), Counted(0, 7), Counted(60_000_000, 2, 9)]
     grown = [known.merge("us", counted) for counted in (*heard, *heard, *reversed(heard))]
     assert grown[:4] == [5, 7, 0, 0]

@@ -15,7 +15,7 @@ from headgate.rules.networks import proxy
 from headgate.service.access import Access
 from headgate.service.data_plane import DataPlane
 from headgate.service.http.app import HttpApp
-from headgate.service.http.authorize import Options, endpoint_of, options_of
+from headgate.service.http.authorize import AuthorizeOptions, endpoint_of, options_of
 from headgate.testing import FakeClock
 from tests.unit.service.http.call import Got, Lines, call
 from tests.unit.service.http.test_app import Counting, State, page
@@ -216,7 +216,7 @@ def test_the_cost_is_the_operators() -> None:
 
 
 def test_options() -> None:
-    assert options_of(b"deny_status=403&cost=2&a=b%20c&d=") == Options(403, {"a": "b c"}, 2)
+    assert options_of(b"deny_status=403&cost=2&a=b%20c&d=") == AuthorizeOptions(403, {"a": "b c"}, 2)
 
 
 @pytest.mark.parametrize(

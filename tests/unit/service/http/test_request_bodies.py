@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from headgate.errors import InvalidCheck
-from headgate.service.data_plane import MAX_BATCH, Ask
+from headgate.service.data_plane import MAX_BATCH, BatchedRequest
 from headgate.service.http.request_bodies import ask_of, asks_of, decoded
 
 
 def test_facts_cost_and_key_are_told_apart() -> None:
     body = b'{"user": "alice", "cost": 5, "idempotency_key": "k-1", "country": "DE", "n": 7, "tier": null}'
-    assert ask_of(decoded(body)) == Ask({"user": "alice", "country": "DE", "n": "7"}, 5, "k-1")
+    assert ask_of(decoded(body)) == BatchedRequest({"user": "alice", "country": "DE", "n": "7"}, 5, "k-1")
 
 
 def test_what_is_null_is_as_good_as_absent() -> None:
-    assert ask_of({"endpoint": None, "cost": None, "idempotency_key": None}) == Ask({}, 1, None)
+    assert ask_of({"endpoint": None, "cost": None, "idempotency_key": None}) == BatchedRequest({}, 1, None)
 
 
 @pytest.mark.parametrize("fact", ["user", "ip", "api_key", "tenant"])
@@ -99,7 +99,10 @@ def test_a_pair_of_surrogates_is_one_character() -> None:
 
 def test_a_batch_is_a_list_of_checks() -> None:
     assert asks_of({"checks": []}) == []
-    assert asks_of({"checks": [{"user": "a"}, {"user": "b", "cost": 2}]}) == [Ask({"user": "a"}), Ask({"user": "b"}, 2)]
+    assert asks_of({"checks": [{"user": "a"}, {"user": "b", "cost": 2}]}) == [
+        BatchedRequest({"user": "a"}),
+        BatchedRequest({"user": "b"}, 2),
+    ]
 
 
 @pytest.mark.parametrize(

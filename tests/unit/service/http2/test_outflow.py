@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headgate.service.http2.frames import LARGEST_WINDOW, Fault
+from headgate.service.http2.frames import LARGEST_WINDOW, ProtocolError
 from headgate.service.http2.outflow import Outflow
 
 
@@ -80,13 +80,13 @@ def test_a_setting_reaches_all_streams() -> None:
 
 def test_windows_that_are_too_large() -> None:
     outflow = Outflow()
-    with pytest.raises(Fault):
+    with pytest.raises(ProtocolError):
         outflow.widen(LARGEST_WINDOW)
     outflow = Outflow()
     streams = streams_of(outflow, 1, 7)
     streams[0].credit = 1
     outflow.resize(LARGEST_WINDOW)
-    with pytest.raises(Fault):
+    with pytest.raises(ProtocolError):
         outflow.pump(streams)
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from headgate import Quota
-from headgate.stores.redis.batcher import NO_SLOT, Batch, Waiting, commands_of
-from headgate.stores.redis.encoding import CommandTemplate, Request
+from headgate.stores.redis.batcher import NO_SLOT, CallerBatch, Waiting, commands_of
+from headgate.stores.redis.encoding import CommandTemplate, EncodedRequest
 
 QUOTA = Quota(9, 60, algorithm="gcra")
 TEMPLATE = CommandTemplate(((QUOTA, True),))
@@ -26,14 +26,14 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 def check(
     loop: asyncio.AbstractEventLoop, slot: int, *names: str, template: CommandTemplate = TEMPLATE, ordered: bool = False
 ) -> Waiting:
-    requests = [Request((f"rl:user:{{{name}}}:r:gcra",), (1,)) for name in names]
+    requests = [EncodedRequest((f"rl:user:{{{name}}}:r:gcra",), (1,)) for name in names]
     return Waiting(template, requests, loop.create_future(), 1.0, 0.0, slot, ordered=ordered)
 
 
 def test_on_a_cluster_a_command_has_keys_of_one_slot_only(loop: asyncio.AbstractEventLoop) -> None:
     waiting = [check(loop, slot, f"{slot}-{number}") for number in range(3) for slot in (1, 2, 3)]
     waiting += [check(loop, slot, f"peek-{slot}", template=PEEK) for slot in (1, 2, 3)]
-    commands = commands_of(Batch(waiting, len(waiting), None))
+    commands = commands_of(CallerBatch(waiting, len(waiting), None))
     assert [{one.slot for one in command.waiting} for command in commands] == [{1}, {2}, {3}] * 2
     for one in commands:
         command = one.encode(None).command
@@ -45,24 +45,24 @@ def test_on_a_cluster_a_command_has_keys_of_one_slot_only(loop: asyncio.Abstract
 
 def test_where_slots_do_not_matter_requests_with_one_template_are_one_command(loop: asyncio.AbstractEventLoop) -> None:
     waiting = [check(loop, NO_SLOT, str(number), f"more-{number}") for number in range(5)]
-    (command,) = commands_of(Batch(waiting, 10, TEMPLATE))
+    (command,) = commands_of(CallerBatch(waiting, 10, TEMPLATE))
     assert command.encode(None).command[2] == 10
 
 
 def test_requests_are_not_merged_across_a_command_between_them(loop: asyncio.AbstractEventLoop) -> None:
     command = Waiting(None, (), loop.create_future(), 1.0, 0.0, 1, ("DEL", "rl:x"))
     waiting = [check(loop, 1, "a"), command, check(loop, 1, "b")]
-    assert [len(one.waiting) for one in commands_of(Batch(waiting, 3, None))] == [1, 1, 1]
+    assert [len(one.waiting) for one in commands_of(CallerBatch(waiting, 3, None))] == [1, 1, 1]
 
 
 def test_ordered_requests_stay_behind_those_before_them(loop: asyncio.AbstractEventLoop) -> None:
     waiting = [check(loop, 1, "a"), check(loop, 1, "a", template=PEEK), check(loop, 1, "a", ordered=True)]
-    commands = commands_of(Batch(waiting, 3, None))
+    commands = commands_of(CallerBatch(waiting, 3, None))
     assert [command.template for command in commands] == [TEMPLATE, PEEK, TEMPLATE]
 
 
 def test_costs_that_all_requests_share_are_sent_once() -> None:
-    requests = [Request((f"rl:user:{{{number}}}:r:gcra",), (2,)) for number in range(3)]
+    requests = [EncodedRequest((f"rl:user:{{{number}}}:r:gcra",), (2,)) for number in range(3)]
     assert TEMPLATE.command(requests, None)[6:] == ("", 0, 1, "gcra", 9, 60_000_000, 9, 1, 2)
-    requests.append(Request(("rl:user:{x}:r:gcra",), (5,)))
+    requests.append(EncodedRequest(("rl:user:{x}:r:gcra",), (5,)))
     assert TEMPLATE.command(requests, None)[-4:] == (2, 2, 2, 5)

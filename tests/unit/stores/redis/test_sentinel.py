@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.stores.redis.sentinel import SETTLE_SECONDS, Candidates, Report, is_about, read_report
+from headgate.stores.redis.sentinel import SETTLE_SECONDS, Candidates, SentinelReport, is_about, read_report
 
 OLD, NEW = ("192.0.2.1", 6379), ("192.0.2.2", 6379)
 
@@ -17,12 +17,12 @@ def flat(fields: dict[bytes, bytes]) -> list[bytes]:
 
 
 def test_a_report_is_read_from_maps_and_from_lists() -> None:
-    assert read_report(MASTER, [REPLICA]) == Report(7, OLD) == read_report(flat(MASTER), [flat(REPLICA)])
+    assert read_report(MASTER, [REPLICA]) == SentinelReport(7, OLD) == read_report(flat(MASTER), [flat(REPLICA)])
 
 
 def test_a_report_names_the_replica_that_is_being_promoted() -> None:
     promoted = {**REPLICA, b"flags": b"slave,promoted"}
-    assert read_report(MASTER, [{**REPLICA, b"ip": b"192.0.2.3"}, promoted]) == Report(7, OLD, NEW)
+    assert read_report(MASTER, [{**REPLICA, b"ip": b"192.0.2.3"}, promoted]) == SentinelReport(7, OLD, NEW)
 
 
 @pytest.mark.parametrize("reply", [{b"ip": b"192.0.2.1"}, [b"odd"], {**MASTER, b"port": b"?"}])
@@ -32,25 +32,25 @@ def test_a_reply_that_makes_no_sense_is_refused(reply: object) -> None:
 
 
 def test_the_latest_epoch_counts() -> None:
-    assert Candidates().rank([Report(3, OLD), Report(4, NEW), Report(3, OLD)], 0.0) == [NEW]
+    assert Candidates().rank([SentinelReport(3, OLD), SentinelReport(4, NEW), SentinelReport(3, OLD)], 0.0) == [NEW]
 
 
 def test_a_replica_that_is_being_promoted_comes_first() -> None:
-    assert Candidates().rank([Report(3, OLD), Report(3, OLD, NEW)], 0.0) == [NEW, OLD]
+    assert Candidates().rank([SentinelReport(3, OLD), SentinelReport(3, OLD, NEW)], 0.0) == [NEW, OLD]
 
 
 def test_a_failover_is_not_forgotten_when_the_sentinel_that_knows_it_falls_silent() -> None:
     candidates = Candidates()
-    assert candidates.rank([Report(3, OLD), Report(4, NEW)], 100.0) == [NEW]
-    assert candidates.rank([Report(3, OLD)], 100.0 + SETTLE_SECONDS - 0.1) == []
-    assert candidates.rank([Report(4, NEW)], 101.0) == [NEW]
+    assert candidates.rank([SentinelReport(3, OLD), SentinelReport(4, NEW)], 100.0) == [NEW]
+    assert candidates.rank([SentinelReport(3, OLD)], 100.0 + SETTLE_SECONDS - 0.1) == []
+    assert candidates.rank([SentinelReport(4, NEW)], 101.0) == [NEW]
 
 
 def test_sentinels_that_go_on_with_an_earlier_epoch_are_believed_in_the_end() -> None:
     """All of them were set up anew, or those that knew better are gone for good."""
     candidates = Candidates()
-    assert candidates.rank([Report(4, NEW)], 100.0) == [NEW]
-    assert candidates.rank([Report(0, OLD)], 100.0 + SETTLE_SECONDS) == [OLD]
+    assert candidates.rank([SentinelReport(4, NEW)], 100.0) == [NEW]
+    assert candidates.rank([SentinelReport(0, OLD)], 100.0 + SETTLE_SECONDS) == [OLD]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from headgate.errors import StoreUnavailable
 from headgate.stores.breaker import Breaker
 from headgate.stores.redis.faults import Address
 from headgate.stores.redis.sentinel import NoMaster
-from headgate.stores.redis.topology import RECENT_SECONDS, Outage, Topology
+from headgate.stores.redis.topology import RECENT_SECONDS, ClusterOutage, Topology
 
 OLD, NEW = ("192.0.2.1", 6379), ("192.0.2.2", 6379)
 AWAY = StoreUnavailable("no Sentinel answers", sent=False)
@@ -80,7 +80,7 @@ def test_a_forked_child_does_not_use_a_master_that_is_no_longer_named() -> None:
 
 
 def test_the_end_of_an_outage_is_waited_for_while_it_is_recent() -> None:
-    outage = Outage()
+    outage = ClusterOutage()
     moments = [100 + 0.1 * n for n in range(30)]
     told = [outage.is_recent(moment) for moment in moments]
     recent = round(RECENT_SECONDS / 0.1)
@@ -89,6 +89,6 @@ def test_the_end_of_an_outage_is_waited_for_while_it_is_recent() -> None:
 
 
 def test_an_outage_after_a_while_without_one_is_another() -> None:
-    outage = Outage()
+    outage = ClusterOutage()
     assert outage.is_recent(100.0)
     assert outage.is_recent(100.0 + 2 * RECENT_SECONDS)
