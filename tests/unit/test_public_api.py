@@ -46,6 +46,14 @@ def test_every_public_name_is_there() -> None:
     assert missing == []
 
 
+def test_import_loads_few_modules() -> None:
+    loaded = run("import sys, headgate; print(len([name for name in sys.modules if name.startswith('headgate')]))")
+    assert int(loaded) <= 40
+    assert "Limiter" in dir(headgate)
+    with pytest.raises(AttributeError, match="has no attribute 'Limitor'"):
+        _ = headgate.Limitor  # type: ignore[attr-defined]
+
+
 def test_the_version_is_one() -> None:
     assert all(part.isdecimal() for part in headgate.__version__.split(".")[:2])
 
