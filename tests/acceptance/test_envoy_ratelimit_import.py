@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from headgate.cli.import_rules import imported
 from headgate.service.protos import rls_pb2 as rls
@@ -211,7 +213,18 @@ def test_several_descriptors_are_one_request(tmp_path: Path) -> None:
             "domain: d\ndescriptors:\n- key: k\n  detailed_metric: true\n  rate_limit: {unlimited: true}",
             "detailed_metric",
         ),
-        ("domain: d\ndescriptors:\n- key: k\n  quota_mode: true\n  rate_limit: {unlimited: true}", "quota_mode"),
+        (
+            "domain: d\ndescriptors:\n- key: k\n  quota_mode: true\n  rate_limit: {unit: day, requests_per_unit: 1}",
+            "quota_mode",
+        ),
+        (
+            "domain: d\ndescriptors:\n- key: k\n  value_to_metric: true\n  rate_limit: {unlimited: true}",
+            "value_to_metric",
+        ),
+        (
+            "domain: d\ndescriptors:\n- key: k\n  share_threshold: true\n  rate_limit: {unlimited: true}",
+            "share_threshold: is not imported",
+        ),
         ("domain: d\ndescriptors:\n- key: remote_address\n  value: '2001:db8::1'", "IPv6"),
     ],
 )
@@ -225,6 +238,17 @@ def test_what_has_no_equivalent_is_reported(config: str, told: str, tmp_path: Pa
     assert told in line
     data = json.loads(Cli()("rules", "import", "--from", "envoy-ratelimit", str(file), "--json"))
     assert [told in one for one in data["report"]] == [True]
+
+
+def test_a_soft_limit_annotates_what_is_over_it_and_lets_it_pass(tmp_path: Path) -> None:
+    config = "domain: d\ndescriptors:\n- key: k\n  quota_mode: true\n  rate_limit: {unit: day, requests_per_unit: 1}"
+    (tmp_path / "rules.toml").write_text(imported({"config.yaml": config.encode()})[0])
+    with warm_service(tmp_path, rules=tmp_path / "rules.toml") as service:
+        envoy = Envoy(service)
+        with envoy.channel:
+            answers = [envoy.ask("d", (("k", "v"),)) for _ in range(2)]
+    assert [answer.overall_code for answer in answers] == [OK, OK]
+    assert [dict(answer.dynamic_metadata) for answer in answers] == [{}, {"annotated": "d.k"}]
 
 
 def test_a_prefix_of_paths_is_a_pattern() -> None:
@@ -256,3 +280,41 @@ def test_a_configuration_that_is_none_is_refused(config: str, told: str, tmp_pat
     file.write_text(config)
     assert told in Cli().fault("rules", "import", "--from", "envoy-ratelimit", str(file), code=1)
     assert Cli().fault("rules", "import", "--from", "envoy-ratelimit", "/nope").startswith("/nope: cannot be read")
+
+
+def test_each_descriptor_has_its_stats(tmp_path: Path) -> None:
+    """`near_limit`, `over_limit`, `total_hits`, `shadow_mode` and `within_limit`, under the descriptor's name there."""
+    config = """
+domain: shop
+descriptors:
+  - key: to_number
+    rate_limit: {unit: day, requests_per_unit: 10}
+  - key: kind
+    value: marketing
+    rate_limit: {unit: day, requests_per_unit: 100}
+  - key: tried
+    rate_limit: {unit: day, requests_per_unit: 1}
+    shadow_mode: true
+"""
+    (tmp_path / "rules.toml").write_text(imported({"config.yaml": config.encode()})[0])
+    with warm_service(tmp_path, rules=tmp_path / "rules.toml") as service:
+        envoy = Envoy(service)
+        with envoy.channel:
+            for _ in range(12):
+                envoy.ask("shop", (("to_number", "1"),), (("kind", "marketing"),))
+            for _ in range(3):
+                envoy.ask("shop", (("tried", "1"),))
+        page = httpx.get(f"{service.url}/metrics", headers=service.headers).text
+
+    def total(name: str, **labels: str) -> float:
+        samples = [one for family in text_string_to_metric_families(page) for one in family.samples]
+        return sum(one.value for one in samples if one.name == name and labels.items() <= one.labels.items())
+
+    number, kind, tried = {"rule": "shop.to_number"}, {"rule": "shop.kind_marketing"}, {"rule": "shop.tried"}
+    checks, near = "headgate_checks_total", "headgate_near_limit_total"
+    assert total(checks, **number) == 12
+    assert total(checks, **number, reason="within_limit") == 10
+    assert total(checks, **number, reason="over_limit") == 2
+    assert total(near, **number) == 3  # with the eighth, 80 % are used
+    assert total(checks, **kind) == 12  # each descriptor of a request counts
+    assert total(checks, **tried, decision="shadow") == 2

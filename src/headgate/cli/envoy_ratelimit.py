@@ -24,7 +24,8 @@ WINDOWS: Final = {
 }
 UNLIMITED: Final = {"limit": 2**53 - 1, "window": "1s", "action": "log_only"}  # refuses nothing
 _NONE: Final = {"limit": 1, "cost": 2}  # refuses everything: each request costs more than fits
-_DESCRIPTOR: Final = ("key", "value", "rate_limit", "descriptors", "shadow_mode", "detailed_metric")
+_METRICS: Final = ("detailed_metric", "value_to_metric")  # which put values into the names of metrics
+_DESCRIPTOR: Final = ("key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode", *_METRICS)
 _LIMIT: Final = ("unit", "requests_per_unit", "unlimited", "name", "replaces")
 _FIELDS: Final = {"endpoint": "endpoints", "method": "methods", "tier": "tiers"}  # of a rule, in place of `match`
 _WITHOUT: Final = 9  # rank of what is not looked at, behind all that is
@@ -107,15 +108,22 @@ class _ConfigReader:
         for name in descriptor:
             if name not in _DESCRIPTOR:
                 self.report.append(f"{where}: {name}: is not imported")
-        if _flag(descriptor, "detailed_metric"):
-            self.report.append(
-                f"{where}: detailed_metric: metrics name no values that rules do not name; `headgate top` and events do"
-            )
+        self.report += [
+            f"{where}: {name}: metrics name no values that rules do not name; `headgate top` and events do"
+            for name in _METRICS
+            if _flag(descriptor, name)
+        ]
         limit = descriptor.get("rate_limit")
         if limit is not None:
             fields = self._limit(where, limit)
             if _flag(descriptor, "shadow_mode"):
                 fields["action"] = "log_only"
+            elif _flag(descriptor, "quota_mode") and fields.get("action") is None:
+                fields["action"] = "annotate"
+                self.report.append(
+                    f'{where}: quota_mode: is action = "annotate", which passes always; Envoy\'s metadata has '
+                    "`annotated`, with the rules' ids, in place of quotaModeViolations"
+                )
             yield Found(path, tuple(step.rank for step in path), {"id": where, **fields})
         elif descriptor.get("shadow_mode"):
             self.report.append(f"{where}: shadow_mode: means nothing without a rate_limit")
