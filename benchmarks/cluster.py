@@ -137,13 +137,13 @@ def compare(section: Section, load: Load, works: dict[str, Work], plan: Plan) ->
 
 def of_nobody(servers: list[Server], algorithm: str, subjects: list[str], size: int, stack: ExitStack) -> Checks:
     """Bare calls."""
-    checks = calls_to(servers, Quota(LIMIT, 3_600, algorithm=algorithm), in_batches(subjects, size), stack)
+    checks = calls_to(servers, Quota(LIMIT, 3_600, algorithm=algorithm), in_batches(subjects, size), stack)  # type: ignore[arg-type]
     return lambda _, seconds: checks(seconds)
 
 
 def of_tasks(url: str, algorithm: str, tasks: int, runner: asyncio.Runner, stack: ExitStack) -> Checks:
     """So many tasks of one event loop, that take turns with the subjects."""
-    limiter = AsyncLimiter(Quota(LIMIT, 3_600, algorithm=algorithm), store=f"{url}?timeout=5")
+    limiter = AsyncLimiter(Quota(LIMIT, 3_600, algorithm=algorithm), store=f"{url}?timeout=5")  # type: ignore[arg-type]
     stack.callback(lambda: runner.run(limiter.close()))
 
     async def task(subjects: Iterator[str], until: float) -> int:
@@ -165,7 +165,7 @@ def of_tasks(url: str, algorithm: str, tasks: int, runner: asyncio.Runner, stack
 
 def of_thread(url: str, algorithm: str, stack: ExitStack) -> Checks:
     """One thread, which waits for each answer."""
-    limiter = stack.enter_context(Limiter(Quota(LIMIT, 3_600, algorithm=algorithm), store=f"{url}?timeout=5"))
+    limiter = stack.enter_context(Limiter(Quota(LIMIT, 3_600, algorithm=algorithm), store=f"{url}?timeout=5"))  # type: ignore[arg-type]
 
     def checks(subjects: Iterator[str], seconds: float) -> int:
         until, count = perf_counter() + seconds, 0

@@ -190,7 +190,7 @@ def decided(decision: Decision) -> None:
 
 
 def rule(algorithm: str, sync: Any) -> Rule:
-    return Rule(id=f"{algorithm}-{sync}", quota=Quota(LIMIT, 3_600, algorithm=algorithm), sync=sync)
+    return Rule(id=f"{algorithm}-{sync}", quota=Quota(LIMIT, 3_600, algorithm=algorithm), sync=sync)  # type: ignore[arg-type]
 
 
 def zipf() -> list[str]:

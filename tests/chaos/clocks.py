@@ -74,7 +74,9 @@ class Limiters:
     def __init__(self, url: str) -> None:
         self._limiters = {
             name: Limiter(
-                Quota(LIMIT, WINDOW, algorithm=name), store=f"{url}?timeout=10&remember=0", failure_mode="closed"
+                Quota(LIMIT, WINDOW, algorithm=name),  # type: ignore[arg-type]
+                store=f"{url}?timeout=10&remember=0",
+                failure_mode="closed",
             )
             for name in ALGORITHMS
         }

@@ -74,7 +74,7 @@ class ShortPeerContract(PeerContract):
         store: Any = getattr(self.store, "_store", self.store)
         assert isinstance(store, CompilingStore | AsyncCompilingStore)
         told = self._check(counter)
-        asked = told._replace(quota=Quota(LIMIT - 3, WINDOW, algorithm=counter))
+        asked = told._replace(quota=Quota(LIMIT - 3, WINDOW, algorithm=counter))  # type: ignore[arg-type]
         program: Any = store.compile(Plan((asked,)), None, Plan((told,)))
         for used in range(1, LIMIT):
             decision = program((told.subject,), (1,))

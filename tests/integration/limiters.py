@@ -33,7 +33,7 @@ def calm_window() -> int:
 
 def calm(limit: int, algorithm: str = "sliding_window_counter") -> Quota:
     """A quota of which nothing comes back while a test runs; of a bucket, as long as the limit is moderate."""
-    return Quota(limit, calm_window(), algorithm=algorithm)
+    return Quota(limit, calm_window(), algorithm=algorithm)  # type: ignore[arg-type]
 
 
 class AnyLimiter(Protocol):
@@ -48,6 +48,8 @@ class AnyLimiter(Protocol):
     def wait(self, subject: str | int = NO_SUBJECT, /, *, timeout: float | None = None, **facts: Any) -> Decision: ...
 
     def reset(self, subject: str | int = NO_SUBJECT, /, **facts: Any) -> None: ...
+
+    def reset_all(self) -> None: ...
 
     def reserve(self, subject: str | int = NO_SUBJECT, /, **facts: Any) -> Reservation | AsyncReservation: ...
 
@@ -88,6 +90,9 @@ class Awaited:
 
     def reset(self, subject: str | int = NO_SUBJECT, /, **facts: Any) -> None:
         self.run(self.limiter.reset(subject, **facts))
+
+    def reset_all(self) -> None:
+        self.run(self.limiter.reset_all())
 
     def settle(self, reservation_id: str, cost: int) -> Settlement:
         return self.run(self.limiter.settle(reservation_id, cost))

@@ -23,7 +23,7 @@ class Twins:
 
     def __init__(self, algorithm: str, url: str, start: float = START) -> None:
         self.clock = FakeClock(start)
-        quota = Quota(LIMIT, WINDOW, algorithm=algorithm)
+        quota = Quota(LIMIT, WINDOW, algorithm=algorithm)  # type: ignore[arg-type]
         self._limiters = [Limiter(quota, store=store, clock=self.clock) for store in ("memory://", url)]
 
     def check(self, cost: int = 1) -> Decision:

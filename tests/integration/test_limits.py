@@ -25,7 +25,7 @@ START = 1_700_000_000.123_457
 def test_the_smallest_and_the_largest_limits_work_in_both_stores(
     redis_url: str, algorithm: str, limit: int, window: str
 ) -> None:
-    quota = Quota(limit, window, algorithm=algorithm)
+    quota = Quota(limit, window, algorithm=algorithm)  # type: ignore[arg-type]
     in_memory = life_of(quota, "memory://")
     assert in_memory == life_of(quota, redis_url)
     fresh, most, rest, refused, early, again = in_memory

@@ -110,7 +110,7 @@ def test_what_comes_in_one_tick_is_decided_as_by_itself(topology: str, url: str,
     names = ("gcra", "fixed_window", "sliding_window_log")
     templates = [
         Check(rule, space("user", rule, quota.algorithm), "", quota)
-        for rule, quota in ((name, Quota(9, 60, algorithm=name)) for name in names)
+        for rule, quota in ((name, Quota(9, 60, algorithm=name)) for name in names)  # type: ignore[arg-type]
     ]
     clock = FakeClock()
     memory = MemoryStore(clock=clock)

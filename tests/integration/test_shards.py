@@ -195,7 +195,7 @@ def _slots() -> list[int]:
 @pytest.mark.parametrize("algorithm", FIVE)
 def test_memory_and_server_agree(redis_url: str, algorithm: str) -> None:
     clock = FakeClock(start=1_000.0)
-    quota = Quota(11, 10, algorithm=algorithm)
+    quota = Quota(11, 10, algorithm=algorithm)  # type: ignore[arg-type]
     rules = [Rule(id="r", quota=quota, shards=3)]
     here = Limiter(rules, store=MemoryStore(clock=clock), clock=clock)
     there = Limiter(rules, store=redis_url, clock=clock)

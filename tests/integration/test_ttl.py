@@ -38,7 +38,7 @@ def commands(client: redis.Redis) -> set[str]:
 def test_a_key_lives_as_long_as_it_matters_and_no_longer(
     redis_server: Server, redis_url: str, algorithm: str, window: str
 ) -> None:
-    quota = Quota(7, window, algorithm=algorithm)
+    quota = Quota(7, window, algorithm=algorithm)  # type: ignore[arg-type]
     with redis_server.client() as client, Limiter(quota, store=redis_url) as limiter:
         for cost in (1, 5, 3):  # one, most of the rest, and what is refused unless the window is over by then
             for _ in range(5):  # a stall between the two looks would let a short-lived key go
@@ -53,7 +53,7 @@ def test_a_key_lives_as_long_as_it_matters_and_no_longer(
 
 @pytest.mark.parametrize("algorithm", ["token_bucket", "leaky_bucket", "gcra"])
 def test_a_large_burst_lives_until_it_is_refilled(redis_server: Server, redis_url: str, algorithm: str) -> None:
-    quota = Quota(1, "1d", burst=10_000, algorithm=algorithm)
+    quota = Quota(1, "1d", burst=10_000, algorithm=algorithm)  # type: ignore[arg-type]
     with redis_server.client() as client, Limiter(quota, store=redis_url) as limiter:
         decision = limiter.check("alice", cost=10_000)
         (ttl,) = ttls(client).values()
@@ -68,7 +68,7 @@ def test_a_key_lives_longer_when_its_window_becomes_longer(
     """At a time at which both windows have begun just now."""
     clock = FakeClock(0)
     for window in ("1m", "2d"):
-        quota = Quota(5, window, algorithm=algorithm)
+        quota = Quota(5, window, algorithm=algorithm)  # type: ignore[arg-type]
         with redis_server.client() as client, Limiter(quota, store=redis_url, clock=clock) as limiter:
             decision = limiter.check("alice", cost=2)
             (ttl,) = ttls(client).values()
@@ -118,7 +118,7 @@ def test_no_key_is_left_for_ever_whatever_is_done(redis_server: Server, redis_ur
     """A random mix of everything that writes; then every key ends, and none before it is moot."""
     chance = random.Random(11)
     rules = [
-        Rule(id=f"{dimension}-{algorithm}", dimension=dimension, quota=Quota(20, window, algorithm=algorithm))
+        Rule(id=f"{dimension}-{algorithm}", dimension=dimension, quota=Quota(20, window, algorithm=algorithm))  # type: ignore[arg-type]
         for dimension in ("user", "tenant", "user+tenant", "global")
         for algorithm, window in zip(ALGORITHMS, chance.sample(WINDOWS, len(ALGORITHMS)), strict=True)
     ]

@@ -72,7 +72,7 @@ def quotas(
 
 
 def quota_of(algorithm: str, limit: int, window_us: int, burst: int | None = None) -> Quota:
-    return Quota(limit, timedelta(microseconds=window_us), burst=burst, algorithm=algorithm)
+    return Quota(limit, timedelta(microseconds=window_us), burst=burst, algorithm=algorithm)  # type: ignore[arg-type]
 
 
 class Move(NamedTuple):

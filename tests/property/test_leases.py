@@ -55,7 +55,7 @@ bursts = st.builds(
 def test_nodes_let_in_no_more_than_the_limit_and_lose_nothing(
     algorithm: str, limit: int, window: float, burst: float, kind: type[Remote], story: list[Burst]
 ) -> None:
-    quota = Quota(limit, window, burst=int(limit * burst), algorithm=algorithm)
+    quota = Quota(limit, window, burst=int(limit * burst), algorithm=algorithm)  # type: ignore[arg-type]
     clock = FakeClock(START)
     remote, oracle = kind(MemoryStore(clock=clock)), MemoryStore(clock=clock)
     rule = Rule(id="leased", quota=quota, sync="leased")

@@ -19,7 +19,7 @@ WINDOW_US = 1_000
 def test_what_others_have_counted_is_known_until_it_changes(
     algorithm: str, totals: dict[int, int], now_us: int
 ) -> None:
-    quota = Quota(100, WINDOW_US / 1e6, algorithm=algorithm)
+    quota = Quota(100, WINDOW_US / 1e6, algorithm=algorithm)  # type: ignore[arg-type]
     known = KnownCounts(Check("a", space("user", "a", algorithm), "alice", quota), 30)
     others, until_us = known.others(totals, now_us)
     assert until_us > now_us

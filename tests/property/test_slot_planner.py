@@ -86,7 +86,7 @@ turns = st.lists(st.integers(0, 9), max_size=60)
 
 
 def group_of(request: Request, algorithm: str, run: int) -> Group:
-    quota = Quota(LIMIT, 86_400 * 300, algorithm=algorithm)
+    quota = Quota(LIMIT, 86_400 * 300, algorithm=algorithm)  # type: ignore[arg-type]
     place = space("user", f"plans-{run}", algorithm)
     checks = tuple(Check("rule", place, subject, quota, request.cost) for subject in request.subjects)
     idempotency = None

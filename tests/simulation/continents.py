@@ -66,7 +66,7 @@ class Terms:
         faulty = random.random() < 0.7
         names = NAMES[: random.randint(2, 4)]
         return cls(
-            quota=Quota(random.choice((10, 40, 100)), random.choice((10, 15, 40)), algorithm=random.choice(algorithms)),
+            quota=Quota(random.choice((10, 40, 100)), random.choice((10, 15, 40)), algorithm=random.choice(algorithms)),  # type: ignore[arg-type]
             weights={name: random.choice((1, 1, 3)) for name in names},
             nodes=random.randint(1, 2),
             subjects=random.choice((1, 1, 2)),

@@ -53,7 +53,7 @@ class Terms:
         burst = random.choice((None, limit * 2, max(1, limit // 4))) if algorithm in BUCKETS else None
         faulty = random.random() < 0.7
         return cls(
-            quota=Quota(limit, window, burst=burst, algorithm=algorithm),
+            quota=Quota(limit, window, burst=burst, algorithm=algorithm),  # type: ignore[arg-type]
             nodes=random.randint(1, 3),
             subjects=random.choice((1, 1, 3)),
             costs=random.choice(((1,), (1,), (1, 2, 7))),

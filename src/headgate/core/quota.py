@@ -8,7 +8,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from headgate.core.calendar import PERIODS_US, Calendar, pack
 from headgate.core.notation import explain
@@ -26,10 +26,20 @@ BURST_ALGORITHM: Final = "token_bucket"  # of a burst without an algorithm
 WINDOWS: Final = ("fixed_window", "sliding_window_log", "sliding_window_counter")
 BUCKETS: Final = ("token_bucket", "leaky_bucket", "gcra")
 CONCURRENCY: Final = "concurrency"
-CALENDAR: Final = "calendar_window"  # what a fixed_window with `calendar` is counted by
+CALENDAR: Final[Any] = "calendar_window"  # what a fixed_window with `calendar` is counted by
+Algorithm = Literal[
+    "fixed_window",
+    "sliding_window_log",
+    "sliding_window_counter",
+    "sliding_window",  # another name of the one before
+    "token_bucket",
+    "leaky_bucket",
+    "gcra",
+    "concurrency",
+]
 KNOWN: Final = (*WINDOWS, *BUCKETS, CONCURRENCY)
 DEFAULT_TTL: Final = 60  # seconds after which a slot expires that is neither released nor renewed
-ALIASES: Final = {"sliding_window": "sliding_window_counter"}
+ALIASES: Final[dict[str, Algorithm]] = {"sliding_window": "sliding_window_counter"}
 _LISTED: Final = ", ".join(KNOWN)
 _WORDS: Final = (*WINDOWS, *BUCKETS, *ALIASES)  # algorithms in the notation of a rate
 
@@ -86,7 +96,7 @@ class Quota:
     limit: int
     window_us: int
     burst: int
-    algorithm: str
+    algorithm: Algorithm
     calendar: Calendar | None
     capacity: int = field(
         repr=False, compare=False
@@ -102,7 +112,7 @@ class Quota:
         window: float | str | timedelta | None = None,
         *,
         burst: int | None = None,
-        algorithm: str | None = None,
+        algorithm: Algorithm | None = None,
         ttl: float | str | timedelta | None = None,
         calendar: bool = False,
         tz: str | None = None,
@@ -178,7 +188,7 @@ class Quota:
                 _number("limit", found["limit"]),
                 found["window"],
                 burst=None if burst is None else _number("burst", burst),
-                algorithm=algorithm,
+                algorithm=algorithm,  # type: ignore[arg-type]
             )
         except InvalidQuota as error:
             raise InvalidQuota(f"in {notation!r}: {error}") from None

@@ -525,9 +525,9 @@ def _charged(options: MiddlewareOptions, response: Any) -> int | Mapping[str, in
     header = options.charge_header
     if header is None or header not in response.headers:
         return None
-    told = response.headers[header]
+    value = response.headers[header]
     del response.headers[header]
-    return charge_of(told)
+    return charge_of(value)
 
 
 def _with_fields(limits: AnyLimits, response: Any) -> Any:

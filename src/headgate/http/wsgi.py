@@ -114,8 +114,8 @@ class RateLimitMiddleware:
             status: str, headers: list[tuple[str, str]], exc_info: Any = None, /
         ) -> Callable[[bytes], object]:
             nonlocal charged
-            told = [value for key, value in headers if key.lower() == wanted]
-            cost = charge_of(told[-1]) if told and not charged else None
+            values = [value for key, value in headers if key.lower() == wanted]
+            cost = charge_of(values[-1]) if values and not charged else None
             if cost is not None:
                 charged = True  # an app that fails after it has begun may begin again
                 limits.correct(index, cost)

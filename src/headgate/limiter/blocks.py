@@ -36,5 +36,9 @@ class Blocks:
     def put(self, client: Client, block: Block, asked_us: int) -> None:
         self._known.put(client, (asked_us + block.left_us, block.left_us, block.rule))
 
+    def clear(self) -> None:
+        """Forget all blocks."""
+        self._known.clear()
+
     def drop(self, client: Client) -> None:
         self._known.drop(client)

@@ -315,6 +315,13 @@ class Engine:
             for client in clients:
                 self._blocks.drop(client)
 
+    def forget_all(self) -> None:
+        """Forget all local state: the store has forgotten everything."""
+        self.fallback.local.clear()
+        self.fallback.shares.forget_all()
+        if self._blocks is not None:
+            self._blocks.clear()
+
     def prepare_many(
         self, requests: Iterable[Request], known: Sequence[KnownUser] | None = None
     ) -> list[PreparedCheck]:

@@ -11,7 +11,7 @@ from headgate.core.decision import Decision
 from headgate.core.key import qualified
 from headgate.core.quota import Quota
 from headgate.core.reservation import Settlement, checked_id, ttl_us
-from headgate.errors import RateLimited, StoreError
+from headgate.errors import InvalidCheck, RateLimited, StoreError
 from headgate.features.leases.status import LeaseStatus
 from headgate.features.regions.protocol import RegionStatus
 from headgate.limiter.checks import Checks
@@ -25,6 +25,7 @@ from headgate.limiter.slot_records import SlotStatus
 from headgate.limiter.slots import Acquiring, Slot
 from headgate.rules.holder import Source
 from headgate.rules.snapshot import Snapshot
+from headgate.stores.protocol import ClearingStore
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -149,6 +150,24 @@ class Limiter(Checks):
         self._engine.forget(checks, clients)
         if self._leasing is not None:
             self._leasing.forget(checks)
+
+    def reset_all(self) -> None:
+        """Forget everything that is counted in the limiter's store: for tests, and for a fresh start.
+
+        That is of all limiters with the same store and prefix, or with one that this prefix and `:` begin: counts,
+        slots, reservations, blocks, idempotency keys. On Redis it goes through the keys under the prefix step by step,
+        on all servers of a cluster, and touches no others; requests meanwhile may be counted and forgotten or not.
+        Other processes may hold leases, and remember refusals for a moment. Of several regions, it is this one's store.
+        Raises `StoreError`, and `InvalidCheck` if the store cannot do so.
+        """
+        if not isinstance(self._here, ClearingStore):
+            raise InvalidCheck(f"reset_all: {type(self._here).__name__} cannot forget everything: it has no clear_some")
+        cursor = self._here.clear_some()
+        while cursor is not None:
+            cursor = self._here.clear_some(cursor)
+        self._engine.forget_all()
+        if self._leasing is not None:
+            self._leasing.drop_all()
 
     def limit(
         self, quota: str | Quota, *, key: Key | None = None, cost: int = 1, name: str | None = None

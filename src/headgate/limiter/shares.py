@@ -105,6 +105,11 @@ class LocalShares:
             for check in checks:
                 self._spent.pop((check.space, check.subject), None)
 
+    def forget_all(self) -> None:
+        """Forget all that was spent: the store has forgotten everything."""
+        with self._lock:
+            self._spent.clear()
+
     def _owe(self, check: Check, part: Quota) -> None:
         key = (check.space, check.subject)
         known = self._spent.get(key)

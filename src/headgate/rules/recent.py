@@ -41,6 +41,10 @@ class Recent(Generic[K, V]):
         self._young.pop(key, None)
         self._old.pop(key, None)
 
+    def clear(self) -> None:
+        """Forget all values."""
+        self._young, self._old = {}, {}
+
     def put(self, key: K, value: V) -> None:
         if len(self._young) >= self._size:
             self._old = self._young

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from headgate.core.check import Answer, Charge, Check, Client, Group
 from headgate.core.decision import States
@@ -120,6 +120,15 @@ class SlotStore(Store, Protocol):
 
 
 @runtime_checkable
+class ClearingStore(Store, Protocol):
+    """A store that can forget everything it keeps."""
+
+    def clear_some(self, cursor: Any = None) -> Any:
+        """Forget some of what the store keeps. Return the cursor of the next call; None when nothing is left."""
+        ...
+
+
+@runtime_checkable
 class BeatingStore(Store, Protocol):
     """A store that knows which nodes use it: what failure mode `local` needs to count by shares."""
 
@@ -200,6 +209,13 @@ class AsyncSlotStore(AsyncStore, Protocol):
     async def release_slots(self, held: Sequence[Check]) -> Sequence[bool]: ...
 
     async def renew_slots(self, held: Sequence[Check]) -> Sequence[bool]: ...
+
+
+@runtime_checkable
+class AsyncClearingStore(AsyncStore, Protocol):
+    """`ClearingStore` for asyncio."""
+
+    async def clear_some(self, cursor: Any = None) -> Any: ...
 
 
 @runtime_checkable

@@ -61,7 +61,7 @@ class Contract:
         return uuid4().hex
 
     def _quota(self, algorithm: str, limit: int) -> Quota:
-        return Quota(limit, WINDOW, algorithm=algorithm)
+        return Quota(limit, WINDOW, algorithm=algorithm)  # type: ignore[arg-type]
 
     def _check(
         self, algorithm: str, *, subject: str = "alice", rule: str = "rule", limit: int = LIMIT, cost: int = 1

@@ -87,7 +87,7 @@ class StoreContract(RefundContract, IdempotencyContract):
         same(self._ask(never).wait_us, NEVER, "wait of a cost above the limit, of a key used up")
 
     def test_a_burst_is_the_capacity_of_the_buckets_alone(self, algorithm: str) -> None:
-        quota = Quota(LIMIT, WINDOW, burst=2 * LIMIT, algorithm=algorithm)
+        quota = Quota(LIMIT, WINDOW, burst=2 * LIMIT, algorithm=algorithm)  # type: ignore[arg-type]
         check = self._check(algorithm)._replace(quota=quota)
         admitted = sum(self._ask(check).wait_us == 0 for _ in range(3 * LIMIT))
         same(admitted, 2 * LIMIT if algorithm in BUCKETS else LIMIT, "admitted at one moment")

@@ -87,7 +87,7 @@ def test_what_has_flowed_in_since_is_not_given_back(store: Any, clock: FakeClock
 @pytest.mark.parametrize("algorithm", BUCKETS)
 def test_one_reservation_does_not_give_back_another(store: Any, clock: FakeClock, algorithm: str) -> None:
     """The first has long flowed in when the second is made. Both are open, and only the second was used."""
-    bucket = Bucket(store, clock, Quota(100, 100, algorithm=algorithm))
+    bucket = Bucket(store, clock, Quota(100, 100, algorithm=algorithm))  # type: ignore[arg-type]
     first = bucket.reserve(50)
     clock.advance(50)
     second = bucket.reserve(50)
@@ -99,7 +99,7 @@ def test_one_reservation_does_not_give_back_another(store: Any, clock: FakeClock
 
 @pytest.mark.parametrize("algorithm", BUCKETS)
 def test_a_reset_bucket_gives_nothing_back(store: Any, clock: FakeClock, algorithm: str) -> None:
-    bucket = Bucket(store, clock, Quota(100, 100, algorithm=algorithm))
+    bucket = Bucket(store, clock, Quota(100, 100, algorithm=algorithm))  # type: ignore[arg-type]
     charge = bucket.reserve(50)
     store.reset([bucket.template])
     assert bucket.check(30)
@@ -110,7 +110,7 @@ def test_a_reset_bucket_gives_nothing_back(store: Any, clock: FakeClock, algorit
 @pytest.mark.extended
 @pytest.mark.parametrize("algorithm", BUCKETS)
 def test_the_oldest_of_too_many_gives_nothing_back(store: Any, clock: FakeClock, algorithm: str) -> None:
-    bucket = Bucket(store, clock, Quota(10_000, 100, algorithm=algorithm))
+    bucket = Bucket(store, clock, Quota(10_000, 100, algorithm=algorithm))  # type: ignore[arg-type]
     charges = [bucket.reserve(2) for _ in range(held.MAX_OPEN + 1)]
     assert [bucket.give_back(charge, 1) for charge in charges] == [0] + [1] * held.MAX_OPEN
     assert bucket.remaining == 10_000 - held.MAX_OPEN - 2
@@ -122,7 +122,7 @@ def test_a_bucket_without_open_reservations_has_the_state_of_one_that_never_had_
 ) -> None:
     memory, redis = MemoryStore(clock=clock), RedisStore(redis_url, clock=clock)
     for store in (memory, redis):
-        bucket = Bucket(store, clock, Quota(100, 100, algorithm=algorithm))
+        bucket = Bucket(store, clock, Quota(100, 100, algorithm=algorithm))  # type: ignore[arg-type]
         bucket.check(7)
         charges = [bucket.reserve(10), bucket.reserve(5)]
         assert bucket.check(1)
@@ -140,7 +140,7 @@ def test_a_bucket_without_open_reservations_has_the_state_of_one_that_never_had_
 @pytest.mark.parametrize("algorithm", BUCKETS)
 def test_a_state_that_is_none_of_a_bucket_is_an_error(algorithm: str) -> None:
     """States with reservations are told by that they do not unpack: nothing else is to pass for one."""
-    twin, quota = ALGORITHMS[algorithm], Quota(1, 1, algorithm=algorithm)
+    twin, quota = ALGORITHMS[algorithm], Quota(1, 1, algorithm=algorithm)  # type: ignore[arg-type]
     for function in (lambda: twin.admit(object(), 0, quota, 1), lambda: twin.figures(object(), 0, quota)):
         with pytest.raises(TypeError, match="expected numbers"):
             function()

@@ -145,7 +145,7 @@ def test_pure_functions(algorithm: str) -> None:
 @pytest.mark.parametrize("later", [0, 10])
 def test_refund_of_a_charge_made_at_the_very_start_of_a_bucket(algorithm: str, later: int) -> None:
     """It belongs to the bucket that begins then: to this one, or to the one before."""
-    quota, twin = Quota(10, 10, algorithm=algorithm), ALGORITHMS[algorithm]
+    quota, twin = Quota(10, 10, algorithm=algorithm), ALGORITHMS[algorithm]  # type: ignore[arg-type]
     charged_at, now = START * SECOND, (START + later) * SECOND
     _, state = twin.admit(None, charged_at, quota, 3)
     _, reset = twin.figures(state, charged_at, quota)

@@ -16,7 +16,7 @@ TURN = 1_700_000_040_000_000
 def admitted(algorithm: ModuleType, limit: int, before: int, moments: list[int]) -> list[int]:
     """How many have passed by each of these moments after the turn, when `before` passed right before it and as many as
     can come at each."""
-    quota = Quota(limit, 60, algorithm=algorithm.__name__.rpartition(".")[2])
+    quota = Quota(limit, 60, algorithm=algorithm.__name__.rpartition(".")[2])  # type: ignore[arg-type]
     state, passed, counts = None, 0, []
     for now, most in [(TURN - 1, before), *((TURN + moment, limit) for moment in moments)]:
         for _ in range(most):

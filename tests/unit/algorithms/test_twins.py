@@ -117,7 +117,7 @@ def test_a_log_that_is_partly_over_has_its_future_moved_to_now_as_well(twins: Tw
 @pytest.mark.parametrize("costs", [(1, 1, 1, 1), (3, 3, 3, 3), (1, 0, 4, 1), (1, 1, 1, 6)])
 @pytest.mark.parametrize("algorithm", WINDOWS + BUCKETS)
 def test_checks_under_one_quota_are_decided_in_one_call(twins: Twins, algorithm: str, costs: tuple[int, ...]) -> None:
-    quota, where = Quota(5, 60, algorithm=algorithm), space("user", "rule", algorithm)
+    quota, where = Quota(5, 60, algorithm=algorithm), space("user", "rule", algorithm)  # type: ignore[arg-type]
     groups = [
         Group((Check("rule", where, subject, quota, cost),))
         for subject, cost in zip(["alice", "bob", "alice", "carol"], costs, strict=True)

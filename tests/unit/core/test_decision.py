@@ -20,7 +20,7 @@ SECOND = 1_000_000
 
 
 def check(rule: str, *, limit: int = 10, enforced: bool = True, algorithm: str = "fixed_window") -> Check:
-    return Check(rule, space("user", rule, algorithm), "", Quota(limit, 60, algorithm=algorithm), 1, enforced)
+    return Check(rule, space("user", rule, algorithm), "", Quota(limit, 60, algorithm=algorithm), 1, enforced)  # type: ignore[arg-type]
 
 
 def test_within_limits_the_least_remaining_binds() -> None:

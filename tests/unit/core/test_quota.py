@@ -110,7 +110,7 @@ def test_a_burst_without_an_algorithm_means_a_bucket_as_in_the_notation() -> Non
 
 def test_a_mistyped_algorithm_gets_the_nearest() -> None:
     with pytest.raises(InvalidQuota, match="algorithm: 'sliding_log' is not known; did you mean 'sliding_window_log'"):
-        Quota(10, "1s", algorithm="sliding_log")
+        Quota(10, "1s", algorithm="sliding_log")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("limit", [0, -1, 2**53, 2**64, 1.0, 1.5, math.nan, math.inf, True, "5", None])
@@ -146,7 +146,7 @@ def test_several_joined() -> None:
 
 @pytest.mark.parametrize("algorithm", [*WINDOWS, *BUCKETS])
 def test_capacity_is_what_remaining_counts_down_from(algorithm: str) -> None:
-    assert Quota(10, 1, burst=25, algorithm=algorithm).capacity == (25 if algorithm in BUCKETS else 10)
+    assert Quota(10, 1, burst=25, algorithm=algorithm).capacity == (25 if algorithm in BUCKETS else 10)  # type: ignore[arg-type]
 
 
 def test_quotas_are_values() -> None:
@@ -167,7 +167,7 @@ def test_durations_read_back(us: int) -> None:
 
 @given(st.integers(1, MAX_INT), st.integers(MIN_WINDOW_US, MAX_WINDOW_US), st.sampled_from([*WINDOWS, *BUCKETS]))
 def test_text_of_a_quota_reads_back(limit: int, window_us: int, algorithm: str) -> None:
-    quota = Quota(limit, timedelta(microseconds=window_us), algorithm=algorithm)
+    quota = Quota(limit, timedelta(microseconds=window_us), algorithm=algorithm)  # type: ignore[arg-type]
     assert Quota.parse(str(quota)) == quota
 
 

@@ -29,13 +29,13 @@ def test_alone_means_the_whole_quota() -> None:
 
 @pytest.mark.parametrize("algorithm", WINDOWS)
 def test_windows_are_divided_and_the_rest_goes_to_the_first(algorithm: str) -> None:
-    assert [part.limit for part in shares(Quota(10, 60, algorithm=algorithm), 3)] == [4, 3, 3]
-    assert [part.limit for part in shares(Quota(2, 60, algorithm=algorithm), 3)] == [1, 1]
+    assert [part.limit for part in shares(Quota(10, 60, algorithm=algorithm), 3)] == [4, 3, 3]  # type: ignore[arg-type]
+    assert [part.limit for part in shares(Quota(2, 60, algorithm=algorithm), 3)] == [1, 1]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("algorithm", BUCKETS)
 def test_buckets_are_divided_and_filled_slower(algorithm: str) -> None:
-    parts = shares(Quota(1, 60, burst=5, algorithm=algorithm), 3)
+    parts = shares(Quota(1, 60, burst=5, algorithm=algorithm), 3)  # type: ignore[arg-type]
     assert [(part.burst, part.limit, part.window) for part in parts] == [(2, 1, 180), (2, 1, 180), (1, 1, 180)]
 
 

@@ -99,7 +99,7 @@ def open_sync(remote: Remote, clock: FakeClock) -> Iterator[Opened]:
 
 
 def rule(limit: int = 1_000, window: float = 60.0, algorithm: str = "fixed_window", **fields: Any) -> Rule:
-    return Rule(id="leased", quota=Quota(limit, window, algorithm=algorithm), sync="leased", **fields)
+    return Rule(id="leased", quota=Quota(limit, window, algorithm=algorithm), sync="leased", **fields)  # type: ignore[arg-type]
 
 
 def remaining(remote: Remote, one: Rule, subject: str = "alice") -> int:

@@ -181,7 +181,7 @@ LIMIT = 10_000
 @algorithms
 @pytest.mark.usefixtures("switching_often")
 def test_threads_together_get_exactly_the_limit(clock: FakeClock, algorithm: str) -> None:
-    limiter = Limiter(Quota(LIMIT, "1d", algorithm=algorithm), clock=clock)
+    limiter = Limiter(Quota(LIMIT, "1d", algorithm=algorithm), clock=clock)  # type: ignore[arg-type]
 
     def work(_: int) -> int:
         return sum(limiter.check("alice").allowed for _ in range(EACH))

@@ -48,7 +48,7 @@ def admitted(limiter: Limiter, tries: int = 2 * LIMIT) -> int:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 9])
 def test_nodes_together_admit_the_limit(clock: FakeClock, algorithm: str, count: int) -> None:
-    quota = Quota(LIMIT, 60, algorithm=algorithm)
+    quota = Quota(LIMIT, 60, algorithm=algorithm)  # type: ignore[arg-type]
     assert sum(map(admitted, nodes(clock, quota, count))) == LIMIT
 
 
@@ -93,7 +93,7 @@ def test_who_is_missed_for_a_moment_is_not_given_up() -> None:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_what_was_admitted_is_owed_once(clock: FakeClock, algorithm: str) -> None:
-    (limiter,) = nodes(clock, Quota(LIMIT, 60, algorithm=algorithm), 1)
+    (limiter,) = nodes(clock, Quota(LIMIT, 60, algorithm=algorithm), 1)  # type: ignore[arg-type]
     assert admitted(limiter, 4) == 4
     assert limiter.check("bob", cost=2).allowed
     limiter.peek("carol")

@@ -31,7 +31,7 @@ def snapshot(algorithm: str, *, penalties: bool = False) -> Snapshot:
     burst = 6 if algorithm in BUCKETS else None
 
     def quota(limit: int, window: float) -> Quota:
-        return Quota(limit, window, burst=burst, algorithm=algorithm)
+        return Quota(limit, window, burst=burst, algorithm=algorithm)  # type: ignore[arg-type]
 
     rules = [
         Rule(id="everybody", quota=quota(900, 60), dimension="global"),
@@ -154,8 +154,8 @@ def test_units_and_calendars_are_decided_as_live_checks_are(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("algorithm", [*WINDOWS, *BUCKETS])
 def test_the_use_of_a_limit_is_that_of_live_checks(algorithm: str) -> None:
-    quota = Quota(20, 10, algorithm=algorithm)
-    rules = Snapshot([Rule(id="r", quota=quota), Rule(id="s", quota=Quota(7, 3, algorithm=algorithm), dimension="ip")])
+    quota = Quota(20, 10, algorithm=algorithm)  # type: ignore[arg-type]
+    rules = Snapshot([Rule(id="r", quota=quota), Rule(id="s", quota=Quota(7, 3, algorithm=algorithm), dimension="ip")])  # type: ignore[arg-type]
     clock = FakeClock(START)
     live = Limiter(rules, clock=clock)
     run = Run(rules)

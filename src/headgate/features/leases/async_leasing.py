@@ -76,6 +76,10 @@ class AsyncLeasing:
         """Forget the leases of these checks, as the store was told to forget their counts."""
         self._leases.forget(checks)
 
+    def drop_all(self) -> None:
+        """Drop all leases, as the store was told to forget everything."""
+        self._leases.drop_all()
+
     def status(self) -> LeaseStatus:
         """Return what was decided without the store, and what is held."""
         return self._leases.status()

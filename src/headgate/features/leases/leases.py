@@ -257,6 +257,15 @@ class Leases:
                     self._keys -= 1
                     self._drop(lease)
 
+    def drop_all(self) -> None:
+        """Drop all leases: the store has forgotten everything, and with it the charges of their slices."""
+        with self._locked:
+            for table in self._tables.values():
+                for lease in table.values():
+                    self._drop(lease)
+                table.clear()
+            self._keys = 0
+
     def forget_all(self) -> None:
         """In a forked child: what is held is the parent's to spend."""
         if self._lock.empty():  # held by a thread of the parent's

@@ -322,6 +322,10 @@ class MemoryStore:
             self._refunds.clear()
             self._ledger.clear()
 
+    def clear_some(self, cursor: object = None) -> None:  # noqa: ARG002 - all of it in one call
+        """Forget everything. Return None, as nothing is left."""
+        self.clear()
+
     def close(self) -> None:
         self.clear()
 
@@ -449,6 +453,9 @@ class AsyncMemoryStore:
 
     async def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
         self.store.reset(checks, clients)
+
+    async def clear_some(self, cursor: object = None) -> None:
+        self.store.clear_some(cursor)
 
     async def counts(self, checks: Sequence[Check]) -> list[Counted | None]:
         return self.store.counts(checks)

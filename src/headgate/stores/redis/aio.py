@@ -307,6 +307,9 @@ class AsyncRedisStore(RedisOperations):
         decided: Figures = figures
         return decided
 
+    def _slot_elsewhere(self, slot: int) -> int | None:
+        return self._topology.following(slot)
+
     async def _run(self, steps: Steps[T]) -> T:
         """Take steps, and return what comes of them; even if the caller is cancelled meanwhile."""
         if self._only is None:

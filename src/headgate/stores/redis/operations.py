@@ -6,8 +6,9 @@ await for it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from headgate.core.check import Answer, Charge, Check, Client
 from headgate.core.ledger import Counted, LedgerPage, Swap
@@ -16,11 +17,21 @@ from headgate.core.share import Standing
 from headgate.stores.redis import concurrency, ledger, nodes, reservations, script
 from headgate.stores.redis.denial_cache import DenialCache
 from headgate.stores.redis.encoding import Encoder
-from headgate.stores.redis.slots import RESERVATIONS, slot_of, slot_of_check, slot_of_client, slot_of_key
-from headgate.stores.redis.steps import SlotStep, Steps, raised, step_of, take_all
+from headgate.stores.redis.slots import RESERVATIONS, slot_of, slot_of_check, slot_of_client, slot_of_key, slot_of_tag
+from headgate.stores.redis.steps import SlotStep, Steps, raised, step_of, take_all, take_one
 
 T = TypeVar("T")
 U = TypeVar("U")
+
+
+SCANNED: Final = 1_000  # keys that a server looks at in one call
+
+
+class Cursor(NamedTuple):
+    """How far the keys of a store were looked through: one server after the other."""
+
+    slot: int  # by which the server is found
+    at: bytes  # that server's own cursor
 
 
 class RedisOperations:
@@ -37,6 +48,10 @@ class RedisOperations:
         """Take steps, and return what came of them; or something to await for it."""
         raise NotImplementedError
 
+    def _slot_elsewhere(self, slot: int) -> int | None:
+        """The next slot that another server serves, which serves none of those before; None: there is none."""
+        raise NotImplementedError
+
     def refund(self, charges: Sequence[Charge]) -> Any:
         """Undo charges that earlier checks made."""
         return self._run(self._refund(charges))
@@ -44,6 +59,10 @@ class RedisOperations:
     def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> Any:
         """Forget the state of checks' keys, and the violations and blocks of clients."""
         return self._run(self._reset(checks, clients))
+
+    def clear_some(self, cursor: Cursor | None = None) -> Any:
+        """Forget some of the keys under the store's prefix, on all servers. Return where to go on; None: at the end."""
+        return self._run(self._clear_some(cursor or Cursor(0, b"0")))
 
     def hold(self, reservation_id: str, record: str, ttl_us: int) -> Any:
         """Keep the record of a reservation."""
@@ -130,6 +149,19 @@ class RedisOperations:
             yield from take_all(steps)
         finally:
             self.denials.drop(checks)
+
+    def _clear_some(self, cursor: Cursor) -> Steps[Cursor | None]:
+        scan = ("SCAN", cursor.at, "MATCH", f"{self._prefix}:*", "COUNT", SCANNED)  # a prefix has no wildcards
+        at, keys = yield from take_one(SlotStep(cursor.slot, command=scan))
+        try:
+            by_slot = self._by_slot(keys, _slot_of_found)
+            yield from take_all(SlotStep(slot, command=("UNLINK", *some)) for slot, some in by_slot)
+        finally:
+            self.denials.clear()
+        if at != b"0":
+            return Cursor(cursor.slot, at)
+        following = self._slot_elsewhere(cursor.slot) if self._slotted else None
+        return None if following is None else Cursor(following, b"0")
 
     def _reserve(self, command: script.Command, decode: Callable[[Any], T]) -> Steps[T]:
         (answer,) = yield [SlotStep(RESERVATIONS if self._slotted else 0, command=command)]
@@ -223,6 +255,12 @@ class RedisOperations:
         for thing in things:
             by_slot.setdefault(slot_of_thing(thing), []).append(thing)
         yield from by_slot.items()
+
+
+def _slot_of_found(key: bytes) -> int:
+    """The slot of a key that a server has named: all of it counts where it has no tag, as one of others may."""
+    text = key.decode("utf-8", "surrogateescape")
+    return slot_of_key(text) if re.search(r"\{[^}]+\}", text) else slot_of_tag(text)
 
 
 def _check_of(change: Charge | Check) -> Check:

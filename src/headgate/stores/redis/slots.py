@@ -13,7 +13,7 @@ SLOTS: Final = 16_384
 
 def slot_of_tag(tag: str) -> int:
     """The slot of all keys with this hash tag."""
-    return crc_hqx(tag.encode(), 0) % SLOTS
+    return crc_hqx(tag.encode("utf-8", "surrogateescape"), 0) % SLOTS
 
 
 def slot_of(name: str) -> int:

@@ -227,6 +227,9 @@ class RedisStore(RedisOperations):
             self._discovery.ask()
             raise
 
+    def _slot_elsewhere(self, slot: int) -> int | None:
+        return self._topology.following(slot)
+
     def _run(self, steps: Steps[T]) -> T:
         """Take steps, and return what comes of them."""
         deadline = PROCESS.read() + self._options.timeout

@@ -73,6 +73,12 @@ class Topology(Generic[N]):
             return owners[slot]
         return owners[0] if owners else None
 
+    def following(self, slot: int) -> int | None:
+        """The first slot after this one that a server serves which serves none of those before; None: there is none."""
+        owners = self.owners
+        seen = set(map(id, owners[: slot + 1]))
+        return next((later for later in range(slot + 1, len(owners)) if id(owners[later]) not in seen), None)
+
     @property
     def nodes(self) -> list[N]:
         with self._lock:

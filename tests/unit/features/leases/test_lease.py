@@ -27,7 +27,7 @@ PLENTY = 10**9
 def lease_of(
     algorithm: str = "gcra", *, limit: int = 1_000_000, window: float = 60.0, remaining: int = PLENTY
 ) -> Lease:
-    lease = Lease(Check("r", "space", "alice", Quota(limit, window, algorithm=algorithm)), 0)
+    lease = Lease(Check("r", "space", "alice", Quota(limit, window, algorithm=algorithm)), 0)  # type: ignore[arg-type]
     lease.remaining = remaining
     return lease
 
