@@ -10,25 +10,32 @@ from __future__ import annotations
 
 import re
 import tomllib
-from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from difflib import get_close_matches
-from ipaddress import ip_address
 from os import environ as process_environment
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from headgate.core.key import checked_prefix
 from headgate.errors import InvalidSettings
 from headgate.regions import Member, Region
-from headgate.rules import fields
+from headgate.settings_fields import (
+    SHORT_TOKEN,
+    Address,
+    DatabaseUrl,
+    Duration,
+    ExistingFile,
+    HttpUrl,
+    Listen,
+    StoreUrl,
+    Token,
+    WebhookSecret,
+)
 from headgate.stores.url_parts import with_prefix
-from headgate.stores.urls import SCHEMES, check_url
 
 PREFIX: Final = "HEADGATE_"
 FROM_FILES: Final = (
@@ -42,105 +49,8 @@ OF_CLIENTS: Final = ("HEADGATE_SERVER",)  # of the other commands
 DEFAULT_SERVER: Final = "http://127.0.0.1:8080"
 ADMIN_TOKEN_FILE: Final = "admin-token"  # in the data directory: the token that is made when none is given
 DATABASE_FILE: Final = "headgate.db"  # there, too: the database, without another
-SHORT_TOKEN: Final = 16  # characters; a token below this can be guessed
 # What Kubernetes sets for a service called headgate, and what our tests go by.
 _OF_OTHERS: Final = re.compile(r"HEADGATE_(SERVICE_(HOST|PORT)|PORT(_\d+_|$)|TEST_)")
-
-
-class Address(NamedTuple):
-    """Where to listen. Port 0 means any free one."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: Any) -> Address:
-        """Of `127.0.0.1:8080`, `[::1]:8080` or `:8080`, which is every interface. Raises `ValueError`."""
-        if isinstance(text, Address):
-            return text
-        host, colon, port = text.rpartition(":") if isinstance(text, str) else ("", "", "")
-        bracketed = host.startswith("[") and host.endswith("]")
-        number = int(port) if colon and port.isascii() and port.isdecimal() else -1
-        if not 0 <= number <= 65_535 or (":" in host and not bracketed):
-            raise ValueError(f"must be host:port, as in 127.0.0.1:8080 or [::1]:8080, got {text!r}")
-        return cls((host[1:-1] if bracketed else host) or "::", number)
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ip_address(self.host).is_loopback
-        except ValueError:
-            return False
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def _seconds(value: Any) -> float:
-    """Seconds, of a number or of a text such as `90d`."""
-    if isinstance(value, str):
-        with suppress(ValueError):
-            value = float(value)
-    kept: float = fields.seconds(value)
-    return kept
-
-
-def _file(value: Any) -> Path:
-    path = Path(value).expanduser()
-    if not path.is_file():
-        raise ValueError(f"{str(path)!r} is not a file that is there")
-    return path
-
-
-def _store(value: Any) -> Any:
-    if isinstance(value, str):
-        if value.partition(":")[0].lower() not in SCHEMES:
-            raise ValueError(f"must be a URL with {'://, '.join(SCHEMES)}://")
-        try:
-            check_url(value)
-        except ImportError as error:
-            raise ValueError(str(error)) from error
-    return value
-
-
-def _database(value: Any) -> Any:
-    if isinstance(value, str) and value.partition(":")[0].lower() not in ("sqlite", "postgresql", "postgres"):
-        raise ValueError("must be a URL, as in sqlite:////var/lib/headgate/headgate.db or postgresql://user@host/name")
-    return value
-
-
-def _token(value: Any) -> Any:
-    if isinstance(value, str) and not re.fullmatch(r"[!-~]+", value):
-        raise ValueError("must be of printable ASCII characters without spaces: clients send it in a header")
-    return value
-
-
-def _http_url(value: str) -> str:
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.fragment:
-        raise ValueError("must be a URL, as in https://hooks.example/headgate, without user and password")
-    return value
-
-
-def _webhook_secret(value: SecretStr) -> SecretStr:
-    secret = value.get_secret_value()
-    if len(secret) < SHORT_TOKEN:
-        raise ValueError(f"must have at least {SHORT_TOKEN} characters: `openssl rand -hex 32` makes one")
-    if secret.startswith("whsec_"):
-        try:
-            b64decode(secret.removeprefix("whsec_"), validate=True)
-        except ValueError:
-            raise ValueError("must be base64 behind whsec_") from None
-    return value
-
-
-Listen = Annotated[Address, BeforeValidator(Address.parse)]
-Duration = Annotated[float, BeforeValidator(_seconds)]
-ExistingFile = Annotated[Path, BeforeValidator(_file)]
-Token = Annotated[SecretStr, BeforeValidator(_token)]
 
 
 class MemberSettings(BaseModel):
@@ -149,7 +59,7 @@ class MemberSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     name: str
-    store: Annotated[SecretStr, BeforeValidator(_store)] | None = None  # None: it is our own
+    store: StoreUrl | None = None  # None: it is our own
     weight: int = Field(1, ge=1)
 
 
@@ -185,9 +95,9 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    store: Annotated[SecretStr, BeforeValidator(_store)] | None = None  # None: memory, or what workers can share
+    store: StoreUrl | None = None  # None: memory, or what workers can share
     store_prefix: Annotated[str, AfterValidator(checked_prefix)] | None = None  # None: what the store's URL says, or rl
-    database_url: Annotated[SecretStr, BeforeValidator(_database)] | None = None  # None: SQLite in data_dir
+    database_url: DatabaseUrl | None = None  # None: SQLite in data_dir
     rules: ExistingFile | None = None  # then the only source of rules
     samples: bool = False  # put sample rules into a database that has never held any
     http_address: Listen = Address("127.0.0.1", 8080)
@@ -210,8 +120,8 @@ class Settings(BaseModel):
     usage_retention: Duration = 30 * 86_400.0  # by the minute
     usage_hourly_retention: Duration = 365 * 86_400.0
     otlp_endpoint: str | None = None  # where spans go
-    webhook_url: Annotated[str, AfterValidator(_http_url)] | None = None  # who is told of refusals and changes
-    webhook_secret: Annotated[SecretStr, AfterValidator(_webhook_secret)] | None = None  # what messages are signed with
+    webhook_url: HttpUrl | None = None  # who is told of refusals and changes
+    webhook_secret: WebhookSecret | None = None  # what messages are signed with
     webhook_events: Literal["all", "refusals", "changes"] = "all"
     drain_delay: Duration = 3.0  # between saying that it stops and stopping, so that balancers notice
     drain_timeout: Duration = 15.0  # for calls that are under way

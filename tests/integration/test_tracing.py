@@ -27,7 +27,7 @@ from headgate.service.rpc.envoy import RateLimitService
 from headgate.service.rpc.method import Service
 from headgate.service.rpc.rate_limiter import RateLimiter
 from headgate.service.sockets import bound
-from headgate.settings import Address
+from headgate.settings_fields import Address
 from headgate.stores.urls import open_async_store
 from headgate.telemetry.spans import TracedMeter, Tracing
 from headgate.telemetry.traces import configure_tracing

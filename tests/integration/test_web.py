@@ -13,7 +13,7 @@ import pytest
 from headgate.service import listener, web
 from headgate.service.sockets import bound
 from headgate.service.web import WebServer
-from headgate.settings import Address
+from headgate.settings_fields import Address
 
 LATEST = 20.0
 REQUEST = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"

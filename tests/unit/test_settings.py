@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from headgate.errors import InvalidSettings
-from headgate.settings import Address, Settings, load
+from headgate.settings import Settings, load
+from headgate.settings_fields import Address
 
 SECRET = "correct-horse-battery-staple"
 

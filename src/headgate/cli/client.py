@@ -17,7 +17,8 @@ from headgate._version import __version__
 from headgate.cli import REFUSED
 from headgate.cli.output import CommandFault
 from headgate.errors import Problem
-from headgate.settings import Address, ClientSettings, variable
+from headgate.settings import ClientSettings, variable
+from headgate.settings_fields import Address
 from headgate.tls_advice import advise
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ import typer
 
 from headgate._version import __version__
 from headgate.rules.sources.collection import collection_paused
-from headgate.settings import ADMIN_TOKEN_FILE, Address, Settings, load
+from headgate.settings import ADMIN_TOKEN_FILE, Settings, load
+from headgate.settings_fields import Address
 from headgate.telemetry.logs import configure_logging
 
 if TYPE_CHECKING:

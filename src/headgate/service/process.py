@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from headgate.settings import Address
+from headgate.settings_fields import Address
 
 AT_ONCE: Final = 1  # exit code of a process that a second signal ended
 

@@ -45,7 +45,8 @@ from headgate.service.sockets import allow_many, bound, close
 from headgate.service.tls import Certificates
 from headgate.service.web import WebServer
 from headgate.service.worker_metrics import Pages
-from headgate.settings import Address, Settings
+from headgate.settings import Settings
+from headgate.settings_fields import Address
 from headgate.telemetry.meter import OpenConnections
 
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT)

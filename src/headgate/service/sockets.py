@@ -9,7 +9,8 @@ from contextlib import suppress
 from typing import Final
 
 from headgate.errors import HeadgateError
-from headgate.settings import Address, flag, variable
+from headgate.settings import flag, variable
+from headgate.settings_fields import Address
 
 ANY: Final = "::"
 

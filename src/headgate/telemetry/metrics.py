@@ -6,95 +6,51 @@ No label holds who asked: no user, no address, no key. What labels can hold is b
 from __future__ import annotations
 
 import logging
-import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, Protocol
-from zlib import crc32
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client import generate_latest as generate_text
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
-from headgate._version import __version__
 from headgate.features.leases.status import LeaseStatus
 from headgate.features.regions.protocol import RegionStatus
 from headgate.limiter.slot_records import SlotStatus
 from headgate.rules.holder import Holder
-from headgate.telemetry.histogram import Histogram
 from headgate.telemetry.meter import Meter
+from headgate.telemetry.metric_families import (
+    AuditStatus,
+    RulesStatus,
+    WebhookStatus,
+    audit_families,
+    auth_failure_families,
+    build_info,
+    database_families,
+    denial_cache_families,
+    failing_families,
+    figures_of,
+    lease_families,
+    meter_families,
+    region_families,
+    rejection_families,
+    rules_families,
+    slot_families,
+    snapshot_families,
+    token_expiry_families,
+    webhook_families,
+)
 
 if TYPE_CHECKING:
     from headgate.rules.sources.database import DatabaseStatus
 
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
-STATES: Final = {"closed": 0, "half_open": 1, "open": 2}  # of breakers
 OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 log = logging.getLogger("headgate")
-
-
-class RulesStatus(Protocol):
-    """The state of any source of rules."""
-
-    @property
-    def loads(self) -> int: ...
-
-    @property
-    def rejected(self) -> int: ...
-
-    @property
-    def stale(self) -> bool: ...
-
-
-class AuditStatus(Protocol):
-    """The state of the audit log; in events, since it was opened."""
-
-    @property
-    def backlog(self) -> int: ...
-
-    @property
-    def spool_bytes(self) -> int: ...
-
-    @property
-    def recorded(self) -> int: ...
-
-    @property
-    def spooled(self) -> int: ...
-
-    @property
-    def written(self) -> int: ...
-
-    @property
-    def dropped(self) -> int: ...
-
-    @property
-    def failed(self) -> int: ...
-
-    @property
-    def deleted(self) -> int: ...
-
-
-class WebhookStatus(Protocol):
-    """The state of the webhook, in messages."""
-
-    @property
-    def delivered(self) -> int: ...
-
-    @property
-    def failed(self) -> int: ...
-
-    @property
-    def dropped(self) -> int: ...
-
-    @property
-    def retries(self) -> int: ...
-
-    @property
-    def queued(self) -> int: ...
 
 
 class Metrics:
@@ -128,26 +84,26 @@ class Metrics:
         now: Callable[[], float] = monotonic,
     ) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_Figures(_build))
-        self._registry.register(_Figures(lambda: _counted(meter)))
-        self._registry.register(_Figures(lambda: _snapshot(holder, now)))
+        self._registry.register(_Figures(build_info))
+        self._registry.register(_Figures(lambda: meter_families(meter)))
+        self._registry.register(_Figures(lambda: snapshot_families(holder, now)))
         if_given: tuple[tuple[Callable[[], Any] | None, Callable[[Any], Iterator[Metric]]], ...] = (
-            (failing, _failing),
-            (exhausted, _exhausted),
-            (rules, _rules),
-            (database, _database),
-            (audit, _audit),
-            (webhook, _webhook),
-            (leases, _leases),
-            (slots, _slots),
-            (regions, _regions),
-            (rejections, _rejections),
-            (auth_failures, _auth_failures),
-            (token_expiry, _token_expiry),
+            (failing, failing_families),
+            (exhausted, denial_cache_families),
+            (rules, rules_families),
+            (database, database_families),
+            (audit, audit_families),
+            (webhook, webhook_families),
+            (leases, lease_families),
+            (slots, slot_families),
+            (regions, region_families),
+            (rejections, rejection_families),
+            (auth_failures, auth_failure_families),
+            (token_expiry, token_expiry_families),
         )
         for status, figures in if_given:
             if status is not None:
-                self._registry.register(_Figures(partial(_told, figures, status)))
+                self._registry.register(_Figures(partial(figures_of, figures, status)))
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._registry)
 
@@ -174,286 +130,3 @@ class _Figures(Collector):
         except Exception:  # whatever is wrong with one source of figures, operators need the others
             log.exception("metrics: some could not be collected")
             return []
-
-
-def _told(figures: Callable[[Any], Iterator[Metric]], status: Callable[[], Any]) -> Iterator[Metric]:
-    return figures(status())
-
-
-def _counter(name: str, text: str, value: float) -> Metric:
-    return CounterMetricFamily(name, text, value=value)
-
-
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, text, value=value)
-
-
-def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
-    family = HistogramMetricFamily(name, text, labels=())
-    _add(family, (), histogram)
-    return family
-
-
-def _by_protocol(name: str, text: str, histograms: Mapping[str, Histogram]) -> Metric:
-    family = HistogramMetricFamily(name, text, labels=("protocol",))
-    for protocol, histogram in histograms.items():
-        _add(family, (protocol,), histogram)
-    return family
-
-
-def _add(family: HistogramMetricFamily, labels: tuple[str, ...], histogram: Histogram) -> None:
-    buckets, total = histogram.read()
-    family.add_metric(labels, [(_bound(bound), count) for bound, count in buckets], total)
-
-
-def _bound(bound: float) -> str:
-    return "+Inf" if bound == float("inf") else repr(float(bound))
-
-
-def _build() -> Iterator[Metric]:
-    labels = ("version", "python", "node")
-    family = GaugeMetricFamily("headgate_build_info", "1, of this version of Headgate on this machine.", labels=labels)
-    family.add_metric((__version__, platform.python_version(), platform.node()), 1)
-    yield family
-
-
-def _counted(meter: Meter) -> Iterator[Metric]:
-    checks = CounterMetricFamily(
-        "headgate_checks",
-        "Requests that were decided, by the rule that decided them, what was decided, and why.",
-        labels=("rule", "decision", "reason"),
-    )
-    for *labels, count in sorted(meter.tallies()):
-        checks.add_metric(labels, count)
-    yield checks
-    near = CounterMetricFamily(
-        "headgate_near_limit",
-        "Requests within their limit that used 80 % or more of it, by the rule that decided them.",
-        labels=("rule",),
-    )
-    for rule, count in sorted(meter.near_limit()):
-        near.add_metric((rule,), count)
-    yield near
-    yield _by_protocol("headgate_request_seconds", "How long calls to the data plane took to answer.", meter.requests)
-    yield _by_protocol("headgate_checks_per_request", "How many checks a call to the data plane held.", meter.checks)
-    responses = CounterMetricFamily(
-        "headgate_responses", "Requests that were answered, by protocol and status.", labels=("protocol", "status")
-    )
-    for (protocol, status), count in sorted(meter.responses.copy().items(), key=str):
-        responses.add_metric((protocol, str(status)), count)
-    yield responses
-    open_now = GaugeMetricFamily("headgate_connections", "Connections that are open.", labels=("protocol",))
-    most = GaugeMetricFamily("headgate_connections_max", "Connections that may be open.", labels=("protocol",))
-    for protocol, connections in sorted(meter.connections.items()):
-        open_now.add_metric((protocol,), connections.now())
-        most.add_metric((protocol,), connections.most)
-    yield open_now
-    yield most
-    yield _histogram(
-        "headgate_event_loop_lag_seconds", "How late the event loop is, sampled ten times a second.", meter.loop_lags
-    )
-    yield _histogram("headgate_store_call_seconds", "How long calls to the store's server took.", meter.store_calls)
-    yield _histogram(
-        "headgate_store_batch_size", "How many requests one call to the store's server decided.", meter.store_batches
-    )
-    errors = CounterMetricFamily("headgate_store_errors", "Calls to the store that failed.", labels=("kind",))
-    for kind, count in meter.store_errors.items():
-        errors.add_metric((kind,), count)
-    yield errors
-    breakers = GaugeMetricFamily(
-        "headgate_breaker_state",
-        "Of each of the store's servers: 0 while it is used, 1 while it is probed, 2 while it is left alone.",
-        labels=("node",),
-    )
-    for node, state in sorted(meter.breakers.copy().items()):
-        breakers.add_metric((node,), STATES[state])
-    yield breakers
-    yield _counter(
-        "headgate_clock_skew", "Checks by callers whose clock is over 5 seconds off the store's.", meter.skewed_total
-    )
-    yield _histogram("headgate_clock_skew_seconds", "How far callers' clocks are off the store's.", meter.skews)
-
-
-def _snapshot(holder: Holder, now: Callable[[], float]) -> Iterator[Metric]:
-    snapshot = holder.current
-    yield _gauge(
-        "headgate_snapshot_version",
-        "The version of the rules in force: the database's, or a number that stands for a file's content.",
-        version_number(snapshot.version),
-    )
-    yield _gauge(
-        "headgate_snapshot_age_seconds", "How long these rules have been in force.", max(0.0, now() - holder.since)
-    )
-    in_force = sum(rule.enabled for rule in snapshot.rules) if snapshot.enabled else 0
-    yield _gauge("headgate_rules", "How many rules are in force.", in_force)
-
-
-def version_number(version: str) -> int:
-    """A version as a number, the same on every node that has the same rules."""
-    if version.isascii() and version.isdigit():
-        return int(version)
-    return crc32(version.partition("-")[2].encode() or version.encode())  # of a file: without the number of the load
-
-
-def _failing(failing: bool) -> Iterator[Metric]:
-    yield _gauge("headgate_store_failing", "1 while the store cannot decide, and failure modes do.", failing)
-
-
-def _exhausted(hits: int) -> Iterator[Metric]:
-    yield _counter("headgate_exhausted_hits", "Refusals that were known, and cost no call to the store.", hits)
-
-
-def _rules(status: RulesStatus) -> Iterator[Metric]:
-    yield _counter("headgate_rules_loads", "How often rules were read and put in force.", status.loads)
-    yield _counter(
-        "headgate_rules_rejected", "How often rules were not good, and the last good ones stayed.", status.rejected
-    )
-
-    yield _gauge(
-        "headgate_rules_stale",
-        "1 while the rules in force are older than the last ones, which were rejected.",
-        status.stale,
-    )
-
-
-def _database(status: DatabaseStatus) -> Iterator[Metric]:
-    yield _gauge("headgate_database_failing", "1 while the rules' database cannot be asked.", status.failing)
-    yield _counter("headgate_database_failures", "How often the rules' database could not be asked.", status.failures)
-    users = status.users
-    yield _gauge("headgate_users_cached", "Users whose tier and overrides are in memory.", users.cached)
-    yield _counter("headgate_users_cache_hits", "Checks whose user was in memory.", users.hits)
-    yield _counter("headgate_users_cache_misses", "Checks whose user had to be looked up.", users.misses)
-    yield _counter("headgate_users_lookups", "Users that were looked up in the database.", users.looked_up)
-    yield _counter("headgate_users_queries", "Queries that looked users up, each of them several.", users.queries)
-    yield _counter("headgate_users_failures", "Queries for users that failed.", users.failures)
-    yield _counter(
-        "headgate_users_unanswered",
-        "Checks that went on without knowing their user: by the default tier, or by what was known last.",
-        users.unanswered,
-    )
-
-
-def _audit(status: AuditStatus) -> Iterator[Metric]:
-    yield _gauge("headgate_audit_backlog", "Events that wait to be written, also in the spool.", status.backlog)
-    yield _gauge("headgate_audit_spool_bytes", "The size of the spool on disk.", status.spool_bytes)
-    yield _counter("headgate_audit_recorded", "Events that were to be kept.", status.recorded)
-    yield _counter("headgate_audit_spooled", "Events that went to the spool on disk.", status.spooled)
-    yield _counter("headgate_audit_written", "Events that were written to the database.", status.written)
-    yield _counter("headgate_audit_dropped", "Events that were lost: the spool was full or broken.", status.dropped)
-    yield _counter("headgate_audit_failed", "Events that could not be recorded, by an error of ours.", status.failed)
-    yield _counter("headgate_audit_deleted", "Old events that were deleted.", status.deleted)
-
-
-def _slots(status: SlotStatus) -> Iterator[Metric]:
-    counters = (
-        ("acquired", "Slots that this node has taken.", status.acquired),
-        ("released", "Slots that were released through this node.", status.released),
-        ("expired", "Slots of this node that were neither released nor renewed in time through it.", status.expired),
-    )
-    for name, text, counts in counters:
-        counter = CounterMetricFamily(f"headgate_slots_{name}", text, labels=("rule",))
-        for rule, count in sorted(counts.items()):
-            counter.add_metric((rule,), count)
-        yield counter
-    in_use = GaugeMetricFamily("headgate_slots_in_use", "Slots that this node holds.", labels=("rule",))
-    for rule, count in sorted(status.in_use.items()):
-        in_use.add_metric((rule,), count)
-    yield in_use
-    longest = GaugeMetricFamily(
-        "headgate_slots_longest_held_seconds", "How long the oldest of them has been held.", labels=("rule",)
-    )
-    for rule, seconds in sorted(status.longest_held.items()):
-        longest.add_metric((rule,), seconds)
-    yield longest
-
-
-def _webhook(status: WebhookStatus) -> Iterator[Metric]:
-    messages = CounterMetricFamily(
-        "headgate_webhook_messages", "Messages to the webhook, by what became of them.", labels=("outcome",)
-    )
-    for outcome in ("delivered", "failed", "dropped"):
-        messages.add_metric((outcome,), getattr(status, outcome))
-    yield messages
-    yield _counter("headgate_webhook_retries", "Attempts to deliver a message again.", status.retries)
-    yield _gauge("headgate_webhook_queued", "Messages that wait to be delivered.", status.queued)
-
-
-def _leases(status: LeaseStatus) -> Iterator[Metric]:
-    yield _counter("headgate_lease_checks", "Requests to which leased rules applied.", status.checks)
-    yield _counter("headgate_lease_hits", "Such as were decided without asking the store.", status.hits)
-    yield _counter("headgate_lease_store_calls", "Calls to the store on behalf of leased rules.", status.calls)
-    yield _counter("headgate_lease_fetches", "Slices that the store was asked for.", status.fetches)
-    yield _counter("headgate_lease_tokens_fetched", "Tokens that it gave.", status.fetched)
-    yield _counter("headgate_lease_tokens_returned", "Tokens that were not used, and given back.", status.returned)
-    yield _counter("headgate_lease_tokens_stranded", "Tokens that were neither used nor given back.", status.stranded)
-    yield _gauge("headgate_lease_tokens_outstanding", "Tokens that are held.", status.outstanding)
-    yield _gauge("headgate_lease_keys", "Keys of leased rules that are remembered.", status.keys)
-
-
-def _regions(status: RegionStatus) -> Iterator[Metric]:
-    calls = CounterMetricFamily(
-        "headgate_region_calls", "Calls to other regions that were answered.", labels=("region",)
-    )
-    failures = CounterMetricFamily(
-        "headgate_region_failures", "Calls to other regions that failed.", labels=("region",)
-    )
-    cut = GaugeMetricFamily(
-        "headgate_region_cut", "1 while another region was not heard of for several intervals.", labels=("region",)
-    )
-    age = GaugeMetricFamily(
-        "headgate_region_age_seconds", "How long ago another region's counts were last heard.", labels=("region",)
-    )
-    for name, peer in status.peers.items():
-        calls.add_metric((name,), peer.calls)
-        failures.add_metric((name,), peer.failures)
-        cut.add_metric((name,), peer.cut)
-        if peer.age is not None:
-            age.add_metric((name,), peer.age)
-    yield from (calls, failures, cut, age)
-    yield _counter(
-        "headgate_region_fallbacks",
-        "Requests partly decided by failure modes because the central region could not be reached.",
-        status.fallbacks,
-    )
-    yield _gauge("headgate_region_grants", "Keys of which this region has a share that follows demand.", status.grants)
-    yield _counter(
-        "headgate_region_grant_failures", "How often such shares could not be agreed on.", status.grant_failures
-    )
-    yield _gauge("headgate_region_synced_keys", "Keys whose counts are exchanged.", status.synced_keys)
-    yield _gauge(
-        "headgate_region_synced_bound",
-        "The most that other regions let in of one key between two exchanges: limits may be passed by this much.",
-        status.synced_bound,
-    )
-    yield _counter(
-        "headgate_region_synced_excess", "Units that all regions let in above synced limits.", status.synced_excess
-    )
-
-
-def _rejections(counts: Mapping[str, int]) -> Iterator[Metric]:
-    family = CounterMetricFamily(
-        "headgate_identity_rejections", "Credentials that were not accepted.", labels=("reason",)
-    )
-    for reason, count in sorted(counts.items()):
-        family.add_metric((reason,), count)
-    yield family
-
-
-def _auth_failures(counts: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
-    family = CounterMetricFamily(
-        "headgate_auth_failures",
-        "Calls to the service whose token was not accepted, by protocol and reason.",
-        labels=("protocol", "reason"),
-    )
-    for labels, count in sorted(counts.items()):
-        family.add_metric(labels, count)
-    yield family
-
-
-def _token_expiry(seconds: Mapping[str, float]) -> Iterator[Metric]:
-    family = GaugeMetricFamily(
-        "headgate_token_expiry_seconds", "In how long a token expires, of those that do so first.", labels=("token",)
-    )
-    for name, left in sorted(seconds.items()):
-        family.add_metric((name,), left)
-    yield family

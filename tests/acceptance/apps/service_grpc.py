@@ -16,7 +16,7 @@ from headgate.service.rpc.envoy import RateLimitService
 from headgate.service.rpc.method import Service
 from headgate.service.rpc.rate_limiter import RateLimiter
 from headgate.service.sockets import bound
-from headgate.settings import Address
+from headgate.settings_fields import Address
 
 T = TypeVar("T")
 

@@ -15,7 +15,8 @@ from headgate._version import __version__
 from headgate.rules.holder import Holder
 from headgate.rules.snapshot import Snapshot
 from headgate.telemetry.meter import Meter
-from headgate.telemetry.metrics import OPENMETRICS, TEXT, Metrics, version_number
+from headgate.telemetry.metric_families import version_number
+from headgate.telemetry.metrics import OPENMETRICS, TEXT, Metrics
 from tests.metrics_page import AuditStatus, service_metrics
 
 LABELS = {

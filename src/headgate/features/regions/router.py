@@ -8,7 +8,6 @@ too little; for a moment it may be charged too much.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from time import monotonic_ns, time_ns
 from typing import Any, Final
@@ -33,6 +32,18 @@ from headgate.features.regions.division import by_weight
 from headgate.features.regions.link import Link
 from headgate.features.regions.protocol import RegionStatus
 from headgate.features.regions.region import Region
+from headgate.features.regions.routed_group import (
+    RoutedGroup,
+    call_all,
+    charges_of,
+    each_answer,
+    name_region,
+    outcome_given_back,
+    refuses,
+    unasked_outcome,
+    violation_of,
+    with_block,
+)
 from headgate.features.regions.shares import RegionShares
 from headgate.features.regions.steps import HERE, Duty, Steps, StoreCall
 from headgate.rules.holder import Holder
@@ -40,30 +51,6 @@ from headgate.rules.rule import MIN_AUTO_US, FailureMode, Spread
 from headgate.stores.memory import MemoryStore
 
 QUOTAS: Final = 4_096  # that are remembered
-
-
-@dataclass(slots=True)
-class _RoutedGroup:
-    """A group on its way."""
-
-    group: Group
-    here: Group | None = None  # the checks for our own store
-    here_places: list[int] = field(default_factory=list)
-    far: Group | None = None  # the checks for the central region's store
-    far_places: list[int] = field(default_factory=list)
-    known: dict[int, Outcome] = field(default_factory=dict)  # of checks that need no store
-    quotas: dict[int, Quota] = field(default_factory=dict)  # the quotas to show to the caller
-    answer: Answer | None = None
-    decided: Result | None = None  # here
-
-    @property
-    def waits(self) -> bool:
-        """Whether to call the central region only if our own store allows the request."""
-        return self.here is not None and self.far is not None and not self.group.peek
-
-    def unasked(self) -> dict[int, Outcome]:
-        """Return allowing outcomes for the checks that the central region did not decide."""
-        return {place: _unasked(self.group.checks[place]) for place in self.far_places}
 
 
 class Router:
@@ -196,7 +183,7 @@ class Router:
             StoreCall(region, method, (some, more) if method == "adjust" else (some,))
             for region, (some, more) in by_region.items()
         ]
-        answers = yield from _all(asks)
+        answers = yield from call_all(asks)
         given: dict[int, int] = {}
         for (some, _), units in zip(by_region.values(), answers, strict=True):
             if units is not None:
@@ -213,7 +200,7 @@ class Router:
             some = everywhere + (far if name == self._central else [])
             if some:
                 asks.append(StoreCall(name, "reset", (some,)))
-        yield from _all(asks)
+        yield from call_all(asks)
         self.counts.forget(everywhere)
 
     def status(self) -> RegionStatus:
@@ -240,9 +227,9 @@ class Router:
     def _home(self, check: Check) -> str:
         return self._central if self.spread(check) == "central" else HERE
 
-    def _trip(self, group: Group) -> _RoutedGroup:
+    def _trip(self, group: Group) -> RoutedGroup:
         """Where the checks of a group go."""
-        trip = _RoutedGroup(group)
+        trip = RoutedGroup(group)
         here: list[Check] = []
         far: list[Check] = []
         refused = False
@@ -285,7 +272,7 @@ class Router:
             held.asked += check.cost
         return self.under(check.quota, held.limit(at_us))
 
-    def _first(self, trips: list[_RoutedGroup]) -> Steps[None]:
+    def _first(self, trips: list[RoutedGroup]) -> Steps[None]:
         """Ask our own store, and the central region about groups that are all its own; peeks go to both at once."""
         here = [trip for trip in trips if trip.here is not None and (trip.here.checks or trip.here.penalty)]
         first = next((place for place, trip in enumerate(trips) if trip.waits), len(trips))
@@ -297,7 +284,7 @@ class Router:
         if far:
             asks.append(StoreCall(self._central, "check", ([trip.far for trip in far],)))
         answers = iter((yield asks) if asks else [])
-        for trip, one in zip(here, _each(next(answers), here) if here else (), strict=True):
+        for trip, one in zip(here, each_answer(next(answers), here) if here else (), strict=True):
             if isinstance(one, Result):
                 trip.decided = one
                 if self.counts.wants_time:
@@ -306,7 +293,7 @@ class Router:
                     trip.answer = one  # the client was blocked before
             else:
                 trip.answer = one
-        for trip, one in zip(far, _each(next(answers), far) if far else (), strict=True):
+        for trip, one in zip(far, each_answer(next(answers), far) if far else (), strict=True):
             if trip.answer is not None:
                 continue
             if isinstance(one, StoreError) and trip.here is not None:
@@ -314,13 +301,13 @@ class Router:
             elif isinstance(one, Result):
                 trip.answer = self._whole(trip, dict(zip(trip.far_places, one.outcomes, strict=True)), one)
             else:
-                trip.answer = _named(one, self._central)
+                trip.answer = name_region(one, self._central)
 
-    def _second(self, trips: list[_RoutedGroup]) -> Steps[None]:
+    def _second(self, trips: list[RoutedGroup]) -> Steps[None]:
         """Ask the central region about groups that fit here, if they are here at all; undo what does not fit there."""
         fitting = []
         for trip in trips:
-            if trip.here is not None and trip.decided is not None and _refuses(trip.here, trip.decided):
+            if trip.here is not None and trip.decided is not None and refuses(trip.here, trip.decided):
                 trip.answer = self._whole(trip, trip.unasked())
             else:
                 fitting.append(trip)
@@ -329,21 +316,21 @@ class Router:
         (answers,) = yield [StoreCall(self._central, "check", ([trip.far for trip in fitting],))]
         refused = [
             trip
-            for trip, answer in zip(fitting, _each(answers, fitting), strict=True)
+            for trip, answer in zip(fitting, each_answer(answers, fitting), strict=True)
             if not self._allowed_there(trip, answer)
         ]
-        undone = [charge for trip in refused for charge in _charges(trip)]
+        undone = [charge for trip in refused for charge in charges_of(trip)]
         penalised = [trip for trip in refused if trip.group.penalty is not None and isinstance(trip.answer, Result)]
         asks = [StoreCall(HERE, "refund", (undone,))] if undone else []
         if penalised:
-            asks.append(StoreCall(HERE, "check", ([_violation(trip) for trip in penalised],)))
+            asks.append(StoreCall(HERE, "check", ([violation_of(trip) for trip in penalised],)))
         told = (yield asks) if asks else []
         if penalised and not isinstance(told[-1], StoreError):
             for trip, result in zip(penalised, told[-1], strict=True):
                 if isinstance(trip.answer, Result) and isinstance(result, Result):
-                    trip.answer = _blocked(trip.answer, result)
+                    trip.answer = with_block(trip.answer, result)
 
-    def _allowed_there(self, trip: _RoutedGroup, answer: Answer) -> bool:
+    def _allowed_there(self, trip: RoutedGroup, answer: Answer) -> bool:
         """Take note of what the central region said of a group that fits here."""
         assert trip.far is not None
         result = answer
@@ -352,10 +339,10 @@ class Router:
         ):  # else it is all that was asked for, and the answer
             result = self._fallen_back(trip.far, answer)
         if not isinstance(result, Result):
-            trip.answer = _named(result, self._central)
+            trip.answer = name_region(result, self._central)
             return False
         trip.answer = self._whole(trip, dict(zip(trip.far_places, result.outcomes, strict=True)), result)
-        return not _refuses(trip.far, result)
+        return not refuses(trip.far, result)
 
     def _fallen_back(self, group: Group, error: StoreError) -> Result | StoreError | IdempotencyConflict:
         """What the failure modes of the central region's rules say; the error, if one of them refuses."""
@@ -368,24 +355,24 @@ class Router:
         try:
             results = self._fallback.check([Group(local, group.peek)])
         except StoreError:  # no room to count in
-            return Result(0, tuple(map(_unasked, group.checks)))
+            return Result(0, tuple(map(unasked_outcome, group.checks)))
         assert isinstance(results[0], Result)
         counted = iter(results[0].outcomes)
         outcomes = [
-            next(counted) if mode == "local" else _unasked(check)
+            next(counted) if mode == "local" else unasked_outcome(check)
             for check, mode in zip(group.checks, modes, strict=True)
         ]
         return Result(results[0].now_us, tuple(outcomes))
 
-    def _whole(self, trip: _RoutedGroup, far: Mapping[int, Outcome], elsewhere: Result | None = None) -> Answer:
+    def _whole(self, trip: RoutedGroup, far: Mapping[int, Outcome], elsewhere: Result | None = None) -> Answer:
         """The answer to a group, of its parts."""
         decided = trip.decided
         outcomes = {**trip.known, **far}
         if decided is not None:
-            back = trip.far is not None and elsewhere is not None and _refuses(trip.far, elsewhere)
+            back = trip.far is not None and elsewhere is not None and refuses(trip.far, elsewhere)
             for place, outcome in zip(trip.here_places, decided.outcomes, strict=True):
                 check = trip.group.checks[place]
-                outcomes[place] = _given_back(check, outcome) if back and not trip.group.peek else outcome
+                outcomes[place] = outcome_given_back(check, outcome) if back and not trip.group.peek else outcome
         now_us = decided.now_us if decided is not None else elsewhere.now_us if elsewhere else self.store_us()
         block = decided.block if decided is not None else None
         if trip.far is not None and decided is not None and elsewhere is not None:
@@ -397,70 +384,3 @@ class Router:
             kind = RepeatedResult if repeated else SharedResult
             return kind.of(result, tuple(trip.quotas.get(place) for place in range(len(trip.group.checks))))
         return result
-
-
-def _each(answer: Any, trips: Sequence[_RoutedGroup]) -> Sequence[Any]:
-    """An answer for each of several groups: an error is that of all."""
-    return [answer] * len(trips) if isinstance(answer, StoreError) else answer
-
-
-def _all(asks: list[StoreCall]) -> Steps[list[Any]]:
-    answers: list[Any] = (yield asks) if asks else []
-    for ask, answer in zip(asks, answers, strict=True):
-        if isinstance(answer, StoreError):
-            raise _named(answer, ask.region)
-    return answers
-
-
-def _named(error: Any, region: str) -> Any:
-    """An error with the region that it came from."""
-    if isinstance(error, StoreError) and region != HERE and not str(error).startswith("region "):
-        error.args = (f"region {region}: {error}",)
-    return error
-
-
-def _unasked(check: Check) -> Outcome:
-    """Return the outcome of an unevaluated check: allowed."""
-    return Outcome(0, check.quota.capacity, 0)
-
-
-def _refuses(group: Group, result: Result) -> bool:
-    return any(outcome.wait_us and check.enforced for check, outcome in zip(group.checks, result.outcomes, strict=True))
-
-
-def _charges(trip: _RoutedGroup) -> list[Charge]:
-    """What was charged here. With an idempotency key, it stays: a repetition would undo it again."""
-    if trip.here is None or trip.decided is None or trip.group.idempotency is not None:
-        return []
-    at_us = trip.decided.now_us
-    return [
-        Charge(check, getattr(outcome, "at_us", at_us), outcome.reset_us)
-        for check, outcome in zip(trip.here.checks, trip.decided.outcomes, strict=True)
-        if outcome.wait_us == 0 and check.cost
-    ]
-
-
-def _given_back(check: Check, outcome: Outcome) -> Outcome:
-    """About what the store would say after a charge was undone."""
-    if outcome.wait_us:
-        return outcome
-    return outcome._replace(remaining=min(outcome.remaining + check.cost, check.quota.capacity))
-
-
-def _blocked(answer: Result, told: Result) -> Result:
-    """An answer with the block that its refusal began, if it did."""
-    result = answer._replace(block=told.block)
-    return type(answer).of(result, answer.quotas) if isinstance(answer, SharedResult) else result
-
-
-def _violation(trip: _RoutedGroup) -> Group:
-    """A check that is refused, and charges nothing: as the central region has refused, it counts against the client."""
-    assert trip.far is not None
-    assert isinstance(trip.answer, Result)
-    refusing = [
-        trip.group.checks[place]
-        for place in trip.far_places
-        if trip.answer.outcomes[place].wait_us and trip.group.checks[place].enforced
-    ]
-    check = max(refusing, key=lambda one: one.quota.window_us)
-    return Group((check._replace(cost=check.quota.capacity + 1),), penalty=trip.group.penalty)

@@ -4,6 +4,7 @@
 the state of each key and evicts; `penalty`, `reservations` and `ledger` hold what else a store has to remember.
 """
 
-from headgate.stores.memory.store import AsyncMemoryStore, MemoryStore
+from headgate.stores.memory.aio import AsyncMemoryStore
+from headgate.stores.memory.store import MemoryStore
 
 __all__ = ["AsyncMemoryStore", "MemoryStore"]

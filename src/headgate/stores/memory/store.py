@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from queue import Empty, SimpleQueue
+from queue import Empty
 from time import time_ns
 from typing import Any, Final, NamedTuple, cast
 
@@ -36,6 +36,7 @@ from headgate.core.reservation import PENDING_US, Claim, Expired, Record
 from headgate.errors import IdempotencyConflict, StoreFull
 from headgate.stores.memory import penalty
 from headgate.stores.memory.ledger import Ledger
+from headgate.stores.memory.lock import StoreLock
 from headgate.stores.memory.program import MemoryProgram, compile_program, reader
 from headgate.stores.memory.reservations import Refunds, ReservationTable
 from headgate.stores.memory.tables import Table, Tables
@@ -45,25 +46,6 @@ MAX_PROGRAMS: Final = 4_096  # of groups that are remembered
 HALT_SECONDS: Final = 2.0  # that a fork waits, at most: a thread that forks within its own check would wait for ever
 
 
-class _Lock:
-    """Excludes as `threading.Lock` does, and is quicker to call: a queue of one token, which the holder takes out."""
-
-    __slots__ = ("acquire", "is_held", "release")
-
-    def __init__(self) -> None:
-        token: SimpleQueue[None] = SimpleQueue()
-        token.put(None)
-        self.acquire = token.get
-        self.release = token.put  # of None, the token
-        self.is_held = token.empty
-
-    def __enter__(self) -> None:
-        self.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.release(None)
-
-
 class MemoryStore:
     """Keeps state in this process. `max_keys` bounds it: a gcra key takes some 150 to 200 bytes."""
 
@@ -71,7 +53,7 @@ class MemoryStore:
         if max_keys < 1:
             raise ValueError(f"max_keys: must be at least 1, got {max_keys!r}")
         self._clock = clock
-        self.lock = _Lock()
+        self.lock = StoreLock()
         self._tables = Tables(max_keys)
         self._clients: Table | None = None  # those who ran into limits
         self._answers: OrderedDict[str, _Answer] = OrderedDict()  # by idempotency key
@@ -413,58 +395,3 @@ class _Answer(NamedTuple):
         if self.block is not None:
             decision.block = self.block
         return decision
-
-
-class AsyncMemoryStore:
-    """The memory store, awaited. It never waits for anything: a decision takes microseconds."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        self.store = store
-
-    async def check(self, groups: Sequence[Group]) -> list[Answer]:
-        return self.store.check(groups)
-
-    async def refund(self, charges: Sequence[Charge]) -> None:
-        self.store.refund(charges)
-
-    async def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
-        self.store.hold(reservation_id, record, ttl_us)
-
-    async def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> Answer | None:
-        return self.store.reserve(reservation_id, pending, ttl_us)
-
-    async def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
-        return self.store.renew(reservation_id, record, ttl_us)
-
-    async def claim(self, reservation_id: str) -> Claim | None:
-        return self.store.claim(reservation_id)
-
-    async def expire(self) -> Expired:
-        return self.store.expire()
-
-    async def release_slots(self, held: Sequence[Check]) -> list[bool]:
-        return self.store.release_slots(held)
-
-    async def renew_slots(self, held: Sequence[Check]) -> list[bool]:
-        return self.store.renew_slots(held)
-
-    async def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> list[int]:
-        return self.store.adjust(refunds, surcharges)
-
-    async def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
-        self.store.reset(checks, clients)
-
-    async def clear_some(self, cursor: object = None) -> None:
-        self.store.clear_some(cursor)
-
-    async def counts(self, checks: Sequence[Check]) -> list[Counted | None]:
-        return self.store.counts(checks)
-
-    async def read(self, names: Sequence[str]) -> list[LedgerPage]:
-        return self.store.read(names)
-
-    async def swap(self, swaps: Sequence[Swap]) -> list[bool]:
-        return self.store.swap(swaps)
-
-    async def close(self) -> None:
-        self.store.close()

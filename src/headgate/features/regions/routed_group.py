@@ -1,0 +1,111 @@
+"""A group of checks on its way to the stores of several regions, and how their answers are joined. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headgate.core.check import (
+    Answer,
+    Charge,
+    Check,
+    Group,
+    Outcome,
+    Result,
+    SharedResult,
+)
+from headgate.core.quota import Quota
+from headgate.errors import StoreError
+from headgate.features.regions.steps import HERE, Steps, StoreCall
+
+
+@dataclass(slots=True)
+class RoutedGroup:
+    """A group on its way."""
+
+    group: Group
+    here: Group | None = None  # the checks for our own store
+    here_places: list[int] = field(default_factory=list)
+    far: Group | None = None  # the checks for the central region's store
+    far_places: list[int] = field(default_factory=list)
+    known: dict[int, Outcome] = field(default_factory=dict)  # of checks that need no store
+    quotas: dict[int, Quota] = field(default_factory=dict)  # the quotas to show to the caller
+    answer: Answer | None = None
+    decided: Result | None = None  # here
+
+    @property
+    def waits(self) -> bool:
+        """Whether to call the central region only if our own store allows the request."""
+        return self.here is not None and self.far is not None and not self.group.peek
+
+    def unasked(self) -> dict[int, Outcome]:
+        """Return allowing outcomes for the checks that the central region did not decide."""
+        return {place: unasked_outcome(self.group.checks[place]) for place in self.far_places}
+
+
+def each_answer(answer: Any, trips: Sequence[RoutedGroup]) -> Sequence[Any]:
+    """An answer for each of several groups: an error is that of all."""
+    return [answer] * len(trips) if isinstance(answer, StoreError) else answer
+
+
+def call_all(asks: list[StoreCall]) -> Steps[list[Any]]:
+    answers: list[Any] = (yield asks) if asks else []
+    for ask, answer in zip(asks, answers, strict=True):
+        if isinstance(answer, StoreError):
+            raise name_region(answer, ask.region)
+    return answers
+
+
+def name_region(error: Any, region: str) -> Any:
+    """An error with the region that it came from."""
+    if isinstance(error, StoreError) and region != HERE and not str(error).startswith("region "):
+        error.args = (f"region {region}: {error}",)
+    return error
+
+
+def unasked_outcome(check: Check) -> Outcome:
+    """Return the outcome of an unevaluated check: allowed."""
+    return Outcome(0, check.quota.capacity, 0)
+
+
+def refuses(group: Group, result: Result) -> bool:
+    return any(outcome.wait_us and check.enforced for check, outcome in zip(group.checks, result.outcomes, strict=True))
+
+
+def charges_of(trip: RoutedGroup) -> list[Charge]:
+    """What was charged here. With an idempotency key, it stays: a repetition would undo it again."""
+    if trip.here is None or trip.decided is None or trip.group.idempotency is not None:
+        return []
+    at_us = trip.decided.now_us
+    return [
+        Charge(check, getattr(outcome, "at_us", at_us), outcome.reset_us)
+        for check, outcome in zip(trip.here.checks, trip.decided.outcomes, strict=True)
+        if outcome.wait_us == 0 and check.cost
+    ]
+
+
+def outcome_given_back(check: Check, outcome: Outcome) -> Outcome:
+    """About what the store would say after a charge was undone."""
+    if outcome.wait_us:
+        return outcome
+    return outcome._replace(remaining=min(outcome.remaining + check.cost, check.quota.capacity))
+
+
+def with_block(answer: Result, told: Result) -> Result:
+    """An answer with the block that its refusal began, if it did."""
+    result = answer._replace(block=told.block)
+    return type(answer).of(result, answer.quotas) if isinstance(answer, SharedResult) else result
+
+
+def violation_of(trip: RoutedGroup) -> Group:
+    """A check that is refused, and charges nothing: as the central region has refused, it counts against the client."""
+    assert trip.far is not None
+    assert isinstance(trip.answer, Result)
+    refusing = [
+        trip.group.checks[place]
+        for place in trip.far_places
+        if trip.answer.outcomes[place].wait_us and trip.group.checks[place].enforced
+    ]
+    check = max(refusing, key=lambda one: one.quota.window_us)
+    return Group((check._replace(cost=check.quota.capacity + 1),), penalty=trip.group.penalty)

@@ -1,0 +1,71 @@
+"""The memory store for asyncio. Nothing in it waits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.core.check import (
+    Answer,
+    Charge,
+    Check,
+    Client,
+    Group,
+)
+from headgate.core.ledger import Counted, LedgerPage, Swap
+from headgate.core.reservation import Claim, Expired, Record
+from headgate.stores.memory.store import MemoryStore
+
+
+class AsyncMemoryStore:
+    """The memory store, awaited. It never waits for anything: a decision takes microseconds."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.store = store
+
+    async def check(self, groups: Sequence[Group]) -> list[Answer]:
+        return self.store.check(groups)
+
+    async def refund(self, charges: Sequence[Charge]) -> None:
+        self.store.refund(charges)
+
+    async def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
+        self.store.hold(reservation_id, record, ttl_us)
+
+    async def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> Answer | None:
+        return self.store.reserve(reservation_id, pending, ttl_us)
+
+    async def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
+        return self.store.renew(reservation_id, record, ttl_us)
+
+    async def claim(self, reservation_id: str) -> Claim | None:
+        return self.store.claim(reservation_id)
+
+    async def expire(self) -> Expired:
+        return self.store.expire()
+
+    async def release_slots(self, held: Sequence[Check]) -> list[bool]:
+        return self.store.release_slots(held)
+
+    async def renew_slots(self, held: Sequence[Check]) -> list[bool]:
+        return self.store.renew_slots(held)
+
+    async def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> list[int]:
+        return self.store.adjust(refunds, surcharges)
+
+    async def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
+        self.store.reset(checks, clients)
+
+    async def clear_some(self, cursor: object = None) -> None:
+        self.store.clear_some(cursor)
+
+    async def counts(self, checks: Sequence[Check]) -> list[Counted | None]:
+        return self.store.counts(checks)
+
+    async def read(self, names: Sequence[str]) -> list[LedgerPage]:
+        return self.store.read(names)
+
+    async def swap(self, swaps: Sequence[Swap]) -> list[bool]:
+        return self.store.swap(swaps)
+
+    async def close(self) -> None:
+        self.store.close()
