@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from headgate.cli.client import Json
+from headgate.core.cost import REQUESTS
 from headgate.core.quota import MICROSECONDS, Quota, duration_text
 from headgate.errors import InvalidQuota
 
 _MARKS: Final = {"create": ("+", "green"), "update": ("~", "yellow"), "delete": ("-", "red")}
-_QUOTA: Final = ("limit", "window", "burst", "algorithm", "ttl")
+_QUOTA: Final = ("burst", "algorithm", "ttl", "calendar", "tz", "anchor")
 _SECONDS: Final = ("window", "ttl", "max_delay", "detection_window")
 
 
@@ -47,13 +48,15 @@ def differences(before: Json, after: Json) -> list[str]:
 
 
 def quota_of(rule: Json) -> str:
-    """A rule's quota in notation."""
-    limit, window, burst, algorithm, ttl = (rule.get(name) for name in _QUOTA)
+    """A rule's quota in notation, with its unit if it is not requests."""
+    limit, window = rule.get("limit"), rule.get("window")
+    options: dict[str, Any] = {name: rule[name] for name in _QUOTA if rule.get(name) is not None}
     try:
-        options: dict[str, Any] = {"burst": burst, "ttl": ttl} | ({} if algorithm is None else {"algorithm": algorithm})
-        return str(Quota(limit, window, **options))  # type: ignore[arg-type]
+        text = str(Quota(limit, window, **options))  # type: ignore[arg-type]
     except (InvalidQuota, TypeError):  # of a service that knows more than we do
-        return f"{limit}/{window}"
+        text = f"{limit}/{window}"
+    unit = rule.get("unit", REQUESTS)
+    return text if unit == REQUESTS else f"{text} ({unit})"
 
 
 def value_text(name: str, value: Any) -> str:

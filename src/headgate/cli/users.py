@@ -12,9 +12,9 @@ from urllib.parse import quote
 import typer
 
 from headgate.cli.client import InvalidRules, Json, ServiceClient
-from headgate.cli.differences import quota_of
 from headgate.cli.options import ADMIN, AsJson, calls_service
 from headgate.cli.output import Cell, CommandFault, duration, emit, local_time, say, show_table
+from headgate.core.cost import REQUESTS
 
 USERS: Final = "/api/v1/users"
 STDIN: Final = "-"
@@ -140,12 +140,17 @@ def _overridden(user: Json) -> str:
     return " ".join(f"{one['rule']}={one['limit']}" for one in user["overrides"])
 
 
+def _quota_text(limit: Json) -> str:
+    unit = limit.get("unit", REQUESTS)
+    return f"{limit['quota']['notation']}{'' if unit == REQUESTS else f' ({unit})'}"
+
+
 def _limit_row(limit: Json) -> tuple[Cell, ...]:
     figures = limit["figures"] or {}
     remaining = figures.get("remaining")
     return (
         limit["rule"],
-        quota_of(limit["quota"]) + (" (override)" if limit["overridden"] else ""),
+        _quota_text(limit) + (" (override)" if limit["overridden"] else ""),
         limit["dimension"],
         "depends on the request" if remaining is None else f"{remaining:,}",
         duration(figures["reset_after"]) if figures else None,

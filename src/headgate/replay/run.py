@@ -46,14 +46,15 @@ class LogClock:
 def fresh(snapshot: Snapshot) -> Snapshot:
     """Return a copy that has planned nothing yet: planners forget what has expired, and a log goes back in time.
 
-    Rules of concurrency are left out: a log does not say when requests end.
+    Rules of concurrency are left out: a log does not say when requests end. Requests to which no rule applies are not
+    logged: the report counts them.
     """
     kept = [rule for rule in snapshot.rules if rule.quota.algorithm != CONCURRENCY]
-    if len(kept) == len(snapshot.rules):
-        return replace(snapshot)
     known = {rule.id for rule in kept}
     users = [replace(user, overrides=[one for one in user.overrides if one.rule in known]) for user in snapshot.users]
-    return replace(snapshot, rules=kept, users=users)
+    made = replace(snapshot, rules=kept, users=users)
+    made.planner.unmatched.is_silent = True
+    return made
 
 
 class Verdict(NamedTuple):

@@ -78,8 +78,8 @@ class Planner:
         previous: Planner | None = None,
     ) -> None:
         self._fact_names = fact_names or FactNames()
-        before = None if previous is None else previous._unmatched
-        self._unmatched: UnmatchedRequests = UnmatchedRequests(unmatched, before)
+        before = None if previous is None else previous.unmatched
+        self.unmatched: UnmatchedRequests = UnmatchedRequests(unmatched, before)
         self._default_tier = default_tier
         self._failure_mode = failure_mode
         self._exempt = Exempt(exemptions) if exemptions else None
@@ -153,7 +153,7 @@ class Planner:
         if plan is None:
             plan = self._make(facts, tier, shelves)
             if not plan.applied:
-                plan = self._unmatched.plan((tuple(shelf.text for shelf in shelves), *shape[1:]))
+                plan = self.unmatched.plan((tuple(shelf.text for shelf in shelves), *shape[1:]))
             self._plans.put(shape, plan)
         return plan
 

@@ -20,11 +20,13 @@ class UnmatchedRequests:
 
     def __init__(self, unmatched: Literal["allow", "refuse"], previous: UnmatchedRequests | None = None) -> None:
         self._refuses = unmatched == "refuse"
+        self.is_silent = False  # whether none is logged
         self._logged: set[tuple[object, ...]] = set() if previous is None else previous._logged
 
     def plan(self, shape: tuple[object, ...]) -> RulePlan:
         """Return the plan of requests of this shape. The first of them that is decided is logged."""
-        return RulePlan((), "no_rule", refuses=self._refuses, notice=lambda facts: self._log(shape, facts))
+        notice = None if self.is_silent else lambda facts: self._log(shape, facts)
+        return RulePlan((), "no_rule", refuses=self._refuses, notice=notice)
 
     def _log(self, shape: tuple[object, ...], facts: Facts) -> None:
         shape = (self._refuses, *shape)

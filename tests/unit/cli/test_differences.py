@@ -47,3 +47,9 @@ def test_none_and_one_are_counted_as_people_do() -> None:
 def test_quotas_are_in_notation_also_those_of_another_version() -> None:
     assert quota_of({**RULE, "algorithm": "gcra", "burst": 200}) == "100/1h burst 200 gcra"
     assert quota_of({**RULE, "algorithm": "of_tomorrow"}) == "100/3600.0"
+
+
+def test_calendars_and_units_are_in_a_quotas_notation() -> None:
+    daily = {"algorithm": "fixed_window", "window": "day", "calendar": True, "tz": "Europe/Berlin", "anchor": 6}
+    assert quota_of({**RULE, **daily, "unit": "tokens"}) == "100/calendar day tz Europe/Berlin anchor 6 (tokens)"
+    assert quota_of({**RULE, "unit": "requests"}) == "100/1h sliding_window_counter"

@@ -146,6 +146,12 @@ def test_facts_that_the_log_lacks_are_named_before_it_starts(tmp_path: Path) -> 
     assert report["missing"] == [{"rule": "per-user", "fact": "user", "why": "dimension"}]
 
 
+def test_requests_without_a_rule_are_counted_and_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "rules.toml").write_text('[[rules]]\nid = "per-user"\nlimit = 1\nwindow = "1m"\n')
+    assert run_json(str(LOG), "--rules", str(tmp_path / "rules.toml"))["unmatched"] == 10_000
+    assert "no rule applies" not in caplog.text
+
+
 def test_rules_of_concurrency_are_left_out_and_named(tmp_path: Path) -> None:
     slots = '[[rules]]\nid = "slots"\ndimension = "ip"\nalgorithm = "concurrency"\nlimit = 3\nttl = "60s"\n'
     rules = rules_file(tmp_path / "rules.toml", more=slots)

@@ -239,8 +239,9 @@ class TierChoice(_Model):
 class Quota(_Model):
     algorithm: str
     limit: int
-    window: float = Field(description="In seconds.")
+    window: float = Field(description="In seconds; of concurrency, the ttl.")
     burst: int
+    notation: str = Field(description="As in `100/1h gcra`, `5 concurrent ttl 1m` or `1000/calendar month`.")
 
 
 class Figures(_Model):
@@ -284,7 +285,13 @@ class UserLimits(_Model):
                         "unit": "requests",
                         "endpoints": ["/api/search"],
                         "methods": ["GET"],
-                        "quota": {"algorithm": "sliding_window_counter", "limit": 500, "window": 3600, "burst": 500},
+                        "quota": {
+                            "algorithm": "sliding_window_counter",
+                            "limit": 500,
+                            "window": 3600,
+                            "burst": 500,
+                            "notation": "500/1h sliding_window_counter",
+                        },
                         "overridden": True,
                         "figures": {
                             **{"allowed": True, "limit": 500, "remaining": 488, "reset_after": 3301.5},

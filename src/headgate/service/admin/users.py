@@ -143,4 +143,11 @@ def _limit_shown(limit: UserLimit, found: UserLimits) -> Table:
 
 
 def _quota_table(quota: Quota) -> Table:
-    return {"algorithm": quota.algorithm, "limit": quota.limit, "window": quota.window, "burst": quota.burst}
+    is_dated = quota.calendar is not None
+    return {
+        "algorithm": "fixed_window" if is_dated else quota.algorithm,
+        "limit": quota.limit,
+        "window": quota.window,
+        "burst": quota.limit if is_dated else quota.burst,
+        "notation": str(quota),
+    }
