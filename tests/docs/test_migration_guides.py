@@ -173,6 +173,8 @@ def test_slowapi(clock: SharedTime) -> None:
         *gets("/search?pages=4", "/search?pages=2", "/search"),
         *gets("/export", "/import", times=2, headers={"X-Team": "red"}),  # one limit for both
         *gets("/import", times=1, headers={"X-Team": "blue"}),
+        *gets("/reports", times=3, headers={"X-Plan": "gold"}),  # a limit that depends on the request
+        *gets("/reports", times=2, headers={"X-Plan": "free"}),
     ]
     for _ in range(2):
         answers = ask_asgi(before["app"], requests)
@@ -220,6 +222,16 @@ def test_flask_limiter(clock: SharedTime) -> None:
     answers = ask_wsgi(before["app"], requests)
     assert mixed(answers)
     assert ask_wsgi(after["app"], requests) == answers
+
+
+def test_flask_limiter_charges_what_the_response_says(clock: SharedTime) -> None:
+    requests = gets(
+        "/guess?code=7", "/guess?code=7", "/guess?code=1", "/guess?code=7", "/guess?code=2", "/guess?code=7"
+    )
+    for side in both("flask-limiter"):
+        client = side["app"].test_client()
+        statuses = [client.get(path).status_code for _, path, _ in requests]
+        assert statuses == [200, 200, 403, 200, 403, 429]
 
 
 def test_flask_limiter_applies_application_limits_to_all_views(clock: SharedTime) -> None:
