@@ -29,10 +29,18 @@ class Tally(NamedTuple):
         return Tally(*(now - then for now, then in zip(self, before, strict=True)))
 
 
+class RuleKey(NamedTuple):
+    """A rule; or why there is none."""
+
+    rule: str
+    reason: str = ""  # where there is no rule: `no_rule`, `exempt`
+
+
 class Rate(NamedTuple):
     """How busy a rule is."""
 
-    rule: str  # empty: checks that no rule applied to
+    rule: str  # empty: checks that no rule applied to, and `reason` says why
+    reason: str
     checks: float  # each second, as the next three
     allowed: float
     refused: float
@@ -40,17 +48,18 @@ class Rate(NamedTuple):
     total: int  # checks since the service started
 
 
-def tallies_of(page: str) -> dict[str, Tally]:
+def tallies_of(page: str) -> dict[RuleKey, Tally]:
     """By rule, what a page of metrics says. Raises `ValueError` for what is no such page."""
     wanted = [line for line in page.split("\n") if line.startswith((METRIC, f"# TYPE {METRIC}"))]
-    found: dict[str, Tally] = {}
+    found: dict[RuleKey, Tally] = {}
     for family in text_string_to_metric_families("\n".join([*wanted, ""])):
         for sample in family.samples:
             decision = sample.labels.get("decision", "")
             if sample.name == METRIC and decision in Tally._fields:
                 rule = sample.labels.get("rule", "")
-                tally = found.get(rule, Tally())
-                found[rule] = tally._replace(**{decision: getattr(tally, decision) + int(sample.value)})
+                key = RuleKey(rule, "" if rule else sample.labels.get("reason", ""))
+                tally = found.get(key, Tally())
+                found[key] = tally._replace(**{decision: getattr(tally, decision) + int(sample.value)})
     return found
 
 
@@ -61,14 +70,14 @@ def node_of(page: str) -> str:
     return samples[0].labels.get("node", "") if samples else ""
 
 
-def rates(before: Mapping[str, Tally], after: Mapping[str, Tally], seconds: float) -> list[Rate]:
+def rates(before: Mapping[RuleKey, Tally], after: Mapping[RuleKey, Tally], seconds: float) -> list[Rate]:
     """Of every rule that has decided anything, the busiest first."""
 
     def each() -> Iterator[Rate]:
-        for rule, tally in after.items():
+        for key, tally in after.items():
             if tally.checks:
-                new = tally.since(before.get(rule, Tally()))
+                new = tally.since(before.get(key, Tally()))
                 allowed, refused, shadow = (count / seconds for count in new)
-                yield Rate(rule, new.checks / seconds, allowed, refused, shadow, tally.checks)
+                yield Rate(*key, new.checks / seconds, allowed, refused, shadow, tally.checks)
 
     return sorted(each(), key=lambda rate: (-rate.checks, -rate.total, rate.rule))

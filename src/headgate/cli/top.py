@@ -16,14 +16,14 @@ from headgate.cli.client import Json, ServiceClient
 from headgate.cli.keys import KeyboardReader
 from headgate.cli.options import ADMIN, AsJson, calls_service
 from headgate.cli.output import Cell, CommandFault, emit, emit_lines, printable, say, show_table, table
-from headgate.cli.rates import Rate, Tally, node_of, rates, tallies_of
+from headgate.cli.rates import Rate, RuleKey, Tally, node_of, rates, tallies_of
 from headgate.cli.times import seconds_of, time_of
 
 SUBJECTS_SECONDS: Final = 5.0  # between questions who hits limits: the answer takes the database some work
 MOST_SUBJECTS: Final = 20
 RULE_COLUMNS: Final = ("rule", "checks/s", "allowed/s", "refused/s", "shadow/s", "checks")
 SUBJECT_COLUMNS: Final = ("who", "rule", "refused", "shadow")
-NO_RULE: Final = "(no rule)"
+NO_RULE: Final = {"no_rule": "(no rule applies)", "exempt": "(exempt)"}  # by reason: checks without a rule
 
 
 class View(NamedTuple):
@@ -45,7 +45,7 @@ class Watch:
         self._client = client
         self._period = f"{period:g}s"
         self._now = now
-        self._last: tuple[float, str, dict[str, Tally]] | None = None  # when, of which node, and what
+        self._last: tuple[float, str, dict[RuleKey, Tally]] | None = None  # when, of which node, and what
         self._subjects: tuple[float, list[Json], str] | None = None  # when, who, and why they are not to be seen
         self._view = View(client.server, "", [], [], self._period)
 
@@ -125,6 +125,7 @@ def as_data(view: View) -> dict[str, Any]:
         "rules": [
             {
                 "rule": rate.rule or None,
+                "reason": rate.reason or None,
                 **{f"{name}_per_second": getattr(rate, name) for name in ("checks", "allowed", "refused", "shadow")},
                 "checks": rate.total,
             }
@@ -210,7 +211,8 @@ def _stream(watch: Watch, interval: float) -> None:
 
 
 def _rule_row(rate: Rate) -> tuple[Cell, ...]:
-    return (rate.rule or NO_RULE, rate.checks, rate.allowed, rate.refused, rate.shadow, rate.total)
+    name = rate.rule or NO_RULE.get(rate.reason, "(no rule)")
+    return (name, rate.checks, rate.allowed, rate.refused, rate.shadow, rate.total)
 
 
 def _subject_row(one: Json) -> tuple[Cell, ...]:

@@ -12,12 +12,17 @@ from __future__ import annotations
 import json
 from typing import Any, ClassVar
 
-from django.core.exceptions import ImproperlyConfigured
-from django.http import HttpResponse
-from rest_framework.exceptions import Throttled
-from rest_framework.settings import api_settings
-from rest_framework.throttling import BaseThrottle
-from rest_framework.views import exception_handler as default_handler
+try:
+    from django.core.exceptions import ImproperlyConfigured
+    from django.http import HttpResponse
+    from rest_framework.exceptions import Throttled
+    from rest_framework.settings import api_settings
+    from rest_framework.throttling import BaseThrottle
+    from rest_framework.views import exception_handler as default_handler
+except ImportError as error:
+    raise ImportError(
+        "headgate.http.drf needs Django REST framework: pip install 'headgate[django]' djangorestframework"
+    ) from error
 
 from headgate.core.decision import Decision
 from headgate.core.quota import Quota

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.cli.rates import Rate, Tally, rates, tallies_of
+from headgate.cli.rates import Rate, RuleKey, Tally, rates, tallies_of
 
 PAGE = """\
 # HELP python_info Python platform information
@@ -13,6 +13,7 @@ python_info{implementation="CPython"} 1.0
 # HELP headgate_checks_total Requests that were decided.
 # TYPE headgate_checks_total counter
 headgate_checks_total{decision="allowed",reason="no_rule",rule=""} 4.0
+headgate_checks_total{decision="allowed",reason="exempt",rule=""} 6.0
 headgate_checks_total{decision="allowed",reason="within_limit",rule="search"} 10.0
 headgate_checks_total{decision="allowed",reason="fail_open",rule="search"} 2.0
 headgate_checks_total{decision="refused",reason="over_limit",rule="search"} 3.0
@@ -21,11 +22,12 @@ headgate_checks_per_request_bucket{le="1.0",protocol="http"} 7.0
 """
 
 
-def test_counts_by_rule_whatever_the_reason() -> None:
+def test_counts_by_rule_and_by_reason_where_there_is_none() -> None:
     assert tallies_of(PAGE) == {
-        "": Tally(allowed=4),
-        "search": Tally(allowed=12, refused=3),
-        'a "strange" \u2028 one': Tally(shadow=1),
+        RuleKey("", "no_rule"): Tally(allowed=4),
+        RuleKey("", "exempt"): Tally(allowed=6),
+        RuleKey("search"): Tally(allowed=12, refused=3),
+        RuleKey('a "strange" \u2028 one'): Tally(shadow=1),
     }
 
 
@@ -39,14 +41,16 @@ def test_what_is_no_page_of_metrics_is_said_to_be_none() -> None:
 
 
 def test_rates_are_what_was_added_the_busiest_first() -> None:
-    before = {"a": Tally(10, 5), "b": Tally(1)}
-    after = {"a": Tally(12, 5), "b": Tally(1), "c": Tally(0, 8, 2), "d": Tally()}
+    before = {RuleKey("a"): Tally(10, 5), RuleKey("b"): Tally(1)}
+    after = {RuleKey("a"): Tally(12, 5), RuleKey("b"): Tally(1), RuleKey("c"): Tally(0, 8, 2), RuleKey("d"): Tally()}
     assert rates(before, after, 2.0) == [
-        Rate("c", 5.0, 0.0, 4.0, 1.0, 10),
-        Rate("a", 1.0, 1.0, 0.0, 0.0, 17),
-        Rate("b", 0.0, 0.0, 0.0, 0.0, 1),
+        Rate("c", "", 5.0, 0.0, 4.0, 1.0, 10),
+        Rate("a", "", 1.0, 1.0, 0.0, 0.0, 17),
+        Rate("b", "", 0.0, 0.0, 0.0, 0.0, 1),
     ]
 
 
 def test_after_a_restart_counts_begin_anew() -> None:
-    assert rates({"a": Tally(1_000, 50)}, {"a": Tally(3, 60)}, 1.0) == [Rate("a", 63.0, 3.0, 60.0, 0.0, 63)]
+    assert rates({RuleKey("a"): Tally(1_000, 50)}, {RuleKey("a"): Tally(3, 60)}, 1.0) == [
+        Rate("a", "", 63.0, 3.0, 60.0, 0.0, 63)
+    ]

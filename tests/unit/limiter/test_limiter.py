@@ -9,7 +9,18 @@ from uuid import UUID
 
 import pytest
 
-from headgate import AsyncLimiter, InvalidCheck, InvalidQuota, InvalidRule, Limiter, Quota, Rule, StoreError
+from headgate import (
+    AsyncLimiter,
+    Decision,
+    InvalidCheck,
+    InvalidQuota,
+    InvalidRule,
+    Limiter,
+    Quota,
+    RateLimited,
+    Rule,
+    StoreError,
+)
 from headgate.rules import Snapshot
 from headgate.stores.memory import MemoryStore
 from headgate.testing import FakeClock
@@ -282,6 +293,39 @@ def test_refusals_are_told_to_the_hook(open_limiter: Open) -> None:
     limiter.peek("alice")
     alice = ("default", {"user": "alice"})
     assert told == [alice, alice, ("default", {"user": "alice", "endpoint": "/x"}), alice, alice]
+
+
+def test_a_refused_slot_and_a_refused_function_are_told_to_the_hook() -> None:
+    told: list[str | None] = []
+    limiter = Limiter("1 concurrent", on_refused=lambda decision, _: told.append(decision.rule))
+    with limiter.acquire("alice"), pytest.raises(RateLimited):
+        limiter.acquire("alice")
+    limited = limiter.limit("1/minute", name="function")(lambda: None)
+    limited()
+    with pytest.raises(RateLimited):
+        limited()
+    assert told == ["default", "function"]
+
+
+def test_a_hook_may_be_async_and_may_fail(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[str | None] = []
+
+    async def hook(decision: Decision, _: object) -> None:
+        await asyncio.sleep(0)
+        told.append(decision.rule)
+        raise RuntimeError("boom")
+
+    async def main() -> list[bool]:
+        limiter = AsyncLimiter("1/minute", on_refused=hook)
+        return [(await limiter.check("alice")).allowed for _ in range(2)]
+
+    assert asyncio.run(main()) == [True, False]
+    assert told == ["default"]
+    assert "on_refused failed for rule 'default'" in caplog.text
+    with pytest.raises(InvalidRule, match="on_refused: must not be async for a Limiter"):
+        Limiter("1/minute", on_refused=hook)
+    with pytest.raises(InvalidRule, match="on_refused: must be a function"):
+        Limiter("1/minute", on_refused="log")  # type: ignore[arg-type]
 
 
 def test_memory_is_always_ready(open_limiter: Open) -> None:

@@ -37,11 +37,17 @@ class World:
     """A service whose only rule refuses every request after the first, so that its facts can be seen."""
 
     def __init__(
-        self, *, rule: Rule | None = None, access: Access | None = None, identity: Identity | None = None
+        self,
+        *,
+        rule: Rule | None = None,
+        access: Access | None = None,
+        identity: Identity | None = None,
+        headers: Any = "both",
     ) -> None:
         rule = rule or Rule(id="none", quota="1/hour fixed_window", dimension="global", message="No more.")
         snapshot = Snapshot(
             [rule],
+            headers=headers,
             trusted_proxies=[proxy("10.0.0.0/8")],
             trusted_proxy_depth=2,
             exemptions=[Exemption(type="api_key", value=hashed_api_key(KEY))],
@@ -58,6 +64,16 @@ class World:
         self.ask()
         assert self.ask(headers, query, peer=peer).status == 429
         return self.kept.facts[-1]
+
+
+def test_fields_are_chosen_by_the_rules() -> None:
+    for style, expected in (("ietf", (False, True)), ("x", (True, False)), ("off", (False, False))):
+        world = World(headers=style)
+        check = call(world.app, "POST", "/v1/check", {"user": "alice"})
+        refused = world.ask()
+        for got in (check, refused):
+            assert ("x-ratelimit-limit" in got.headers, "ratelimit-policy" in got.headers) == expected
+        assert (check.status, refused.status, "retry-after" in refused.headers) == (200, 429, True)
 
 
 def test_allowed_is_a_200_without_a_body_with_the_fields() -> None:

@@ -41,8 +41,8 @@ def descriptor(*entries: tuple[str, str], limit: tuple[int, int] | None = None, 
 
 
 class Envoy(World):
-    def __init__(self, rules: list[Rule] = RULES, *, broken: bool = False) -> None:
-        super().__init__(Snapshot(rules, facts=["plan", "try"]), broken=broken)
+    def __init__(self, rules: list[Rule] = RULES, *, broken: bool = False, **settings: Any) -> None:
+        super().__init__(Snapshot(rules, facts=["plan", "try"], **settings), broken=broken)
         self.service = RateLimitService(DataPlane(self.rpc._data.limiter, meter=self.meter, recorder=self.recorder))
 
     def ask(self, *descriptors: Any, domain: str = "edge", hits: int = 0) -> RateLimitResponse:
@@ -124,6 +124,24 @@ def test_headers_of_what_is_allowed(envoy: Envoy) -> None:
     assert "retry-after" not in headers
     assert response.raw_body == b""
     assert not envoy.ask(descriptor(("unheard", "of"))).response_headers_to_add
+
+
+@pytest.mark.parametrize(
+    ("style", "present"),
+    [
+        ("ietf", {"ratelimit", "ratelimit-policy"}),
+        ("x", {"x-ratelimit-limit", "x-ratelimit-remaining"}),
+        ("off", set()),
+    ],
+)
+def test_headers_are_chosen_by_the_rules(style: Any, present: set[str]) -> None:
+    envoy = Envoy(headers=style)
+    for refused in (False, False, True):
+        response = envoy.ask(descriptor(("user", "u")))
+        headers = {header.key for header in response.response_headers_to_add}
+        assert {key for key in headers if "ratelimit" in key} >= present
+        assert ("x-ratelimit-limit" in headers, "ratelimit" in headers) == (style == "x", style == "ietf")
+        assert ("retry-after" in headers) == refused
 
 
 def test_hits(envoy: Envoy) -> None:
