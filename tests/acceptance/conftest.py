@@ -43,3 +43,9 @@ def starlette_url() -> Iterator[str]:
 def user() -> str:
     """Somebody who has not been here before."""
     return token_hex(8)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.extended)])
+def migrated_url(migrated_url: str) -> str:
+    """The same, by default on SQLite alone: the contracts of rules, changes and tokens run on both."""
+    return migrated_url

@@ -51,6 +51,11 @@ REFUSED = {
 }
 
 
+@schemathesis.serializer("application/toml")
+def toml(_: Any, value: Any) -> bytes:
+    return str(value).encode(errors="replace")
+
+
 def described_in_full() -> Any:
     """The configuration for requests that fit the description in all that it can say.
 

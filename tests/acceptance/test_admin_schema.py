@@ -1,15 +1,18 @@
-"""The service against its own description, by schemathesis: no 5xx, and no answer that is not described."""
+"""The service against its own description, by schemathesis: no 5xx, and no answer that is not described.
+
+Importing schemathesis takes a second: it waits for the first test that needs it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import schemathesis
 from hypothesis import given, settings
-from schemathesis import GenerationMode
 
 from headgate import AsyncLimiter, Rule
 from headgate.operations import Operations
@@ -19,7 +22,6 @@ from headgate.rules.sources.schema import OverrideTable, RuleTable
 from headgate.service.access import Access
 from headgate.service.admin import admin_app, models
 from tests.acceptance.admin import ADMIN, Served, served
-from tests.acceptance.schema_checks import ACCEPTANCE, CHECKS, described_in_full, schemathesis_settings
 
 
 @pytest.fixture(scope="module")
@@ -44,42 +46,49 @@ class Fixed(NamedTuple):
         pass
 
 
+@cache
 def description() -> dict[str, Any]:
     """The description of the API, as it is served."""
     limiter = AsyncLimiter("1/s")
     return admin_app(operations=Operations(source=Fixed(limiter.holder), limiter=limiter), access=Access()).openapi()
 
 
-def operations(config: Any = None) -> dict[str, Any]:
-    """The operations, but for the metrics'. Of tokens, schemathesis need not know: bad ones have their own test."""
-    document = description()
+def described() -> Iterator[tuple[str, dict[str, Any]]]:
+    """The label and the description of each operation, but for the metrics'."""
+    for path, operations in description()["paths"].items():
+        if path != "/metrics":
+            yield from ((f"{method.upper()} {path}", operation) for method, operation in operations.items())
+
+
+def cases() -> Iterator[tuple[str, str]]:
+    """Each operation with requests that fit the description; and with such as do not, if there are any."""
+    for label, operation in described():
+        yield label, "positive"
+        parameters = [parameter["in"] for parameter in operation.get("parameters", ())]
+        if "query" in parameters or "requestBody" in operation:  # a path or a header can hold any text
+            yield label, "negative"
+
+
+@cache
+def operations(config: Callable[[], Any] = lambda: None) -> dict[str, Any]:
+    """What schemathesis makes of each. Of tokens it need not know: bad ones have their own test."""
+    import schemathesis
+
+    document = deepcopy(description())
     for path in document["paths"].values():
         for operation in path.values():
             del operation["security"]
-    schema: Any = schemathesis.openapi.from_dict(document, config=config).exclude(path="/metrics")
+    schema: Any = schemathesis.openapi.from_dict(document, config=config())
     return {result.ok().label: result.ok() for result in schema.get_all_operations()}
 
 
-def cases() -> Iterator[tuple[str, GenerationMode]]:
-    """Each operation with requests that fit the description; and with such as do not, if there are any."""
-    for label, operation in OPERATIONS.items():
-        yield label, GenerationMode.POSITIVE
-        if list(operation.query) or list(operation.body):  # a path or a header can hold any text
-            yield label, GenerationMode.NEGATIVE
-
-
-@schemathesis.serializer("application/toml")
-def toml(_: Any, value: Any) -> bytes:
-    return str(value).encode(errors="replace")
-
-
-OPERATIONS = operations()
-DESCRIBED_IN_FULL = operations(described_in_full())
-
-
 @pytest.mark.parametrize(("label", "mode"), list(cases()))
-def test_answers_are_as_described(node: Served, label: str, mode: GenerationMode, thorough: bool) -> None:
-    @given(case=OPERATIONS[label].as_strategy(generation_mode=mode))
+def test_answers_are_as_described(node: Served, label: str, mode: str, thorough: bool) -> None:
+    from schemathesis import GenerationMode
+
+    from tests.acceptance.schema_checks import CHECKS, schemathesis_settings
+
+    @given(case=operations()[label].as_strategy(generation_mode=GenerationMode(mode)))
     @settings(schemathesis_settings(20 if thorough else 4))
     def answers(case: Any) -> None:
         case.call_and_validate(base_url=node.url, headers={"Authorization": f"Bearer {ADMIN}"}, checks=CHECKS)
@@ -87,9 +96,13 @@ def test_answers_are_as_described(node: Served, label: str, mode: GenerationMode
     answers()
 
 
-@pytest.mark.parametrize("label", list(DESCRIBED_IN_FULL))
+@pytest.mark.parametrize("label", [label for label, _ in described()])
 def test_what_fits_the_description_is_accepted(node: Served, label: str, thorough: bool) -> None:
-    @given(case=DESCRIBED_IN_FULL[label].as_strategy(generation_mode=GenerationMode.POSITIVE))
+    from schemathesis import GenerationMode
+
+    from tests.acceptance.schema_checks import ACCEPTANCE, described_in_full, schemathesis_settings
+
+    @given(case=operations(described_in_full)[label].as_strategy(generation_mode=GenerationMode.POSITIVE))
     @settings(schemathesis_settings(40 if thorough else 6))
     def is_accepted(case: Any) -> None:
         case.call_and_validate(base_url=node.url, headers={"Authorization": f"Bearer {ADMIN}"}, checks=ACCEPTANCE)

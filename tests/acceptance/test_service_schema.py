@@ -1,7 +1,7 @@
 """The whole service against the description that it serves, by schemathesis: no 5xx, no answer that is not described.
 
 The admin's own routes have more of this in test_admin_schema; here are the data plane's, those of health, and what only
-the whole service has.
+the whole service has. Importing schemathesis takes a second: it waits for the first test that needs it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,8 @@ from typing import Any
 
 import httpx
 import pytest
-import schemathesis
 from hypothesis import given, settings
-from schemathesis import GenerationMode
 
-from tests.acceptance.schema_checks import ACCEPTANCE, CHECKS, REFUSED, described_in_full, schemathesis_settings
 from tests.service import Service, warm_service
 
 ROUTES = "^/(v1/|healthz|readyz|metrics|api/v1/(events|changes|explain|usage|rules:dry-run))"
@@ -28,26 +25,38 @@ class Described:
     """A service, and the operations that it says it has."""
 
     def __init__(self, service: Service, examples: int) -> None:
+        from tests.acceptance.schema_checks import described_in_full
+
         self.service = service
         self.examples = examples
         self.operations = self._operations()
         self.described_in_full = self._operations(described_in_full())
 
     def _operations(self, config: Any = None) -> dict[str, Any]:
+        import schemathesis
+
         schema: Any = schemathesis.openapi.from_url(f"{self.service.url}/openapi.json", config=config)
         operations = [result.ok() for result in schema.get_all_operations()]
         return {operation.label: operation for operation in operations if re.match(ROUTES, operation.path)}
 
-    def try_out(self, label: str, mode: GenerationMode) -> None:
+    def try_out(self, label: str, mode: str) -> None:
+        from tests.acceptance.schema_checks import CHECKS
+
         self._try_out(self.operations[label], mode, CHECKS)
 
     def try_acceptance(self, label: str) -> None:
-        self._try_out(self.described_in_full[label], GenerationMode.POSITIVE, ACCEPTANCE)
+        from tests.acceptance.schema_checks import ACCEPTANCE
 
-    def _try_out(self, operation: Any, mode: GenerationMode, checks: list[Any]) -> None:
+        self._try_out(self.described_in_full[label], "positive", ACCEPTANCE)
+
+    def _try_out(self, operation: Any, mode: str, checks: list[Any]) -> None:
+        from schemathesis import GenerationMode
+
+        from tests.acceptance.schema_checks import schemathesis_settings
+
         headers = self.service.headers if "/api/" in operation.label else {}
 
-        @given(case=operation.as_strategy(generation_mode=mode))
+        @given(case=operation.as_strategy(generation_mode=GenerationMode(mode)))
         @settings(schemathesis_settings(self.examples))
         def answers(case: Any) -> None:
             case.call_and_validate(base_url=self.service.url, headers=headers, checks=checks)
@@ -68,13 +77,15 @@ def test_answers_are_as_described(described: Described) -> None:
     assert {"POST /v1/check", "POST /v1/check/batch", "POST /v1/peek", "POST /v1/reset"} < set(labels)
     assert {"GET /v1/authorize", "GET /readyz", "GET /metrics", "GET /api/v1/events"} < set(labels)
     for label in labels:
-        described.try_out(label, GenerationMode.POSITIVE)
+        described.try_out(label, "positive")
         operation = described.operations[label]
         if list(operation.query) or list(operation.body):  # a header can hold any text
-            described.try_out(label, GenerationMode.NEGATIVE)
+            described.try_out(label, "negative")
 
 
 def test_refusals_that_no_schema_says_are_of_operations_that_exist(described: Described) -> None:
+    from tests.acceptance.schema_checks import REFUSED
+
     paths = httpx.get(f"{described.service.url}/openapi.json").json()["paths"]
     assert set(REFUSED) <= {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
 

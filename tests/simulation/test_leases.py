@@ -18,7 +18,7 @@ SEEDS = os.environ.get("HEADGATE_SIMULATION_SEEDS")
 
 
 def seeds(thorough: bool) -> Iterator[int]:
-    first, _, last = (SEEDS or ("200" if thorough else "60")).rpartition("-")
+    first, _, last = (SEEDS or ("200" if thorough else "40")).rpartition("-")
     return iter(range(int(first or 1), int(last) + 1))
 
 

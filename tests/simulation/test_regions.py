@@ -18,7 +18,7 @@ FAULTS = {"quota_auto": faults_of_shares, "synced": faults_of_counts}
 
 
 def seeds(thorough: bool) -> Iterator[int]:
-    first, _, last = (SEEDS or ("40" if thorough else "12")).rpartition("-")
+    first, _, last = (SEEDS or ("40" if thorough else "8")).rpartition("-")
     return iter(range(int(first or 1), int(last) + 1))
 
 
