@@ -27,7 +27,9 @@ from headgate.rules.sources.file import FileSource, load
 from headgate.service.access import Access
 from headgate.service.data_plane import DataPlane
 from headgate.service.directory import DataDirectory, admin_token
+from headgate.service.garbage import freeze_new_keys
 from headgate.settings import Settings, variable
+from headgate.stores.memory import AsyncMemoryStore
 from headgate.stores.protocol import AsyncBeatingStore, AsyncStore
 from headgate.stores.urls import open_async_store
 from headgate.telemetry.loop_lag import measure_loop_lag
@@ -112,6 +114,8 @@ class Node:
         self.auditor.start()
         if isinstance(self._store, AsyncBeatingStore):
             self._start(self._probe_store(self._store))
+        if isinstance(self._store, AsyncMemoryStore):
+            self._start(freeze_new_keys(self._store.store))
         self._start(measure_loop_lag(self.meter.loop_lags))
         self._start(self._count_usage())
         if self.worker == 0:

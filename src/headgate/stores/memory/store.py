@@ -68,6 +68,11 @@ class MemoryStore:
         """How many keys are held, expired ones that no sweep has met yet among them."""
         return self._tables.keys
 
+    @property
+    def keys_placed(self) -> int:
+        """How many keys were new, since the store was made."""
+        return self._tables.placed
+
     def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> MemoryProgram:
         """Return the program that decides requests of a plan: see `headgate.stores.program.Program`.
 

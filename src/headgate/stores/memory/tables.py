@@ -51,6 +51,7 @@ class Tables:
     def __init__(self, max_keys: int) -> None:
         self.max_keys = max_keys
         self.keys = 0  # that are held, expired ones that no sweep has met yet among them
+        self.placed = 0  # keys, since the store was made
         self._by_space: dict[str, Table] = {}
         self._swept: list[Table] = []  # the tables in the order of their first keys, and whose turn it is
         self._turn = 0
@@ -84,6 +85,7 @@ class Tables:
         table.states[subject] = state
         table.ring.append(subject)
         self.keys += 1
+        self.placed += 1
 
     def make_room(self, count: int, now: int) -> None:
         """Make room for `count` more keys. Raises `StoreFull`; every key that is limiting its subject stays."""
