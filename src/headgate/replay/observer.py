@@ -1,7 +1,9 @@
 """Observers: what is counted of each decision of one plan, as one function.
 
 The function is generated, as the programs of the memory store are: the few lines for each limit run for every request
-of a log, and a loop over the limits would take longer than they do. `#` stands for a limit's number.
+of a log, and a loop over the limits would take longer than they do. `#` stands for a limit's number. A verdict of the
+memory store has the wait and the state of each limit behind its first three parts: where the use of one limit may be a
+new peak, the figures of the others are not worked out.
 """
 
 from __future__ import annotations
@@ -21,10 +23,14 @@ def make(tallies):
 {entries}
     def observe(at_us, decision):
         verdict = decision.verdict
+        is_lazy = decision.reading.read is not None
         ({subjects}) = verdict[1]
         ({costs}) = verdict[2]
 """
-_ENTRY: Final = "    get#, interval#, capacity# = tally#.entries.get, tally#.interval_us, tally#.capacity\n"
+_ENTRY: Final = (
+    "    get#, interval#, capacity# = tally#.entries.get, tally#.interval_us, tally#.capacity\n"
+    "    figures#, quota# = tally#.figures, tally#.quota\n"
+)
 _LIMIT: Final = f"""\
         entry = get#(subject#)
         if entry is None:
@@ -33,7 +39,9 @@ _LIMIT: Final = f"""\
             entry[{REQUESTS}] += 1
             used = entry[{BOUND}] + cost#
             if used > entry[{PEAK}]:
-                used = capacity# - decision.outcomes[#][1]
+                used = capacity# - (
+                    figures#(verdict[4 + 2 * #], verdict[0], quota#)[0] if is_lazy else decision.outcomes[#][1]
+                )
                 if used > entry[{PEAK}]:
                     entry[{PEAK}] = used
             entry[{BOUND}] = used

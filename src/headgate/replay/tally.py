@@ -16,6 +16,7 @@ from heapq import nlargest
 from itertools import islice
 from typing import Final, NamedTuple
 
+from headgate.algorithms import ALGORITHMS
 from headgate.core.check import Check
 from headgate.core.quota import Quota
 
@@ -33,6 +34,7 @@ class LimitTally:
     __slots__ = (
         "capacity",
         "entries",
+        "figures",
         "folded",
         "folded_hit",
         "folded_requests",
@@ -46,6 +48,7 @@ class LimitTally:
     def __init__(self, limit: Check) -> None:
         self.rule = limit.rule
         self.quota: Quota = limit.quota
+        self.figures = ALGORITHMS[limit.quota.algorithm].figures
         self.is_shadow = not limit.enforced
         self.capacity = limit.quota.capacity
         self.interval_us = limit.quota.window_us / limit.quota.limit  # between two requests at the limit's rate
