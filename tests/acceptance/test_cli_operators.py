@@ -144,4 +144,4 @@ def test_top_says_whose_figures_it_shows(headgate: Cli, service: Service) -> Non
     node = headgate.json("top", "--once", "--interval", "0.1")["node"]
     assert f'node="{node}"' in page
     assert shown[0] == f"rates: node {node} alone ({service.url})"
-    assert "who hits limits: on all nodes, in the last 900s" in shown
+    assert "who hits limits: on all nodes, in the last 15 min" in shown

@@ -15,7 +15,7 @@ from rich.text import Text
 from headgate.cli.client import Json, ServiceClient
 from headgate.cli.keys import KeyboardReader
 from headgate.cli.options import ADMIN, AsJson, calls_service
-from headgate.cli.output import Cell, CommandFault, emit, emit_lines, printable, say, show_table, table
+from headgate.cli.output import Cell, CommandFault, duration, emit, emit_lines, printable, say, show_table, table
 from headgate.cli.rates import Rate, RuleKey, Tally, node_of, rates, tallies_of
 from headgate.cli.times import seconds_of, time_of
 
@@ -33,7 +33,7 @@ class View(NamedTuple):
     node: str  # whose rates these are; empty: it does not say
     rates: list[Rate]
     subjects: list[Json]  # of all nodes
-    period: str  # of the subjects
+    period: float  # of the subjects, in seconds
     fault: str = ""  # why there is nothing new to see
     hidden: str = ""  # why subjects are not to be seen
 
@@ -43,7 +43,7 @@ class Watch:
 
     def __init__(self, client: ServiceClient, period: float, *, now: Callable[[], float] = time.monotonic) -> None:
         self._client = client
-        self._period = f"{period:g}s"
+        self._period = period
         self._now = now
         self._last: tuple[float, str, dict[RuleKey, Tally]] | None = None  # when, of which node, and what
         self._subjects: tuple[float, list[Json], str] | None = None  # when, who, and why they are not to be seen
@@ -78,7 +78,7 @@ class Watch:
 
     def _top(self, now: float) -> tuple[list[Json], str]:
         if self._subjects is None or now - self._subjects[0] >= SUBJECTS_SECONDS:
-            since = time_of(self._period, "--period", datetime.now(UTC))
+            since = time_of(f"{self._period:g}s", "--period", datetime.now(UTC))
             try:
                 page = self._client.get("/api/v1/events/top", {"since": since, "limit": MOST_SUBJECTS})
                 self._subjects = now, page["top"], ""
@@ -121,7 +121,7 @@ def as_data(view: View) -> dict[str, Any]:
     return {
         "server": view.server,
         "node": view.node or None,
-        "period": view.period,
+        "period": f"{view.period:g}s",
         "rules": [
             {
                 "rule": rate.rule or None,
@@ -174,7 +174,7 @@ def _whose_rates(view: View) -> str:
 
 
 def _whose_subjects(view: View) -> str:
-    return f"on all nodes, in the last {view.period}"
+    return f"on all nodes, in the last {duration(view.period)}"
 
 
 def _print(view: View) -> None:
