@@ -11,31 +11,22 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import wraps
-from threading import Lock
-from typing import Any, Final, TypeVar, Unpack, cast
-from weakref import WeakKeyDictionary
+from typing import Any, TypeVar, Unpack, cast
 
 try:
     from asgiref.sync import async_to_sync, iscoroutinefunction, markcoroutinefunction
-    from django.conf import settings
-    from django.core.exceptions import ImproperlyConfigured
-    from django.core.handlers.asgi import ASGIRequest
-    from django.core.signals import setting_changed
     from django.http import HttpRequest, HttpResponse
-    from django.urls import Resolver404, resolve
-    from django.utils.module_loading import import_string
 except ImportError as error:
     raise ImportError("headgate.http.django needs Django: pip install 'headgate[django]'") from error
 
 from headgate.core.decision import Decision
-from headgate.core.fork import renew_in_children
 from headgate.errors import InvalidCheck, RateLimited
+from headgate.http.django_response import charge_from, with_fields, with_release
+from headgate.http.django_setup import AnyLimits, DjangoRequest, Setup, T, View, current
 from headgate.http.limits import NAME, Limits
-from headgate.http.middleware_options import MiddlewareOptions, charge_of
 from headgate.http.problem import refusal
-from headgate.http.request_limiter import AsyncRequestLimiter, RequestLimiter
 from headgate.http.route import (
     TAKEN,
     Ask,
@@ -47,52 +38,11 @@ from headgate.http.route import (
     mark_limited,
     subject_of,
 )
-from headgate.http.settings import FAULTS, FrameworkSettings, describe_fault
 from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.limiter.decorator import rule_name
 from headgate.limiter.limiter import Limiter
-from headgate.stores.urls import open_store
 
-SETTING: Final = "HEADGATE"
-FUNCTIONS: Final = (
-    "IDENTITY",
-    "IDENTIFY",
-    "COST",
-    "VIEW",
-    "EXEMPT_WHEN",
-    "DEDUCT_WHEN",
-    "ROUTE",
-    "ON_REFUSED",
-)  # which may be named by their dotted path
-View = Callable[..., Any]
-AnyLimits = Limits[Limiter] | Limits[AsyncLimiter]
 V = TypeVar("V", bound=View)
-
-
-class DjangoRequest:
-    """A request as identity and cost functions see it, and Django's own `request`."""
-
-    __slots__ = ("request",)
-
-    def __init__(self, request: HttpRequest) -> None:
-        self.request = request
-
-    @property
-    def method(self) -> str:
-        return self.request.method or "GET"
-
-    @property
-    def path(self) -> str:
-        path: str = self.request.path_info
-        return path
-
-    @property
-    def peer(self) -> str | None:
-        return self.request.META.get("REMOTE_ADDR") or None
-
-    def header(self, name: str) -> str | None:
-        value: str | None = self.request.headers.get(name)
-        return value
 
 
 class RateLimitMiddleware:
@@ -128,18 +78,18 @@ class RateLimitMiddleware:
         request.headgate, allowed = request_limiter.enter(asked)
         limits: Limits[Limiter] = request.headgate
         if not allowed:
-            return _with_fields(limits, self._setup.refuse(request, limits))
+            return with_fields(limits, self._setup.refuse(request, limits))
         index = len(limits.charged) - 1
         try:
             response = self._get_response(request)
             limits.conclude(response)
-            cost = _charged(request_limiter.options, response)
+            cost = charge_from(request_limiter.options, response)
             if cost is not None:
                 limits.correct(index, cost)
         except BaseException:
             limits.release()
             raise
-        return _with_release(limits, _with_fields(limits, response))
+        return with_release(limits, with_fields(limits, response))
 
     def process_view(self, request: HttpRequest, view: View, _args: Any, _kwargs: Any) -> Any:
         """Check a request against the defaults, of views that have no limit of their own."""
@@ -178,18 +128,18 @@ class RateLimitMiddleware:
         request.headgate, allowed = await request_limiter.enter(asked)
         limits: Limits[AsyncLimiter] = request.headgate
         if not allowed:
-            return _with_fields(limits, await _resolve(self._setup.refuse(request, limits)))
+            return with_fields(limits, await _resolve(self._setup.refuse(request, limits)))
         index = len(limits.charged) - 1
         try:
             response = await self._get_response(request)
             await limits.conclude_async(response)
-            cost = _charged(request_limiter.options, response)
+            cost = charge_from(request_limiter.options, response)
             if cost is not None:
                 await limits.correct_async(index, cost)
         except BaseException:
             await limits.release_async()
             raise
-        return _with_release(limits, _with_fields(limits, response))
+        return with_release(limits, with_fields(limits, response))
 
 
 def limit(quota: QuotaOption, **options: Unpack[LimitOptions]) -> Callable[[V], V]:
@@ -262,94 +212,6 @@ def limits_of(request: HttpRequest) -> AnyLimits:
     if isinstance(limits, Limits):
         return limits
     raise InvalidCheck("this request has no limits: its path is skipped, or MIDDLEWARE lacks Headgate's")
-
-
-class Setup:
-    """The setting `HEADGATE`, checked, and what is made of it when it is first needed.
-
-    Raises `ImproperlyConfigured`, which names the key.
-    """
-
-    def __init__(self, values: Any) -> None:
-        if not isinstance(values, Mapping):
-            raise ImproperlyConfigured(f"{SETTING}: must be a dictionary, got {values!r}")
-        values = {key: _imported(key, value) if key in FUNCTIONS else value for key, value in values.items()}
-        try:
-            self._settings = FrameworkSettings.read(values, others=("VIEW",))
-        except KeyError as error:
-            raise ImproperlyConfigured(f"{SETTING}: {error.args[0]!r} {error.args[1]}") from None
-        self._view: View | None = values.get("VIEW")
-        if self._view is not None and not callable(self._view):
-            raise ImproperlyConfigured(f"{SETTING}['VIEW']: must be a view, got {self._view!r}")
-        self._lock = Lock()
-        self._request_limiter: RequestLimiter | None = None
-        self._async_request_limiters: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncRequestLimiter] = (
-            WeakKeyDictionary()
-        )
-        defaults = self._settings.middleware.get("defaults")
-        self.defaults = None if defaults is None else _made(lambda: RouteLimit(defaults))
-        if self._settings.middleware.get("route") is None:
-            self._settings.middleware["route"] = _template
-        self._checked: AsyncRequestLimiter | None = None  # made before there was an event loop, and not used yet
-        store = self._settings.limiter.get("store", "memory://")
-        if isinstance(store, str) and store.startswith("memory:"):  # one, in both worlds
-            opened = _made(lambda: open_store(store, self._settings.limiter.get("clock")))
-            self._settings.limiter["store"] = opened
-        renew_in_children(self)
-
-    def forked(self) -> None:
-        """In a forked child: whoever held the lock is not here."""
-        self._lock = Lock()
-
-    def check_sync(self) -> None:
-        """Raises now what a request would raise."""
-        self.request_limiter()
-
-    def check_async(self) -> None:
-        """The same for asyncio."""
-        if self._checked is None:
-            self._checked = self._made_async()
-
-    def request_limiter(self) -> RequestLimiter:
-        """For threads. There is one."""
-        with self._lock:
-            if self._request_limiter is None:
-                limiter, middleware = self._settings
-                self._request_limiter = _made(lambda: RequestLimiter(Limiter(**limiter), **middleware))
-            return self._request_limiter
-
-    def async_request_limiter(self) -> AsyncRequestLimiter:
-        """For asyncio. There is one for each event loop, as connections belong to one."""
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            request_limiter = self._async_request_limiters.get(loop)
-            if request_limiter is None:
-                request_limiter, self._checked = self._checked or self._made_async(), None
-                self._async_request_limiters[loop] = request_limiter
-            return request_limiter
-
-    def limits(self, request: HttpRequest) -> Limits[Limiter]:
-        """Those of a request that the middleware has not seen."""
-        request_limiter = self.request_limiter()
-        return request_limiter.limits(request_limiter.facts(DjangoRequest(request)))
-
-    async def limits_async(self, request: HttpRequest) -> AnyLimits:
-        """The same for an async view. In a WSGI server, an event loop lives no longer than a request."""
-        if not isinstance(request, ASGIRequest):
-            return self.limits(request)
-        request_limiter = self.async_request_limiter()
-        return request_limiter.limits(await request_limiter.facts(DjangoRequest(request)))
-
-    def refuse(self, request: HttpRequest, limits: AnyLimits) -> Any:
-        """The answer to a refused request, without the limits' fields; or a promise of it, if the view is async."""
-        if self._view is not None:
-            return self._view(request)
-        status, content, body = refusal(limits)
-        return HttpResponse(body, status=status, headers=dict(content))
-
-    def _made_async(self) -> AsyncRequestLimiter:
-        limiter, middleware = self._settings
-        return _made(lambda: AsyncRequestLimiter(AsyncLimiter(**limiter), **middleware))
 
 
 class _Charge:
@@ -478,125 +340,13 @@ class _Charge:
 
     def add_fields(self, response: Any) -> Any:
         """The response, with the limits' fields if nobody else adds them."""
-        return response if self._outer else _with_release(self._limits, _with_fields(self._limits, response))
-
-
-class _Project:
-    """Has its setup made when it is first needed."""
-
-    def __init__(self) -> None:
-        self._setup: Setup | None = None
-        self.forked()
-        renew_in_children(self)
-
-    def forked(self) -> None:
-        """In a forked child: whoever held the lock is not here."""
-        self._lock = Lock()
-
-    def setup(self) -> Setup:
-        with self._lock:
-            if self._setup is None:
-                self._setup = Setup(getattr(settings, SETTING, {}))
-            return self._setup
-
-    def forget(self) -> None:
-        with self._lock:
-            self._setup = None
-
-
-_project = _Project()
-
-
-def current() -> Setup:
-    """The project's setup."""
-    return _project.setup()
-
-
-def _changed(*, setting: str, **_: Any) -> None:
-    if setting == SETTING:  # a test's override_settings
-        _project.forget()
-
-
-setting_changed.connect(_changed)
-
-
-def _charged(options: MiddlewareOptions, response: Any) -> int | Mapping[str, int] | None:
-    """What the app says that the request has cost; that is kept from the client."""
-    header = options.charge_header
-    if header is None or header not in response.headers:
-        return None
-    value = response.headers[header]
-    del response.headers[header]
-    return charge_of(value)
-
-
-def _with_fields(limits: AnyLimits, response: Any) -> Any:
-    """The response, with the limits' fields."""
-    for name, value in limits.fields:
-        response.headers[name] = value
-    return response
-
-
-def _with_release(limits: AnyLimits, response: Any) -> Any:
-    """The response, which releases what the request holds when it is closed: at its end, or when its client leaves."""
-    if not limits.holds:
-        return response
-    close, loop = response.close, _running_loop()
-
-    def release() -> None:
-        try:
-            close()
-        finally:
-            if not isinstance(limits.limiter, AsyncLimiter):
-                limits.release()
-            elif loop is not None:  # Django closes responses in a thread
-                asyncio.run_coroutine_threadsafe(limits.release_async(), loop)
-            else:
-                async_to_sync(limits.release_async)()
-
-    response.close = release
-    return response
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
+        return response if self._outer else with_release(self._limits, with_fields(self._limits, response))
 
 
 def _route(request: HttpRequest, view: View) -> str:
     """`/users/<int:id>/`; the view's own name when no URL led to it, as in a test."""
     match = request.resolver_match
     return rule_name(view) if match is None else f"/{match.route}"
-
-
-def _template(request: DjangoRequest) -> str | None:
-    """The route of a request before Django looks for its view; None where none leads to one."""
-    try:
-        return f"/{resolve(request.path, getattr(request.request, 'urlconf', None)).route}"
-    except Resolver404:
-        return None
-
-
-def _imported(key: str, value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        return import_string(value)
-    except ImportError as error:
-        raise ImproperlyConfigured(f"{SETTING}[{key!r}]: {error}") from error
-
-
-T = TypeVar("T")
-
-
-def _made(make: Callable[[], T]) -> T:
-    try:
-        return make()
-    except FAULTS as error:
-        key, message = describe_fault(error)
-        raise ImproperlyConfigured(f"{SETTING}[{key!r}]: {message}") from error
 
 
 def _is_async(view: View) -> bool:

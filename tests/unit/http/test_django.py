@@ -22,8 +22,9 @@ from rest_framework.settings import api_settings
 from rest_framework.views import APIView
 
 from headgate import Limiter, Rule
-from headgate.http import django as module
-from headgate.http.django import RateLimitMiddleware, Setup, limit
+from headgate.http import django_setup as module
+from headgate.http.django import RateLimitMiddleware, limit
+from headgate.http.django_setup import Setup
 from headgate.http.drf import HeadgateThrottle
 from headgate.stores.memory import MemoryStore
 from headgate.testing import FakeClock

@@ -1,0 +1,58 @@
+"""Django's responses: adds the limits' fields, reads the charge header, and releases slots at a response's end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from asgiref.sync import async_to_sync
+
+from headgate.http.django_setup import AnyLimits
+from headgate.http.middleware_options import MiddlewareOptions, charge_of
+from headgate.limiter.async_limiter import AsyncLimiter
+
+
+def charge_from(options: MiddlewareOptions, response: Any) -> int | Mapping[str, int] | None:
+    """What the app says that the request has cost; that is kept from the client."""
+    header = options.charge_header
+    if header is None or header not in response.headers:
+        return None
+    value = response.headers[header]
+    del response.headers[header]
+    return charge_of(value)
+
+
+def with_fields(limits: AnyLimits, response: Any) -> Any:
+    """The response, with the limits' fields."""
+    for name, value in limits.fields:
+        response.headers[name] = value
+    return response
+
+
+def with_release(limits: AnyLimits, response: Any) -> Any:
+    """The response, which releases what the request holds when it is closed: at its end, or when its client leaves."""
+    if not limits.holds:
+        return response
+    close, loop = response.close, _running_loop()
+
+    def release() -> None:
+        try:
+            close()
+        finally:
+            if not isinstance(limits.limiter, AsyncLimiter):
+                limits.release()
+            elif loop is not None:  # Django closes responses in a thread
+                asyncio.run_coroutine_threadsafe(limits.release_async(), loop)
+            else:
+                async_to_sync(limits.release_async)()
+
+    response.close = release
+    return response
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

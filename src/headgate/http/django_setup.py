@@ -1,0 +1,230 @@
+"""Django's setting `HEADGATE`: checked, and what is made of it when it is first needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from threading import Lock
+from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.handlers.asgi import ASGIRequest
+from django.core.signals import setting_changed
+from django.http import HttpRequest, HttpResponse
+from django.urls import Resolver404, resolve
+from django.utils.module_loading import import_string
+
+from headgate.core.fork import renew_in_children
+from headgate.http.limits import Limits
+from headgate.http.problem import refusal
+from headgate.http.request_limiter import AsyncRequestLimiter, RequestLimiter
+from headgate.http.route import (
+    RouteLimit,
+)
+from headgate.http.settings import FAULTS, FrameworkSettings, describe_fault
+from headgate.limiter.async_limiter import AsyncLimiter
+from headgate.limiter.limiter import Limiter
+from headgate.stores.urls import open_store
+
+SETTING: Final = "HEADGATE"
+
+
+FUNCTIONS: Final = (
+    "IDENTITY",
+    "IDENTIFY",
+    "COST",
+    "VIEW",
+    "EXEMPT_WHEN",
+    "DEDUCT_WHEN",
+    "ROUTE",
+    "ON_REFUSED",
+)  # which may be named by their dotted path
+
+
+View = Callable[..., Any]
+
+
+AnyLimits = Limits[Limiter] | Limits[AsyncLimiter]
+
+
+class DjangoRequest:
+    """A request as identity and cost functions see it, and Django's own `request`."""
+
+    __slots__ = ("request",)
+
+    def __init__(self, request: HttpRequest) -> None:
+        self.request = request
+
+    @property
+    def method(self) -> str:
+        return self.request.method or "GET"
+
+    @property
+    def path(self) -> str:
+        path: str = self.request.path_info
+        return path
+
+    @property
+    def peer(self) -> str | None:
+        return self.request.META.get("REMOTE_ADDR") or None
+
+    def header(self, name: str) -> str | None:
+        value: str | None = self.request.headers.get(name)
+        return value
+
+
+class Setup:
+    """The setting `HEADGATE`, checked, and what is made of it when it is first needed.
+
+    Raises `ImproperlyConfigured`, which names the key.
+    """
+
+    def __init__(self, values: Any) -> None:
+        if not isinstance(values, Mapping):
+            raise ImproperlyConfigured(f"{SETTING}: must be a dictionary, got {values!r}")
+        values = {key: _imported(key, value) if key in FUNCTIONS else value for key, value in values.items()}
+        try:
+            self._settings = FrameworkSettings.read(values, others=("VIEW",))
+        except KeyError as error:
+            raise ImproperlyConfigured(f"{SETTING}: {error.args[0]!r} {error.args[1]}") from None
+        self._view: View | None = values.get("VIEW")
+        if self._view is not None and not callable(self._view):
+            raise ImproperlyConfigured(f"{SETTING}['VIEW']: must be a view, got {self._view!r}")
+        self._lock = Lock()
+        self._request_limiter: RequestLimiter | None = None
+        self._async_request_limiters: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncRequestLimiter] = (
+            WeakKeyDictionary()
+        )
+        defaults = self._settings.middleware.get("defaults")
+        self.defaults = None if defaults is None else _made(lambda: RouteLimit(defaults))
+        if self._settings.middleware.get("route") is None:
+            self._settings.middleware["route"] = _template
+        self._checked: AsyncRequestLimiter | None = None  # made before there was an event loop, and not used yet
+        store = self._settings.limiter.get("store", "memory://")
+        if isinstance(store, str) and store.startswith("memory:"):  # one, in both worlds
+            opened = _made(lambda: open_store(store, self._settings.limiter.get("clock")))
+            self._settings.limiter["store"] = opened
+        renew_in_children(self)
+
+    def forked(self) -> None:
+        """In a forked child: whoever held the lock is not here."""
+        self._lock = Lock()
+
+    def check_sync(self) -> None:
+        """Raises now what a request would raise."""
+        self.request_limiter()
+
+    def check_async(self) -> None:
+        """The same for asyncio."""
+        if self._checked is None:
+            self._checked = self._made_async()
+
+    def request_limiter(self) -> RequestLimiter:
+        """For threads. There is one."""
+        with self._lock:
+            if self._request_limiter is None:
+                limiter, middleware = self._settings
+                self._request_limiter = _made(lambda: RequestLimiter(Limiter(**limiter), **middleware))
+            return self._request_limiter
+
+    def async_request_limiter(self) -> AsyncRequestLimiter:
+        """For asyncio. There is one for each event loop, as connections belong to one."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            request_limiter = self._async_request_limiters.get(loop)
+            if request_limiter is None:
+                request_limiter, self._checked = self._checked or self._made_async(), None
+                self._async_request_limiters[loop] = request_limiter
+            return request_limiter
+
+    def limits(self, request: HttpRequest) -> Limits[Limiter]:
+        """Those of a request that the middleware has not seen."""
+        request_limiter = self.request_limiter()
+        return request_limiter.limits(request_limiter.facts(DjangoRequest(request)))
+
+    async def limits_async(self, request: HttpRequest) -> AnyLimits:
+        """The same for an async view. In a WSGI server, an event loop lives no longer than a request."""
+        if not isinstance(request, ASGIRequest):
+            return self.limits(request)
+        request_limiter = self.async_request_limiter()
+        return request_limiter.limits(await request_limiter.facts(DjangoRequest(request)))
+
+    def refuse(self, request: HttpRequest, limits: AnyLimits) -> Any:
+        """The answer to a refused request, without the limits' fields; or a promise of it, if the view is async."""
+        if self._view is not None:
+            return self._view(request)
+        status, content, body = refusal(limits)
+        return HttpResponse(body, status=status, headers=dict(content))
+
+    def _made_async(self) -> AsyncRequestLimiter:
+        limiter, middleware = self._settings
+        return _made(lambda: AsyncRequestLimiter(AsyncLimiter(**limiter), **middleware))
+
+
+class _Project:
+    """Has its setup made when it is first needed."""
+
+    def __init__(self) -> None:
+        self._setup: Setup | None = None
+        self.forked()
+        renew_in_children(self)
+
+    def forked(self) -> None:
+        """In a forked child: whoever held the lock is not here."""
+        self._lock = Lock()
+
+    def setup(self) -> Setup:
+        with self._lock:
+            if self._setup is None:
+                self._setup = Setup(getattr(settings, SETTING, {}))
+            return self._setup
+
+    def forget(self) -> None:
+        with self._lock:
+            self._setup = None
+
+
+_project = _Project()
+
+
+def current() -> Setup:
+    """The project's setup."""
+    return _project.setup()
+
+
+def _changed(*, setting: str, **_: Any) -> None:
+    if setting == SETTING:  # a test's override_settings
+        _project.forget()
+
+
+setting_changed.connect(_changed)
+
+
+def _template(request: DjangoRequest) -> str | None:
+    """The route of a request before Django looks for its view; None where none leads to one."""
+    try:
+        return f"/{resolve(request.path, getattr(request.request, 'urlconf', None)).route}"
+    except Resolver404:
+        return None
+
+
+def _imported(key: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return import_string(value)
+    except ImportError as error:
+        raise ImproperlyConfigured(f"{SETTING}[{key!r}]: {error}") from error
+
+
+T = TypeVar("T")
+
+
+def _made(make: Callable[[], T]) -> T:
+    try:
+        return make()
+    except FAULTS as error:
+        key, message = describe_fault(error)
+        raise ImproperlyConfigured(f"{SETTING}[{key!r}]: {message}") from error
