@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from headgate.core.check import Answer, Charge, Check, Client, Group
-from headgate.core.decision import Decision, States
+from headgate.core.decision import Decision
 from headgate.core.plan import Plan
+from headgate.core.reading import WarningStates
 from headgate.core.reservation import Claim, Expired
 from headgate.errors import StoreError, StoreTimeout
 from headgate.stores.memory import MemoryStore
@@ -105,7 +106,7 @@ class AsyncRemote:
 class ShortRemote(Remote):
     """One that compiles plans, as Redis does."""
 
-    def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> Program:
+    def compile(self, plan: Plan, states: WarningStates | None = None, told: Plan | None = None) -> Program:
         program = self.memory.compile(plan, states, told)
 
         def check(*request: Any) -> Decision:
@@ -120,7 +121,7 @@ class ShortRemote(Remote):
 class AsyncShortRemote(AsyncRemote):
     """The same, awaited."""
 
-    def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> Program:
+    def compile(self, plan: Plan, states: WarningStates | None = None, told: Plan | None = None) -> Program:
         assert isinstance(self.remote, ShortRemote)
         program = self.remote.compile(plan, states, told)
 

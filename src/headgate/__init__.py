@@ -31,7 +31,8 @@ from headgate.errors import (
 )
 
 if TYPE_CHECKING:
-    from headgate.core.decision import Decision, LimitStatus
+    from headgate.core.decision import Decision
+    from headgate.core.limit_status import LimitStatus
     from headgate.core.quota import Quota
     from headgate.core.reservation import Settlement
     from headgate.limiter.async_limiter import AsyncLimiter
@@ -77,7 +78,7 @@ _MODULES: Final = {
     "AsyncReservation": "limiter.async_reservations",
     "AsyncSlot": "limiter.async_slots",
     "Decision": "core.decision",
-    "LimitStatus": "core.decision",
+    "LimitStatus": "core.limit_status",
     "Limiter": "limiter.limiter",
     "Quota": "core.quota",
     "Reservation": "limiter.reservations",

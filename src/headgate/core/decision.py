@@ -2,89 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import count
 from os import urandom
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import Any, Literal, Self
 
 from headgate.core.check import NEVER, REFUSAL, Block, Check, Outcome, Refusal
-from headgate.core.cost import REQUESTS
+from headgate.core.limit_status import LimitStatus, status_of_limit
 from headgate.core.plan import Plan, Reason
-from headgate.core.quota import MICROSECONDS, Quota
+from headgate.core.quota import MICROSECONDS
+from headgate.core.reading import Reading, WarningStates
 from headgate.core.verdict import delay_us, hold_us
-
-__all__ = ["Decision", "LimitStatus", "Reading", "Reason", "State", "States"]
 
 State = Literal["normal", "warning", "annotated", "throttled"]
 
-WARNING_PERCENT = 80
 _SEQUENCE = count()  # orders the ids of decisions of one moment
-
-
-class States(Protocol):
-    """A memory of which limits are in warning: what makes them stay in it for a while."""
-
-    warned: bool  # whether there ever was one to remember
-
-    def percent(self) -> int:
-        """The share of use from which on a limit is in warning."""
-        ...
-
-    def warns(self, space: str, subject: str, used: int, limit: int, now_us: int, reset_us: int) -> bool:
-        """Whether the subject's limit, of which `used` is used, is in warning."""
-        ...
-
-
-class LimitStatus(NamedTuple):
-    """One rule's part in a decision. The figures mean what they mean in `Decision`."""
-
-    rule: str
-    quota: Quota
-    enforced: bool
-    allowed: bool
-    limit: int
-    remaining: int
-    reset_after: float
-    retry_after: float | None
-    delay: float
-    unit: str = REQUESTS  # what the limit counts
-
-
-class Reading:
-    """What all decisions of one program share: their plan, and how to compute their figures.
-
-    `read` computes the outcomes from a decision's `verdict`; None: the verdict contains them. `reason` is the reason of
-    decisions without limits. `states` remembers which limits are in warning.
-    """
-
-    __slots__ = ("low", "plan", "read", "reason", "states", "told")
-
-    def __init__(
-        self,
-        plan: Plan,
-        states: States | None = None,
-        read: Callable[[Any], tuple[Outcome, ...]] | None = None,
-        reason: Reason | None = None,
-    ) -> None:
-        self.plan = plan
-        self.states = states
-        percent = WARNING_PERCENT if states is None else states.percent()
-        # What remains of each limit when it begins to be in warning; -1: it never is, as it is not enforced.
-        self.low = tuple([capacity + (capacity * percent // -100) if capacity else -1 for capacity in plan.capacities])
-        self.read = read
-        self.reason = reason
-        self.told: Reading = self if read is None else Reading(plan, states, reason=reason)  # of known outcomes
-
-    @classmethod
-    def of_outcomes(cls, plan: Plan, states: States | None = None, reason: Reason | None = None) -> Reading:
-        """Return what decisions of known outcomes share. It is kept with the plan."""
-        if not plan.limits:  # a plan without limits outlives the limiter that `states` belongs to
-            return cls(plan, states, reason=reason)
-        key = (states, reason)
-        known: Reading | None = plan.prepared.get(key)
-        if known is None:
-            known = plan.prepared[key] = cls(plan, states, reason=reason)
-        return known
 
 
 class Decision:
@@ -134,7 +65,7 @@ class Decision:
         costs: tuple[int, ...] | None = None,
         subjects: tuple[str, ...] = (),
         reason: Reason | None = None,
-        states: States | None = None,
+        states: WarningStates | None = None,
     ) -> Self:
         """Make a decision of which the outcomes are known."""
         decision = cls()
@@ -345,7 +276,7 @@ class Decision:
             if outcome.wait_us and limit.refusal.annotates
         )
 
-    def _remembered(self, states: States) -> bool:
+    def _remembered(self, states: WarningStates) -> bool:
         """Return whether any limit is in warning. Reports each limit's use to `states`, which remembers warnings."""
         at_us = self.at_us
         warning = False
@@ -390,7 +321,7 @@ class Decision:
     def limits(self) -> tuple[LimitStatus, ...]:
         """One status per applied rule, the most restrictive first."""
         limits, outcomes, costs = self.reading.plan.limits, self.outcomes, self.costs
-        return tuple(_status(limits[at], outcomes[at], costs[at]) for at in self.order)
+        return tuple(status_of_limit(limits[at], outcomes[at], costs[at]) for at in self.order)
 
     @property
     def _refusal(self) -> Refusal:
@@ -429,7 +360,7 @@ class Decision:
         return f"Decision({figures})"
 
 
-_FIGURES = (
+_FIGURES = [
     "allowed",
     "limit",
     "remaining",
@@ -440,8 +371,7 @@ _FIGURES = (
     "rule",
     "state",
     "reason",
-)
-
+]
 _NO_PLAN = Plan(())
 
 
@@ -469,22 +399,6 @@ def _restore(
 
 _NOTHING = Outcome(0, 0, 0)
 _NEVER_FIRST = float("-inf")
-
-
-def _status(limit: Check, outcome: Outcome, cost: int) -> LimitStatus:
-    wait_us, remaining, reset_us = outcome
-    return LimitStatus(
-        rule=limit.rule,
-        quota=limit.quota,
-        enforced=limit.enforced,
-        allowed=wait_us == 0,
-        limit=limit.quota.capacity,
-        remaining=remaining,
-        reset_after=reset_us / MICROSECONDS,
-        retry_after=None if wait_us == NEVER else wait_us / MICROSECONDS,
-        delay=delay_us(limit, outcome, cost) / MICROSECONDS,
-        unit=limit.refusal.unit,
-    )
 
 
 def decision_with(reading: Reading, verdict: tuple[Any, ...], allowed: bool) -> Decision:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from headgate.core.check import Block, Check, Outcome
-from headgate.core.decision import Decision, States
+from headgate.core.decision import Decision
 from headgate.core.plan import Plan, Reason
+from headgate.core.reading import WarningStates
 from headgate.core.verdict import hold_us
 
 
@@ -33,7 +34,7 @@ def decide(
     costs: tuple[int, ...] | None = None,
     subjects: tuple[str, ...] = (),
     reason: Reason | None = None,
-    states: States | None = None,
+    states: WarningStates | None = None,
 ) -> Decision:
     """Make the decision on a request whose limits had these outcomes: allowed unless an enforced one must wait."""
     allowed = True

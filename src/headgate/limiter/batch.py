@@ -7,7 +7,8 @@ from typing import NamedTuple, TypeVar
 
 from headgate.core.check import Extras, Outcome
 from headgate.core.cost import Cost
-from headgate.core.decision import Decision, Reading, States
+from headgate.core.decision import Decision
+from headgate.core.reading import Reading, WarningStates
 from headgate.errors import IdempotencyConflict
 from headgate.limiter.engine import Engine
 from headgate.limiter.prepared_check import KnownUser, PreparedCheck
@@ -79,7 +80,7 @@ class Together(NamedTuple):
         return DecidedTogether(decisions, decision if self.whole.extras is None else None)
 
 
-def _part_of(whole: Decision, part: PreparedCheck, places: tuple[int, ...], states: States) -> Decision:
+def _part_of(whole: Decision, part: PreparedCheck, places: tuple[int, ...], states: WarningStates) -> Decision:
     """Return the decision on a part by the outcomes of the whole, which are read when they are needed."""
     plan = part.plan
     key = (_part_of, places, states)

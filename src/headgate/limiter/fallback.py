@@ -6,9 +6,9 @@ from typing import Final
 
 from headgate.core.check import Check, Group, Outcome, Result
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision, Reason
+from headgate.core.decision import Decision
 from headgate.core.decision_factory import decide
-from headgate.core.plan import Plan
+from headgate.core.plan import Plan, Reason
 from headgate.errors import StoreError, StoreFull, StoreTimeout
 from headgate.limiter.outage import Outage
 from headgate.limiter.prepared_check import PreparedCheck

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from headgate.core.decision import WARNING_PERCENT
+from headgate.core.reading import WARNING_PERCENT
 from headgate.errors import InvalidRule, Problem
 from headgate.rules import fields
 from headgate.rules.holder import Holder

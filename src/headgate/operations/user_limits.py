@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from headgate.core.decision import Decision, LimitStatus
+from headgate.core.decision import Decision
+from headgate.core.limit_status import LimitStatus
 from headgate.core.quota import Quota
 from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.rules.rule import Rule

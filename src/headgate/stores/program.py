@@ -9,9 +9,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from headgate.core.check import Answer, Check, Extras, Group, RepeatedResult, Result, SharedResult
-from headgate.core.decision import Decision, States
+from headgate.core.decision import Decision
 from headgate.core.decision_factory import decide
 from headgate.core.plan import Plan
+from headgate.core.reading import WarningStates
 from headgate.errors import IdempotencyConflict, StoreError
 
 GroupCheck = Callable[[Sequence[Group]], Sequence[Answer]]
@@ -53,7 +54,7 @@ def group_of(
 
 
 def decision_of(
-    answer: Answer, plan: Plan, states: States | None, subjects: tuple[str, ...], costs: tuple[int, ...]
+    answer: Answer, plan: Plan, states: WarningStates | None, subjects: tuple[str, ...], costs: tuple[int, ...]
 ) -> Decision:
     """Return what a store's answer to a group means. Raises it, if it is a fault or a conflict."""
     if isinstance(answer, StoreError | IdempotencyConflict):
@@ -72,7 +73,9 @@ def decision_of(
     return decision
 
 
-def group_program(check: GroupCheck, plan: Plan, states: States | None = None, told: Plan | None = None) -> Program:
+def group_program(
+    check: GroupCheck, plan: Plan, states: WarningStates | None = None, told: Plan | None = None
+) -> Program:
     """Return the program of a plan for a store that takes groups. Decisions show the plan `told`, if there is one."""
 
     def decide_group(
@@ -88,7 +91,7 @@ def group_program(check: GroupCheck, plan: Plan, states: States | None = None, t
 
 
 def async_group_program(
-    check: AsyncCheck, plan: Plan, states: States | None = None, told: Plan | None = None
+    check: AsyncCheck, plan: Plan, states: WarningStates | None = None, told: Plan | None = None
 ) -> Program:
     """Return the program of a plan for a store that takes groups, and is awaited."""
 

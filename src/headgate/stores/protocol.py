@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from headgate.core.check import Answer, Charge, Check, Client, Group
-from headgate.core.decision import States
 from headgate.core.ledger import Counted, LedgerPage, Swap
 from headgate.core.plan import Plan
+from headgate.core.reading import WarningStates
 from headgate.core.reservation import Claim, Expired, Record
 from headgate.core.share import Standing
 from headgate.stores.program import Program
@@ -46,7 +46,7 @@ class Store(Protocol):
 class CompilingStore(Store, Protocol):
     """A store that compiles plans. For any other store, the limiter builds programs on its `check`."""
 
-    def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> Program:
+    def compile(self, plan: Plan, states: WarningStates | None = None, told: Plan | None = None) -> Program:
         """Return the program that decides requests of a plan.
 
         Decisions get `states`. They show the plan `told`, if it is not the one that is charged: one with larger
@@ -177,7 +177,7 @@ class AsyncStore(Protocol):
 class AsyncCompilingStore(AsyncStore, Protocol):
     """A store that compiles plans into programs whose decisions are awaited."""
 
-    def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> Program: ...
+    def compile(self, plan: Plan, states: WarningStates | None = None, told: Plan | None = None) -> Program: ...
 
 
 @runtime_checkable

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from math import isfinite
 from typing import Final, Literal, NamedTuple
 
-from headgate.core.decision import Decision, Reason
+from headgate.core.decision import Decision
+from headgate.core.plan import Reason
 from headgate.errors import StoreError, StoreFull, StoreTimeout, StoreUnavailable
 from headgate.rules.holder import Holder
 from headgate.rules.snapshot import Snapshot

@@ -17,7 +17,8 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, TracerProvider, get_
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from headgate._version import __version__
-from headgate.core.decision import Decision, Reason
+from headgate.core.decision import Decision
+from headgate.core.plan import Reason
 from headgate.errors import StoreError
 from headgate.rules.holder import Holder
 from headgate.telemetry.meter import MAX_RULES, Meter

@@ -12,8 +12,9 @@ import pytest
 
 from headgate import AsyncLimiter, Limiter, Quota, Rule, StoreError, StoreFull, StoreTimeout, StoreUnavailable
 from headgate.core.check import Answer, Charge, Check, Client, Group
-from headgate.core.decision import Decision, States
+from headgate.core.decision import Decision
 from headgate.core.plan import Plan
+from headgate.core.reading import WarningStates
 from headgate.stores.memory import MemoryStore
 from headgate.stores.memory.program import MemoryProgram
 from headgate.testing import FakeClock
@@ -32,7 +33,7 @@ class Flaky(MemoryStore):
         self._ask()
         return super().check(groups)
 
-    def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> MemoryProgram:
+    def compile(self, plan: Plan, states: WarningStates | None = None, told: Plan | None = None) -> MemoryProgram:
         program = super().compile(plan, states, told)
 
         def check(*request: Any) -> Decision:

@@ -14,8 +14,8 @@ import pytest
 
 from headgate import AsyncLimiter, InvalidCheck, Limiter, Rule, Settlement, StoreUnavailable
 from headgate.core.check import Answer, Charge, Check, Client, Group
-from headgate.core.decision import States
 from headgate.core.plan import Plan
+from headgate.core.reading import WarningStates
 from headgate.core.reservation import LATE_US, Claim, Record
 from headgate.errors import StoreTimeout
 from headgate.rules.penalties import Penalties
@@ -362,7 +362,7 @@ class Faulty(MemoryStore):
         self._fail("check")
         return super().check(groups)
 
-    def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> Program:
+    def compile(self, plan: Plan, states: WarningStates | None = None, told: Plan | None = None) -> Program:
         return group_program(self.check, plan, states, told)
 
     def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> None:
@@ -493,7 +493,7 @@ def test_a_charge_that_comes_after_its_record_expired_is_charged_when_it_is_sett
                 other.reserve("bob")  # which gives back what has expired
             return super().check(groups)
 
-        def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> Program:
+        def compile(self, plan: Plan, states: WarningStates | None = None, told: Plan | None = None) -> Program:
             return group_program(self.check, plan, states, told)
 
     slow: list[bool] = []

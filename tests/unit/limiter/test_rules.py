@@ -14,8 +14,9 @@ import pytest
 
 from headgate import AsyncLimiter, InvalidRule, Limiter, Rule
 from headgate.core.check import Answer, Charge, Check, Client, Group
-from headgate.core.decision import Decision, States
+from headgate.core.decision import Decision
 from headgate.core.plan import Plan
+from headgate.core.reading import WarningStates
 from headgate.errors import StoreUnavailable
 from headgate.rules import Exemption, Holder, Override, Snapshot, User
 from headgate.rules.sources.file import FileSource
@@ -35,7 +36,7 @@ class Counting(MemoryStore):
         self.trips += 1
         return super().check(groups)
 
-    def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> MemoryProgram:
+    def compile(self, plan: Plan, states: WarningStates | None = None, told: Plan | None = None) -> MemoryProgram:
         program = super().compile(plan, states, told)
 
         def check(*request: Any) -> Decision:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 
 from headgate.core.check import Answer, Charge, Check, Group
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision, States
+from headgate.core.decision import Decision
 from headgate.core.fork import renew_in_children
 from headgate.core.plan import Plan
+from headgate.core.reading import WarningStates
 from headgate.errors import StoreError
 from headgate.features.async_steps import run_async
 from headgate.features.leases.calls import Decided
@@ -53,7 +54,7 @@ class AsyncLeasing:
         decided: Decided = await run_async(self._leases.decide(groups, leased, inline=inline), self._store.check)
         return decided
 
-    def compile(self, plan: Plan, states: States | None = None) -> Program:
+    def compile(self, plan: Plan, states: WarningStates | None = None) -> Program:
         """Return the program of a plan. One without leased limits is the store's own."""
         exact: Program = self._store.compile(plan, states)
         if not any(limit.leased for limit in plan.limits):

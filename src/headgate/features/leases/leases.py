@@ -17,9 +17,10 @@ from time import monotonic_ns
 from typing import Any, Final
 
 from headgate.core.check import Answer, Charge, Check, Extras, Group, Outcome, RepeatedResult, Result
-from headgate.core.decision import Decision, Reading, States, decision_with
+from headgate.core.decision import Decision, decision_with
 from headgate.core.plan import Plan
 from headgate.core.quota import Quota
+from headgate.core.reading import Reading, WarningStates
 from headgate.errors import StoreError
 from headgate.features.leases.calls import Decided, Fetch, LeasedCheck, LeasedGroup, Locked, may_have_done, peeked
 from headgate.features.leases.lease import LIFE_US, Late, Lease, Slice, figures
@@ -72,7 +73,7 @@ class Leases:
         """Whether there is anything to fetch."""
         return bool(self._wanted)
 
-    def compile(self, plan: Plan, states: States | None, grouped: Program, ask: Ask) -> Program:
+    def compile(self, plan: Plan, states: WarningStates | None, grouped: Program, ask: Ask) -> Program:
         """Return the program of a plan with one limit, enforced and leased.
 
         If no token is held, `grouped` decides, and may fetch a slice. If no slice is wanted either, `ask`, the store's

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 
 from headgate.core.check import Answer, Charge, Check, Group
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision, States
+from headgate.core.decision import Decision
 from headgate.core.fork import renew_in_children
 from headgate.core.plan import Plan
+from headgate.core.reading import WarningStates
 from headgate.errors import StoreError
 from headgate.features.leases.calls import Decided
 from headgate.features.leases.lease import Lease
@@ -52,7 +53,7 @@ class Leasing:
         decided: Decided = run(self._leases.decide(groups, leased, inline=inline), self._store.check)
         return decided
 
-    def compile(self, plan: Plan, states: States | None = None) -> Program:
+    def compile(self, plan: Plan, states: WarningStates | None = None) -> Program:
         """Return the program of a plan. One without leased limits is the store's own."""
         exact: Program = self._store.compile(plan, states)
         if not any(limit.leased for limit in plan.limits):

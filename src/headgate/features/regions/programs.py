@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from headgate.core.check import Check
-from headgate.core.decision import Decision, States
+from headgate.core.decision import Decision
 from headgate.core.decision_factory import decide
 from headgate.core.plan import Plan
+from headgate.core.reading import WarningStates
 from headgate.features.regions.router import Router
 from headgate.rules.rule import Spread
 
@@ -81,7 +82,12 @@ def synced_program(
 
 
 def refusal(
-    router: Router, mode: Spread, plan: Plan, states: States | None, subjects: tuple[str, ...], costs: tuple[int, ...]
+    router: Router,
+    mode: Spread,
+    plan: Plan,
+    states: WarningStates | None,
+    subjects: tuple[str, ...],
+    costs: tuple[int, ...],
 ) -> Decision:
     """The decision when nothing may pass here."""
     outcome = router.nothing(mode, plan.limits[0]._replace(cost=costs[0]))

@@ -8,10 +8,11 @@ from typing import Any, TypeVar
 
 from headgate.core.check import Answer, Charge, Check, Client, Extras, Group, answered
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision, States
+from headgate.core.decision import Decision
 from headgate.core.fork import renew_in_children
 from headgate.core.plan import Plan
 from headgate.core.quota import Quota
+from headgate.core.reading import WarningStates
 from headgate.core.reservation import Claim, Expired, Record
 from headgate.errors import StoreError
 from headgate.features.regions.duty_worker import DutyWorkers
@@ -69,7 +70,7 @@ class RegionalStore:
         answers = self._run(self._router.decide(groups))
         return answered(answers)
 
-    def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> Program:  # noqa: ARG002
+    def compile(self, plan: Plan, states: WarningStates | None = None, told: Plan | None = None) -> Program:  # noqa: ARG002
         """Return the program of a plan. How a single rule is spread is settled here, once."""
         if not self._router.asked(Group(plan.limits)):
             return self._program(self._here, plan, states)
@@ -92,7 +93,7 @@ class RegionalStore:
 
         return check
 
-    def _spread(self, plan: Plan, states: States | None) -> LimitProgram:
+    def _spread(self, plan: Plan, states: WarningStates | None) -> LimitProgram:
         """The program of one limit, as it is spread over the regions."""
         (template,) = plan.limits
         router, mode = self._router, self._router.spread(template)
@@ -172,7 +173,7 @@ class RegionalStore:
         self._workers.forked()
         self._router.forked()
 
-    def _program(self, store: Store, plan: Plan, states: States | None, told: Plan | None = None) -> Program:
+    def _program(self, store: Store, plan: Plan, states: WarningStates | None, told: Plan | None = None) -> Program:
         if isinstance(store, CompilingStore):
             return store.compile(plan, states, told)
         return group_program(store.check, plan, states, told)

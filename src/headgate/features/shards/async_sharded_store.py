@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any, Final
 
 from headgate.core.check import Answer, Charge, Check, Client, Extras, Group
-from headgate.core.decision import Decision, States
+from headgate.core.decision import Decision
 from headgate.core.plan import Plan
+from headgate.core.reading import WarningStates
 from headgate.core.reservation import Record
 from headgate.errors import StoreUnavailable
 from headgate.features.async_steps import run_async
@@ -87,7 +88,7 @@ async def _adjust_async(
     return await store.adjust(refunds, await run_async(surcharges(more, home.shards), store.check))
 
 
-def _compile_async(store: AsyncStore, home: Home, plan: Plan, states: States | None = None) -> Program:
+def _compile_async(store: AsyncStore, home: Home, plan: Plan, states: WarningStates | None = None) -> Program:
     """Return the program of a plan. One that has no shards is the store's own."""
     shards = home.shards
     counts = [shards.get(limit.rule, 1) for limit in plan.limits]

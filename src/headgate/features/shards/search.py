@@ -5,10 +5,11 @@ from __future__ import annotations
 from secrets import randbits
 
 from headgate.core.check import Check
-from headgate.core.decision import Decision, States
+from headgate.core.decision import Decision
 from headgate.core.decision_factory import decide as decide_all
 from headgate.core.fork import renew_in_children
 from headgate.core.plan import Plan
+from headgate.core.reading import WarningStates
 from headgate.core.shards import ShardSearch, checks_of
 from headgate.errors import StoreUnavailable
 from headgate.features.shards.groups import Shards, home_of
@@ -60,7 +61,7 @@ def is_last(search: ShardSearch, decision: Decision, away: StoreUnavailable | No
     return True
 
 
-def conclude(plan: Plan, states: States | None, search: ShardSearch, decision: Decision) -> Decision:
+def conclude(plan: Plan, states: WarningStates | None, search: ShardSearch, decision: Decision) -> Decision:
     """Return a shard's decision as one on the whole limit."""
     if decision.allowed:
         search.told(decision.outcomes, decision.at_us)

@@ -8,8 +8,9 @@ from functools import partial
 from typing import Any, Final
 
 from headgate.core.check import Answer, Charge, Check, Client, Extras, Group
-from headgate.core.decision import Decision, States
+from headgate.core.decision import Decision
 from headgate.core.plan import Plan
+from headgate.core.reading import WarningStates
 from headgate.core.reservation import Record
 from headgate.errors import StoreUnavailable
 from headgate.features.shards.groups import decide, everywhere, surcharges
@@ -88,7 +89,7 @@ def _adjust(
     return store.adjust(refunds, run(surcharges(more, home.shards), store.check))
 
 
-def _compile(store: Store, home: Home, plan: Plan, states: States | None = None) -> Program:
+def _compile(store: Store, home: Home, plan: Plan, states: WarningStates | None = None) -> Program:
     """Return the program of a plan. One that has no shards is the store's own."""
     shards = home.shards
     counts = [shards.get(limit.rule, 1) for limit in plan.limits]

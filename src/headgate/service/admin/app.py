@@ -28,8 +28,8 @@ from headgate.service.admin import users as user_routes
 from headgate.service.admin.context import OWN_RULES, Context, context_of
 from headgate.service.admin.documentation import serve_documentation
 from headgate.service.admin.headers import Headers
-from headgate.service.admin.models import problems
 from headgate.service.admin.openapi import INTRODUCTION, TAGS, description_of
+from headgate.service.admin.openapi_parts import problems
 from headgate.service.http.problems import MEDIA_TYPE, HttpError, problem_of
 from headgate.service.token_guess_limiter import TokenGuessLimiter
 

@@ -13,7 +13,7 @@ from headgate.operations.change_log import Kind
 from headgate.service.admin import models
 from headgate.service.admin.bodies import Table
 from headgate.service.admin.context import Here, NeedsOne, Who
-from headgate.service.admin.models import problems
+from headgate.service.admin.openapi_parts import problems
 from headgate.service.admin.pages import PagedByNumber, Text, storable
 
 router: Final = APIRouter(tags=["Changes"])

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from headgate.http.openapi import REFUSED
 from headgate.http.problem import MEDIA_TYPE
-from headgate.service.admin.models import problems
+from headgate.service.admin.openapi_parts import problems
 
 _TEXT: Final = {"type": "string"}
 _WHOLE: Final = {"type": "integer"}

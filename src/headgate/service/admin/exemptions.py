@@ -12,7 +12,7 @@ from headgate.rules.exemptions import ExemptionType
 from headgate.service.admin import models
 from headgate.service.admin.bodies import Table, json_object
 from headgate.service.admin.context import Here, Who, needs
-from headgate.service.admin.models import body, problems
+from headgate.service.admin.openapi_parts import body, problems
 from headgate.service.admin.pages import PagedByPair, pair
 
 router: Final = APIRouter(prefix="/exemptions", tags=["Exemptions"])

@@ -8,7 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from headgate.core.quota import MAX_INT
 from headgate.db.tokens import LONGEST_SECONDS, MAX_NAME, SHORTEST_SECONDS
-from headgate.http.problem import MEDIA_TYPE
 from headgate.operations.batch import MOST_IN_BATCH
 from headgate.operations.caller import Role, Scope
 from headgate.operations.tokens import OWN_NAMES
@@ -16,48 +15,12 @@ from headgate.rules.description import FIELDS, RuleField
 from headgate.rules.exemptions import ExemptionType
 from headgate.rules.fields import Type
 from headgate.rules.users import MAX_ID
+from headgate.service.admin.examples import CHANGED, EXEMPTION, OVERRIDE, RULE, TOKEN, USER
 
 Duration = float | str
 # Ids and names have printable characters alone. A pattern can say so of control characters.
 Name = Annotated[str, Field(min_length=1, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
 Action = Literal["create", "update", "delete", "reset"]
-RULE: Final[dict[str, Any]] = {
-    "id": "search-free",
-    "name": "Free tier, search",
-    "dimension": "user",
-    "endpoints": ["/api/search"],
-    "methods": ["GET"],
-    "tiers": [],
-    "match": {},
-    "algorithm": "sliding_window_counter",
-    "limit": 100,
-    "window": 3600,
-    "action": "reject",
-    "priority": 100,
-    "sync": "exact",
-    "shards": 1,
-    "unit": "requests",
-    "cost": 1,
-    "status": 429,
-    "message": "Rate limit exceeded. Upgrade to Premium.",
-    "enabled": True,
-}
-# Of the sample rules, so that the documentation of `make serve` can be tried as it is; and far from expiring.
-OVERRIDE: Final[dict[str, Any]] = {"rule": "user-free", "limit": 500, "expires": "2099-01-01T00:00:00+00:00"}
-USER: Final[dict[str, Any]] = {"id": "alice", "tier": "pro", "overrides": [OVERRIDE]}
-EXEMPTION: Final[dict[str, Any]] = {"type": "ip", "value": "10.0.0.0/8"}
-TOKEN: Final[dict[str, Any]] = {
-    "id": "019a3f0c2b17e4d201",
-    "name": "ci",
-    "role": "operator",
-    "scopes": ["check", "users"],
-    "created": "2026-11-01T09:00:00+00:00",
-    "created_by": "bootstrap",
-    "expires": "2027-01-30T09:00:00+00:00",
-    "revoked": None,
-}
-CHANGE: Final[dict[str, Any]] = {"action": "update", "kind": "rule", "subject": "search-free"}
-CHANGED: Final[dict[str, Any]] = {**CHANGE, "before": {**RULE, "limit": 50}, "after": RULE}
 
 
 class _Model(BaseModel):
@@ -432,56 +395,6 @@ class Problem(BaseModel):
     detail: str
     problems: list[ProblemEntry] | None = Field(None, description="Everything that is wrong (422).")
     retry_after: int | None = Field(None, description="Seconds (429).")
-
-
-_MEANINGS: Final = {
-    400: "The body is not JSON",
-    401: "No token, or one that is unknown, expired or revoked",
-    403: "The token's role or scopes do not cover this",
-    404: "There is no such thing",
-    409: "It exists already, or rules cannot be changed here: they are in a file",
-    412: "If-Match or If-None-Match does not hold: somebody else was faster",
-    413: "The body is too large",
-    415: "The body is of another type",
-    422: "What the request says is not good; `problems` lists everything",
-    429: "Too many requests of this token, or too many bad tokens from this address",
-    503: "The database could not be reached; try again after `Retry-After` seconds",
-}
-
-
-def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Answers that tell of a problem, for a route's `responses`."""
-    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    return {status: {"description": _MEANINGS[status], "content": content} for status in statuses}
-
-
-def body(model: type[BaseModel]) -> dict[str, Any]:
-    """A JSON body, for a route's `openapi_extra`."""
-    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-
-_DOCUMENT: Final = """[[rules]]
-id = "search-free"
-dimension = "user"
-endpoints = ["/api/search"]
-limit = 100
-window = "1h"
-"""
-_TOML: Final = {"application/toml": {"schema": {"type": "string"}, "example": _DOCUMENT}}
-TOML: Final[dict[str, Any]] = {"description": "A rules file", "content": _TOML}
-
-
-def toml_body() -> dict[str, Any]:
-    """A rules file as body, for a route's `openapi_extra`."""
-    return {"requestBody": {"required": True, "content": _TOML}}
-
-
-def example_of(model: type[BaseModel]) -> dict[str, Any]:
-    """FastAPI leaves out what is null in examples, which then lack what they need."""
-    extra: Any = model.model_config["json_schema_extra"]
-    example: dict[str, Any] = extra["example"]
-    return example
 
 
 Models = tuple[type[BaseModel], ...]

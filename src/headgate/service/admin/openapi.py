@@ -11,6 +11,7 @@ from typing import Any, Final
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 
 from headgate.service.admin import models
 from headgate.service.admin.context import Needs
@@ -68,7 +69,7 @@ def description_of(app: FastAPI, routers: Sequence[APIRouter]) -> dict[str, Any]
             schemas.update(schema.pop("$defs", {}))
             schemas.setdefault(model.__name__, schema)
         for model in models.SHOWN:
-            schemas[model.__name__]["example"] = models.example_of(model)
+            schemas[model.__name__]["example"] = _example_of(model)
         routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
         needed = {route.operation_id or route.unique_id: _needs(route) for route in routes}
         for operations in document["paths"].values():
@@ -148,3 +149,10 @@ def _older(value: Any) -> Any:
     if "const" in table and "type" in table:
         table["enum"] = [table.pop("const")]
     return table
+
+
+def _example_of(model: type[BaseModel]) -> dict[str, Any]:
+    """FastAPI leaves out what is null in examples, which then lack what they need."""
+    extra: Any = model.model_config["json_schema_extra"]
+    example: dict[str, Any] = extra["example"]
+    return example

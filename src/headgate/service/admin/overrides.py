@@ -12,7 +12,7 @@ from headgate.db.records import override_table
 from headgate.service.admin import models
 from headgate.service.admin.bodies import Table, json_object
 from headgate.service.admin.context import Here, Who, needs
-from headgate.service.admin.models import body, problems
+from headgate.service.admin.openapi_parts import body, problems
 from headgate.service.admin.pages import PagedByPair, Text, pair, storable
 from headgate.service.admin.paths import USER
 from headgate.service.admin.users import user_shown

@@ -16,7 +16,7 @@ from headgate.service.admin import models
 from headgate.service.admin.bodies import Table, json_object
 from headgate.service.admin.context import Here, Who, needs
 from headgate.service.admin.etags import If, etag
-from headgate.service.admin.models import body, problems
+from headgate.service.admin.openapi_parts import body, problems
 from headgate.service.admin.pages import Paged
 from headgate.service.admin.paths import RULE
 

@@ -12,7 +12,7 @@ from headgate.service.admin import models
 from headgate.service.admin.bodies import toml_document
 from headgate.service.admin.context import Here, Who, needs
 from headgate.service.admin.etags import If, etag
-from headgate.service.admin.models import TOML, problems, toml_body
+from headgate.service.admin.openapi_parts import TOML, problems, toml_body
 
 router: Final = APIRouter(tags=["Rules"])
 

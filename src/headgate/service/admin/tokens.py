@@ -11,7 +11,7 @@ from headgate.db.tokens import token_table
 from headgate.service.admin import models
 from headgate.service.admin.bodies import Table, json_object
 from headgate.service.admin.context import Here, Who, needs
-from headgate.service.admin.models import body, problems
+from headgate.service.admin.openapi_parts import body, problems
 from headgate.service.admin.pages import Paged
 
 router: Final = APIRouter(prefix="/tokens", tags=["Tokens"])

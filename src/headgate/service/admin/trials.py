@@ -14,7 +14,7 @@ from headgate.service.admin import models
 from headgate.service.admin.bodies import Table, json_object
 from headgate.service.admin.context import Here, Who, needs
 from headgate.service.admin.events import EventShown, event_table, moment
-from headgate.service.admin.models import body, problems
+from headgate.service.admin.openapi_parts import body, problems
 
 Given = Annotated[Table, Depends(json_object)]
 FACTS: Final[dict[str, Any]] = {"user": "alice", "endpoint": "/api/search", "method": "GET"}

@@ -14,7 +14,7 @@ from headgate.rules.users import User
 from headgate.service.admin import models
 from headgate.service.admin.bodies import Table, json_batch, json_with_nulls
 from headgate.service.admin.context import Here, Who, needs
-from headgate.service.admin.models import body, problems
+from headgate.service.admin.openapi_parts import body, problems
 from headgate.service.admin.pages import Paged, Text, storable
 from headgate.service.admin.paths import USER
 

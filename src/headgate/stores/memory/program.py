@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from headgate.algorithms import concurrency
 from headgate.core.check import Outcome
-from headgate.core.decision import Decision, Reading
+from headgate.core.decision import Decision
+from headgate.core.reading import Reading
 
 # subjects, costs, peek and extras to a decision
 MemoryProgram = Callable[..., Decision]

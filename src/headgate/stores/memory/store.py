@@ -27,11 +27,12 @@ from headgate.core.check import (
     binding,
 )
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision, Reading, States
+from headgate.core.decision import Decision
 from headgate.core.fork import halt_for_forks
 from headgate.core.ledger import Counted, LedgerPage, Swap
 from headgate.core.plan import Plan
 from headgate.core.quota import BUCKETS, CONCURRENCY, Quota
+from headgate.core.reading import Reading, WarningStates
 from headgate.core.reservation import PENDING_US, Claim, Expired, Record
 from headgate.errors import IdempotencyConflict, StoreFull
 from headgate.stores.memory import penalty
@@ -73,7 +74,7 @@ class MemoryStore:
         """How many keys were new, since the store was made."""
         return self._tables.placed
 
-    def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> MemoryProgram:
+    def compile(self, plan: Plan, states: WarningStates | None = None, told: Plan | None = None) -> MemoryProgram:
         """Return the program that decides requests of a plan: see `headgate.stores.program.Program`.
 
         Decisions get `states`. They show the plan `told`, if it is not the one that is charged: one with
@@ -81,7 +82,7 @@ class MemoryStore:
         """
         return self._compile(plan, states, told)
 
-    def _compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> MemoryProgram:
+    def _compile(self, plan: Plan, states: WarningStates | None = None, told: Plan | None = None) -> MemoryProgram:
         with self.lock:
             tables = [self._tables.of(limit.space, limit.quota) for limit in plan.limits]
         limits = [(table, table.algorithm.admit, limit.quota) for table, limit in zip(tables, plan.limits, strict=True)]

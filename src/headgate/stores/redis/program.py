@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from headgate.core.check import Extras, Outcome, Result
-from headgate.core.decision import Decision, Reading, States, decision_with
+from headgate.core.decision import Decision, decision_with
 from headgate.core.key import escape
 from headgate.core.plan import Plan
+from headgate.core.reading import Reading, WarningStates
 from headgate.errors import IdempotencyConflict, StoreError
 from headgate.stores.program import decision_of
 from headgate.stores.redis.denial_cache import DenialCache
@@ -36,7 +37,9 @@ class PlanBatch(NamedTuple):
 class PlanProgram:
     """Encodes requests of one plan, and makes decisions of what Redis replies. Decisions are about `told`."""
 
-    def __init__(self, plan: Plan, encoder: Encoder, denials: DenialCache, states: States | None, told: Plan) -> None:
+    def __init__(
+        self, plan: Plan, encoder: Encoder, denials: DenialCache, states: WarningStates | None, told: Plan
+    ) -> None:
         limits = tuple([(limit.quota, limit.enforced) for limit in plan.limits])
         self.plan = plan
         self.template = encoder.template(limits)

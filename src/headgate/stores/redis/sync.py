@@ -10,9 +10,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from headgate.core.check import Answer, Extras, Group, answered
 from headgate.core.clock import Clock
-from headgate.core.decision import Decision, States
+from headgate.core.decision import Decision
 from headgate.core.fork import renew_in_children
 from headgate.core.plan import Plan
+from headgate.core.reading import WarningStates
 from headgate.errors import StoreError
 from headgate.stores.observer import StoreObserver
 from headgate.stores.process_clock import PROCESS
@@ -100,7 +101,7 @@ class RedisStore(RedisOperations):
                 return answers + rest
         return answers
 
-    def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> Program:
+    def compile(self, plan: Plan, states: WarningStates | None = None, told: Plan | None = None) -> Program:
         """Return the program of a plan: a command template, filled with keys and costs.
 
         On a cluster, a request with extras, or with limits in several slots, is decided slot by slot.

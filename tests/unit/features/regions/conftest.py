@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from headgate.core.decision import Decision, States
+from headgate.core.decision import Decision
 from headgate.core.plan import Plan
+from headgate.core.reading import WarningStates
 from headgate.errors import StoreTimeout
 from headgate.regions import Member, Region
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
@@ -41,7 +42,7 @@ class Link:
         if self.cut:
             raise StoreTimeout("the link is cut")
 
-    def compile(self, plan: Plan, states: States | None = None, told: Plan | None = None) -> Program:
+    def compile(self, plan: Plan, states: WarningStates | None = None, told: Plan | None = None) -> Program:
         program = self.near.compile(plan, states, told)
 
         def check(*request: Any) -> Decision:

@@ -1,0 +1,62 @@
+"""Reading: what all decisions of one program share, and how to read their figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from headgate.core.check import Outcome
+from headgate.core.plan import Plan, Reason
+
+WARNING_PERCENT = 80
+
+
+class WarningStates(Protocol):
+    """A memory of which limits are in warning: what makes them stay in it for a while."""
+
+    warned: bool  # whether there ever was one to remember
+
+    def percent(self) -> int:
+        """The share of use from which on a limit is in warning."""
+        ...
+
+    def warns(self, space: str, subject: str, used: int, limit: int, now_us: int, reset_us: int) -> bool:
+        """Whether the subject's limit, of which `used` is used, is in warning."""
+        ...
+
+
+class Reading:
+    """What all decisions of one program share: their plan, and how to compute their figures.
+
+    `read` computes the outcomes from a decision's `verdict`; None: the verdict contains them. `reason` is the reason of
+    decisions without limits. `states` remembers which limits are in warning.
+    """
+
+    __slots__ = ("low", "plan", "read", "reason", "states", "told")
+
+    def __init__(
+        self,
+        plan: Plan,
+        states: WarningStates | None = None,
+        read: Callable[[Any], tuple[Outcome, ...]] | None = None,
+        reason: Reason | None = None,
+    ) -> None:
+        self.plan = plan
+        self.states = states
+        percent = WARNING_PERCENT if states is None else states.percent()
+        # What remains of each limit when it begins to be in warning; -1: it never is, as it is not enforced.
+        self.low = tuple([capacity + (capacity * percent // -100) if capacity else -1 for capacity in plan.capacities])
+        self.read = read
+        self.reason = reason
+        self.told: Reading = self if read is None else Reading(plan, states, reason=reason)  # of known outcomes
+
+    @classmethod
+    def of_outcomes(cls, plan: Plan, states: WarningStates | None = None, reason: Reason | None = None) -> Reading:
+        """Return what decisions of known outcomes share. It is kept with the plan."""
+        if not plan.limits:  # a plan without limits outlives the limiter that `states` belongs to
+            return cls(plan, states, reason=reason)
+        key = (states, reason)
+        known: Reading | None = plan.prepared.get(key)
+        if known is None:
+            known = plan.prepared[key] = cls(plan, states, reason=reason)
+        return known

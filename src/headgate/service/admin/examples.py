@@ -1,0 +1,55 @@
+"""Examples that the API's description shows."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+RULE: Final[dict[str, Any]] = {
+    "id": "search-free",
+    "name": "Free tier, search",
+    "dimension": "user",
+    "endpoints": ["/api/search"],
+    "methods": ["GET"],
+    "tiers": [],
+    "match": {},
+    "algorithm": "sliding_window_counter",
+    "limit": 100,
+    "window": 3600,
+    "action": "reject",
+    "priority": 100,
+    "sync": "exact",
+    "shards": 1,
+    "unit": "requests",
+    "cost": 1,
+    "status": 429,
+    "message": "Rate limit exceeded. Upgrade to Premium.",
+    "enabled": True,
+}
+
+
+# Of the sample rules, so that the documentation of `make serve` can be tried as it is; and far from expiring.
+OVERRIDE: Final[dict[str, Any]] = {"rule": "user-free", "limit": 500, "expires": "2099-01-01T00:00:00+00:00"}
+
+
+USER: Final[dict[str, Any]] = {"id": "alice", "tier": "pro", "overrides": [OVERRIDE]}
+
+
+EXEMPTION: Final[dict[str, Any]] = {"type": "ip", "value": "10.0.0.0/8"}
+
+
+TOKEN: Final[dict[str, Any]] = {
+    "id": "019a3f0c2b17e4d201",
+    "name": "ci",
+    "role": "operator",
+    "scopes": ["check", "users"],
+    "created": "2026-11-01T09:00:00+00:00",
+    "created_by": "bootstrap",
+    "expires": "2027-01-30T09:00:00+00:00",
+    "revoked": None,
+}
+
+
+CHANGE: Final[dict[str, Any]] = {"action": "update", "kind": "rule", "subject": "search-free"}
+
+
+CHANGED: Final[dict[str, Any]] = {**CHANGE, "before": {**RULE, "limit": 50}, "after": RULE}
