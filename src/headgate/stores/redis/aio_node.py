@@ -420,24 +420,32 @@ class AsyncNode:
             return
         replies = _without_asking(call.encoded, replies)
         if NoScriptError in map(type, replies):  # it does not know a script yet, or no more: nothing was executed
-            now = self._batcher.now()
-            self.breaker.hear(now)
-            call.until = now + self._options.timeout  # loading it has a time of its own
-            again = [command for command, reply in zip(call.encoded, replies, strict=True) if _is_unknown(reply)]
-            done = call.within(partial(self._arrived_again, before=replies, again=again))
-            call.connection.ask(pack(again, set()), _replies(again), done)
+            self._ask_again(call, replies)
             return
         self._answered(call, replies)
+
+    def _ask_again(self, call: _BatchCall, replies: list[Any]) -> None:
+        """Send those commands once more of which the server does not know the script: the first with its text."""
+        now = self._batcher.now()
+        self.breaker.hear(now)
+        call.until = now + self._options.timeout  # loading it has a time of its own
+        again = [command for command, reply in zip(call.encoded, replies, strict=True) if _is_unknown(reply)]
+        done = call.within(partial(self._arrived_again, before=replies, again=again))
+        call.connection.ask(pack(again, set()), _replies(again), done)
 
     def _arrived_again(
         self, call: _BatchCall, replies: list[Any] | Exception, *, before: list[Any], again: list[EncodedCommand]
     ) -> None:
-        """The replies to those commands that went once more, with the whole text of the script."""
+        """The replies to those commands that went once more. The server may have forgotten the script meanwhile."""
         if isinstance(replies, Exception):
             self._failed(call, replies)
             return
         late = iter(_without_asking(again, replies))
-        self._answered(call, [next(late) if _is_unknown(reply) else reply for reply in before])
+        merged = [next(late) if _is_unknown(reply) else reply for reply in before]
+        if 0 < sum(map(_is_unknown, merged)) < len(again):
+            self._ask_again(call, merged)
+        else:
+            self._answered(call, merged)
 
     def _answered(self, call: _BatchCall, replies: list[Any]) -> None:
         connection = call.connection

@@ -76,7 +76,7 @@ class ThreadCall:
 class InFlight:
     """Calls that share a connection until all their replies are read."""
 
-    __slots__ = ("_expected", "_is_again", "_is_asked", "_unknown", "began", "calls", "connection")
+    __slots__ = ("_expected", "_is_asked", "_may_be_unknown", "_unknown", "began", "calls", "connection")
 
     def __init__(self, connection: ThreadConnection, calls: Sequence[ThreadCall], began: float) -> None:
         self.connection = connection
@@ -84,7 +84,7 @@ class InFlight:
         self.began = began  # by the process clock
         self._expected = deque((call, place) for call in calls for place in range(len(call.commands)))
         self._unknown: list[tuple[ThreadCall, int]] = []  # of which the server does not know the script
-        self._is_again = False  # those were sent once more
+        self._may_be_unknown = len(self._expected)  # how many of them at most: each time fewer, as the first is EVAL
         self._is_asked = False  # the reply to ASKING was read
 
     def send(self, deadline: float) -> None:
@@ -99,9 +99,10 @@ class InFlight:
     def read(self, now: float, deadline: float) -> None:
         """Read and hand out replies. After a RedisTimeout it can be gone on with.
 
-        Scripts that the server does not know, as nothing was executed, are sent once more; those who wait for that
-        get as much time again. `now` is the time by the process clock.
+        Scripts that the server does not know, as nothing was executed, are sent once more, again if it has forgotten
+        them meanwhile; those who wait for that get as much time again. `now` is the time by the process clock.
         """
+        longer = max(0.0, deadline - now)
         while True:
             while self._expected:
                 call, place = self._expected[0]
@@ -112,7 +113,7 @@ class InFlight:
                 reply = self.connection.receive(deadline)
                 self._expected.popleft()
                 self._is_asked = False
-                if isinstance(reply, NoScriptError) and not self._is_again:
+                if isinstance(reply, NoScriptError) and len(self._unknown) < self._may_be_unknown:
                     self._unknown.append((call, place))
                     continue
                 call.replies[place] = reply
@@ -122,8 +123,7 @@ class InFlight:
             if not self._unknown:
                 return
             again, self._unknown = self._unknown, []
-            self._is_again = True
-            longer = max(0.0, deadline - now)
+            self._may_be_unknown = len(again) - 1
             deadline += longer
             for call, _ in again:
                 call.deadline += longer
