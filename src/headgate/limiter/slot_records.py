@@ -30,7 +30,7 @@ caller, who renews it. `skip`: leave those rules out.
 """
 
 POLL_SECONDS: Final = 0.002  # between two tries for a slot, at first; each time twice as long
-MAX_POLL_SECONDS: Final = 0.05
+MAX_POLL_SECONDS: Final = 0.01  # not longer: those who have waited longest would ask least often
 MIN_ENTRIES: Final = 1_000  # slots of a limiter among which it does not look for expired ones on its own
 
 _new: Final[Any] = tuple.__new__  # makes a named tuple in half the time that calling its class takes
