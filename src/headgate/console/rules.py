@@ -20,7 +20,6 @@ from headgate.rules.snapshot import Snapshot
 PAGE: Final = 50
 STATES: Final = ("enforced", "throttled", "annotates", "shadow", "disabled")
 SPARK: Final = named_range("1h")
-DAY_US: Final = 86_400_000_000
 CHANGES: Final[dict[str, dict[str, Any]]] = {  # what each switch does to a rule's table
     "enable": {"enabled": True},
     "disable": {"enabled": False},

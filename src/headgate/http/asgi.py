@@ -23,7 +23,7 @@ from headgate.http.middleware_options import MiddlewareArguments, charge_of, log
 from headgate.http.problem import refusal
 from headgate.http.request_limiter import AsyncRequestLimiter, CheckedRequest, resolve
 from headgate.http.route import TAKEN, Ask, QuotaOption, RouteLimit, charge_async, is_default_replaced
-from headgate.http.routing import Found, find_route
+from headgate.http.routing import RouteMatch, find_route
 from headgate.limiter.async_limiter import AsyncLimiter
 
 Scope = MutableMapping[str, Any]
@@ -199,7 +199,7 @@ class RateLimitMiddleware:
             found = self._find(scope)
         else:
             template = None if options.route is None else options.route(AsgiRequest(scope))
-            found = None if template is None else Found(template, [])
+            found = None if template is None else RouteMatch(template, [])
         method = scope.get("method", "WEBSOCKET")
         if options.defaults is None or found is None or is_default_replaced(found.limits, method):
             return True
@@ -216,7 +216,7 @@ class RateLimitMiddleware:
     async def _charge_message(self, limit: RouteLimit, scope: Scope) -> bool:
         return await charge_message(limit, scope[NAME], self._request_limiter.limiter, "messages", AsgiRequest(scope))
 
-    def _find(self, scope: Scope) -> Found | None:
+    def _find(self, scope: Scope) -> RouteMatch | None:
         """The route that a request is for, in an app whose routes are known: one of Starlette or FastAPI."""
         routes: Any = getattr(scope.get("app"), "routes", getattr(self._app, "routes", None))
         if routes is None:

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 from headgate.http.route import RouteLimit, limits_on
 
 
-class Found(NamedTuple):
+class RouteMatch(NamedTuple):
     """A route: its template, and the limits that it has of its own."""
 
     template: str  # with the prefixes of mounts: `/v1/users/{id}`
     limits: list[RouteLimit]
 
 
-def find_route(routes: Iterable[Any], scope: MutableMapping[str, Any]) -> Found | None:
+def find_route(routes: Iterable[Any], scope: MutableMapping[str, Any]) -> RouteMatch | None:
     """Return the route of a request; None where none leads to it. One for another method is better than none."""
     path: str = scope["path"]
     root = scope.get("root_path", "")
@@ -27,8 +27,8 @@ def find_route(routes: Iterable[Any], scope: MutableMapping[str, Any]) -> Found 
     return _find(routes, path, scope.get("method") if scope["type"] == "http" else None)
 
 
-def _find(routes: Iterable[Any], path: str, method: str | None) -> Found | None:
-    other: Found | None = None  # for another method
+def _find(routes: Iterable[Any], path: str, method: str | None) -> RouteMatch | None:
+    other: RouteMatch | None = None  # for another method
     for route in _flat(routes):
         match = None if not hasattr(route, "path_regex") else route.path_regex.match(path)
         if match is None:
@@ -37,10 +37,10 @@ def _find(routes: Iterable[Any], path: str, method: str | None) -> Found | None:
             rest = "/" + match.groupdict().get("path", "").lstrip("/")
             inner = _find(route.routes or (), rest, method)
             prefix: str = route.path_format.removesuffix("/{path}")
-            return Found(f"{prefix}/*", []) if inner is None else inner._replace(template=prefix + inner.template)
+            return RouteMatch(f"{prefix}/*", []) if inner is None else inner._replace(template=prefix + inner.template)
         if hasattr(route, "methods") != (method is not None):
             continue  # one is of HTTP, and one of WebSockets
-        found = Found(route.path_format, list(_limits(route, method)))
+        found = RouteMatch(route.path_format, list(_limits(route, method)))
         if method is None or not route.methods or method in route.methods:
             return found
         other = other or found

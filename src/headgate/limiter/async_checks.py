@@ -86,7 +86,6 @@ class AsyncChecks:
         self._region_store: AsyncRegionStore | None = None  # there where several regions share limits
         if region is not None:
             self._region_store = region.open_async(self._here, self._engine.holder, clock, failure_mode)
-            self._engine.spreads = True
         self._store = AsyncShardedStore(self._here if self._region_store is None else self._region_store)
         self._store.home.holder = self._engine.holder
         self.holder = self._engine.holder  # of the rules in force

@@ -118,7 +118,6 @@ class Engine:
         self.name = name
         self.states = WarningHysteresis(self.holder, warning_at, warning_until)
         self.outage = self.fallback.outage
-        self.spreads = False  # whether several regions share limits
         self.leases = False  # whether slices of leased limits are held here
         self.compile: Compile = _uncompiled  # given by the limiter, as it depends on the store
         self.compile_exact: Compile = _uncompiled

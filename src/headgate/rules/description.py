@@ -110,7 +110,7 @@ QUOTA_FIELDS: Final = (
     _field(
         "anchor",
         Description(
-            Kind("anchor", lambda value: value, is_optional=True),
+            Kind("anchor", lambda value: value),
             "of a calendar: where its windows begin. The day of the month (the 31st is the last of shorter ones), the "
             "weekday, or the hour of the day",
             "its beginning",

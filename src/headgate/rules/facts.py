@@ -7,7 +7,7 @@ by it. Both are typing mistakes nearly always, so both are errors.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from headgate.core.suggestion import did_you_mean
@@ -53,10 +53,6 @@ class FactNames:
         for name in facts:
             if name not in self:
                 raise InvalidCheck(self.describe_unknown(name))
-
-    def known_among(self, facts: Mapping[str, str]) -> dict[str, str]:
-        """Return those of a request's facts that have known names."""
-        return {name: value for name, value in facts.items() if name in self}
 
     def describe_unknown(self, name: str) -> str:
         """Return what is wrong with a name that is not known, and what to do about it."""

@@ -28,7 +28,6 @@ class Kind:
     aliases: tuple[str, ...] = ()  # texts that stand for one of `choices`
     low: int | None = None  # the bounds of a whole number
     high: int | None = None
-    is_optional: bool = False  # None is a value too: nothing, or what is said elsewhere
 
     def __call__(self, value: Any) -> Any:
         return self.check(value)
@@ -127,8 +126,8 @@ def optional(check: Check) -> Kind:
         return None if value is None else check(value)
 
     if isinstance(check, Kind):
-        return replace(check, check=check_any, is_optional=True)
-    return Kind("text", check_any, is_optional=True)
+        return replace(check, check=check_any)
+    return Kind("text", check_any)
 
 
 def several(check: Check, what: str) -> Kind:

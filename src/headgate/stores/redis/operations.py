@@ -27,7 +27,7 @@ U = TypeVar("U")
 SCANNED: Final = 1_000  # keys that a server looks at in one call
 
 
-class Cursor(NamedTuple):
+class ScanCursor(NamedTuple):
     """How far the keys of a store were looked through: one server after the other."""
 
     slot: int  # by which the server is found
@@ -60,9 +60,9 @@ class RedisOperations:
         """Forget the state of checks' keys, and the violations and blocks of clients."""
         return self._run(self._reset(checks, clients))
 
-    def clear_some(self, cursor: Cursor | None = None) -> Any:
+    def clear_some(self, cursor: ScanCursor | None = None) -> Any:
         """Forget some of the keys under the store's prefix, on all servers. Return where to go on; None: at the end."""
-        return self._run(self._clear_some(cursor or Cursor(0, b"0")))
+        return self._run(self._clear_some(cursor or ScanCursor(0, b"0")))
 
     def hold(self, reservation_id: str, record: str, ttl_us: int) -> Any:
         """Keep the record of a reservation."""
@@ -150,7 +150,7 @@ class RedisOperations:
         finally:
             self.denials.drop(checks)
 
-    def _clear_some(self, cursor: Cursor) -> Steps[Cursor | None]:
+    def _clear_some(self, cursor: ScanCursor) -> Steps[ScanCursor | None]:
         scan = ("SCAN", cursor.at, "MATCH", f"{self._prefix}:*", "COUNT", SCANNED)  # a prefix has no wildcards
         at, keys = yield from take_one(SlotStep(cursor.slot, command=scan))
         try:
@@ -159,9 +159,9 @@ class RedisOperations:
         finally:
             self.denials.clear()
         if at != b"0":
-            return Cursor(cursor.slot, at)
+            return ScanCursor(cursor.slot, at)
         following = self._slot_elsewhere(cursor.slot) if self._slotted else None
-        return None if following is None else Cursor(following, b"0")
+        return None if following is None else ScanCursor(following, b"0")
 
     def _reserve(self, command: script.Command, decode: Callable[[Any], T]) -> Steps[T]:
         (answer,) = yield [SlotStep(RESERVATIONS if self._slotted else 0, command=command)]

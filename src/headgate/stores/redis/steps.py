@@ -17,7 +17,6 @@ from headgate.stores.redis.encoding import CommandTemplate, Encoded, EncodedRequ
 T = TypeVar("T")
 
 Figures = tuple[int, Sequence[Any]]  # of one request: when it was decided, and what the reply says of it
-StepAnswer = list[Figures | StoreError] | StoreError | Any  # to requests, one each; or the reply to a command
 
 
 class SlotStep(NamedTuple):
