@@ -40,13 +40,14 @@ def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
     start, left = now - past, window - past
     current = previous = 0
     if state is not None:
-        if state[0] > now:
-            current = min(limit, state[1] + state[2])
-        elif state[0] >= start:
-            _, current, previous = state
-        elif state[0] >= start - window:
-            previous = state[1]
-    remaining = limit - current - previous * left // window
+        since, current, previous = state
+        if since > now:
+            current, previous = min(limit, current + previous), 0
+        elif since < start:
+            current, previous = 0, current if since >= start - window else 0
+    remaining = limit - current
+    if previous:
+        remaining -= previous * left // window
     return remaining if remaining > 0 else 0, _until(0, current, previous, left, window)
 
 

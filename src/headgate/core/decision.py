@@ -123,14 +123,16 @@ class Decision:
             return order
         known: tuple[int, ...] | None = getattr(self, "_order", None)
         if known is None:
-            ranks = [
-                (not limit[5], _NEVER_FIRST if wait == NEVER else -wait, remaining, -reset, at)
-                for at, limit, (wait, remaining, reset) in zip(
-                    order, self.reading.plan.limits, self.outcomes, strict=True
-                )
-            ]
+            outcomes, plan = self.outcomes, self.reading.plan
+            if self.allowed and not plan.shadows:  # all are enforced, and no one waits
+                ranks: list[Any] = [(outcomes[at][1], -outcomes[at][2], at) for at in order]
+            else:
+                ranks = [
+                    (not limit[5], _NEVER_FIRST if wait == NEVER else -wait, remaining, -reset, at)
+                    for at, limit, (wait, remaining, reset) in zip(order, plan.limits, outcomes, strict=True)
+                ]
             ranks.sort()
-            known = self._order = tuple([rank[4] for rank in ranks])
+            known = self._order = tuple([rank[-1] for rank in ranks])
         return known
 
     @property
@@ -241,9 +243,12 @@ class Decision:
         reading = self.reading
         states = reading.states
         warning = states is not None and states.warned
-        for low, outcome in zip(reading.low, self.outcomes, strict=False):
-            if outcome[1] <= low:
-                warning = True
+        if not warning:
+            low = reading.low
+            for at, outcome in enumerate(self.outcomes):
+                if outcome[1] <= low[at]:
+                    warning = True
+                    break
         if warning and states is not None:
             warning = self._remembered(states)
         state = "throttled" if not self.allowed else "warning" if warning else "normal"
