@@ -126,7 +126,7 @@ class Models:
         if self._prices:
             price = _of_model(self._prices, model)
             if price is None:
-                raise InvalidCheck(f"model: there is no price of {model!r}; add it, or one for all others as {ANY!r}")
+                raise InvalidCheck(f"model: no price for {model!r}; add one, or a default price as {ANY!r}")
             cost["usd_micros"] = price.usd_micros(usage)
         return cost
 

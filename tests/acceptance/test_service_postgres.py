@@ -80,7 +80,7 @@ def test_tokens_that_were_good_are_good_for_checks_while_postgresql_is_away(
             assert calls(service, unknown) == [grpc.StatusCode.UNAVAILABLE] * 2
         until(lambda: checked(service, unknown) == 200)
         assert service.log.count("tokens could not be looked up") == 1
-        assert service.log.count("tokens are looked up again") == 1
+        assert service.log.count("the database answers again: looking up tokens again") == 1
         assert "a request failed" not in service.log
         until(lambda: httpx.delete(f"{service.url}/api/v1/tokens/{number}", headers=service.headers).is_success)
         assert checked(service, known) == 401

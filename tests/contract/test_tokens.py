@@ -140,7 +140,7 @@ def test_the_list_comes_in_pages_the_oldest_first(tokens: TokenTable, clock: Fak
 
 @pytest.mark.parametrize("name", ["", "x" * 101, "a\nb", "a\0b"])
 def test_names_that_cannot_be(tokens: TokenTable, name: str) -> None:
-    with pytest.raises(InvalidRule, match="name: must be a text of 1 to 100"):
+    with pytest.raises(InvalidRule, match="name: must be a string of 1 to 100"):
         create(tokens, name)
 
 

@@ -61,7 +61,7 @@ def test_costs_by_model_with_cached_input(record: Any, model: str, cost: dict[st
 
 
 def test_a_model_without_a_price_is_told_unless_there_is_one_for_all_others() -> None:
-    with pytest.raises(InvalidCheck, match="there is no price of 'llama'"):
+    with pytest.raises(InvalidCheck, match="no price for 'llama'"):
         MODELS.cost(OPENAI, "llama")
     assert Models({"*": Price(1, 1)}).cost({"prompt_tokens": 2}, "llama")["usd_micros"] == 2
     assert Models().cost(OPENAI, "llama") == {"tokens": 1_200}

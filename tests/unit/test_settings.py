@@ -179,7 +179,7 @@ def test_unknown_variables_are_told_of() -> None:
         ("redis://localhost/zero", "the database must be a number"),
         ("redis://localhost?timeout=soon", "timeout: must be a number above 0"),
         (f"redis://:{SECRET}/@localhost", "a / ? # or @ is in the wrong place"),
-        ("redis+sentinel://localhost", "must name what Sentinel is asked for"),
+        ("redis+sentinel://localhost", "with Sentinel's name of the service"),
         ("embedded://a/b", "is neither a name nor an absolute path"),
         ("embedded:///d?timeout=soon", "timeout: must be a number above 0"),
         ("memory://?max_keys=many", "max_keys=<whole number>"),

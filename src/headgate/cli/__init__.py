@@ -1,7 +1,7 @@
 """The command line: `headgate --help`. One file per command or group of commands, registered in `app`.
 
-Exit codes: 0 fine, 1 refused or invalid, 2 wrong usage or a fault, 130 ended by Ctrl-C. What is wrong is said in one
-line for each thing, on stderr; a traceback is a bug of ours.
+Exit codes: 0 fine, 1 refused or invalid, 2 wrong usage or a fault, 130 ended by Ctrl-C. Each error is one
+line on stderr; a traceback is a bug.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ INTERRUPTED: Final = 130
 
 
 def main() -> None:
-    """Run it, and exit."""
+    """Run the command line and exit."""
     try:
         with collection_paused():
             from headgate.cli.app import app  # noqa: PLC0415 - what it needs may not be installed
@@ -30,6 +30,6 @@ def main() -> None:
 
 
 def complain(text: str) -> None:
-    """Say what is wrong, on stderr."""
+    """Print an error on stderr."""
     for line in text.splitlines():
         print(f"headgate: {line}", file=sys.stderr)

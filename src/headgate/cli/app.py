@@ -20,7 +20,7 @@ from headgate.errors import HeadgateError, InvalidRule
 
 
 class _Commands(TyperGroup):
-    """Says what went wrong as one line, wherever it did."""
+    """Reports every error as one line on stderr."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -43,7 +43,7 @@ class _Commands(TyperGroup):
 app = typer.Typer(
     name="headgate",
     cls=_Commands,
-    help="Headgate decides how many requests get in: a distributed rate limiter.",
+    help="Headgate, a distributed rate limiter: run the service, make checks, manage rules.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -54,10 +54,10 @@ app = typer.Typer(
 @app.callback()
 def options(
     show_version: Annotated[
-        bool, typer.Option("--version", help="Print the version, and exit.", callback=print_version, is_eager=True)
+        bool, typer.Option("--version", help="Print the version and exit.", callback=print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Headgate decides how many requests get in: a distributed rate limiter."""
+    """Headgate, a distributed rate limiter: run the service, make checks, manage rules."""
 
 
 for command in (serve, check, peek, reset):

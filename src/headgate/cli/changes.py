@@ -13,7 +13,7 @@ from headgate.cli.output import Cell, emit, local_time, on_terminal, say, show_t
 
 CHANGES: Final = "/api/v1/changes"
 
-app = typer.Typer(no_args_is_help=True, help="List changes of rules, users and tokens, and take them back.")
+app = typer.Typer(no_args_is_help=True, help="List and revert changes of rules, users and tokens.")
 
 
 @app.command("list")
@@ -21,10 +21,10 @@ app = typer.Typer(no_args_is_help=True, help="List changes of rules, users and t
 def list_changes(
     client: ServiceClient,
     kind: Annotated[
-        str | None, typer.Option(help="Only of these: rule, tier, exemption, settings, user or token.")
+        str | None, typer.Option(help="Only this kind: rule, tier, exemption, settings, user or token.")
     ] = None,
-    subject: Annotated[str | None, typer.Option(help="Only of this one: an id or a name.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 50,
+    subject: Annotated[str | None, typer.Option(help="Only this id or name.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of entries.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """List changes, the latest first."""
@@ -41,15 +41,19 @@ def list_changes(
 @calls_service(*ADMIN)
 def revert(
     client: ServiceClient,
-    change_id: Annotated[int, typer.Argument(metavar="ID", min=1, help="As `headgate changes list` shows it.")],
+    change_id: Annotated[
+        int, typer.Argument(metavar="ID", min=1, help="Id of the change, from `headgate changes list`.")
+    ],
     together: Annotated[
-        bool, typer.Option("--together", help="Take back everything that was changed in the same transaction.")
+        bool, typer.Option("--together", help="Revert everything that was changed in the same transaction.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Without a terminal, nobody is asked.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask for confirmation. Without a terminal, it never asks.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make what a change changed what it was before. What will change is shown first."""
+    """Revert a change. Shows what will change first."""
     path = f"{CHANGES}/{change_id}/revert"
     planned = client.post(path, params={"together": together, "dry_run": True})
     if not as_json:

@@ -16,13 +16,13 @@ from headgate.cli.output import STYLES, Cell, duration, emit, say, show_table
 
 _PANEL: Final = "Request"
 _FACTS: Final[dict[str, Any]] = {
-    "subject": Annotated[str | None, typer.Argument(help="The user: short for --user.", show_default=False)],
+    "subject": Annotated[str | None, typer.Argument(help="The user; short for --user.", show_default=False)],
     "user": Annotated[str | None, typer.Option(rich_help_panel=_PANEL)],
-    "ip": Annotated[str | None, typer.Option(help="The client's address.", rich_help_panel=_PANEL)],
+    "ip": Annotated[str | None, typer.Option(help="The client's IP address.", rich_help_panel=_PANEL)],
     "api_key": Annotated[str | None, typer.Option(rich_help_panel=_PANEL)],
     "tenant": Annotated[str | None, typer.Option(rich_help_panel=_PANEL)],
-    "endpoint": Annotated[str | None, typer.Option(help="The path, as in /api/search.", rich_help_panel=_PANEL)],
-    "method": Annotated[str | None, typer.Option(help="As in GET.", rich_help_panel=_PANEL)],
+    "endpoint": Annotated[str | None, typer.Option(help="The path, such as /api/search.", rich_help_panel=_PANEL)],
+    "method": Annotated[str | None, typer.Option(help="The HTTP method, such as GET.", rich_help_panel=_PANEL)],
     "tier": Annotated[str | None, typer.Option(rich_help_panel=_PANEL)],
     "fact": Annotated[
         list[str] | None,
@@ -34,7 +34,7 @@ _NO_FACTS: Final = ("cost", "idempotency_key")  # have a meaning of their own in
 Cost = Annotated[
     list[str] | None,
     typer.Option(
-        help="What the request costs: a number of requests, or of a unit; then it may be repeated.  [default: 1]",
+        help="The cost: a number of requests, or UNIT=NUMBER, which may be repeated.  [default: 1]",
         metavar="[UNIT=]N",
         show_default=False,
         rich_help_panel=_PANEL,
@@ -45,7 +45,7 @@ Cost = Annotated[
 def about_request(
     command: Callable[Concatenate[ServiceClient, Json, ...], None],
 ) -> Callable[Concatenate[ServiceClient, ...], None]:
-    """Let a function that is given a client and the facts of a request have the facts as options."""
+    """Decorate a command so that the facts of a request become its options."""
     client, _, *own = inspect.signature(command, eval_str=True).parameters.values()
     added = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
@@ -70,11 +70,11 @@ def check(
     cost: Cost = None,
     idempotency_key: Annotated[
         str | None,
-        typer.Option(help="A check that is repeated with the same key is charged once.", rich_help_panel=_PANEL),
+        typer.Option(help="Repeated checks with the same key are charged once.", rich_help_panel=_PANEL),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a request, and charge it. Exit code 0: allowed, 1: refused."""
+    """Check and charge a request. Exit code 0: allowed, 1: refused."""
     key = {} if idempotency_key is None else {"idempotency_key": idempotency_key}
     _tell(client.check("/v1/check", {**facts, "cost": cost_of(cost), **key}), as_json)
 
@@ -82,27 +82,27 @@ def check(
 @calls_service(*DATA)
 @about_request
 def peek(client: ServiceClient, facts: Json, cost: Cost = None, as_json: AsJson = False) -> None:
-    """Say what a check would say, and charge nothing. Exit code 0: allowed, 1: refused."""
+    """Show what a check would decide, without charging. Exit code 0: allowed, 1: refused."""
     _tell(client.check("/v1/peek", {**facts, "cost": cost_of(cost)}), as_json)
 
 
 @calls_service(*DATA)
 @about_request
 def reset(client: ServiceClient, facts: Json, as_json: AsJson = False) -> None:
-    """Forget what a request's subjects have used, under every rule that applies to it."""
+    """Reset the counts of a request's subjects, under every rule that applies to it."""
     answer = client.post("/v1/reset", facts)
     if as_json:
         emit(answer)
         return
     shown = facts | ({"api_key": "…"} if "api_key" in facts else {})
-    say(f"reset: {', '.join(f'{name} {value}' for name, value in shown.items()) or 'limits that all share'}")
+    say(f"reset: {', '.join(f'{name} {value}' for name, value in shown.items()) or 'global limits'}")
 
 
 def facts_of(*, subject: str | None = None, fact: list[str] | None = None, **known: str | None) -> dict[str, Any]:
-    """The facts of a request, of what was given for it. Raises `typer.BadParameter`."""
+    """Return the facts of a request from the command's options. Raises `typer.BadParameter`."""
     if subject is not None:
         if known.get("user") is not None:
-            raise typer.BadParameter(f"the user is {subject!r} already: leave out one of the two", param_hint="--user")
+            raise typer.BadParameter(f"the user is already {subject!r}: leave out one of the two", param_hint="--user")
         known["user"] = subject
     facts = {name: value for name, value in known.items() if value is not None}
     for text in fact or ():
@@ -110,13 +110,13 @@ def facts_of(*, subject: str | None = None, fact: list[str] | None = None, **kno
         if not equals or not name:
             raise typer.BadParameter(f"must be NAME=VALUE, as in country=DE, got {text!r}", param_hint="--fact")
         if name in facts or name in _NO_FACTS:
-            raise typer.BadParameter(f"{name!r} is given twice, or is no fact", param_hint="--fact")
+            raise typer.BadParameter(f"{name!r} is given twice, or is not a fact", param_hint="--fact")
         facts[name] = value
     return facts
 
 
 def cost_of(texts: list[str] | None) -> int | dict[str, int]:
-    """Return the cost that was given as `5`, or as `requests=1` and `tokens=4000`. Raises `typer.BadParameter`."""
+    """Parse costs such as `5`, or `requests=1` and `tokens=4000`. Raises `typer.BadParameter`."""
     amounts: dict[str, int] = {}
     for text in texts or ["1"]:
         unit, _, digits = text.rpartition("=")
@@ -134,7 +134,7 @@ def cost_of(texts: list[str] | None) -> int | dict[str, int]:
 
 
 def summary(decision: Json) -> str:
-    """A decision in one line."""
+    """Return a decision as one line."""
     verdict = "allowed" if decision["allowed"] else "refused"
     rule, reason = decision["rule"], decision["reason"]
     why = _WHY.get(reason)

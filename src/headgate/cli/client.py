@@ -1,4 +1,4 @@
-"""A client of the service's HTTP API: answers as data, and everything that is none as a `CommandFault` in plain words.
+"""A client of the service's HTTP API: returns answers as data, and raises `CommandFault` for everything else.
 
 httpx is imported by whoever becomes a client, not by all commands: `headgate serve` starts without it.
 """
@@ -67,7 +67,7 @@ class ServiceClient:
         )
 
     def check(self, path: str, facts: Json) -> Json:
-        """A decision: a refusal is one, whichever status it has."""
+        """Post a check and return its decision. A refusal is a decision too, whatever its status."""
         response = self._send("POST", path, json=facts)
         data = _json(response)
         if isinstance(data, dict) and "allowed" in data:
@@ -79,14 +79,14 @@ class ServiceClient:
         return self._object(self._send("GET", path, params=params))
 
     def text(self, path: str, params: Params | None = None, *, accept: str = "*/*") -> str:
-        """What is not JSON."""
+        """Get an answer as text."""
         response = self._send("GET", path, params=params, headers={"Accept": accept})
         if not response.is_success:
             raise self._fault(response)
         return response.text
 
     def chunks(self, path: str, params: Params | None = None) -> Iterator[str]:
-        """The same piece by piece, as it comes."""
+        """Get an answer as text, piece by piece as it arrives."""
         with self._faults(), self._http.stream("GET", path, params=_given(params)) as response:
             if not response.is_success:
                 response.read()
@@ -94,15 +94,15 @@ class ServiceClient:
             yield from response.iter_text()
 
     def post(self, path: str, data: Json | None = None, params: Params | None = None) -> Json:
-        """What was made of the data; empty if nothing is told."""
+        """Post data and return the answer; empty if there is no body."""
         return self._object(self._send("POST", path, params=params, json=data))
 
     def put(self, path: str, data: Json) -> Json:
-        """What the data has become."""
+        """Put data and return the answer."""
         return self._object(self._send("PUT", path, json=data))
 
     def put_toml(self, path: str, content: bytes, params: Params | None = None, *, version: Any = None) -> Json:
-        """The same; with `version`, only if that is still the version of what is there."""
+        """Put data, with `version` only if the stored version is still that one."""
         condition = {} if version is None else {"If-Match": f'"{version}"'}
         headers = {"Content-Type": TOML, **condition}
         return self._object(self._send("PUT", path, params=params, content=content, headers=headers))
@@ -111,7 +111,7 @@ class ServiceClient:
         return self._object(self._send("DELETE", path, params=params))
 
     def pages(self, path: str, name: str, params: Params | None = None, *, most: int | None = None) -> Iterator[Json]:
-        """The entries of all pages, up to so many; `name` is what a page has them under."""
+        """Return the entries of all pages, up to a maximum; `name` is the key of a page's entries."""
         left = most
         asked = dict(params or {})
         while left is None or left > 0:
@@ -156,7 +156,7 @@ class ServiceClient:
             raise CommandFault(_explained(error, self.server)) from error
 
     def _fault(self, response: httpx.Response) -> CommandFault:
-        """What an answer that is none means."""
+        """Return the fault for an answer with an error status."""
         status, data = response.status_code, _json(response)
         if not isinstance(data, dict) or not isinstance(data.get("detail"), str):
             return CommandFault(
@@ -172,14 +172,14 @@ class ServiceClient:
 
 
 class InvalidRules(CommandFault):
-    """The service does not accept what it was sent: everything that is wrong with it."""
+    """The service rejected the data; lists every problem."""
 
     def __init__(self, *problems: Problem) -> None:
         super().__init__(*map(str, problems), code=REFUSED)
         self.problems = problems
 
     def of_file(self, file: str) -> InvalidRules:
-        """The same, with the file that was sent."""
+        """Return this fault with the name of the file that was sent."""
         return InvalidRules(*(problem._replace(file=file) for problem in self.problems))
 
 
@@ -206,12 +206,12 @@ def server_url(text: str) -> str:
 
 
 def is_loopback(url: str) -> bool:
-    """Whether a URL is of this machine."""
+    """Return whether a URL points to this machine."""
     return Address(urlsplit(url).hostname or "", 0).is_loopback
 
 
 def find_token(given: str | None, server: str, names: tuple[str, ...], settings: ClientSettings) -> str | None:
-    """The token to send: as given, of the settings of these names, or the one that a service of this machine made."""
+    """Return the token to send: from the flag, from these settings, or the one that a local service generated."""
     token = given or settings.token(*names)
     if token is not None or not is_loopback(server_url(server)):
         return token
@@ -223,13 +223,13 @@ def find_token(given: str | None, server: str, names: tuple[str, ...], settings:
 
 def _sendable(token: str) -> str:
     if not token.isascii() or not token.isprintable() or " " in token:
-        raise CommandFault("--token: must be of printable ASCII characters without spaces")
+        raise CommandFault("--token: must consist of printable ASCII characters without spaces")
     return token
 
 
 def _trust(ca: Path | None, certificate: Path | None, key: Path | None, *, needed: bool) -> ssl.SSLContext | bool:
     if key is not None and certificate is None:
-        raise CommandFault("--key: is of no use without --certificate")
+        raise CommandFault("--key: needs --certificate")
     if not needed:
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts nobody, and need not: to read whom to takes a while
     if ca is None and certificate is None:
@@ -245,7 +245,7 @@ def _trust(ca: Path | None, certificate: Path | None, key: Path | None, *, neede
 
 
 def _given(params: Params | None) -> dict[str, str]:
-    """Those that are set, as query parameters have them."""
+    """Return the values that are set, as query parameters."""
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in (params or {}).items()

@@ -1,4 +1,4 @@
-"""Changes of rules, as people read them: a line for each, with what differs."""
+"""Changes of rules in readable form: one line each, with the differing fields."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def lines_of(changes: list[Json]) -> Iterator[StyledLine]:
 
 
 def differences(before: Json, after: Json) -> list[str]:
-    """The fields that differ: `limit 100 → 200`."""
+    """Return the fields that differ: `limit 100 → 200`."""
     names = dict.fromkeys((*before, *after))
     return [
         f"{name} {value_text(name, before.get(name))} → {value_text(name, after.get(name))}"

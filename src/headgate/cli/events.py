@@ -40,26 +40,28 @@ _WHEN: Final = "A time, as in 2027-01-31T12:00, or how long ago, as in 1h."
 @calls_service(*ADMIN)
 def events(
     client: ServiceClient,
-    rule: Annotated[str | None, typer.Option(help="Only of this rule.")] = None,
-    user: Annotated[str | None, typer.Option(help="Only of this user.")] = None,
-    ip: Annotated[str | None, typer.Option(help="Only of this address.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="Only of this tenant.")] = None,
-    endpoint: Annotated[str | None, typer.Option(help="Only of this endpoint.")] = None,
-    reason: Annotated[str | None, typer.Option(help="Only of this reason: over_limit, penalty, fail_closed …")] = None,
+    rule: Annotated[str | None, typer.Option(help="Only this rule.")] = None,
+    user: Annotated[str | None, typer.Option(help="Only this user.")] = None,
+    ip: Annotated[str | None, typer.Option(help="Only this IP address.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant.")] = None,
+    endpoint: Annotated[str | None, typer.Option(help="Only this endpoint.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Only this reason: over_limit, penalty, fail_closed …")] = None,
     shadow: Annotated[
-        bool | None, typer.Option("--shadow/--no-shadow", help="Only of rules that only log; or only refusals.")
+        bool | None, typer.Option("--shadow/--no-shadow", help="Only events of shadow rules, or only refusals.")
     ] = None,
-    since: Annotated[str | None, typer.Option(help=f"From then on. {_WHEN}", metavar="WHEN")] = None,
-    until: Annotated[str | None, typer.Option(help=f"Before then. {_WHEN}", metavar="WHEN")] = None,
+    since: Annotated[str | None, typer.Option(help=f"Start of the period. {_WHEN}", metavar="WHEN")] = None,
+    until: Annotated[str | None, typer.Option(help=f"End of the period, exclusive. {_WHEN}", metavar="WHEN")] = None,
     limit: Annotated[
         int | None,
-        typer.Option(min=1, help=f"How many at most: {USUALLY} unless told; of CSV, all.", show_default=False),
+        typer.Option(
+            min=1, help=f"Maximum number of events. [default: {USUALLY}; with --csv, all]", show_default=False
+        ),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new ones, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new events until Ctrl-C.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List requests that were refused, or that a rule which only logs would have refused: the latest first.
+    """List refused requests, and those that a shadow rule would have refused; the latest first.
 
     With --json, one object on a line for each event.
     """
@@ -72,7 +74,7 @@ def events(
     }
     if as_csv:
         if as_json or follow:
-            raise typer.BadParameter("goes neither with --json nor with --follow", param_hint="--csv")
+            raise typer.BadParameter("cannot be combined with --json or --follow", param_hint="--csv")
         if limit is not None and limit > MOST_CSV:
             message = f"must be at most {MOST_CSV:,} with --csv, or be left out for all of them"
             raise typer.BadParameter(message, param_hint="--limit")
@@ -80,7 +82,7 @@ def events(
             typer.echo(printable_lines(chunk) if on_terminal() else chunk, nl=False)
     elif follow:
         if until is not None:
-            raise typer.BadParameter("is of no use with --follow", param_hint="--until")
+            raise typer.BadParameter("cannot be combined with --follow", param_hint="--until")
         _follow(client, wanted, limit or USUALLY, as_json)
     elif as_json:
         emit_lines(client.pages(EVENTS, "events", wanted, most=limit or USUALLY))
@@ -110,7 +112,7 @@ def row_of(event: Json) -> tuple[Cell, ...]:
 
 
 def _follow(client: ServiceClient, wanted: dict[str, Any], most: int, as_json: bool) -> None:
-    """Print events as they come, the oldest first; to begin with, the latest of those that there are."""
+    """Print events as they arrive, oldest first, beginning with the latest existing ones."""
     for event in arriving(client, wanted, most):
         if as_json:
             typer.echo(json.dumps(event))
@@ -120,7 +122,7 @@ def _follow(client: ServiceClient, wanted: dict[str, Any], most: int, as_json: b
 
 
 def arriving(client: ServiceClient, wanted: dict[str, Any], most: int) -> Iterator[Json]:
-    """Events, each once, without an end: of those that are there the latest, at most so many; then those that come.
+    """Yield events without end, each once: first the latest existing ones, then new ones.
 
     What is found at one look is in the order of its time. An event that was written late comes when it is there.
     """

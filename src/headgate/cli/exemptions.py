@@ -12,7 +12,7 @@ from headgate.cli.output import emit, say, show_table
 
 EXEMPTIONS: Final = "/api/v1/exemptions"
 Type = Annotated[str, typer.Argument(metavar="TYPE", help="ip, user, api_key or tenant.")]
-Value = Annotated[str, typer.Argument(metavar="VALUE", help="Which one; of ip, an address or a network.")]
+Value = Annotated[str, typer.Argument(metavar="VALUE", help="The value; for ip, an address or a network.")]
 
 app = typer.Typer(no_args_is_help=True, help="List, add and delete exemptions from all limits.")
 
@@ -20,7 +20,7 @@ app = typer.Typer(no_args_is_help=True, help="List, add and delete exemptions fr
 @app.command("list")
 @calls_service(*ADMIN)
 def list_exemptions(client: ServiceClient, as_json: AsJson = False) -> None:
-    """List who is never limited."""
+    """List exemptions."""
     found = list(client.pages(EXEMPTIONS, "exemptions"))
     if as_json:
         emit(found)
@@ -33,7 +33,7 @@ def list_exemptions(client: ServiceClient, as_json: AsJson = False) -> None:
 @app.command()
 @calls_service(*ADMIN)
 def add(client: ServiceClient, kind: Type, value: Value, as_json: AsJson = False) -> None:
-    """Exempt somebody."""
+    """Add an exemption: its requests are never limited."""
     made = client.post(EXEMPTIONS, {"type": kind, "value": value})
     if as_json:
         emit(made)
@@ -44,7 +44,7 @@ def add(client: ServiceClient, kind: Type, value: Value, as_json: AsJson = False
 @app.command()
 @calls_service(*ADMIN)
 def delete(client: ServiceClient, kind: Type, value: Value, as_json: AsJson = False) -> None:
-    """End an exemption."""
+    """Delete an exemption."""
     client.delete(EXEMPTIONS, {"type": kind, "value": value})
     if as_json:
         emit({"type": kind, "value": value})

@@ -34,17 +34,17 @@ def explain(
     cost: Cost = None,
     decision_id: Annotated[
         str | None,
-        typer.Option("--id", help="A refusal that has happened: the decision_id of its answer.", metavar="ID"),
+        typer.Option("--id", help="Explain a past refusal by its decision_id.", metavar="ID"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say why a request would be allowed or refused: rule by rule, and what would let it pass. Charges nothing.
+    """Explain why a request would be allowed or refused, rule by rule, and what would let it pass. Charges nothing.
 
     With --id, say why a request was refused.
     """
     if decision_id is not None:
         if facts:
-            raise CommandFault("--id names a request that has happened: leave out its facts")
+            raise CommandFault("--id names a past request: leave out its facts")
         event = client.get(f"/api/v1/events/{quote(decision_id, safe='')}")
         if as_json:
             emit(event)

@@ -1,4 +1,4 @@
-"""Keys that are pressed while a command runs, one by one and without their being shown."""
+"""Single key presses while a command runs, without echo."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ except ImportError:  # on Windows: then there is Ctrl-C
 
 
 class KeyboardReader:
-    """Reads the terminal while it is open. Without one, there are no keys."""
+    """Reads keys from the terminal while it is open. Without a terminal, there are none."""
 
     def __init__(self) -> None:
         self._before: list[object] | None = None
@@ -35,7 +35,7 @@ class KeyboardReader:
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._before)  # type: ignore[arg-type]
 
     def wait(self, seconds: float, wanted: str) -> bool:
-        """Wait so long; or less, if one of the wanted keys is pressed, and then say so."""
+        """Wait for some seconds, or until one of the wanted keys is pressed. Return whether one was."""
         deadline = time.monotonic() + seconds
         while True:
             left = deadline - time.monotonic()

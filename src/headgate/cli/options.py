@@ -1,4 +1,4 @@
-"""Options that several commands have, and the client that they are made into."""
+"""Options that several commands share, and the client built from them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CONNECTION: Final[dict[str, Any]] = {
     "server": Annotated[
         str | None,
         typer.Option(
-            help=f"URL of the service. Else HEADGATE_SERVER, else {DEFAULT_SERVER}.",
+            help=f"URL of the service. [default: HEADGATE_SERVER, then {DEFAULT_SERVER}]",
             metavar="URL",
             rich_help_panel=_PANEL,
         ),
@@ -33,23 +33,24 @@ _CONNECTION: Final[dict[str, Any]] = {
     "token": Annotated[
         str | None,
         typer.Option(
-            help="Bearer token; better in a file. Else HEADGATE_ADMIN_TOKEN (checks: HEADGATE_DATA_TOKEN first); "
-            "else, for a service of this machine, the one that it keeps in its data directory.",
+            help="Bearer token; a file is safer. [default: HEADGATE_ADMIN_TOKEN (checks: HEADGATE_DATA_TOKEN first), "
+            "then the token in the data directory of a local service]",
             metavar="TOKEN",
             rich_help_panel=_PANEL,
         ),
     ],
     "token_file": Annotated[
-        Path | None, typer.Option(help="File that holds the token: others cannot see it there.", **_EXISTING)
+        Path | None,
+        typer.Option(help="File that holds the token. Safer than --token, which other users can see.", **_EXISTING),
     ],
-    "ca": Annotated[Path | None, typer.Option(help="File of certificates to trust.", **_EXISTING)],
-    "certificate": Annotated[Path | None, typer.Option(help="File of the client's own certificate.", **_EXISTING)],
-    "key": Annotated[Path | None, typer.Option(help="File of its key, if that is another.", **_EXISTING)],
+    "ca": Annotated[Path | None, typer.Option(help="File of CA certificates to trust.", **_EXISTING)],
+    "certificate": Annotated[Path | None, typer.Option(help="File of the client certificate.", **_EXISTING)],
+    "key": Annotated[Path | None, typer.Option(help="File of the client key, if it is separate.", **_EXISTING)],
 }
 
 
 def calls_service(*tokens: str) -> Callable[[Callable[Concatenate[ServiceClient, ...], None]], Callable[..., None]]:
-    """Make a command of a function that is given a client: the options that the client needs are added to its own.
+    """Decorate a command that takes a client, and add the options that the client needs.
 
     `tokens` are the settings whose token is sent, in order. Faults are told, and end the process.
     """
@@ -82,7 +83,7 @@ def connect(
     token_file: Path | None,
     **files: Path | None,
 ) -> ServiceClient:
-    """A client of the options' values, and of the settings where they are not given."""
+    """Return a client from the options, and from the settings for options that are not given."""
     settings = ClientSettings()
     if token_file is not None:
         if token is not None:

@@ -1,4 +1,4 @@
-"""How commands speak: tables for people, plain text for pipes, JSON for programs; faults as one line on stderr.
+"""Output of commands: tables on terminals, plain text in pipes, JSON for programs; faults as one line on stderr.
 
 What is shown may come from anybody who ever sent a request. It is never read as markup, and control characters in it
 do not reach the terminal.
@@ -31,7 +31,7 @@ Cell = str | int | float | bool | None
 
 
 class CommandFault(HeadgateError):
-    """What keeps a command from doing its work, in lines for people. The process ends with `code`."""
+    """A fault that ends a command, described in lines for people. The process exits with `code`."""
 
     def __init__(self, *lines: str, code: int = FAULT) -> None:
         super().__init__("\n".join(lines))
@@ -41,7 +41,7 @@ class CommandFault(HeadgateError):
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """Tell of faults on stderr, without a traceback, and end the process by their code."""
+    """Print faults on stderr without a traceback, and exit with their code."""
     try:
         yield
     except KeyboardInterrupt:
@@ -55,18 +55,18 @@ def reported() -> Iterator[None]:
 
 
 def emit(data: Any) -> None:
-    """Data as JSON."""
+    """Print data as JSON."""
     typer.echo(json.dumps(data, indent=2, default=str))  # TOML has times, JSON has none
 
 
 def emit_lines(records: Iterable[Any]) -> None:
-    """Records as JSON, one on each line."""
+    """Print records as JSON, one per line."""
     for record in records:
         typer.echo(json.dumps(record))
 
 
 def say(line: str, style: str = "") -> None:
-    """A line of text."""
+    """Print a line of text."""
     console = Console(highlight=False)
     if console.is_terminal:
         console.print(Text(printable(line), style))
@@ -75,7 +75,7 @@ def say(line: str, style: str = "") -> None:
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, title: str = "") -> None:
-    """A table. Columns of numbers are set to the right, cells that are known words in their colours."""
+    """Print a table. Numbers are right-aligned, and known words are coloured."""
     console = Console(highlight=False)
     if console.is_terminal:
         console.print(table(columns, rows, title=title))
@@ -87,7 +87,7 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, title:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, title: str = "") -> RenderableType:
-    """The same for a terminal."""
+    """Print a table on a terminal."""
     rows = list(rows)
     made = Table(box=SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold", pad_edge=False)
     for place, column in enumerate(columns):
@@ -98,7 +98,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, title: str 
 
 
 def plain_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Iterator[str]:
-    """The same as lines of text, as wide as they need to be."""
+    """Return a table as plain lines, as wide as they need to be."""
     rows = list(rows)
     lines = [[column.upper() for column in columns], *([cell(value) or "-" for value in row] for row in rows)]
     widths = [max(cell_len(line[place]) for line in lines) for place in range(len(columns))]
@@ -112,7 +112,7 @@ def plain_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Itera
 
 
 def cell(value: Cell) -> str:
-    """A value as text."""
+    """Return a value as text."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -125,19 +125,19 @@ def cell(value: Cell) -> str:
 
 
 def printable(text: str) -> str:
-    """The same without control characters, and whatever else a terminal might obey: `\\x1b` in their place."""
+    """Return text with control characters escaped, as `\\x1b`, so that a terminal does not obey them."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def printable_lines(text: str) -> str:
-    """The same, with the ends of lines left as they are."""
+    """Return text with control characters escaped, except line ends."""
     return "\n".join(printable(line.removesuffix("\r")) for line in text.split("\n"))
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as people say them, in two units at most: `17 s`, `2 h 5 min`. None: `never`."""
+    """Format seconds in at most two units: `17 s`, `2 h 5 min`. None is `never`."""
     if seconds is None:
         return "never"
     if seconds < 10:
@@ -153,7 +153,7 @@ def duration(seconds: float | None) -> str:
 
 
 def local_time(text: str | None) -> str:
-    """A time of the API in the local time zone: `2027-01-01 00:00:00`. What is none stays as it is."""
+    """Format a time from the API in the local zone: `2027-01-01 00:00:00`. Return anything else unchanged."""
     if text is None:
         return ""
     try:
@@ -163,7 +163,7 @@ def local_time(text: str | None) -> str:
 
 
 def on_terminal() -> bool:
-    """Whether somebody is there to be asked."""
+    """Return whether a user can answer questions: whether stdin is a terminal."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 

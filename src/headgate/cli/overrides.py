@@ -17,17 +17,17 @@ from headgate.cli.users import UserId
 
 RuleId = Annotated[str, typer.Argument(metavar="RULE", help="The rule's id.")]
 
-app = typer.Typer(no_args_is_help=True, help="List, set and delete users' own figures for rules.")
+app = typer.Typer(no_args_is_help=True, help="List, set and delete users' overrides of rules.")
 
 
 @app.command("list")
 @calls_service(*ADMIN)
 def list_overrides(
     client: ServiceClient,
-    user: Annotated[str | None, typer.Option(help="Only of this user.")] = None,
-    rule: Annotated[str | None, typer.Option(help="Only of this rule.")] = None,
+    user: Annotated[str | None, typer.Option(help="Only this user.")] = None,
+    rule: Annotated[str | None, typer.Option(help="Only this rule.")] = None,
     expired: Annotated[
-        bool | None, typer.Option("--expired/--active", help="Only those that have expired; or only those that count.")
+        bool | None, typer.Option("--expired/--active", help="Only expired overrides, or only active ones.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -48,15 +48,15 @@ def set_override(
     user: UserId,
     rule: RuleId,
     limit: Annotated[int, typer.Option(min=1, help="The user's own limit.", show_default=False)],
-    window: Annotated[str | None, typer.Option(help="And window, as in 1h.", metavar="DURATION")] = None,
-    burst: Annotated[int | None, typer.Option(min=1, help="And burst.")] = None,
+    window: Annotated[str | None, typer.Option(help="The user's own window, such as 1h.", metavar="DURATION")] = None,
+    burst: Annotated[int | None, typer.Option(min=1, help="The user's own burst.")] = None,
     expires: Annotated[
         str | None,
-        typer.Option(help="Until when: a time, as in 2027-01-31T12:00, or how long, as in 30d.", metavar="WHEN"),
+        typer.Option(help="Expiry: a time such as 2027-01-31T12:00, or a duration such as 30d.", metavar="WHEN"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set a user's override of a rule, in place of the one that they may have."""
+    """Set a user's override of a rule, replacing any existing one."""
     body: dict[str, Any] = {"rule": rule, "limit": limit}
     if window is not None:
         body["window"] = seconds_of(window, "--window")
@@ -74,7 +74,7 @@ def set_override(
 @app.command()
 @calls_service(*ADMIN)
 def delete(client: ServiceClient, user: UserId, rule: RuleId, as_json: AsJson = False) -> None:
-    """Take an override from a user."""
+    """Delete a user's override."""
     client.delete(f"/api/v1/users/{quote(user, safe='')}/override", {"rule": rule})
     if as_json:
         emit({"user": user, "rule": rule})

@@ -1,4 +1,4 @@
-"""How busy each rule is, worked out of two looks at `/metrics`."""
+"""Rates per rule, computed from two reads of `/metrics`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BUILD: Final = "headgate_build_info"
 
 
 class Tally(NamedTuple):
-    """How many checks a rule has decided, since the service started; or, as a difference, between two looks."""
+    """Checks that a rule decided since the service started, or between two reads."""
 
     allowed: int = 0
     refused: int = 0
@@ -23,7 +23,7 @@ class Tally(NamedTuple):
         return sum(self)
 
     def since(self, before: Tally) -> Tally:
-        """What was added. After a restart, counts begin anew: then all of it was."""
+        """Return the difference. After a restart, counts begin at zero, so it is all of them."""
         if any(now < then for now, then in zip(self, before, strict=True)):
             return self
         return Tally(*(now - then for now, then in zip(self, before, strict=True)))
@@ -49,7 +49,7 @@ class Rate(NamedTuple):
 
 
 def tallies_of(page: str) -> dict[RuleKey, Tally]:
-    """By rule, what a page of metrics says. Raises `ValueError` for what is no such page."""
+    """Return the counts per rule on a page of metrics. Raises `ValueError` if it is not such a page."""
     wanted = [line for line in page.split("\n") if line.startswith((METRIC, f"# TYPE {METRIC}"))]
     found: dict[RuleKey, Tally] = {}
     for family in text_string_to_metric_families("\n".join([*wanted, ""])):

@@ -40,7 +40,7 @@ FormatName = Annotated[
     str | None,
     typer.Option(
         "--format",
-        help=f"How the lines are written, if the first ones do not tell: {', '.join(FORMATS)}.",
+        help=f"Format of the log, if it cannot be detected: {', '.join(FORMATS)}.",
         metavar="NAME",
         rich_help_panel=_LOG_PANEL,
     ),
@@ -58,7 +58,7 @@ FieldTexts = Annotated[
 SortWindow = Annotated[
     str,
     typer.Option(
-        help="Lines that are out of order by up to this are sorted; others are left out.",
+        help="Sort lines that are out of order by up to this; skip others.",
         metavar="TIME",
         rich_help_panel=_LOG_PANEL,
     ),
@@ -69,16 +69,16 @@ def replay_logs(
     logs: Logs,
     rules: Annotated[Path, typer.Option(help="The rules file to try.", metavar="FILE", show_default=False)],
     against: Annotated[
-        Path | None, typer.Option(help="The rules file to compare it with: the one in force.", metavar="FILE")
+        Path | None, typer.Option(help="The rules file to compare with, usually the one in force.", metavar="FILE")
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(help="Write the report as one HTML page, too.", metavar="FILE", show_default=False)
+        Path | None, typer.Option(help="Also write the report as one HTML page.", metavar="FILE", show_default=False)
     ] = None,
     suggest_rule: Annotated[
         str | None,
         typer.Option(
             "--suggest",
-            help="Find the smallest limit of this rule that refuses no more than --refuse-at-most.",
+            help="Find the smallest limit for this rule that refuses at most --refuse-at-most.",
             metavar="RULE",
             rich_help_panel=_SUGGEST_PANEL,
         ),
@@ -96,7 +96,7 @@ def replay_logs(
     sort_window: SortWindow = "1h",
     as_json: AsJson = False,
 ) -> None:
-    """Say what rules would have done to the requests of access logs: with the real engine, on the log's clock.
+    """Show what rules would have done to the requests in access logs, with the real engine, on the log's clock.
 
     Nothing is sent anywhere. Ctrl-C ends it with a report of what was replayed until then, and exit code 130.
     """
@@ -140,7 +140,7 @@ def replay_files(
     target: SuggestionTarget | None = None,
     quiet: bool,
 ) -> Report:
-    """Replay logs with a progress bar, and warn of what rules need and the logs lack. Raises `CommandFault`."""
+    """Replay logs with a progress bar, and warn about facts that rules need and logs lack. Raises `CommandFault`."""
     window_us = _window_us(sort_window)
     snapshots = [snapshot] if against is None else [snapshot, against]
     try:

@@ -65,7 +65,7 @@ def _part(some: int, whole: int) -> str:
 def _show_summary(report: Report) -> None:
     names = ", ".join(f"{file['name']} ({file['format']})" for file in report.files)
     if not report.complete:
-        say("stopped before the end of the log: this is what was replayed until then", STYLES["warning"])
+        say("stopped before the end of the log: this report covers what was replayed until then", STYLES["warning"])
     say(names)
     if report.first is not None and report.last is not None:
         say(f"{report.first[:19].replace('T', ' ')} to {report.last[:19].replace('T', ' ')} UTC")
@@ -181,7 +181,7 @@ def _short(time: str) -> str:
 def _show_suggestion(suggestion: SuggestionReport) -> None:
     what = f"at most {percent(suggestion.at_most)} of {suggestion.of}"
     if suggestion.found is None:
-        say(f"No limit of {suggestion.rule} that was tried refuses {what}", STYLES["refused"])
+        say(f"No limit tried for {suggestion.rule} refuses {what}", STYLES["refused"])
     else:
         say(f"The smallest limit of {suggestion.rule} that refuses {what}: {suggestion.quota}", "bold")
         found = suggestion.found
@@ -228,4 +228,4 @@ def _show_remarks(report: Report) -> None:
                 say(f"  and {count - len(lines):,} more {name}")
     if any(rule.approximate for rule in report.rules):
         say("")
-        say("There were too many subjects to tell all apart: those who came back after long count twice.")
+        say("There were too many subjects to track: some that returned after a long time count twice.")

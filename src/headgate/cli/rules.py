@@ -48,7 +48,7 @@ def list_rules(client: ServiceClient, as_json: AsJson = False) -> None:
         )
         show_table(columns, map(_row, rules))
     else:
-        say("no rules yet: `headgate rules apply FILE` puts those of a file in force")
+        say("no rules yet: add some with `headgate rules apply FILE`")
 
 
 @app.command()
@@ -56,7 +56,7 @@ def list_rules(client: ServiceClient, as_json: AsJson = False) -> None:
 def validate(
     files: Annotated[list[Path], typer.Argument(help="Rules files.", metavar="FILE...")], as_json: AsJson = False
 ) -> None:
-    """Say whether rules files are good, without a service. Exit code 1: not all are; 2: one cannot be read."""
+    """Check rules files, without a service. Exit code 1: one is invalid; 2: one cannot be read."""
     from headgate.rules.sources.file import load  # noqa: PLC0415 - the other commands need none of it
 
     problems: list[Problem] = []
@@ -83,11 +83,13 @@ def validate(
 def apply(
     client: ServiceClient,
     file: RulesFile,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Without a terminal, nobody is asked.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask for confirmation. Without a terminal, it never asks.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a service's rules those of a file, all or nothing. What will change is shown first.
+    """Replace a service's rules with those of a file, all or nothing. Shows what will change first.
 
     Rules, tiers and exemptions that the file does not have are deleted. Users that it lists become what it says; others
     stay, but for their overrides of rules that go. For either, the token needs the scope users, too.
@@ -115,11 +117,11 @@ def diff(
     file: RulesFile,
     replay: Annotated[
         list[str] | None,
-        typer.Option(help="Also replay this access log by both rule sets; may be repeated.", metavar="LOG"),
+        typer.Option(help="Also replay this access log under both rule sets; may be repeated.", metavar="LOG"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what `apply` would change. Exit code 0: nothing, 1: something, or the file is not good.
+    """Show what `apply` would change. Exit code 0: nothing, 1: something, or the file is invalid.
 
     With --replay, also say whose requests of an access log would be decided otherwise.
     """
@@ -142,14 +144,14 @@ def diff(
 @calls_service(*ADMIN)
 def export(
     client: ServiceClient,
-    file: Annotated[Path | None, typer.Argument(help="Where to write it; else stdout.", show_default=False)] = None,
+    file: Annotated[Path | None, typer.Argument(help="File to write. [default: stdout]", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a service's rules as a rules file. Users who are in its database are not in it."""
+    """Print a service's rules as a rules file, without the users in its database."""
     document = client.text(RULESET, accept=TOML)
     if as_json:
         if file is not None:
-            raise typer.BadParameter("goes to stdout: leave out the file", param_hint="--json")
+            raise typer.BadParameter("prints to stdout: leave out the file", param_hint="--json")
         emit(tomllib.loads(document))
         return
     if file is None:
@@ -162,14 +164,16 @@ def export(
 @app.command("import")
 @reported()
 def import_rules(
-    files: Annotated[list[Path], typer.Argument(help="Its configuration files.", metavar="FILE...")],
-    source: Annotated[str, typer.Option("--from", help="Whose they are: envoy-ratelimit.", show_default=False)],
+    files: Annotated[list[Path], typer.Argument(help="Configuration files.", metavar="FILE...")],
+    source: Annotated[
+        str, typer.Option("--from", help="Source of the configuration: envoy-ratelimit.", show_default=False)
+    ],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Where to write the rules file; else stdout.")
+        Path | None, typer.Option("--output", "-o", help="Rules file to write. [default: stdout]")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a rules file of another limiter's configuration, without a service.
+    """Convert another limiter's configuration to a rules file, without a service.
 
     What has no equivalent is listed on stderr. --from envoy-ratelimit reads YAML of envoyproxy/ratelimit.
     """
@@ -200,7 +204,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def _replayed(client: ServiceClient, file: Path, logs: list[str], *, quiet: bool) -> Report:
-    """Replay logs by a file's rules, and by the service's. Users who are in its database are not known here."""
+    """Replay logs under a file's rules and under the service's, without the users in its database."""
     current = snapshot_of(parsed(client.text(RULESET, accept=TOML).encode()), version="in force")
     return replay_files(logs, load_rules(file), against=current, quiet=quiet)
 

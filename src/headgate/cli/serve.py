@@ -45,7 +45,7 @@ def serve(
     ] = None,
     rules: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A rules file, in place of rules in the database.", rich_help_panel=WHAT),
+        typer.Option(metavar="FILE", help="A rules file, instead of rules in the database.", rich_help_panel=WHAT),
     ] = None,
     samples: Annotated[
         bool | None,
@@ -57,31 +57,37 @@ def serve(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Where counters are: redis://… (default: memory://; of several workers embedded://, in the data "
-            "directory)",
+            help="URL of the store for counters: redis://… (default: memory://; with several workers embedded://, "
+            "in the data directory)",
             rich_help_panel=WHAT,
         ),
     ] = None,
     store_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The same in a file: others cannot see it there.", rich_help_panel=WHAT),
+        typer.Option(
+            metavar="FILE",
+            help="File that holds the store's URL. Safer, because other users can see flags.",
+            rich_help_panel=WHAT,
+        ),
     ] = None,
     store_prefix: Annotated[
         str | None,
         typer.Option(
             metavar="TEXT",
-            help="What all keys in the store begin with: programs that share a Redis have one each. (default: rl)",
+            help="Prefix of all keys in the store, to share a Redis with other programs. (default: rl)",
             rich_help_panel=WHAT,
         ),
     ] = None,
     database_url: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="postgresql://… (default: SQLite in the data directory)", rich_help_panel=WHAT
+            metavar="URL",
+            help="URL of the database: postgresql://… (default: SQLite in the data directory)",
+            rich_help_panel=WHAT,
         ),
     ] = None,
     database_url_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The same in a file.", rich_help_panel=WHAT)
+        Path | None, typer.Option(metavar="FILE", help="File that holds the database's URL.", rich_help_panel=WHAT)
     ] = None,
     region: Annotated[
         str | None,
@@ -90,80 +96,92 @@ def serve(
     data_dir: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIRECTORY", help="What it keeps on disk. (default: ~/.local/share/headgate)", rich_help_panel=WHAT
+            metavar="DIRECTORY",
+            help="Directory for local files. (default: ~/.local/share/headgate)",
+            rich_help_panel=WHAT,
         ),
     ] = None,
     admin_token_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The token of the admin API. (default: one is made)", rich_help_panel=WHO),
+        typer.Option(metavar="FILE", help="File with the admin token. (default: generated)", rich_help_panel=WHO),
     ] = None,
     data_token_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The token that checks need. (default: none)", rich_help_panel=WHO),
+        typer.Option(
+            metavar="FILE", help="File with the token that checks require. (default: none)", rich_help_panel=WHO
+        ),
     ] = None,
     tls_certificate: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="PEM, with its chain.", rich_help_panel=WHO)
+        Path | None, typer.Option(metavar="FILE", help="TLS certificate with its chain, PEM.", rich_help_panel=WHO)
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="PEM.", rich_help_panel=WHO)] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="TLS key, PEM.", rich_help_panel=WHO)] = None,
     tls_client_ca: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="PEM: clients need a certificate of this authority.", rich_help_panel=WHO),
+        typer.Option(metavar="FILE", help="Require client certificates from this CA, PEM.", rich_help_panel=WHO),
     ] = None,
     insecure: Annotated[
         bool | None,
-        typer.Option("--insecure", help="Serve others than this machine without TLS.", rich_help_panel=WHO),
+        typer.Option("--insecure", help="Serve other machines without TLS.", rich_help_panel=WHO),
     ] = None,
     reflection: Annotated[
         bool | None,
-        typer.Option("--reflection", help="Tell gRPC clients which services there are.", rich_help_panel=WHO),
+        typer.Option("--reflection", help="Enable gRPC reflection.", rich_help_panel=WHO),
     ] = None,
     console: Annotated[
         bool | None,
         typer.Option("--console/--no-console", help="Serve the console. (default: yes)", rich_help_panel=WHO),
     ] = None,
     workers: Annotated[
-        str | None, typer.Option(metavar="NUMBER", help="Processes. (default: 1)", rich_help_panel=HOW)
+        str | None, typer.Option(metavar="NUMBER", help="Number of processes. (default: 1)", rich_help_panel=HOW)
     ] = None,
     log_format: Annotated[
         str | None,
-        typer.Option(metavar="FORMAT", help="console, json, or auto, by the terminal.", rich_help_panel=HOW),
+        typer.Option(
+            metavar="FORMAT", help="console, json or auto. (default: auto, console on a terminal)", rich_help_panel=HOW
+        ),
     ] = None,
     log_level: Annotated[
         str | None,
         typer.Option(metavar="LEVEL", help="debug, info, warning, error. (default: info)", rich_help_panel=HOW),
     ] = None,
     audit_retention: Annotated[
-        str | None, typer.Option(metavar="TIME", help="How long events are kept. (default: 90d)", rich_help_panel=HOW)
+        str | None, typer.Option(metavar="TIME", help="How long to keep events. (default: 90d)", rich_help_panel=HOW)
     ] = None,
     usage_retention: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="How long usage is kept by the minute. (default: 30d)", rich_help_panel=HOW),
+        typer.Option(metavar="TIME", help="How long to keep usage by the minute. (default: 30d)", rich_help_panel=HOW),
     ] = None,
     usage_hourly_retention: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="… and by the hour. (default: 365d)", rich_help_panel=HOW),
+        typer.Option(metavar="TIME", help="How long to keep usage by the hour. (default: 365d)", rich_help_panel=HOW),
     ] = None,
     otlp_endpoint: Annotated[
-        str | None, typer.Option(metavar="URL", help="Where OpenTelemetry spans go.", rich_help_panel=HOW)
+        str | None, typer.Option(metavar="URL", help="Endpoint for OpenTelemetry spans.", rich_help_panel=HOW)
     ] = None,
     webhook_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Who is told of refusals and changes.", rich_help_panel=HOW)
+        str | None, typer.Option(metavar="URL", help="Webhook that receives refusals and changes.", rich_help_panel=HOW)
     ] = None,
     webhook_secret_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The secret that signs what it is told.", rich_help_panel=HOW),
+        typer.Option(metavar="FILE", help="File with the secret that signs webhook messages.", rich_help_panel=HOW),
     ] = None,
     webhook_events: Annotated[
         str | None,
-        typer.Option(metavar="KIND", help="Of what: refusals, changes or all. (default: all)", rich_help_panel=HOW),
+        typer.Option(
+            metavar="KIND",
+            help="What to send to the webhook: refusals, changes or all. (default: all)",
+            rich_help_panel=HOW,
+        ),
     ] = None,
     drain_delay: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="From saying that it stops to stopping. (default: 3s)", rich_help_panel=HOW),
+        typer.Option(metavar="TIME", help="How long to keep serving after SIGTERM. (default: 3s)", rich_help_panel=HOW),
     ] = None,
     drain_timeout: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="For calls under way when it stops. (default: 15s)", rich_help_panel=HOW),
+        typer.Option(
+            metavar="TIME", help="How long to wait for open calls when stopping. (default: 15s)", rich_help_panel=HOW
+        ),
     ] = None,
     hints: Annotated[bool, typer.Option("--hints", help="Print commands to try.", rich_help_panel=HOW)] = False,
 ) -> None:
@@ -235,7 +253,7 @@ def _banner(settings: Settings, addresses: Any, *, hints: bool) -> str:
 
 
 def _console(url: str, settings: Settings, address: Address) -> str:
-    """The console's address, with a link that signs in once where only this machine can use it."""
+    """Return the console's address, with a one-time sign-in link if only this machine can use it."""
     from headgate.service.directory import make_link_code  # noqa: PLC0415 - other commands need none of it
 
     try:
@@ -279,5 +297,5 @@ def _token_file(settings: Settings) -> Path:
 
 
 def _reachable(address: Address) -> str:
-    """An address that a client on this machine can use."""
+    """Return an address that a client on this machine can use."""
     return str(address._replace(host={"0.0.0.0": "127.0.0.1", "::": "localhost"}.get(address.host, address.host)))

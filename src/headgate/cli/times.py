@@ -1,4 +1,4 @@
-"""Times and durations as people write them."""
+"""Parsing of times and durations."""
 
 from __future__ import annotations
 

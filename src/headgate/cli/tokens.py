@@ -13,25 +13,23 @@ from headgate.cli.options import ADMIN, AsJson, calls_service
 from headgate.cli.output import Cell, emit, local_time, say, show_table
 from headgate.cli.times import seconds_of
 
-app = typer.Typer(no_args_is_help=True, help="Make, list and revoke tokens of callers of the service.")
+app = typer.Typer(no_args_is_help=True, help="Create, list and revoke API tokens.")
 
 
 @app.command()
 @calls_service(*ADMIN)
 def create(
     client: ServiceClient,
-    name: Annotated[str, typer.Argument(help="Whose it is: the change log names them by it.")],
+    name: Annotated[str, typer.Argument(help="Owner of the token, as shown in the change log.")],
     scope: Annotated[
         list[str],
-        typer.Option(
-            help="What it is for: check, rules, users, events or tokens; may be repeated.", show_default=False
-        ),
+        typer.Option(help="Scope: check, rules, users, events or tokens; may be repeated.", show_default=False),
     ],
-    role: Annotated[str, typer.Option(help="What it may do there: viewer, operator or admin.")] = "viewer",
-    expires: Annotated[str, typer.Option(help="How long it is good, as in 12h or 30d.", metavar="DURATION")] = "90d",
+    role: Annotated[str, typer.Option(help="Role: viewer, operator or admin.")] = "viewer",
+    expires: Annotated[str, typer.Option(help="Lifetime, such as 12h or 30d.", metavar="DURATION")] = "90d",
     as_json: AsJson = False,
 ) -> None:
-    """Make a token. It is printed once, and cannot be had again."""
+    """Create a token. It is printed once and cannot be shown again."""
     seconds = seconds_of(expires, "--expires")
     body = {"name": name, "role": role, "scopes": scope, "expires_in": seconds}
     made = client.post("/api/v1/tokens", body)
@@ -46,24 +44,24 @@ def create(
 @app.command("list")
 @calls_service(*ADMIN)
 def list_tokens(client: ServiceClient, as_json: AsJson = False) -> None:
-    """List all tokens, but not the tokens themselves."""
+    """List all tokens, without their secrets."""
     tokens = list(client.pages("/api/v1/tokens", "tokens"))
     if as_json:
         emit(tokens)
     elif tokens:
         show_table(("id", "name", "role", "scopes", "state", "expires", "created", "by"), map(_row, tokens))
     else:
-        say("no tokens yet: `headgate token create NAME` makes one")
+        say("no tokens yet: create one with `headgate token create NAME`")
 
 
 @app.command()
 @calls_service(*ADMIN)
 def revoke(
     client: ServiceClient,
-    token_id: Annotated[str, typer.Argument(metavar="ID", help="As `headgate token list` shows it.")],
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the token, from `headgate token list`.")],
     as_json: AsJson = False,
 ) -> None:
-    """End a token. Every node has heard of it after two seconds."""
+    """Revoke a token. Every node rejects it within two seconds."""
     answer = client.delete(f"/api/v1/tokens/{quote(token_id, safe='')}")
     if as_json:
         emit(answer or {"id": token_id})
@@ -72,7 +70,7 @@ def revoke(
 
 
 def state_of(token: Json, now: datetime) -> str:
-    """Whether a token is good."""
+    """Return the state of a token."""
     if token["revoked"] is not None:
         return "revoked"
     return "expired" if datetime.fromisoformat(token["expires"]) <= now else "good"

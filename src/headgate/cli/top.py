@@ -27,7 +27,7 @@ NO_RULE: Final = {"no_rule": "(no rule applies)", "exempt": "(exempt)"}  # by re
 
 
 class View(NamedTuple):
-    """What there is to see."""
+    """One update of the screen."""
 
     server: str
     node: str  # whose rates these are; empty: it does not say
@@ -39,7 +39,7 @@ class View(NamedTuple):
 
 
 class Watch:
-    """Looks at a service, again and again."""
+    """Polls a service."""
 
     def __init__(self, client: ServiceClient, period: float, *, now: Callable[[], float] = time.monotonic) -> None:
         self._client = client
@@ -50,7 +50,7 @@ class Watch:
         self._view = View(client.server, "", [], [], self._period)
 
     def look(self) -> View:
-        """What is there now, at rates since the last look. Raises `CommandFault`: no service answers."""
+        """Return the current view, with rates since the last one. Raises `CommandFault` if no service answers."""
         try:
             page = self._client.text("/metrics")
             node, counted = node_of(page), tallies_of(page)
@@ -68,7 +68,7 @@ class Watch:
         return View(server, node, found, subjects, self._period, hidden=hidden)
 
     def look_again(self) -> View:
-        """The same; when no service answers, what was there last, and why there is nothing new."""
+        """Return the current view, or the last one with the error if no service answers."""
         try:
             self._view = self.look()
         except CommandFault as fault:
@@ -90,12 +90,14 @@ class Watch:
 @calls_service(*ADMIN)
 def top(
     client: ServiceClient,
-    once: Annotated[bool, typer.Option("--once", help="Print it once. So it is without a terminal, too.")] = False,
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 1.0,
-    period: Annotated[str, typer.Option(help="Who hit limits in this time, as in 15m.", metavar="DURATION")] = "1h",
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit; the default without a terminal.")] = False,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between updates.")] = 1.0,
+    period: Annotated[
+        str, typer.Option(help="Period for the list of clients that hit limits, such as 15m.", metavar="DURATION")
+    ] = "1h",
     as_json: AsJson = False,
 ) -> None:
-    """Show the busiest rules and who hits limits most, live. Press q to leave.
+    """Show the busiest rules and the clients that hit limits most, live. Press q to quit.
 
     With --json, one object on a line for each look.
     """
@@ -117,7 +119,7 @@ def top(
 
 
 def as_data(view: View) -> dict[str, Any]:
-    """A view for programs."""
+    """Return a view as data for JSON."""
     return {
         "server": view.server,
         "node": view.node or None,
@@ -169,7 +171,7 @@ def _head(view: View) -> Text:
 
 
 def _whose_rates(view: View) -> str:
-    """Which processes the rates are of."""
+    """Return which processes the rates cover."""
     return f"node {printable(view.node)} alone ({view.server})" if view.node else f"{view.server} alone"
 
 

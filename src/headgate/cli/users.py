@@ -20,30 +20,30 @@ USERS: Final = "/api/v1/users"
 STDIN: Final = "-"
 UserId = Annotated[str, typer.Argument(metavar="USER", help="The user's id.")]
 
-app = typer.Typer(no_args_is_help=True, help="List users who have a tier or overrides, and change them.")
+app = typer.Typer(no_args_is_help=True, help="List and change users that have a tier or overrides.")
 
 
 @app.command("list")
 @calls_service(*ADMIN)
 def list_users(
     client: ServiceClient,
-    tier: Annotated[str | None, typer.Option(help="Only those on this tier.")] = None,
+    tier: Annotated[str | None, typer.Option(help="Only users on this tier.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List users who have a tier or overrides of their own."""
+    """List users that have a tier or overrides."""
     users = list(client.pages(USERS, "users", {"tier": tier}))
     if as_json:
         emit(users)
     elif users:
         show_table(("user", "tier", "overrides"), [(one["id"], one["tier"], _overridden(one)) for one in users])
     else:
-        say("no users with a tier or overrides of their own")
+        say("no users with a tier or overrides")
 
 
 @app.command()
 @calls_service(*ADMIN)
 def show(client: ServiceClient, user: UserId, as_json: AsJson = False) -> None:
-    """Show a user's tier, their overrides, and what is left of each limit. Nothing is charged."""
+    """Show a user's tier, overrides, and what is left of each limit. Charges nothing."""
     path = f"{_path(user)}/limits"
     page = client.get(path)
     page["limits"] = list(client.pages(path, "limits"))
@@ -67,11 +67,11 @@ def show(client: ServiceClient, user: UserId, as_json: AsJson = False) -> None:
 def set_tier(
     client: ServiceClient,
     user: UserId,
-    tier: Annotated[str | None, typer.Option(help="The tier to put them on.")] = None,
-    default: Annotated[bool, typer.Option("--default", help="Put them on no tier of their own.")] = False,
+    tier: Annotated[str | None, typer.Option(help="The user's new tier.")] = None,
+    default: Annotated[bool, typer.Option("--default", help="Remove the user's own tier.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put a user on a tier, or with --default on none of their own."""
+    """Set a user's tier, or with --default remove it."""
     if (tier is None) != default:
         raise typer.BadParameter("give one of the two", param_hint="--tier and --default")
     changed = client.put(f"{_path(user)}/tier", {"tier": tier})
@@ -84,7 +84,7 @@ def set_tier(
 @app.command()
 @calls_service(*ADMIN)
 def delete(client: ServiceClient, user: UserId, as_json: AsJson = False) -> None:
-    """Take a user's tier and all of their overrides."""
+    """Delete a user's tier and all of their overrides."""
     client.delete(_path(user))
     if as_json:
         emit({"id": user})
@@ -96,7 +96,7 @@ def delete(client: ServiceClient, user: UserId, as_json: AsJson = False) -> None
 @calls_service(*ADMIN)
 def apply(
     client: ServiceClient,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="JSON, or TOML by its name; - is JSON on stdin.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A JSON or .toml file; - reads JSON from stdin.")],
     as_json: AsJson = False,
 ) -> None:
     """Change at most 10,000 users and overrides in one transaction, all or nothing.
@@ -116,7 +116,7 @@ def apply(
 
 
 def _batch(file: str) -> Json:
-    """The content of a file. Raises `CommandFault`."""
+    """Return the content of a file. Raises `CommandFault`."""
     try:
         content = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
     except OSError as error:

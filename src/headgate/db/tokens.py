@@ -163,7 +163,7 @@ def _check(name: str, seconds: float) -> None:
     problems = []
     where = f"token {name!r}"
     if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= MAX_NAME or unstorable(name):
-        message = f"must be a text of 1 to {MAX_NAME} characters without control characters, got {name!r}"
+        message = f"must be a string of 1 to {MAX_NAME} characters without control characters, got {name!r}"
         problems.append(Problem(where, "name", message))
     if not SHORTEST_SECONDS <= seconds <= LONGEST_SECONDS:
         problems.append(Problem(where, "expires_in", f"must be from 1 minute to 10 years, got {seconds:g} s"))

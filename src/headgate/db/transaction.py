@@ -46,7 +46,7 @@ class Transaction:
 
     def __init__(self, connection: Connection, actor: str, at_us: int, *, reason: str = "") -> None:
         if not isinstance(actor, str) or not actor:
-            raise ValueError(f"actor: must be a text that says who makes the change, got {actor!r}")
+            raise ValueError(f"actor: must be a string that names the author of the change, got {actor!r}")
         require_storable(f"actor {actor!r}", actor)
         self._connection = connection
         self._actor = actor

@@ -79,7 +79,7 @@ class RouteLimit:
         if not callable(cost) and (isinstance(cost, bool) or not isinstance(cost, int) or not 0 <= cost <= MAX_INT):
             raise InvalidRule(f"cost: must be a whole number from 0 to 2^53-1, or a function, got {cost!r}")
         if name is not None and (not isinstance(name, str) or not name):
-            raise InvalidRule(f"name: must be a text, and not empty, got {name!r}")
+            raise InvalidRule(f"name: must be a non-empty string, got {name!r}")
         if not callable(quota) and not isinstance(quota, str | Quota):
             raise InvalidRule(f"quota: must be a notation like '5/minute', a Quota or a function, got {quota!r}")
         if isinstance(methods, str):
@@ -214,7 +214,7 @@ def subject_of(limits: Limits[Any], key: Subject) -> str:
     if key is None:
         return client_of(dict(limits.facts))
     if isinstance(key, bool) or not isinstance(key, str | int | UUID):
-        raise InvalidCheck(f"key: must return a text, a whole number, a UUID or None, got {key!r}")
+        raise InvalidCheck(f"key: must return a string, an integer, a UUID or None, got {key!r}")
     return f"key:{key}"
 
 

@@ -367,7 +367,7 @@ class AsyncChecks:
             try:
                 await answer
             except Exception:  # noqa: BLE001 - a hook of the app: whatever it raises is logged
-                log.exception("on_refused failed for rule %r; the request is refused all the same", decision.rule)
+                log.exception("on_refused raised for rule %r; the request is still refused", decision.rule)
 
     @property
     def by_subject(self) -> bool:

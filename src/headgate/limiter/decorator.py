@@ -105,7 +105,7 @@ def rule_name(function: Callable[..., Any]) -> str:
     try:
         return f"{function.__module__}.{function.__qualname__}"
     except AttributeError:
-        raise InvalidCheck(f"limit(): {function!r} has no name to count by; give it one: limit(…, name='…')") from None
+        raise InvalidCheck(f"limit(): {function!r} has no name to count by; pass one: limit(…, name='…')") from None
 
 
 def subject_of(key: Key | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | int | UUID:

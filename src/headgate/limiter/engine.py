@@ -97,7 +97,7 @@ class Engine:
         self.owns_source = is_elsewhere(rules)
         self.facts = tuple(facts)  # that the limiter declares
         if self.facts and isinstance(rules, Snapshot | Source):
-            raise InvalidRule("facts: declare them where these rules are made, as in Snapshot(rules, facts=[…])")
+            raise InvalidRule("facts: declare them with the rules, as in Snapshot(rules, facts=[…])")
         if isinstance(rules, str | Path) and self.owns_source:
             self._source = opened(rules, watch=watch, clock=self.clock, facts=self.facts)
         elif watch:
@@ -253,7 +253,7 @@ class Engine:
         if plan.slots and not slot and not peek and any(costs[at] for at in plan.slots):
             raise needs_acquire(plan)
         if idempotency_key is not None and (not isinstance(idempotency_key, str) or not idempotency_key):
-            raise InvalidCheck(f"idempotency_key: must be a text, and not empty, got {idempotency_key!r}")
+            raise InvalidCheck(f"idempotency_key: must be a non-empty string, got {idempotency_key!r}")
         idempotency, terms = None, snapshot.terms
         if idempotency_key is not None:
             idempotency = Idempotency(idempotency_key, fingerprint(texts, cost, plan, terms is not None), self.name)
@@ -276,7 +276,7 @@ class Engine:
         try:
             return None if self.on_refused is None else self.on_refused(decision, facts)
         except Exception:
-            log.exception("on_refused failed for rule %r; the request is refused all the same", decision.rule)
+            log.exception("on_refused raised for rule %r; the request is still refused", decision.rule)
             return None
 
     def log_unmatched(self, plan: RulePlan, texts: dict[str, str]) -> None:

@@ -91,7 +91,7 @@ class Heartbeat:
                 if isinstance(error, StoreUnavailable) and not error.sent:
                     self._shares.unpaid(checks)
                 else:  # it may have been charged, and is not charged twice
-                    log.warning("the store may not know what was admitted without it (%s)", error)
+                    log.warning("could not report requests admitted during the outage to the store (%s)", error)
 
     def _owed(self) -> Iterator[list[Check]]:
         """Yield what the store is to be charged: one subject at a time, so that all of it is charged or nothing."""

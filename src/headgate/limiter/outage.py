@@ -35,7 +35,7 @@ class Outage:
         if not self.lasts:
             self.lasts = True
             self._turns = self._turns + 1 if self._failed - self._ended < SOON else 1
-            log.error("the store cannot decide: failure modes apply until it can (%s)", error)
+            log.error("the store cannot decide: failure modes apply until it recovers (%s)", error)
 
     def probed(self) -> bool:
         """Note that the store answered a probe. Returns whether this ends the outage: not while checks fail."""
@@ -48,6 +48,6 @@ class Outage:
             if self._turns < TURNS or now - self._failed >= SOON:
                 self.lasts = False
                 self._ended = now
-                log.warning("the store answers again: limits are enforced by it again")
+                log.warning("the store answers again and enforces limits")
                 return True
         return False

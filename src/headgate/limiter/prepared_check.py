@@ -84,7 +84,7 @@ def text_of(name: str, value: Any) -> str:
         return value
     if isinstance(value, int | UUID) and not isinstance(value, bool):
         return str(value)
-    raise InvalidCheck(f"{name}: must be a text, a whole number or a UUID, got {value!r}")
+    raise InvalidCheck(f"{name}: must be a string, an integer or a UUID, got {value!r}")
 
 
 def _is_unknown(name: str, value: Any) -> bool:

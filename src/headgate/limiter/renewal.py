@@ -178,9 +178,9 @@ class AsyncRenewal:
 
 def lost(slot: SlotState) -> None:
     """Log that a slot expired while its block runs."""
-    log.warning("a slot expired before it was renewed: more may be running than rules allow (%r)", slot)
+    log.warning("a slot expired before it was renewed: more requests may run at once than the rule allows (%r)", slot)
 
 
 def failed(error: StoreError) -> None:
     """Log that the store could not be reached: the next renewal may still be in time."""
-    log.warning("a slot was not renewed, and will be tried again (%s)", error)
+    log.warning("could not renew a slot, trying again (%s)", error)

@@ -148,7 +148,7 @@ class Due:
 
     def failed(self, now_us: int, error: StoreError) -> None:
         """Note that the store could not be reached, or could not give back expired reservations."""
-        log.warning("reservations that expired were not looked for, or not all given back (%s)", error)
+        log.warning("could not refund all expired reservations (%s)", error)
         self.expires(now_us, EVERY_US)
 
 
@@ -244,20 +244,20 @@ def _found(records: list[Record]) -> Finding[list[Record]]:
 
 def unsettled(error: StoreError, reservation_id: str, cost: Cost) -> Settlement:
     """Log that the store could not be reached. Raises nothing, as the caller's work is done by then."""
-    log.warning("reservation %s… was not settled with cost %s (%s)", reservation_id[:6], cost, error)
+    log.warning("could not settle reservation %s… with cost %s (%s)", reservation_id[:6], cost, error)
     return Settlement("store_error", cost)
 
 
 def uncorrected(error: StoreError) -> None:
     """Log that the store could not be reached, so that a wrong charge stands."""
-    log.warning("what was charged for a request was not corrected (%s)", error)
+    log.warning("could not correct the charge of a request (%s)", error)
 
 
 def unanswered(error: StoreError, reservation_id: str) -> bool:
     """Log that a reservation may or may not have been charged. Returns whether it may have been."""
     if isinstance(error, StoreUnavailable) and not error.sent:
         return False
-    log.warning("reservation %s… may have been charged: what it was is given back (%s)", reservation_id[:6], error)
+    log.warning("reservation %s… may have been charged without an answer; refunding it (%s)", reservation_id[:6], error)
     return True
 
 

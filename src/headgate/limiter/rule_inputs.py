@@ -36,7 +36,7 @@ def opened(rules: str | Path, *, watch: bool, clock: Clock, facts: tuple[str, ..
     source: Source
     if _is_database(rules):
         if facts:
-            raise InvalidRule("facts: rules in a database have them among their settings: `headgate rules apply`")
+            raise InvalidRule("facts: for rules in a database, declare facts in its settings: `headgate rules apply`")
         try:
             sources = import_module("headgate.rules.sources.database")
         except ImportError as error:

@@ -205,7 +205,7 @@ class SlotState:
 
 def unreleased(error: StoreError) -> bool:
     """Log that the store could not be reached, so that a slot is held until it expires."""
-    log.warning("a slot was not released, and is held until it expires (%s)", error)
+    log.warning("could not release a slot; it stays taken until it expires (%s)", error)
     return False
 
 

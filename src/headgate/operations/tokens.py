@@ -71,7 +71,7 @@ def _wanted(table: Table) -> tuple[str, str, list[str], float]:
     name, role = table.get("name"), table.get("role", "viewer")
     scopes: Any = table.get("scopes", [])
     if not isinstance(name, str):
-        problems.append(Problem(where, "name", "is missing" if name is None else f"must be a text, got {name!r}"))
+        problems.append(Problem(where, "name", "is missing" if name is None else f"must be a string, got {name!r}"))
     elif name in OWN_NAMES:
         problems.append(Problem(where, "name", f"{name!r} is one that the service uses itself"))
     if role not in ROLES:

@@ -71,7 +71,7 @@ class Trials:
         cost = facts.pop("cost", 1)
         for name, value in facts.items():
             if not isinstance(value, str | int) or isinstance(value, bool):
-                raise InvalidCheck(f"{name}: must be a text or a whole number, got {value!r}")
+                raise InvalidCheck(f"{name}: must be a string or an integer, got {value!r}")
         texts = {name: str(value) for name, value in facts.items()}
         if "ip" in texts:
             texts |= self._addresses.facts(texts["ip"])

@@ -98,7 +98,7 @@ class Users:
         wrong += [Problem(where, name, "unknown key") for name in table if name != "tier"]
         tier = table.get("tier")
         if tier is not None and not isinstance(tier, str):
-            wrong.append(Problem(where, "tier", f"must be a text or null, got {tier!r}"))
+            wrong.append(Problem(where, "tier", f"must be a string or null, got {tier!r}"))
         if wrong:
             raise InvalidRule(*wrong)
         with changes.begin(caller.name, reason=caller.reason) as change:

@@ -43,7 +43,7 @@ def parse_fields(texts: Iterable[str]) -> tuple[FactField, ...]:
             continue
         field = _parse_field(text)
         if field.name in fields:
-            raise InvalidLog(f"--fields: {field.name!r} is there twice: {fields[field.name]} and {field}")
+            raise InvalidLog(f"--fields: {field.name!r} is given twice: {fields[field.name]} and {field}")
         fields[field.name] = field
     return tuple(fields.values())
 

@@ -85,7 +85,7 @@ def _size(path: str) -> int | None:
     file = Path(path)
     try:
         if file.is_dir():
-            raise InvalidLog(f"{path}: is a directory: name the files in it")
+            raise InvalidLog(f"{path}: is a directory: pass the files in it")
         return file.stat().st_size if file.is_file() else None
     except OSError as error:
         raise InvalidLog(f"{path}: cannot be read: {error.strerror}") from error

@@ -51,7 +51,7 @@ class Log:
         stdin: BinaryIO | None = None,
     ) -> None:
         if list(paths).count(STDIN) > 1:
-            raise InvalidLog("standard input can be read once: name - once")
+            raise InvalidLog("standard input can be read only once: use - only once")
         self.files = [LogFile(path, stdin) for path in paths]
         self.sort_window_us = sort_window_us
         self.remarks = Remarks()

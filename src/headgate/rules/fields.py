@@ -78,13 +78,13 @@ def checked(record: object, where: str, values: Mapping[str, Any], checks: Mappi
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"must be a text, got {value!r}")  # noqa: TRY004 - a field's mistakes are all of one kind
+        raise ValueError(f"must be a string, got {value!r}")  # noqa: TRY004 - a field's mistakes are all of one kind
     return value
 
 
 def _name(value: Any) -> str:
     if not isinstance(value, str) or not value or not value.isprintable():
-        raise ValueError(f"must be a text that is not empty and has no control characters, got {value!r}")
+        raise ValueError(f"must be a non-empty string without control characters, got {value!r}")
     return value
 
 

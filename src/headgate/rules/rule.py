@@ -84,7 +84,7 @@ def _match(value: Any) -> dict[str, str]:
         if fact in _OWN_FIELDS:
             raise ValueError(f"cannot have {fact!r}, which has a field of its own: {_OWN_FIELDS[fact]}")
         if isinstance(wanted, bool) or not isinstance(wanted, str | int):
-            raise ValueError(f"{fact!r} must be a text or a whole number, got {wanted!r}")  # noqa: TRY004
+            raise ValueError(f"{fact!r} must be a string or an integer, got {wanted!r}")  # noqa: TRY004
         kept[fact] = str(wanted)
     return kept
 

@@ -108,7 +108,7 @@ def misfit(override: Override, rule: Rule | None) -> tuple[str, str] | None:
 
 def _id(value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise ValueError(f"must be a text that is not empty, got {value!r}")
+        raise ValueError(f"must be a non-empty string, got {value!r}")
     return value
 
 

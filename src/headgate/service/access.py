@@ -69,7 +69,7 @@ class Access:
         self._own: list[tuple[str, Caller]] = []
         for name, token, caller in (("admin_token", admin_token, BOOTSTRAP), ("data_token", data_token, DATA)):
             if token == "":
-                raise ValueError(f"{name}: must not be empty; leave it out to have none")
+                raise ValueError(f"{name}: must not be empty; omit it for none")
             if token is not None:
                 self._own.append((hash_of(token), caller))
         self.open = data_token is None  # whether the data plane is
@@ -262,7 +262,7 @@ class _Lookup:
     def _answered(self) -> None:
         if self._failing:
             self._failing = False
-            log.warning("tokens are looked up again")
+            log.warning("the database answers again: looking up tokens again")
 
 
 def _remember(kept: dict[str, _Found], digest: str, found: _Found) -> None:

@@ -42,9 +42,9 @@ class Certificates:
         try:
             self.context = self._context()
         except (OSError, ValueError) as error:  # half of them are replaced, maybe: another look will follow that
-            log.warning("TLS: the certificate stays as it was: %s", self._what(error))
+            log.warning("TLS: keeping the current certificate: %s", self._what(error))
             return False
-        log.info("TLS: there is a new certificate in %s", self._paths[0])
+        log.info("TLS: loaded a new certificate from %s", self._paths[0])
         return True
 
     def _context(self) -> ssl.SSLContext:

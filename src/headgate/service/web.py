@@ -313,11 +313,11 @@ def _body_length(headers: list[tuple[bytes, bytes]], version: str) -> int | None
         if name == b"host":
             hosts += 1
             if not _HOST.fullmatch(value):
-                raise ValueError("a host that is none")
+                raise ValueError("an invalid host")
         elif name == b"transfer-encoding":  # never beside a length: the parser sees to that
             length = None
         elif name == b"content-length":
             length = int(value)
     if hosts > 1 or (hosts == 0 and version == "1.1"):
-        raise ValueError("a request has to name one host")
+        raise ValueError("a request must name exactly one host")
     return length

@@ -61,7 +61,7 @@ class Pages:
                 finally:
                     writer.close()
         except (OSError, TimeoutError) as error:
-            log.warning("metrics: worker %d does not tell its own: %r", worker, error)
+            log.warning("metrics: cannot read the metrics of worker %d: %r", worker, error)
             return None
 
     async def _tell(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -71,6 +71,6 @@ class Pages:
             writer.write(page)
             await writer.drain()
         except (OSError, ValueError) as error:
-            log.warning("metrics: another worker could not be told: %r", error)
+            log.warning("metrics: cannot reach another worker: %r", error)
         finally:
             writer.close()

@@ -71,13 +71,13 @@ def check_url(url: str) -> None:
 
 def no_store(given: object) -> ValueError:
     """Return the error for something that is neither a URL nor a store."""
-    return ValueError(f"store: must be a URL, or a store, got {given!r}; use {FORMS}")
+    return ValueError(f"store: must be a URL or a store, got {given!r}; use {FORMS}")
 
 
 def _scheme(url: str) -> str:
     scheme = parts_of(url).scheme
     if scheme not in SCHEMES:
-        raise ValueError(f"store: {_shown(url)} is not a URL of a store; use {FORMS}")
+        raise ValueError(f"store: {_shown(url)} is not a store URL; use {FORMS}")
     return scheme
 
 
@@ -89,7 +89,7 @@ def _open_memory(url: str, clock: Clock | None) -> MemoryStore:
         elif name == "max_keys" and value.isdecimal():
             options[name] = int(value)
         else:
-            raise ValueError(f"store URL: {name}={value!r}: memory:// knows max_keys=<whole number> and prefix only")
+            raise ValueError(f"store URL: {name}={value!r}: memory:// takes only max_keys=<whole number> and prefix")
     return MemoryStore(clock=clock, **options)
 
 

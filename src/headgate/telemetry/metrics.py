@@ -128,5 +128,5 @@ class _Figures(Collector):
         try:
             return list(self._figures())
         except Exception:  # whatever is wrong with one source of figures, operators need the others
-            log.exception("metrics: some could not be collected")
+            log.exception("metrics: some metrics could not be collected")
             return []

@@ -23,7 +23,7 @@ def test_any_fact_can_be_given_by_name() -> None:
 @pytest.mark.parametrize(
     ("given", "option", "message"),
     [
-        ({"subject": "alice", "user": "bob"}, "--user", "'alice' already"),
+        ({"subject": "alice", "user": "bob"}, "--user", "already 'alice'"),
         ({"fact": ["country"]}, "--fact", "must be NAME=VALUE.*'country'"),
         ({"fact": ["=DE"]}, "--fact", "must be NAME=VALUE.*'=DE'"),
         ({"ip": "192.0.2.7", "fact": ["ip=192.0.2.8"]}, "--fact", "'ip' is given twice"),

@@ -233,5 +233,5 @@ def test_certificates_have_to_be_some(tmp_path: Path) -> None:
     file.write_text("no certificate")
     with pytest.raises(CommandFault, match=r"ca\.pem: cannot be used as certificates"):
         ServiceClient("https://limits.example", ca=file)
-    with pytest.raises(CommandFault, match="--key: is of no use without --certificate"):
+    with pytest.raises(CommandFault, match="--key: needs --certificate"):
         ServiceClient("https://limits.example", key=file)

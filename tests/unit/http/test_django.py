@@ -219,7 +219,7 @@ def test_a_view_that_is_called_without_a_url() -> None:
         ({"RULEZ": 1}, "HEADGATE: 'RULEZ' is not a setting; there are RULES, STORE"),
         ({"RULES": "x"}, "HEADGATE['RULES']: cannot read 'x'"),
         ({"RULES": "nowhere.toml"}, "HEADGATE['RULES']: nowhere.toml: cannot be read"),
-        ({"STORE": "foo://"}, "HEADGATE['STORE']: 'foo://' is not a URL of a store"),
+        ({"STORE": "foo://"}, "HEADGATE['STORE']: 'foo://' is not a store URL"),
         ({"STORE": "memory://?x=1"}, "HEADGATE['STORE']: "),
         ({"FAILURE_MODE": "x"}, "HEADGATE['FAILURE_MODE']: must be one of"),
         ({"SKIP": "/health"}, "HEADGATE['SKIP']: must be a list of patterns"),

@@ -583,7 +583,7 @@ def test_websockets(middleware: bool) -> None:
         ({"cost": -1}, "cost: must be a whole number"),
         ({"cost": True}, "cost: must be a whole number"),
         ({"failure_mode": "shut"}, "failure_mode"),
-        ({"name": ""}, "name: must be a text"),
+        ({"name": ""}, "name: must be a non-empty string"),
         ({"message": 5}, "message"),
     ],
 )

@@ -303,7 +303,7 @@ def test_an_app_factory_and_its_configuration(tmp_path: Path) -> None:
         ({"HEADGATE_RULEZ": "1/hour"}, "HEADGATE_RULEZ: is not a setting; there are RULES, STORE"),
         ({"HEADGATE_RULES": "x"}, "HEADGATE_RULES: cannot read 'x' as a quota"),
         ({"HEADGATE_RULES": 7}, "HEADGATE_RULES: must be a notation"),
-        ({"HEADGATE_STORE": "foo://"}, "HEADGATE_STORE: 'foo://' is not a URL of a store"),
+        ({"HEADGATE_STORE": "foo://"}, "HEADGATE_STORE: 'foo://' is not a store URL"),
         ({"HEADGATE_SKIP": "/health"}, "HEADGATE_SKIP: must be a list of patterns, got '/health'"),
         ({"HEADGATE_FAILURE_MODE": "x"}, "HEADGATE_FAILURE_MODE: must be one of open, closed, local"),
         ({"HEADGATE_COST": -1}, "HEADGATE_COST: must be a whole number"),
@@ -332,7 +332,7 @@ def test_mistakes() -> None:
         headgate.limit("1/minute", cost=-1)
     with pytest.raises(InvalidRule, match="methods: must be a list"):
         headgate.limit("1/minute", methods="GET")
-    with pytest.raises(InvalidRule, match="name: must be a text"):
+    with pytest.raises(InvalidRule, match="name: must be a non-empty string"):
         headgate.limit("1/minute", name="")
     other = flask.Flask(__name__)
     other.testing = True

@@ -161,12 +161,12 @@ def test_a_rule_applies_to_requests_that_have_its_facts(open_limiter: Open, cloc
         ((None,), {}, "subject: must not be None"),
         ((), {"user": None}, "user: must not be None"),
         (("alice",), {"user": "bob"}, "user: given twice"),
-        ((1.5,), {}, "subject: must be a text, a whole number or a UUID, got 1.5"),
-        ((b"alice",), {}, "subject: must be a text, a whole number or a UUID, got b'alice'"),
-        ((True,), {}, "subject: must be a text, a whole number or a UUID, got True"),
-        (("alice",), {"ip": ["192.0.2.7"]}, r"ip: must be a text, a whole number or a UUID, got \['192.0.2.7'\]"),
-        (("alice",), {"idempotency_key": ""}, "idempotency_key: must be a text, and not empty, got ''"),
-        (("alice",), {"idempotency_key": 7}, "idempotency_key: must be a text, and not empty, got 7"),
+        ((1.5,), {}, "subject: must be a string, an integer or a UUID, got 1.5"),
+        ((b"alice",), {}, "subject: must be a string, an integer or a UUID, got b'alice'"),
+        ((True,), {}, "subject: must be a string, an integer or a UUID, got True"),
+        (("alice",), {"ip": ["192.0.2.7"]}, r"ip: must be a string, an integer or a UUID, got \['192.0.2.7'\]"),
+        (("alice",), {"idempotency_key": ""}, "idempotency_key: must be a non-empty string, got ''"),
+        (("alice",), {"idempotency_key": 7}, "idempotency_key: must be a non-empty string, got 7"),
     ],
 )
 def test_what_makes_no_sense_is_said_so(
@@ -200,9 +200,9 @@ def test_an_unknown_failure_mode_is_refused(open_limiter: Open, mode: Any) -> No
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("", "not a URL of a store"),
-        ("localhost:6379", "not a URL of a store"),
-        ("ftp://localhost", "not a URL of a store"),
+        ("", "not a store URL"),
+        ("localhost:6379", "not a store URL"),
+        ("ftp://localhost", "not a store URL"),
         ("memory://?max_keys=many", "max_keys"),
         ("memory://?max_keys=0", "max_keys"),
         ("memory://?size=5", "size"),
@@ -221,7 +221,7 @@ def test_a_store_url_that_is_none_is_said_so(open_limiter: Open, url: str, messa
 @pytest.mark.parametrize("store", [None, 5, object(), ["memory://"]])
 def test_what_is_neither_a_url_nor_a_store_is_said_so(open_limiter: Open, store: Any) -> None:
     with pytest.raises(
-        ValueError, match=r"store: must be a URL, or a store, got .*; use memory://, embedded://, redis://"
+        ValueError, match=r"store: must be a URL or a store, got .*; use memory://, embedded://, redis://"
     ):
         open_limiter("3/minute", store=store)
 

@@ -203,8 +203,8 @@ def test_standard_input_is_a_log() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "there is no line in it"),
-        ("what is this\n", "its format is none that we know: 'what is this'; name it with --format"),
+        ("", "the file is empty"),
+        ("what is this\n", "unknown format: 'what is this'; name it with --format"),
         ('{"a": 1}\n', "its lines of JSON have no time"),
     ],
 )

@@ -204,7 +204,7 @@ def test_without_the_database_what_was_good_is_for_an_hour_on_the_data_plane(
     assert not known_to_the_data_plane(access, GOOD)
     kept.error = None
     assert known_to_the_data_plane(access, GOOD)
-    assert caplog.messages[1:] == ["tokens are looked up again"]
+    assert caplog.messages[1:] == ["the database answers again: looking up tokens again"]
 
 
 def test_without_the_database_a_token_still_ends(access: Access, kept: Kept, clock: FakeClock) -> None:

@@ -117,7 +117,7 @@ def _check(name: str, members: tuple[Member, ...], names: list[str], central: st
         raise ValueError(f"name: {name!r} is not one of the members ({known or 'there are none'})")
     for member in members:
         if not isinstance(member.name, str) or not member.name or not member.name.isprintable():
-            raise ValueError(f"members: name: must be a text that is not empty, got {member.name!r}")
+            raise ValueError(f"members: name: must be a non-empty string, got {member.name!r}")
         weight = member.weight
         if isinstance(weight, bool) or not isinstance(weight, int) or not 1 <= weight <= MAX_WEIGHT:
             told = f"must be a whole number from 1 to {MAX_WEIGHT}"

@@ -21,13 +21,13 @@ def checked_facts(facts: Any, where: str = "identify") -> dict[str, str]:
     texts = {}
     for name, value in facts.items():
         if not isinstance(name, str) or not name:
-            raise InvalidCheck(f"{where}: the name of a fact must be a text, and not empty, got {name!r}")
+            raise InvalidCheck(f"{where}: the name of a fact must be a non-empty string, got {name!r}")
         if isinstance(value, str):
             texts[name] = value
         elif isinstance(value, int | UUID) and not isinstance(value, bool):
             texts[name] = str(value)
         elif value is not None:
-            raise InvalidCheck(f"{where}: {name}: must be a text, a whole number or a UUID, got {value!r}")
+            raise InvalidCheck(f"{where}: {name}: must be a string, an integer or a UUID, got {value!r}")
     return texts
 
 

@@ -71,7 +71,7 @@ class Identity:
     def __post_init__(self) -> None:
         fields.checked(self, "Identity", {name: getattr(self, name) for name in _CHECKS}, _CHECKS)
         if self.api_keys is not None and self.api_key_header is None:
-            raise InvalidRule(Problem("Identity", "api_key_header", "must name the header that api_keys come in"))
+            raise InvalidRule(Problem("Identity", "api_key_header", "must name the header that carries API keys"))
         proxies: Any = self.trusted_proxies
         named = {"user": self.user_header, "tenant": self.tenant_header, "tier": self.tier_header}
         headers = tuple((fact, header) for fact, header in named.items() if header is not None)

@@ -234,7 +234,7 @@ def key_from_settings(algorithm: str, key: Any) -> Key:
         prepared = _jwt_algorithm(algorithm).prepare_key(key)
     except (import_module("jwt").PyJWTError, ValueError, TypeError) as error:
         if algorithm == "HS256":
-            raise ValueError("is an asymmetric key, which is no secret: pin RS256 or ES256 for it") from error
+            raise ValueError("is an asymmetric key, not a shared secret: use RS256 or ES256") from error
         raise ValueError(f"must be a public key for {algorithm} in PEM") from error
     return Key(algorithm, None, _fitting(algorithm, prepared))
 
@@ -243,14 +243,14 @@ def _fitting(algorithm: str, key: Any) -> Any:
     """The key, if the algorithm may be used with it. Raises `ValueError`."""
     if algorithm == "RS256":
         if not isinstance(key, _asymmetric("rsa").RSAPublicKey):
-            raise ValueError("must be a public key of RSA: the private one is nobody's but the issuer's")
+            raise ValueError("must be an RSA public key, not a private key")
         if not MIN_RSA <= key.key_size <= MAX_RSA:
             raise ValueError(f"must have {MIN_RSA} to {MAX_RSA} bits for RS256, has {key.key_size}")
     elif algorithm == "ES256":
         if not isinstance(key, _asymmetric("ec").EllipticCurvePublicKey):
-            raise ValueError("must be a public key of an elliptic curve: the private one is nobody's but the issuer's")
+            raise ValueError("must be an elliptic curve public key, not a private key")
         if key.curve.name != "secp256r1":
-            raise ValueError(f"must be of curve P-256 for ES256, is of {key.curve.name}")
+            raise ValueError(f"must use curve P-256 for ES256, uses {key.curve.name}")
     return key
 
 

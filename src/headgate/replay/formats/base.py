@@ -54,7 +54,7 @@ class Rows:
         self.facts = frozenset(getters) - {TIME, COST}
         self._parse = parse
         if TIME not in getters:
-            raise InvalidLog(f"format {name}: no line has a time; say where it is with --fields time=…")
+            raise InvalidLog(f"format {name}: no line has a time; name its position with --fields time=…")
         self._time = getters[TIME]
         self._cost = getters.get(COST)
         self._units = [

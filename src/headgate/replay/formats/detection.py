@@ -28,7 +28,7 @@ def find_format(sample: Sequence[str], name: str | None, fields: Sequence[FactFi
         raise InvalidLog(f"--format: must be one of {', '.join(FORMATS)}, got {name!r}")
     lines = [line for line in sample if line.strip()]
     if not lines:
-        raise InvalidLog("there is no line in it")
+        raise InvalidLog("the file is empty")
     wanted = sorted(wanted)
     if name in COMBINED or (name is None and sum(map(is_access_line, lines)) * 2 > len(lines)):
         if not fields:
@@ -42,11 +42,11 @@ def find_format(sample: Sequence[str], name: str | None, fields: Sequence[FactFi
             separator, names = header
             return table_format(separator, names, {field.name: _of_row(field, names) for field in fields}, wanted)
         if name == "csv":
-            raise InvalidLog(f"its first line is no header that names a time: {lines[0].strip()[:80]!r}; {_HOW}")
+            raise InvalidLog(f"the first line is not a header that names a time: {lines[0].strip()[:80]!r}; {_HOW}")
     if not any(field.name == TIME for field in fields):
         if name == PARTS:
-            raise InvalidLog("--format parts needs to know where the time is: --fields 'time=$1,…'")
-        raise InvalidLog(f"its format is none that we know: {lines[0].strip()[:80]!r}; {_HOW}")
+            raise InvalidLog("--format parts needs the position of the time: --fields 'time=$1,…'")
+        raise InvalidLog(f"unknown format: {lines[0].strip()[:80]!r}; {_HOW}")
     return Rows(PARTS, parts_of, {field.name: _of_parts(field) for field in fields})
 
 

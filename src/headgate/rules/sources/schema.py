@@ -30,7 +30,7 @@ def _duration(value: Any) -> Any:
 
 def _scalar(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise ValueError(f"must be a whole number or a text, got {_short(value)}")  # noqa: TRY004
+        raise ValueError(f"must be an integer or a string, got {_short(value)}")  # noqa: TRY004
     return value
 
 
@@ -131,7 +131,7 @@ _WRONG: Final = {
     "int_type": "must be a whole number",
     "list_type": "must be a list",
     "model_type": "must be a table",
-    "string_type": "must be a text",
+    "string_type": "must be a string",
 }
 
 

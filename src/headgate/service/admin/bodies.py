@@ -64,4 +64,4 @@ async def _content(request: Request, most: int, *types: str) -> bytes:
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")

@@ -89,11 +89,11 @@ def trials_router(events: Events) -> APIRouter:
         trials = here.operations.trials
         if facts is not None:
             if times:
-                raise InvalidRule(Problem("the request", "facts", "goes neither with since nor with until"))
+                raise InvalidRule(Problem("the request", "facts", "cannot be combined with since or until"))
             return JSONResponse(await trials.try_facts(who, given, facts))
         if not times:
             raise InvalidRule(
-                Problem("the request", "facts", "is missing: give facts, or a time of events: since, until")
+                Problem("the request", "facts", "is missing: pass facts, or a period of events with since and until")
             )
         since_us, until_us = (_moment(name, times.get(name)) for name in ("since", "until"))
         return JSONResponse(await trials.try_events(who, given, events, since_us=since_us, until_us=until_us))

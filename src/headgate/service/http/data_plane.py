@@ -55,7 +55,7 @@ class DataHandlers:
         began = perf_counter()
         facts, cost, key = ask_of(await self._value(scope, receive))
         if key is not None:
-            raise InvalidCheck("idempotency_key: is not for /v1/acquire: each slot is one of its own")
+            raise InvalidCheck("idempotency_key: not supported by /v1/acquire, where every call takes a new slot")
         decision = await self._data.check(facts, cost, slots="lend")
         answer = self._told(decision, cost, _slot_fields(decision))
         self._data.meter.took("http", perf_counter() - began)

@@ -125,7 +125,7 @@ def _unavailable(error: StoreError | DatabaseError) -> HttpProblem:
     """Return a 503 that says only what could not be reached: a driver's message may contain addresses and names."""
     what = "store" if isinstance(error, StoreError) else "database"
     if not isinstance(error, TokensUnavailable):
-        log.error("a request failed, because the %s did: %s", what, error)
+        log.error("a request failed because of the %s: %s", what, error)
     detail = f"The {what} could not do this now. Please try again."
     return HttpProblem(503, {"Retry-After": str(RETRY_SECONDS)}, details(503, detail))
 

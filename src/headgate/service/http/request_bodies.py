@@ -32,7 +32,7 @@ def ask_of(value: Any, where: str = "") -> BatchedRequest:
     if cost.__class__ is not int or not 0 <= cost <= MAX_INT:
         cost = 1 if cost is None else _units(cost, where)
     if key is not None and (not isinstance(key, str) or not key):
-        raise InvalidCheck(f"{where}idempotency_key: must be a text, and not empty, got {shown(key)}")
+        raise InvalidCheck(f"{where}idempotency_key: must be a non-empty string, got {shown(key)}")
     for fact in value.values():
         if fact.__class__ is not str:
             value = _texts(value, where)
@@ -142,7 +142,7 @@ def _texts(facts: dict[str, Any], where: str) -> dict[str, str]:
             )
         elif value is not None:
             got = type(value).__name__ if name in _SECRET else shown(value)
-            raise InvalidCheck(f"{where}{shorter(name)}: must be a text or a whole number, got {got}")
+            raise InvalidCheck(f"{where}{shorter(name)}: must be a string or an integer, got {got}")
     return texts
 
 

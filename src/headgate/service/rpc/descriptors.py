@@ -79,7 +79,7 @@ class DescriptorFacts:
         for name in names:
             if name not in known and name not in self._logged and len(self._logged) < MAX_LOGGED:
                 self._logged.add(name)
-                log.warning("Envoy: an entry of a descriptor is left out: %s", known.describe_unknown(name))
+                log.warning("Envoy: ignoring an entry of a descriptor: %s", known.describe_unknown(name))
         return form_of(keys), tuple([name if name in known else None for name in names])
 
 

@@ -51,7 +51,7 @@ def cost_of(message: messages.CheckRequest | messages.QuotaRequest) -> Cost:
     """What a request costs. Raises `InvalidCheck`."""
     if message.costs:
         if message.HasField("cost"):
-            raise InvalidCheck("cost, costs: give one of them, not both: a plain cost is one of requests")
+            raise InvalidCheck("cost, costs: give only one of them; a plain cost counts requests")
         return checked_cost(dict(message.costs))
     if not message.HasField("cost"):
         return 1
@@ -78,4 +78,4 @@ def _add(facts: dict[str, str], fact: str, value: str, field: str = "") -> None:
     """Add what a field says. It may be among the facts as well, if it is the same there."""
     if facts.setdefault(fact, value) != value:
         shown = "" if fact == "api_key" else f": {value!r} and {facts[fact]!r}"
-        raise InvalidCheck(f"{field or fact}: is not what facts[{fact!r}] says{shown}")
+        raise InvalidCheck(f"{field or fact}: differs from facts[{fact!r}]{shown}")

@@ -75,7 +75,7 @@ class RateLimiter:
 
     async def acquire(self, request: messages.CheckRequest) -> messages.AcquireResponse:
         if request.idempotency_key:
-            raise InvalidCheck("idempotency_key: is not for Acquire: each slot is one of its own")
+            raise InvalidCheck("idempotency_key: not supported by Acquire, where every call takes a new slot")
         decision = await self._data.check(facts_of(request), cost_of(request), slots="lend")
         require_decided(decision)
         response = messages.AcquireResponse()

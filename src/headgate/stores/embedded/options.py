@@ -48,7 +48,7 @@ def own_directory() -> Path:
 
 def _directory(parts: SplitResult) -> Path:
     if "@" in parts.netloc:
-        raise ValueError("store URL: embedded:// has no user and no password: who may use it is up to the directory")
+        raise ValueError("store URL: embedded:// takes no user or password: the directory's permissions apply")
     url = f"embedded://{parts.netloc}{parts.path}"
     name, path = parts.netloc, unquote(parts.path).rstrip("/")
     if name and path:
@@ -58,7 +58,7 @@ def _directory(parts: SplitResult) -> Path:
         )
     if path:
         if "\0" in path:
-            raise ValueError(f"store URL: {url!r}: a path has no zero byte")
+            raise ValueError(f"store URL: {url!r}: a path must not contain a zero byte")
         return Path(path)
     if not _NAME.fullmatch(name or DEFAULT_NAME):
         raise ValueError(

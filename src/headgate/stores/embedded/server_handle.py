@@ -93,7 +93,7 @@ class ServerHandle:
         try:
             self._ensure()
         except (StoreUnavailable, OSError) as error:
-            log.warning("the embedded store is not mended yet: %s", error)
+            log.warning("the embedded store could not be restarted yet, trying again: %s", error)
         if self._closed:  # meanwhile
             self._let_go()
 
@@ -113,7 +113,7 @@ class ServerHandle:
                     self._start_supervisor(lock)
                     was_started = True
                     if self._mending is not None:
-                        log.warning("the embedded store had lost its server: another is started, and counts anew")
+                        log.warning("the embedded store's server was gone: restarted it, and counts start from zero")
                 if self._answers():
                     return
                 if time.monotonic() > deadline:

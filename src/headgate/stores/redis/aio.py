@@ -229,7 +229,7 @@ class AsyncRedisStore(RedisOperations):
         loop = asyncio.get_running_loop()
         if self._discovery is None or loop is not self._loop:
             if self._loop is not None and not self._loop.is_closed():
-                raise RuntimeError("this store belongs to another event loop: make one for each loop")
+                raise RuntimeError("this store belongs to another event loop: create one per loop")
             if self._discovery is not None:
                 self._discovery.close()
             self._loop = loop

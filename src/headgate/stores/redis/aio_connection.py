@@ -98,7 +98,7 @@ class AsyncConnection(asyncio.Protocol):
         except InvalidResponse as error:
             self._end(error)
             return
-        self._end(InvalidResponse("the server said more than it was asked for") if more else None)
+        self._end(InvalidResponse("the server sent an unexpected reply") if more else None)
 
     def eof_received(self) -> None:
         self.is_open = False

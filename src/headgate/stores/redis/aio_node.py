@@ -198,7 +198,7 @@ class AsyncNode:
 
     def _enter(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._loop is not None and not self._loop.is_closed():
-            raise RuntimeError("this store belongs to another event loop: make one for each loop")
+            raise RuntimeError("this store belongs to another event loop: create one per loop")
         self._loop = loop
         self._connections.forget()  # those of a loop that is gone
         self.waiting.clear()

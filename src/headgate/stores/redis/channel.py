@@ -54,7 +54,7 @@ class Channel:
             if error is not None and self._several:  # it may have been at a server that is gone
                 error = self._publish(word)
         if error is not None:
-            log.warning("Redis channel %s: %r was not announced (%s)", self._name, word, error)
+            log.warning("Redis channel %s: cannot publish %r (%s)", self._name, word, error)
 
     def close(self) -> None:
         """Stop listening, and wait until it has."""
@@ -80,7 +80,7 @@ class Channel:
             except _TROUBLE as error:
                 if not self._failing:
                     self._failing = True
-                    log.warning("Redis channel %s: not heard until Redis is back (%s)", self._name, error)
+                    log.warning("Redis channel %s: no notifications until Redis is back (%s)", self._name, error)
                 self._stop.wait(RETRY_SECONDS)
             finally:
                 self._listening.leave()
@@ -93,7 +93,7 @@ class Channel:
                 if message is not None:  # one of them says that the subscription stands
                     if self._failing:
                         self._failing = False
-                        log.warning("Redis channel %s: heard again", self._name)
+                        log.warning("Redis channel %s: receiving notifications again", self._name)
                     self._heard()
 
 

@@ -213,7 +213,7 @@ def read_slots(answer: list[Any], host: str) -> Owners:
         found.append((last + 1 - first, (name.decode() if name else host, port)))
         at = last + 1
     if not found:
-        raise ValueError("it knows of no slots")
+        raise ValueError("it knows no slots")
     found.append((SLOTS - at, None))
     anybody = next(owner for _, owner in found if owner is not None)  # asked for a slot that nobody has, it will say so
     return [(count, owner or anybody) for count, owner in found if count]

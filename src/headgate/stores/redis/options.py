@@ -90,7 +90,7 @@ def read_url(url: str) -> StoreTarget:
             of_sentinels[name] = value
         elif name in REFUSED or name.startswith(("ssl_validate_ocsp", "ssl_ocsp_")):
             instead = "; use timeout or connect_timeout" if "timeout" in name else ""
-            raise ValueError(f"store URL: {name}: is not an option here{instead}")
+            raise ValueError(f"store URL: {name}: unknown option{instead}")
         else:
             others.append((name, value))
     options = RedisOptions(**own)
@@ -109,12 +109,14 @@ def read_url(url: str) -> StoreTarget:
     path = [unquote(part) for part in parts.path.strip("/").split("/")]
     if topology == "cluster":
         if path not in ([""], ["0"]):
-            raise ValueError(f"store URL: a cluster has no databases but 0, got {parts.path!r}")
+            raise ValueError(f"store URL: a cluster has only database 0, got {parts.path!r}")
         params = _params(plain, options)
         return StoreTarget(options, params, "cluster", seeds, params)
     service, *database = path
     if not service or len(database) > 1 or not (database or ["0"])[0].isdecimal():
-        raise ValueError(f"store URL: a path /<service>/<db> must name what Sentinel is asked for, got {parts.path!r}")
+        raise ValueError(
+            f"store URL: path: must be /<service>/<db>, with Sentinel's name of the service, got {parts.path!r}"
+        )
     params = _params(plain._replace(path="/".join(("", *database))), options)
     return StoreTarget(options, params, "sentinel", seeds, _sentinel_params(params, of_sentinels), service)
 
@@ -134,7 +136,7 @@ def _params(parts: SplitResult, options: RedisOptions) -> ConnectionParams:
     try:
         (kind or Connection)(**arguments)  # connects to nothing yet
     except (TypeError, RedisError) as error:  # else the first check would find out
-        raise ValueError(f"store URL: an option that neither Headgate nor redis-py understands: {error}") from error
+        raise ValueError(f"store URL: unknown option: {error}") from error
     return _secured(kind, arguments)
 
 
@@ -167,7 +169,7 @@ def _address(text: str, port: int) -> Address:
     except ValueError:
         host = None
     if not host or parts.path or parts.username is not None:
-        raise ValueError(f"store URL: hosts are written host:port,host:port, got {text!r}")
+        raise ValueError(f"store URL: hosts must be host:port,host:port, got {text!r}")
     return host, number or port
 
 

@@ -47,7 +47,7 @@ class Tls:
             try:
                 self._context = self._make()
             except (OSError, ValueError) as error:  # half of them are replaced, maybe: another look will follow that
-                log.warning("TLS to Redis: certificates stay as they were: %s", self._what(error))
+                log.warning("TLS to Redis: keeping the current certificates: %s", self._what(error))
         return self._context
 
     def _make(self) -> ssl.SSLContext:

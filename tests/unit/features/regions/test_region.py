@@ -22,7 +22,7 @@ EU, US = Member("eu", weight=2), Member("us", "redis://us.example:6379/0")
         ("eu", [EU, Member("us")], {}, "members: 'us': store: is missing"),
         ("eu", [EU, Member("us", "http://x")], {}, "members: 'us': store: must be a URL with memory://"),
         ("eu", [EU, Member("us", "redis://x", 0)], {}, "members: 'us': weight: must be a whole number from 1"),
-        ("eu", [Member("eu"), Member("", "redis://x")], {}, "members: name: must be a text that is not empty, got ''"),
+        ("eu", [Member("eu"), Member("", "redis://x")], {}, "members: name: must be a non-empty string, got ''"),
         ("eu", [EU, US], {"central": "ap"}, r"central: 'ap' is not one of the members"),
         ("eu", [EU, US], {"interval": 0}, r"interval: must be from 0.1 to 60 seconds, got 0"),
         ("eu", [EU, US], {"term": 1.5}, r"term: must be at least twice the interval \(1 s\), got 1.5"),

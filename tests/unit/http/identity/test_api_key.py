@@ -146,7 +146,7 @@ def test_a_function_that_fails_is_a_key_that_is_not_there(function: Any, caplog:
         ({hashed_api_key("a"): "alice"}, "must give a mapping of facts such as {'user': 'alice'}, got 'alice'"),
         (
             {hashed_api_key("a"): {"tier": 1.5}},
-            f"{hashed_api_key('a')}: tier: must be a text, a whole number or a UUID, got 1.5",
+            f"{hashed_api_key('a')}: tier: must be a string, an integer or a UUID, got 1.5",
         ),
         ({hashed_api_key("a"): {"ip": "10.0.0.1"}}, "ip: is not a fact that an API key can have"),
         ([KEY], "must be a mapping or a function, got list"),

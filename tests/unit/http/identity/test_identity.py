@@ -84,9 +84,9 @@ def test_sync_and_async_say_the_same() -> None:
         ({"ipv6_prefix": 129}, "ipv6_prefix: must be a whole number from 1 to 128, got 129"),
         ({"user_header": "x user"}, "user_header: must be the name of a header, got 'x user'"),
         ({"tier_header": ""}, "tier_header: must be the name of a header, got ''"),
-        ({"api_key_header": 5}, "api_key_header: must be a text, got 5"),
+        ({"api_key_header": 5}, "api_key_header: must be a string, got 5"),
         ({"jwt": SECRET}, "jwt: must be a JWT(...), got str"),
-        ({"api_keys": {}}, "api_key_header: must name the header that api_keys come in"),
+        ({"api_keys": {}}, "api_key_header: must name the header that carries API keys"),
     ],
 )
 def test_settings_that_make_no_sense(options: dict[str, Any], complaint: str) -> None:
@@ -116,10 +116,10 @@ def test_facts_of_a_users_own_function() -> None:
     ("facts", "complaint"),
     [
         ("alice", "identify: must give a mapping of facts such as {'user': 'alice'}, got 'alice'"),
-        ({"user": True}, "identify: user: must be a text, a whole number or a UUID, got True"),
-        ({"user": b"alice"}, "identify: user: must be a text, a whole number or a UUID, got b'alice'"),
-        ({5: "x"}, "identify: the name of a fact must be a text, and not empty, got 5"),
-        ({"": "x"}, "identify: the name of a fact must be a text, and not empty, got ''"),
+        ({"user": True}, "identify: user: must be a string, an integer or a UUID, got True"),
+        ({"user": b"alice"}, "identify: user: must be a string, an integer or a UUID, got b'alice'"),
+        ({5: "x"}, "identify: the name of a fact must be a non-empty string, got 5"),
+        ({"": "x"}, "identify: the name of a fact must be a non-empty string, got ''"),
     ],
 )
 def test_facts_that_are_none(facts: Any, complaint: str) -> None:

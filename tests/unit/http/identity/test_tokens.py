@@ -350,11 +350,11 @@ SHORT_RSA = public_pem(rsa_key(bits=1_024))
         ),
         ({"algorithms": ["RS256"], "key": SHORT_RSA}, "JWT: key: must have 2048 to 8192 bits for RS256, has 1024"),
         ({"issuer": []}, "JWT: issuer: must name at least one"),
-        ({"audience": ""}, "JWT: audience: must be a text that is not empty"),
+        ({"audience": ""}, "JWT: audience: must be a non-empty string"),
         ({"leeway": -1}, "JWT: leeway: must be from 0"),
         ({"leeway": 601}, "JWT: leeway: must be from 0 to 600 seconds, got 601"),
         ({"jwks_lifetime": 1}, "JWT: jwks_lifetime: must be from 30 to 86400 seconds, got 1"),
-        ({"user_claim": ""}, "JWT: user_claim: must be a text that is not empty"),
+        ({"user_claim": ""}, "JWT: user_claim: must be a non-empty string"),
         ({"user_claim": None}, "JWT: user_claim: without any claim, a token says nothing"),
     ],
 )

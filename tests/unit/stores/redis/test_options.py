@@ -117,14 +117,14 @@ def test_a_cluster() -> None:
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        ("redis+sentinel://one:26379", "must name what Sentinel is asked for"),
-        ("redis+sentinel://one:26379/main/first", "must name what Sentinel is asked for"),
+        ("redis+sentinel://one:26379", "with Sentinel's name of the service"),
+        ("redis+sentinel://one:26379/main/first", "with Sentinel's name of the service"),
         ("redis+sentinel://one:26379/main?sentinel_ssl=yes", "sentinel_ssl: must be true or false, got 'yes'"),
-        ("redis+sentinel:///main", "hosts are written host:port,host:port, got ''"),
-        ("redis+cluster://one,two:port", "hosts are written host:port,host:port, got 'two:port'"),
+        ("redis+sentinel:///main", "hosts must be host:port,host:port, got ''"),
+        ("redis+cluster://one,two:port", "hosts must be host:port,host:port, got 'two:port'"),
         ("redis+cluster://one/3", "a cluster has no databases but 0, got '/3'"),
         ("redis+cluster://one?probe_every=0", "probe_every: must be a number above 0, got '0'"),
-        ("redis+herd://one", "is not a URL of a store"),
+        ("redis+herd://one", "is not a store URL"),
         ("redis://one?tiemout=1", "unexpected keyword argument 'tiemout'"),
         ("unix:///one?tiemout=1", "unexpected keyword argument 'tiemout'"),
         ("redis+cluster://one?max_connections=9", "unexpected keyword argument 'max_connections'"),
@@ -132,9 +132,9 @@ def test_a_cluster() -> None:
         ("rediss://one?ssl_ca_certs=/no/ca.pem", "TLS: there is no /no/ca.pem"),
         (f"rediss://one?ssl_ca_certs={__file__}", f"({__file__})"),
         ("rediss://one?ssl_min_version=1.3", "Invalid value for 'ssl_min_version'"),
-        ("rediss://one?ssl_validate_ocsp=true", "ssl_validate_ocsp: is not an option here"),
-        ("redis://one?socket_timeout=1", "socket_timeout: is not an option here; use timeout"),
-        ("redis+cluster://one?retry=3", "retry: is not an option here"),
+        ("rediss://one?ssl_validate_ocsp=true", "ssl_validate_ocsp: unknown option"),
+        ("redis://one?socket_timeout=1", "socket_timeout: unknown option; use timeout"),
+        ("redis+cluster://one?retry=3", "retry: unknown option"),
         ("redis://one:secret", "store URL: the port must be a number"),
     ],
 )
@@ -149,7 +149,7 @@ def test_what_is_wrong_is_told(url: str, told: str) -> None:
     "url", ["redis2://gate:secret@one/0?timeout=1", "redis2:gate:s@secret@one", "gate:secret?@one"]
 )
 def test_a_password_is_not_told(url: str) -> None:
-    with pytest.raises(ValueError, match="is not a URL of a store") as raised:
+    with pytest.raises(ValueError, match="is not a store URL") as raised:
         open_store(url, None)
     assert "secret" not in str(raised.value)
     assert "@one" in str(raised.value)
