@@ -113,8 +113,8 @@ class StoreError(HeadgateError):
 class StoreTimeout(StoreError):
     """The store did not answer within the deadline. The check may or may not have been charged.
 
-    `charge_later` is there when it was not even sent: called, it has the store charge the check all the same, if it
-    fits, as soon as the store answers. For whoever admits the request without the store.
+    `charge_later` is there when it was not even sent: calling it makes the store charge the check later, if it
+    fits, as soon as the store answers. For callers that admit the request without the store.
     """
 
     charge_later: Callable[[], None] | None = None
@@ -133,7 +133,7 @@ class StoreUnavailable(StoreError):
 
 
 class StoreFull(StoreError):
-    """A store has no room: every key that a bounded one holds is limiting somebody right now, or a server is out of
+    """A store has no room: every key of a bounded store is limiting a client right now, or a server is out of
     memory.
     """
 
@@ -147,7 +147,7 @@ class DatabaseUnavailable(DatabaseError):
 
 
 class ChangeConflict(HeadgateError):
-    """A change that was refused because somebody else was faster: look again, and decide again. Nothing was changed."""
+    """Another change came first: read the current state and try again. Nothing was changed."""
 
 
 class NotFound(HeadgateError, LookupError):

@@ -28,7 +28,7 @@ _LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")  #
 class Price:
     """The price of a model in USD per million tokens, which is millionths of a dollar per token.
 
-    Of cached input, that of input unless told otherwise; of input that is written to a cache, likewise.
+    The price of cached input, and of input written to a cache, defaults to that of input.
     """
 
     input: float
@@ -134,7 +134,7 @@ class Models:
 class StreamedCall:
     """A response that streams: add each of its events, and settle with `cost()` on every way out.
 
-    As long as no event told the usage, the output is what has come so far, at four characters a token, and the input
+    Until an event reports the usage, the output is what has come so far, at four characters a token, and the input
     what was estimated: so a stream that breaks off is charged what came.
     """
 

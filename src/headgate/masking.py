@@ -9,7 +9,7 @@ from urllib.parse import quote, quote_plus
 
 MASK: Final = "***"
 MIN_KNOWN: Final = 4  # characters: a shorter secret would hide half of every text
-_DEPTH: Final = 8  # of structures in a field; what is deeper is told as its repr
+_DEPTH: Final = 8  # of structures in a field; deeper ones are shown by their repr
 
 # At the end of a name: `token`, `admin_token`, `apiKey` and `X-API-Key`, but neither `tokens` nor `tokenizer`.
 _WORDS = r"token|password|passwd|passphrase|secret|authorization|cookie|credentials?|api[-_ ]?key|private[-_ ]?key|jwt"
@@ -26,7 +26,7 @@ _LOOKS: Final = (
     (re.compile(rf"([\"']{_NAME}[\"']\s*:\s*)(?:b?{_QUOTED}|[^\s,;&)\]}}\"']+)", re.IGNORECASE), rf"\1{MASK}"),
     (re.compile(r"(authorization\s*:\s*\w+\s+)[^\s\"',;]+", re.IGNORECASE), rf"\1{MASK}"),
     (re.compile(r"\b(bearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1{MASK}"),
-    (re.compile(r"\bhg_[\w-]{8,}"), f"hg_{MASK}"),  # tokens of ours
+    (re.compile(r"\bhg_[\w-]{8,}"), f"hg_{MASK}"),  # Headgate's tokens
     (re.compile(r"\beyJ[\w-]{4,}\.[\w-]{4,}\.[\w-]*"), MASK),  # JSON web tokens
 )
 
@@ -61,7 +61,7 @@ class Masking:
             return [self.value(one, depth - 1) for one in value]
         try:
             return self.text(str(value) if isinstance(value, BaseException) else repr(value))
-        except Exception as error:  # noqa: BLE001 - somebody's __repr__: the line is worth more than it
+        except Exception as error:  # noqa: BLE001 - a foreign __repr__ must not lose the log line
             return f"<{type(value).__name__}: {type(error).__name__} when asked for its text>"
 
     def field(self, name: object, value: Any, depth: int = _DEPTH) -> Any:

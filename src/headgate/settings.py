@@ -120,7 +120,7 @@ class Settings(BaseModel):
     usage_retention: Duration = 30 * 86_400.0  # by the minute
     usage_hourly_retention: Duration = 365 * 86_400.0
     otlp_endpoint: str | None = None  # where spans go
-    webhook_url: HttpUrl | None = None  # who is told of refusals and changes
+    webhook_url: HttpUrl | None = None  # receives refusals and changes
     webhook_secret: WebhookSecret | None = None  # what messages are signed with
     webhook_events: Literal["all", "refusals", "changes"] = "all"
     drain_delay: Duration = 3.0  # between saying that it stops and stopping, so that balancers notice

@@ -21,7 +21,9 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from headgate.core.quota import Quota
 
-MAX_OPEN: Final = 1_024  # reservations of one bucket that are told apart; the oldest of more gives nothing back
+MAX_OPEN: Final = (
+    1_024  # reservations of one bucket that are tracked separately; beyond that, the oldest refunds nothing
+)
 
 
 Level = tuple[int, int]

@@ -15,7 +15,7 @@
 -- What a bucket owes is a state of one value more: gcra has since when, and the leaky bucket 1. A bucket that owes
 -- expires at 0, as far as load tells, so that its key is written as a whole: what it no longer owes is not to stay.
 --
--- Lua has doubles only: whole numbers are exact below 2^53, and all of ours stay below that. Where a product
+-- Lua has doubles only: whole numbers are exact below 2^53, and ours stay below that. Where a product
 -- might not, muldiv does it in steps.
 --
 -- A script runs from its top at every call, and what it makes there takes time: nothing is made that is not used. For

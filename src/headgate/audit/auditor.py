@@ -35,7 +35,11 @@ from headgate.db.events import Count, Event, EventBatch, Events
 from headgate.db.usage import FIGURES, HOUR_SECONDS, MINUTE_SECONDS, UsageCount
 from headgate.errors import DatabaseError
 
-RETRY_SECONDS: Final = (0.5, 1.0, 2.0)  # before the next try to write to a database that is away; the last one repeats
+RETRY_SECONDS: Final = (
+    0.5,
+    1.0,
+    2.0,
+)  # before the next attempt to write to a database that is down; the last one repeats
 ADOPT_SECONDS: Final = 60.0  # between looks for what processes that are gone have left
 RETAIN_SECONDS: Final = 600.0  # between looks for old events, once there are none
 STEP: Final = 1_000  # old rows that are deleted at once
@@ -54,7 +58,7 @@ class AuditStatus:
     written: int  # to the database; of earlier processes too
     dropped: int  # that are lost: the spool was full or broken, or could not be written for long
     backlog: int  # that are not yet known to be in the database
-    failed: int  # that could not be recorded: an error of ours
+    failed: int  # that could not be recorded because of a bug
     deleted: int  # old rows
     spool_bytes: int
     error: str | None  # why the database or the spool cannot be written right now
@@ -249,7 +253,7 @@ class Auditor:
                 log.error("audit: %s: events wait until this is over: %s", what, error)  # noqa: TRY400
             self._errors[what] = f"{what}: {error}"
             return False
-        except Exception as error:  # a thread that has ended would be missed by nobody
+        except Exception as error:  # the thread must not end unnoticed
             if what not in self._errors:
                 log.exception("audit: %s: events wait", what)
             self._errors[what] = f"{what}: {error!r}"

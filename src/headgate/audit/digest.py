@@ -99,7 +99,7 @@ class Digest:
             self._seen.clear()
 
     def _admitted(self, key: Subject) -> Subject:
-        """As whom to count a subject: as itself, unless there are too many."""
+        """Return the name to count a subject under: its own, unless there are too many."""
         if key in self._seen or key[4] in ("", OTHER):
             return key
         if len(self._seen) >= self._subjects:

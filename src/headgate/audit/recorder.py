@@ -10,7 +10,7 @@ from headgate.core.decision import Decision
 
 
 class Recorder(Protocol):
-    """Keeps what it is told of, later: it never blocks and never raises."""
+    """Records events in the background: it never blocks and never raises."""
 
     def record(self, facts: Mapping[str, str], cost: Cost, decision: Decision) -> None:
         """A request was refused, or would have been by a shadow rule."""

@@ -90,7 +90,7 @@ class UsageCounter:
         self._times_us: list[float] = []  # of checks since the last tick
         self._stride = 1
         self._own = _OwnRules(most_rules)
-        self.untimed = 0  # checks to go until the next one is timed: whoever makes them counts down
+        self.untimed = 0  # checks until the next one is timed; callers count down
         self.seconds: deque[Second] = deque(maxlen=LIVE_SECONDS)
 
     def add(self, cost: Cost, decision: Decision) -> None:

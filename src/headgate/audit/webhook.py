@@ -80,7 +80,7 @@ class Webhook:
             self._put("refusals", {"refusals": [_shown(event) for event in events[start : start + MOST]]})
 
     def tell_changes(self, version: int, at_us: int, actor: str, changes: Sequence[Mapping[str, Any]]) -> None:
-        """Somebody changed something, in one transaction. Of very many changes, the first are told, and how many."""
+        """Report the changes of one transaction. Of very many changes, report the first ones and their number."""
         told = {"version": version, "at": time_text(at_us), "actor": actor}
         self._put("changes", {**told, "changes": list(changes[:MOST]), "count": len(changes)})
 
@@ -175,9 +175,9 @@ class Webhook:
     def _note(self, why: str | None) -> None:
         """Log that it fails, once, and that it does no longer."""
         if why is not None and not self._failing:
-            log.error("webhook: %s cannot be told: %s; it is tried again", self._url.hostname, why)
+            log.error("webhook: cannot deliver to %s: %s; trying again", self._url.hostname, why)
         elif why is None and self._failing:
-            log.warning("webhook: %s can be told again", self._url.hostname)
+            log.warning("webhook: delivering to %s again", self._url.hostname)
         self._failing = why is not None
 
 

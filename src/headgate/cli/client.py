@@ -217,7 +217,7 @@ def find_token(given: str | None, server: str, names: tuple[str, ...], settings:
         return token
     try:
         return settings.admin_token_file.read_text(encoding="utf-8").strip() or None
-    except (OSError, ValueError):  # none was made, or it is somebody else's
+    except (OSError, ValueError):  # none was made, or it belongs to another user
         return None
 
 

@@ -52,7 +52,7 @@ _CONNECTION: Final[dict[str, Any]] = {
 def calls_service(*tokens: str) -> Callable[[Callable[Concatenate[ServiceClient, ...], None]], Callable[..., None]]:
     """Decorate a command that takes a client, and add the options that the client needs.
 
-    `tokens` are the settings whose token is sent, in order. Faults are told, and end the process.
+    `tokens` are the settings whose token is sent, in order. Faults are printed and end the process.
     """
 
     def decorate(command: Callable[Concatenate[ServiceClient, ...], None]) -> Callable[..., None]:

@@ -102,7 +102,7 @@ def apply(
     if planned["changes"] and not dry_run:
         if not yes and on_terminal():
             typer.confirm("Apply?", abort=True, err=True)
-        # Only what was shown: if somebody else changed the rules meanwhile, it is to be looked at again.
+        # Only what was shown: if the rules have changed since, the user has to review them again.
         applied = _put(client, file, content, version=planned["version"])
         if not as_json:
             say(f"applied: version {applied['version']}")

@@ -159,7 +159,7 @@ class Console:
             raise
         except Exception:
             log.exception("console: %s", request.url.path)
-            message = "This is an error of ours. The log of the service has more."
+            message = "This is a bug in Headgate. The service's log has the details."
             template = "fragment_error.html" if page.is_fragment else "error.html"
             return page.render(template, 500, title="Something failed", message=message, problems=[])
 
@@ -208,7 +208,7 @@ class Console:
         return self._renderer.render("sign_in.html", message=message, target=_target(request), root=PATH)
 
     async def _form(self, request: Request, session: Session) -> FormData:
-        """The form of a request that was sent from one of our pages, by whoever signed in."""
+        """Return the form of a request, if a signed-in operator sent it from one of our pages."""
         _require_same_origin(request)
         form = await _read(request)
         given = request.headers.get("x-csrf-token") or str(form.get("csrf", ""))
@@ -261,7 +261,7 @@ def _is_local(request: Request) -> bool:
 
 
 def _target(request: Request) -> str:
-    """Where to go after signing in: a page of ours, whatever the link says."""
+    """Return the page to show after signing in: always one of ours, whatever the link says."""
     target = request.query_params.get("next", PATH)
     return target if target == PATH or target.startswith((f"{PATH}/", f"{PATH}?")) else PATH
 

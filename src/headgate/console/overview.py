@@ -1,4 +1,4 @@
-"""Overview: how much is decided, how fast, by whom, and who is refused."""
+"""Overview: checks per second, latency, nodes, and the subjects refused most."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Page: one request of somebody who has signed in, and how it is answered."""
+"""Page: one request of a signed-in operator, and its response."""
 
 from __future__ import annotations
 

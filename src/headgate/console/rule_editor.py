@@ -30,7 +30,7 @@ class DifferenceLine(NamedTuple):
 
 
 class Draft(NamedTuple):
-    """What somebody is editing."""
+    """The draft of a rule in the editor."""
 
     table: Table  # as they typed it
     rule: Rule | None  # None: it is not valid
@@ -77,7 +77,7 @@ async def review(page: Page) -> Response:
 
 
 async def apply(page: Page) -> Response:
-    """Apply a draft; if somebody else was faster, show both."""
+    """Apply a draft; if the rule has changed in the meantime, show both versions."""
     draft = _sent(page)
     if draft.rule is None:
         return _form(page, draft, status=422)

@@ -1,4 +1,4 @@
-"""One rule: what it limits, what it allowed and refused, whom it refuses most, and who has an override of it."""
+"""One rule: its quota, what it allowed and refused, the subjects it refuses most, and its overrides."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def show(page: Page) -> Response:
 
 
 async def _traffic(page: Page, rule_id: str, chosen: Range) -> dict[str, Any]:
-    """What the rule had in the range, and whom it refused most. Empty while the database does not answer."""
+    """Return the rule's traffic in the range, and the subjects it refused most. Empty while the database is down."""
     period, history = chosen.period(page.now_us), page.services.history
     span = {"since_us": period.since_us, "until_us": period.until_us}
     try:

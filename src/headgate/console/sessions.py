@@ -34,7 +34,7 @@ class Gatekeeper(Protocol):
         """Return who has the token of this hash. Raises `Unauthenticated`, `DatabaseError`."""
 
     def redeem(self, code: str) -> str | None:
-        """Return the hash that the code of a link stands for, once; None: it is not good, or not any more."""
+        """Return the hash that the code of a link stands for, once; None: it is invalid or expired."""
 
 
 class Session(NamedTuple):
@@ -46,7 +46,7 @@ class Session(NamedTuple):
 
 
 class Sessions:
-    """Makes and reads cookies. `secret` is what all processes of the service know and nobody else does."""
+    """Makes and reads cookies. `secret` is known only to the service's processes."""
 
     def __init__(self, secret: str, clock: Clock, *, secure: bool) -> None:
         self._key = hmac.digest(secret.encode(), b"headgate console", "sha256")

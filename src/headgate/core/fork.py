@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 class Forked(Protocol):
     def forked(self) -> None:
-        """Begin anew: called in the child, before anything else runs there."""
+        """Reset: called in the child, before anything else runs there."""
         ...
 
 

@@ -81,8 +81,8 @@ class Quota:
     `leaky_bucket`, `gcra`), and equals `limit` unless it is set; the window algorithms have no use for it. A burst
     without an algorithm means `token_bucket`, as in the notation; without both, it is `sliding_window_counter`.
     Of `concurrency`, `limit` is how many slots may be held at a time, and `ttl`, which is kept as the window, how long
-    each: a slot that is neither released nor renewed expires after so long (60 seconds unless told otherwise).
-    With `calendar`, the window is a `day`, `week`, `month` or `year` of the time zone `tz` (UTC unless told otherwise),
+    each: a slot that is neither released nor renewed expires after so long (60 seconds by default).
+    With `calendar`, the window is a `day`, `week`, `month` or `year` of the time zone `tz` (UTC by default),
     which begins at `anchor`: an hour, a weekday, or a day of the month. Only a `fixed_window` has such windows.
 
     A small limit in a long window needs a fitting algorithm. `1/day` by the default algorithm weighs the day before:

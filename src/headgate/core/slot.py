@@ -35,7 +35,7 @@ _SPACE: Final = re.compile(
 
 
 class _RandomIds:
-    """Random ids, made many at a time. A forked child begins anew: it must not hand out its parent's."""
+    """Random ids, made many at a time. A forked child starts over: it must not hand out its parent's."""
 
     def __init__(self) -> None:
         self.forked()

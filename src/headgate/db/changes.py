@@ -34,7 +34,7 @@ ChangeListener = Callable[[int, int, str, list[dict[str, Any]]], None]
 class Changes:
     """Reads and changes the rules in a database. Safe to share between threads.
 
-    `announce` is called with the new version after each commit, for those whom the database cannot notify itself, and
+    `announce` is called with the new version after each commit, for listeners that the database cannot notify, and
     `listener` with the version, its time in microseconds, who made the changes, and the changes themselves.
     `clock` dates the changes. Every method raises `DatabaseError` when the database cannot.
     """

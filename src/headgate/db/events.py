@@ -54,7 +54,7 @@ class Count(NamedTuple):
     minute_us: int
     rule: str
     reason: str
-    dimension: str  # what the subject is; empty: everybody
+    dimension: str  # what the subject is; empty: all subjects
     subject: str
     own: bool  # whether it is the rule's dimension
     events: int

@@ -167,14 +167,14 @@ for _name in ("user", "ip", "api_key", "tenant"):
         postgresql_where=_known,
     )
 
-event_counts = Table(  # how many events there were in each minute, of whom, by which rule: all of them, in floods too
+event_counts = Table(  # number of events per minute, subject and rule: all of them, in floods too
     "headgate_event_counts",
     metadata,
     Column("id", Text, primary_key=True),  # a hash of those that follow, up to the subject
     Column("minute_us", BigInteger, nullable=False),  # when the minute began
     Column("rule", Text, nullable=False),
     Column("reason", Text, nullable=False),
-    Column("dimension", Text, nullable=False),  # what the subject is: "user", "ip" …; empty: everybody
+    Column("dimension", Text, nullable=False),  # what the subject is: "user", "ip" …; empty: all subjects
     Column("subject", Text, nullable=False),
     Column("own", Boolean, nullable=False),  # whether that is the rule's dimension
     Column("events", BigInteger, nullable=False),

@@ -32,7 +32,7 @@ class Token(NamedTuple):
     """The record of a token: everything but the secret."""
 
     id: str
-    name: str  # whom the change log names
+    name: str  # shown in the change log
     role: str
     scopes: tuple[str, ...]
     created_us: int
@@ -62,7 +62,7 @@ class TokenTable:
     def create(self, name: str, *, role: str, scopes: Iterable[str], seconds: float, actor: str) -> tuple[Token, str]:
         """A new token that is good for so many seconds; and the secret itself, which cannot be had again.
 
-        Raises `InvalidRule` for a name or time that is not good, `ChangeConflict` when a token that is still good
+        Raises `InvalidRule` for an invalid name or time, `ChangeConflict` when a token that is still valid
         has that name: the change log tells people by it. Which roles and scopes there are is the caller's business.
         """
         _check(name, seconds)

@@ -20,7 +20,7 @@ Pair = tuple[User | None, User | None]  # a user as they were, and as they are t
 
 
 def changed_users(users: Iterable[Pair]) -> Iterator[Pair]:
-    """Yield those whom it changes. Overrides come in the order of their rules, as the database returns them."""
+    """Yield the users that it changes. Overrides come in the order of their rules, as the database returns them."""
     for before, user in users:
         after = None
         if user is not None and (user.tier is not None or user.anchor is not None or user.overrides):

@@ -139,7 +139,7 @@ class RateLimitMiddleware:
         if checked.__class__ is not tuple:
             checked = await checked  # type: ignore[misc]
         facts, _, decision = checked
-        passes = decision.allowed and (options.by_subject or not decision.hold)  # a limit by subject holds nobody back
+        passes = decision.allowed and (options.by_subject or not decision.hold)  # a limit by subject delays no request
         if passes and self._is_common_case and NAME not in scope:  # what follows, in as few steps as it takes
             sole = scope[NAME] = scope.setdefault("state", {})[NAME] = Limits(request_limiter.limiter, facts, decision)
             send = _with_fields(sole, send)

@@ -196,7 +196,7 @@ def limit(quota: QuotaOption, **options: Unpack[LimitOptions]) -> Callable[[V], 
 
 
 def charged(limit: RouteLimit, request: HttpRequest, *, name: str, key: str | int | None) -> Decision:
-    """Check a request against a limit, in a thread: for others than views. The client is told by the middleware.
+    """Check a request against a limit, in a thread: for code other than views. The middleware adds the headers.
 
     A request that was refused already is not charged: the limit is asked only how long it would have to wait.
     """
@@ -321,7 +321,7 @@ class _Charge:
         return limiter.decide({"user": self._subject}, cost=self._cost, slots="take")
 
     def fail(self) -> None:
-        """The view has failed: without a middleware around it, nobody else releases what the request holds."""
+        """Release the request's slots after the view failed, if there is no middleware to do it."""
         if isinstance(self._limits.limiter, AsyncLimiter):
             async_to_sync(self.fail_async)()
         elif not self._outer:
@@ -339,7 +339,7 @@ class _Charge:
         return self._setup.refuse(self._request, self._limits)
 
     def add_fields(self, response: Any) -> Any:
-        """The response, with the limits' fields if nobody else adds them."""
+        """Return the response, with the limits' fields unless the middleware adds them."""
         return response if self._outer else with_release(self._limits, with_fields(self._limits, response))
 
 

@@ -109,7 +109,7 @@ class Setup:
         renew_in_children(self)
 
     def forked(self) -> None:
-        """In a forked child: whoever held the lock is not here."""
+        """Replace the lock in a forked child, where its holder does not exist."""
         self._lock = Lock()
 
     def check_sync(self) -> None:
@@ -172,7 +172,7 @@ class _Project:
         renew_in_children(self)
 
     def forked(self) -> None:
-        """In a forked child: whoever held the lock is not here."""
+        """Replace the lock in a forked child, where its holder does not exist."""
         self._lock = Lock()
 
     def setup(self) -> Setup:

@@ -85,7 +85,7 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Any:
     return response
 
 
-_limits: dict[str | Quota, RouteLimit] = {}  # by quota: throttles are made anew for each request
+_limits: dict[str | Quota, RouteLimit] = {}  # by quota: a throttle is created for each request
 
 
 def _limit(quota: str | Quota) -> RouteLimit:

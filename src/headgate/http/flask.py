@@ -97,7 +97,7 @@ class Headgate:
             self.init_app(app)
 
     def init_app(self, app: flask.Flask) -> None:
-        """Limit an app. Raises `InvalidRule`, naming the setting, when its configuration is not good."""
+        """Limit an app. Raises `InvalidRule`, naming the setting, if its configuration is invalid."""
         if NAME in app.extensions:
             raise InvalidRule(f"app {app.name!r} has Headgate already")
         values = {key[len(PREFIX) :]: value for key, value in app.config.items() if key.startswith(PREFIX)}

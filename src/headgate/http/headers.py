@@ -90,7 +90,7 @@ def chosen(fields: RawFields, style: HeaderStyle) -> RawFields:
     return [field for field in fields if field[0] not in _HIDDEN[style]]
 
 
-# Limits in the order in which they are told of: the fields X-RateLimit-Limit and RateLimit-Policy, and of each limit
+# Limits in the order of the header fields: the fields X-RateLimit-Limit and RateLimit-Policy, and of each limit
 # its place among the outcomes and the start of its status.
 _Arranged = tuple[tuple[bytes, bytes], tuple[bytes, bytes], list[tuple[int, str]]]
 
@@ -180,7 +180,7 @@ def binding(charged: Sequence[Charged]) -> Charged:
 
 
 class _Texts(NamedTuple):
-    """What is told of a limit in every response."""
+    """Return a limit's fields in every response."""
 
     limit: bytes
     policy: str  # `"search-free";q=100;w=3600`. Of a bucket, all of it and the time that it takes to fill

@@ -31,7 +31,7 @@ class Limits(Generic[L]):
         """`sole` is what `limiter` has decided, at cost 1, if that is all so far: it is all for most requests."""
         self.limiter: L = limiter
         self.facts = facts
-        self.sole = sole  # None once somebody has asked for `charged`
+        self.sole = sole  # None once `charged` was read
         self.style: HeaderStyle | None = None  # None: that of the limiter's rules
         self._charged: list[Charged] = []
         self._given_back = False
@@ -41,7 +41,7 @@ class Limits(Generic[L]):
 
     @property
     def holds(self) -> bool:
-        """Whether the request holds slots: whoever made this releases them at the end of the response."""
+        """Whether the request holds slots, which the middleware releases at the end of the response."""
         return bool(self._slots)
 
     @property
@@ -73,7 +73,7 @@ class Limits(Generic[L]):
 
     @property
     def conditional(self) -> bool:
-        """Whether the response says if some of its limits are charged: then whoever sends it calls `conclude`."""
+        """Whether the response decides if some limits are charged: its sender must then call `conclude`."""
         return bool(self._conditions)
 
     def charge_only_when(self, deduct_when: DeductWhen) -> None:
@@ -99,7 +99,7 @@ class Limits(Generic[L]):
 
     @property
     def refused(self) -> bool:
-        """Whether something has refused the request already: whoever is asked after that must not charge for it."""
+        """Whether a limit has already refused the request: later limits must not charge it."""
         return self._given_back
 
     def give_back(self) -> None:
@@ -149,7 +149,7 @@ class Limits(Generic[L]):
         return self.limiter.reserve(cost=cost_of_units(cost, units), ttl=ttl, **self.facts)
 
     def _undone(self) -> list[Charged]:
-        """What is to be given back: once. From then on, it is told of as if it had never been charged."""
+        """Return the charges to refund, once. From then on, headers omit them."""
         if self._given_back:
             return []
         self._given_back = True

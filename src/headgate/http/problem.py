@@ -1,4 +1,4 @@
-"""What a refused client is told: problem details (RFC 9457), with the types that the RateLimit fields' draft names."""
+"""The body of a refusal: problem details (RFC 9457), with the types that the RateLimit fields' draft names."""
 
 from __future__ import annotations
 

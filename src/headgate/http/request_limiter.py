@@ -109,7 +109,7 @@ class RequestLimiter:
         return decision
 
     def enter(self, request: Request, outer: Limits[Limiter] | None = None) -> tuple[Limits[Limiter], bool]:
-        """Both, where nobody can tell whether the client has gone: the limits, and whether the request may pass.
+        """Both, for servers that cannot tell whether the client has gone: the limits, and whether the request may pass.
 
         `outer` are the limits that a middleware further out has made for it.
         """

@@ -48,7 +48,7 @@ class LimitOptions(TypedDict, total=False):
 
 
 class RouteLimit:
-    """A limit as a decorator is given it. It counts by route and client, unless it is told a `name` or a `key`.
+    """A limit of a decorator. It counts by route and client, unless it has a `name` or a `key`.
 
     Functions are asked with what the framework's functions of a request get, and may be async. `quota` may be one: then
     each request has the quota that it returns, and None lets the request pass. `key` says who is counted: None leaves
@@ -236,7 +236,7 @@ class _Siblings(Generic[L]):
         renew_in_children(self)
 
     def forked(self) -> None:
-        """In a forked child: whoever held the lock is not here."""
+        """Replace the lock in a forked child, where its holder does not exist."""
         self._lock = Lock()
 
     def get(self, limiter: L, name: str, quota: str | Quota, rules: _MakeRules) -> L:

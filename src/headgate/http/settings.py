@@ -32,7 +32,7 @@ class FrameworkSettings(NamedTuple):
 
     @classmethod
     def read(cls, values: Mapping[str, Any], *, others: tuple[str, ...] = ()) -> FrameworkSettings:
-        """Raises `KeyError`, with what is wrong, on a name that is none of ours and not one of `others`."""
+        """Raises `KeyError`, with what is wrong, on a name that is neither ours nor one of `others`."""
         known = (*LIMITER, *MIDDLEWARE, *others)
         for name in values:
             if name not in known:

@@ -311,7 +311,7 @@ def answer_refusals(scope: Scope) -> None:
 
 
 async def _answer(connection: HTTPConnection, error: Refused) -> Response | None:
-    """The response to a refused request. With the middleware around, that adds what is told of limits."""
+    """The response to a refused request. If there is a middleware, it adds the limits' headers."""
     status, content, body = refusal(error.limits)
     fields = content if error.told else content + error.limits.fields
     response = Response(body, status, dict(fields), MEDIA_TYPE)

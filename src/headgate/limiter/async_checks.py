@@ -337,7 +337,7 @@ class AsyncChecks:
         subject: Subject = NO_SUBJECT,
         /,
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 - gives up before it has waited in vain
+        timeout: float | None = None,  # noqa: ASYNC109 - gives up before waiting for nothing
         cost: Cost = 1,
         **facts: Any,
     ) -> Decision:

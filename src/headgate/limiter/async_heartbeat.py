@@ -63,7 +63,7 @@ class AsyncHeartbeat:
             try:
                 await self._store.beat(self._engine.name, self._shares.node, 0)
             except StoreError as error:
-                log.debug("the other nodes were not told that this one leaves (%s)", error)
+                log.debug("could not tell the other nodes that this one is leaving (%s)", error)
 
     async def work(self) -> None:
         """Say that this node is alive, and charge what it owes."""

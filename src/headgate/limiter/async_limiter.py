@@ -275,7 +275,7 @@ class AsyncLimiter(AsyncChecks):
     async def reload(self) -> Snapshot:
         """Read the rules' file again, now, and return the rules in force.
 
-        Raises `InvalidRule`, with every problem, when the file is not good: then the rules are what they were.
+        Raises `InvalidRule`, with every problem, if the file is invalid: then the rules stay as they were.
 
         With asyncio, the file is read in a thread.
         """

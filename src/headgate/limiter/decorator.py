@@ -109,7 +109,7 @@ def rule_name(function: Callable[..., Any]) -> str:
 
 
 def subject_of(key: Key | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | int | UUID:
-    """Return who is counted: `key` of the call's own arguments, a constant, or everybody together."""
+    """Return the function that names the subject: `key` of the call's arguments, or a constant."""
     if key is None:
         return "*"
     return key(*args, **kwargs) if callable(key) else key

@@ -271,7 +271,7 @@ class Engine:
     def tell_refused(self, decision: Decision, facts: Mapping[str, Any]) -> object:
         """Call the hook that the limiter was given for refusals, and return what it returns.
 
-        A hook that fails is logged: the request is refused all the same.
+        A hook that raises is logged; the request is still refused.
         """
         try:
             return None if self.on_refused is None else self.on_refused(decision, facts)

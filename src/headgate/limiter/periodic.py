@@ -78,7 +78,7 @@ def _call_on(periodic_ref: ReferenceType[Periodic]) -> None:
 
 
 class AsyncPeriodic:
-    """A timer of the running event loop, and a task for as long as the method takes. It begins anew in another loop."""
+    """A timer of the running event loop, and a task for as long as the method takes. It restarts in another loop."""
 
     def __init__(self, method: Callable[[], Coroutine[Any, Any, None]], seconds: float, name: str) -> None:
         self._method: WeakMethod[Callable[[], Coroutine[Any, Any, None]]] = WeakMethod(method)

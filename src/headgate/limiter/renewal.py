@@ -73,7 +73,7 @@ class Renewal:
         renew_in_children(self)
 
     def forked(self) -> None:
-        """Begin anew in a forked child: the slots are the parent's."""
+        """Reset in a forked child: the slots are the parent's."""
         self._due: _Due[Slot] = _Due()
         self._changed = Condition()
         self._thread: Thread | None = None

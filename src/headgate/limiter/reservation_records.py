@@ -206,7 +206,7 @@ _turnstile: Final = _Turnstile()
 
 
 def correction(decision: Decision, cost: Cost) -> Adjustments:
-    """Return what the store has to do when a request cost something else in the end than what `decision` charged.
+    """Return what the store must do if a request's real cost differs from what `decision` charged.
 
     Nothing for a peek, a repetition, a copy, or a decision that was given back or corrected before.
     """
@@ -217,7 +217,7 @@ def correction(decision: Decision, cost: Cost) -> Adjustments:
 
 
 def settling(claim: Claim | None, cost: Cost) -> Finding[Settling]:
-    """Return what a claim means, and what the store has to do."""
+    """Return the meaning of a claim, and what the store must do."""
     if claim is None:
         return Settling(Settlement("gone", cost), Adjustments())
     record = Record.decode(claim.record)

@@ -42,7 +42,7 @@ class LocalShares:
         renew_in_children(self)
 
     def forked(self) -> None:
-        """Begin anew in a forked child: the parent reports what it spent."""
+        """Reset in a forked child: the parent reports what it spent."""
         self._lock, self._spent = Lock(), {}
 
     @property

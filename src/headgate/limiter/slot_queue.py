@@ -52,7 +52,7 @@ class Queues:
         renew_in_children(self)
 
     def forked(self) -> None:
-        """Begin anew in a forked child: the waiting callers are the parent's."""
+        """Reset in a forked child: the waiting callers are the parent's."""
         self._lock = Lock()
         self._known: WeakValueDictionary[Hashable, Queue] = WeakValueDictionary()
 

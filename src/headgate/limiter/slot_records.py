@@ -102,7 +102,7 @@ class SlotBook:
         renew_in_children(self)
 
     def forked(self) -> None:
-        """Begin anew in a forked child: the slots are the parent's."""
+        """Reset in a forked child: the slots are the parent's."""
         self._lock = Lock()
         self._entries: dict[str, _HeldSlot] = {}
         self._next_look = MIN_ENTRIES  # with how many entries to look for those that have expired

@@ -28,7 +28,7 @@ class Exemptions:
         return [one for one in ordered if after is None or _key(one) > after][:most]
 
     def create(self, caller: Caller, table: dict[str, Any]) -> tuple[Exemption, bool]:
-        """Exempt somebody: `type` and `value` as in a rules file. Returns it, and whether it is new.
+        """Add an exemption, with `type` and `value` as in a rules file. Returns it, and whether it is new.
 
         Raises `InvalidRule`.
         """

@@ -1,4 +1,4 @@
-"""Subjects: whoever rules count by, a user, an address, an API key or a tenant, and what they have left."""
+"""Subjects of rules (a user, an IP address, an API key or a tenant), and what they have left."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Tokens:
         created = await asyncio.to_thread(
             tokens.create, name, role=role, scopes=scopes, seconds=seconds, actor=caller.name
         )
-        self._forget(None)  # somebody may have tried it already
+        self._forget(None)  # a client may have tried it already
         return created
 
     async def revoke(self, caller: Caller, token_id: str) -> None:

@@ -51,7 +51,7 @@ async def subject_limits(
     after: str | None = None,
     most: int = 100,
 ) -> UserLimits:
-    """Work out the limits of whoever a fact names. Only users have tiers: of others, rules of any tier may apply."""
+    """Compute the limits of the client that a fact names. Only users have tiers; others match rules of any tier."""
     tier = None
     if fact == "user":
         tier = snapshot.default_tier if user is None or user.tier is None else user.tier

@@ -9,7 +9,7 @@ from headgate.core.cost import Cost
 from headgate.replay.report import TOP, ChangedReport, ComparisonReport, readable, time_text
 from headgate.replay.run import Run, Verdict
 
-MAX_CHANGED: Final = 500_000  # subjects that are told apart
+MAX_CHANGED: Final = 500_000  # subjects that are tracked separately
 
 
 class _Changed:

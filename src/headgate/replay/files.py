@@ -23,7 +23,7 @@ _BUFFER: Final = 1 << 18
 class LogFile:
     """One log. `path` is `-` for standard input, which can be read once.
 
-    `position` is how many bytes have been read of `size`, as they are on disk; None: nobody knows how many there are.
+    `position` is how many bytes have been read of `size`, as they are on disk; None: the total is unknown.
     """
 
     def __init__(self, path: str, stdin: BinaryIO | None = None) -> None:

@@ -34,7 +34,7 @@ class Remarks:
 
 
 class Log:
-    """Reads files. `records` begins anew each time that it is called, but for standard input.
+    """Reads files. `records` starts over each time it is called, except on standard input.
 
     `format_name` and `fields` are for logs that are not recognised; `wanted` are the facts that rules need. Files that
     cannot be read or recognised raise `InvalidLog` when it is made.
@@ -72,7 +72,7 @@ class Log:
 
     @property
     def progress(self) -> float | None:
-        """How much has been read, from 0 to 1; None: nobody knows how much there is."""
+        """How much has been read, from 0 to 1; None: the total is unknown."""
         sizes = [file.size for file in self.files]
         if None in sizes:
             return None

@@ -206,7 +206,7 @@ def suggest(
 
 def _smallest(search: LimitSearch, quota_of: Callable[[int], Quota], numbers: Sequence[int]) -> int | None:
     """Return the smallest number whose quota is good; None: there is none within reach. `numbers` are tried first."""
-    low, high = 0, 0  # the quota of `low` is not good, that of `high` is; 0: not known yet
+    low, high = 0, 0  # the quota of `low` is too small, that of `high` is not; 0: unknown
     between = list(numbers)
     while True:
         tried = search.try_all(map(quota_of, between))

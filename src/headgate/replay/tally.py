@@ -21,8 +21,8 @@ from headgate.core.check import Check
 from headgate.core.quota import Quota
 
 PEAK, BOUND, NEXT, REQUESTS, REFUSED = range(5)
-MAX_SUBJECTS: Final = 500_000  # of one limit that are told apart
-KEPT: Final = 4  # one in so many of them stays told apart when others are folded, if limits refused that many
+MAX_SUBJECTS: Final = 500_000  # of one limit that are tracked separately
+KEPT: Final = 4  # one in so many stays separate when others are folded, if limits refused that many
 STEPS: Final = 1_000  # in which the use of a limit is counted for those who no longer are
 
 Entry = list[float]
@@ -54,7 +54,7 @@ class LimitTally:
         self.interval_us = limit.quota.window_us / limit.quota.limit  # between two requests at the limit's rate
         self.entries: dict[str, Entry] = {}
         self.worst_us = 0.0  # the longest time that serving all would have taken
-        self.folded: list[int] = []  # subjects that are no longer told apart, by their use of the limit
+        self.folded: list[int] = []  # subjects that are no longer separate, by their use of the limit
         self.folded_requests = 0
         self.folded_hit = 0  # of the folded subjects, those that were refused
 
@@ -106,7 +106,7 @@ class LimitTally:
 
 
 class Folded(NamedTuple):
-    """Subjects that are no longer told apart."""
+    """Subjects that are no longer tracked separately."""
 
     steps: list[int]  # how many there are, by how far they used the limit
     requests: int
@@ -144,7 +144,7 @@ class RuleTally:
             yield subject, share, int(requests), int(refused)
 
     def folded(self) -> Folded:
-        """Return what is known of the subjects that are no longer told apart."""
+        """Return the totals of subjects that are no longer tracked separately."""
         steps = [0] * (STEPS + 1)
         for limit in self.limits:
             for step, count in enumerate(limit.folded):

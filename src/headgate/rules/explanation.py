@@ -80,7 +80,7 @@ class Explanation:
     tier_source: TierSource | None
     exemption: Exemption | None
     rules: list[RuleExplanation]
-    omitted: int  # rules that are not told, as they lack most
+    omitted: int  # rules that are left out, as they match least
     decision: dict[str, Any] | None = None
     remedies: list[Remedy] = field(default_factory=list)
 

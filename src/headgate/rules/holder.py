@@ -38,7 +38,7 @@ class Source(Protocol):
     def reload(self) -> Snapshot:
         """Read the rules again, now, and put them in force; returns what is in force.
 
-        Raises `InvalidRule` when they are not good: then nothing has changed. Safe to call from any thread.
+        Raises `InvalidRule` if they are invalid: then nothing has changed. Safe to call from any thread.
         """
         ...
 

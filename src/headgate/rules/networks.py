@@ -8,7 +8,7 @@ from socket import AF_INET, AF_INET6, inet_pton
 from typing import Any, Final, Literal
 
 Network = IPv4Network | IPv6Network
-Proxy = Network | Literal["unix"]  # unix: whoever connects through a socket that has no addresses
+Proxy = Network | Literal["unix"]  # unix: clients of a unix socket, which have no address
 
 _MAPPED: Final = bytes(10) + b"\xff\xff"  # what an IPv4 address written as IPv6 begins with
 

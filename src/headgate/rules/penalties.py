@@ -33,7 +33,7 @@ class Penalties:
 
     @property
     def terms(self) -> Terms | None:
-        """What a store is told; None while not enabled."""
+        """Return the arguments for a store; None while penalties are disabled."""
         if not self.enabled:
             return None
         return Terms(duration_us(self.detection_window), self.violation_threshold, tuple(self.multipliers))
@@ -48,7 +48,7 @@ def client_of(facts: Mapping[str, str]) -> Client | None:
 
 
 def clients_of(facts: Mapping[str, str]) -> tuple[Client, ...]:
-    """Everybody whom these facts identify."""
+    """Return all clients that these facts identify."""
     return tuple(Client(fact, facts[fact]) for fact in IDENTITIES if fact in facts)
 
 

@@ -217,7 +217,7 @@ class Rule:
     )
     cost: int = field(default=1, metadata=described(fields.whole(1), "multiplies the cost of a request"))
     status: int = field(default=429, metadata=described(fields.whole(400, 599), "of a refusal, 400 to 599"))
-    message: str = field(default="", metadata=described(fields.text, "what a refused client is told"))
+    message: str = field(default="", metadata=described(fields.text, "the message for a refused client"))
     enabled: bool = field(
         default=True, metadata=described(fields.flag, "a rule that is not enabled applies to no request")
     )
@@ -275,7 +275,9 @@ def _slots_misfit(where: str, rule: Rule) -> Iterator[Problem]:
     if rule.shards > 1:
         yield Problem(where, "shards", "concurrency cannot have shards: a slot is in one place; use 1")
     if rule.action == "throttle":
-        message = "concurrency cannot throttle: nobody knows when a slot will be free; use 'reject', or acquire(wait=…)"
+        message = (
+            "concurrency cannot throttle, as it is unknown when a slot will be free; use 'reject', or acquire(wait=…)"
+        )
         yield Problem(where, "action", message)
 
 

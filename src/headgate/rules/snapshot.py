@@ -32,7 +32,7 @@ class Snapshot:
     `users` are those with a tier or overrides of their own; where they are too many to list, a `directory` finds them
     instead. `default_tier` is that of requests that neither say their tier nor come from a user with one.
     `failure_mode` is that of rules that have none; None leaves it to the limiter. `trusted_proxies` and
-    `trusted_proxy_depth` are for whoever reads the client's address from a request. `warning_at` and `warning_until`
+    `trusted_proxy_depth` are for code that reads the client's address from a request. `warning_at` and `warning_until`
     are the percentages of use at which state `warning` begins, and below which it ends; None leaves them to the
     limiter. `facts` declares the names of facts that rules and requests may have besides the well-known ones.
     `unmatched` is what becomes of requests to which no rule applies, where there are rules. `regions` is how several
@@ -164,7 +164,7 @@ class Snapshot:
                 yield Problem(f"rule {rule.id!r}", "regions", f"not set, and {SETTINGS} says {spread!r}: {why}")
 
     def _unknown_facts(self) -> Iterator[Problem]:
-        """Rules that count by facts, or match on facts, whose names nobody knows."""
+        """Yield rules that count by, or match on, undeclared facts."""
         for rule in self.rules:
             for name, facts in (("dimension", rule.facts), ("match", rule.match)):
                 for fact in facts:

@@ -43,7 +43,7 @@ class TokenFinder(Protocol):
 
 
 class TokensUnavailable(DatabaseUnavailable):
-    """Tokens cannot be looked up now. That is in the log already, once for all who are told."""
+    """Tokens cannot be looked up now. This is logged once for all callers."""
 
 
 class Access:
@@ -53,7 +53,7 @@ class Access:
     without a database. Other tokens are found in `tokens`, and what was found, or that nothing was, counts for two
     seconds: a token that is revoked elsewhere is no longer good after that.
 
-    While the database cannot be asked, what was found counts for an hour on the data plane, and nobody waits for more.
+    While the database cannot be asked, what was found stays valid for an hour on the data plane, and no caller waits.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Access:
         self._lookup = None if tokens is None else _Lookup(tokens.find, now, deadline)
         self._clock: Clock = clock or SystemClock()
         self._guess_limiter = TokenGuessLimiter("data-failures", clock)
-        self.failures = AuthFailures(now)  # whoever answers callers records them
+        self.failures = AuthFailures(now)  # recorded by the code that answers callers
 
     async def caller(self, token: str | None, *, stale: bool = False) -> Caller:
         """Who has this token. Raises `Unauthenticated`; `DatabaseError` when that cannot be found out.
@@ -216,7 +216,7 @@ class _Lookup:
                 generation, now = self._generation, self._now()
                 try:
                     found = await asyncio.to_thread(self._find, batch)
-                except Exception as error:  # noqa: BLE001 - told to those who wait, and logged
+                except Exception as error:  # noqa: BLE001 - reported to waiting callers, and logged
                     self._unanswered = batch
                     self._failed(error)
                     self._refuse(batch, error)

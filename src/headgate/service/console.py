@@ -40,7 +40,7 @@ LINK_SECONDS: Final = 3_600.0  # for which a code is good
 
 
 class TokenGatekeeper:
-    """Signs in whoever has a good token, or the code of the link that the service printed when it started."""
+    """Signs in operators with a valid token, or with the code of the link printed at the start."""
 
     def __init__(self, access: Access, admin_token: str, link_file: Path) -> None:
         self._access = access

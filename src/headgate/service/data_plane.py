@@ -61,7 +61,7 @@ class DataPlane:
         ready: bool = False,
         slots: SlotUse = "refuse",
     ) -> Decision:
-        """Decide a request and charge it. `ready` facts are those of an `Identity`, and need not be written anew.
+        """Decide a request and charge it. `ready` facts are those of an `Identity`, and need no conversion.
 
         `slots` says what to do where rules limit concurrency: see `AsyncLimiter.decide`.
         """

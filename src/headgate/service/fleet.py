@@ -36,7 +36,7 @@ class Fleet:
         self._nodes = Nodes(node.database)
         self._id = f"{socket.gethostname()}:{os.getpid()}"
         self._started_us = node.limiter.clock.now_us()
-        self._since_us: dict[str, int] = {}  # when each fault of ours was first seen
+        self._since_us: dict[str, int] = {}  # when each fault of this node was first seen
         self._others: dict[str, NodeRow] = {}
         self._seconds: dict[str, deque[Second]] = {}  # of the others, by id
 

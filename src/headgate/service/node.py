@@ -231,7 +231,7 @@ class Node:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _probe_store(self, store: AsyncBeatingStore) -> None:
-        """Notice that the store is away, or back, also while there are no checks. A single late answer is no sign."""
+        """Notice that the store is down or back, even without checks. A single late answer does not count."""
         failures, seen = 0, False
         while True:
             try:
@@ -256,7 +256,7 @@ class Node:
             self.usage.tick()
 
     async def _watch_tokens(self) -> None:
-        """Know when tokens expire. What was known counts while the database is away."""
+        """Know when tokens expire. Known times stay valid while the database is down."""
         while True:
             with suppress(DatabaseError):  # others tell of that
                 self._expiring = await asyncio.to_thread(self.tokens.expiring, MOST_TOKENS)

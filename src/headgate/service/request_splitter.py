@@ -80,7 +80,7 @@ class RequestSplitter:
         if self._left is None:
             return self._take_chunks()
         piece = self._give(self._at + self._left)
-        self._left = max(self._left - len(piece), 1)  # whoever parses tells when it is over
+        self._left = max(self._left - len(piece), 1)  # the parser decides where it ends
         return piece
 
     def _give(self, end: int) -> bytes:

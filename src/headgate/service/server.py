@@ -65,7 +65,7 @@ def run(
 ) -> None:
     """Serve until a signal, or until there is something to read from the file descriptor `stop_on`.
 
-    `started` is told as soon as calls are answered. Raises `InvalidSettings`, `InvalidRule`, `DatabaseError` and
+    `started` is called as soon as calls are answered. Raises `InvalidSettings`, `InvalidRule`, `DatabaseError` and
     `CannotListen` when it cannot begin. To be called in the main thread.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

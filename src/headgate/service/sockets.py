@@ -43,7 +43,7 @@ def bound(address: Address, setting: str, *, shared: bool = False) -> list[socke
 def reserved(address: Address, setting: str) -> tuple[list[socket.socket], Address]:
     """Sockets that keep an address for those of our own who share it, and the address with its port.
 
-    Nothing else has it when this returns: sharing alone would let it join whoever has it already.
+    Nothing else has it when this returns: sharing alone would let it join another process's socket.
     """
     alone = bound(address, setting)
     actual = Address(address.host, alone[0].getsockname()[1])

@@ -42,7 +42,7 @@ class WorkerFailed(HeadgateError):
 
 
 def run(settings: Settings, started: Callable[[ListenAddresses], None]) -> None:
-    """Serve with `settings.workers` processes until a signal; `started` is told when all of them do.
+    """Serve with `settings.workers` processes until a signal; `started` is called when all of them do.
 
     Raises what `server.run` raises; what keeps a worker from beginning, as `WorkerFailed`.
     """
@@ -132,7 +132,7 @@ class _WorkerProcess:
         self.process = context.Process(
             target=_work, args=(settings, self.index, sockets, theirs), name=f"headgate-{self.index}"
         )
-        # Ctrl-C and hang-ups reach all of a terminal's processes; ours are told by us.
+        # Ctrl-C and hang-ups reach all of a terminal's processes; the supervisor signals the workers itself.
         ignored = [(number, signal.signal(number, signal.SIG_IGN)) for number in (signal.SIGINT, signal.SIGHUP)]
         try:
             self.process.start()
@@ -174,7 +174,7 @@ class _Supervisor:
         self._settings = settings
         self._sockets = sockets
         self._signals = signals
-        self._started: Callable[[], None] | None = started  # None: was told
+        self._started: Callable[[], None] | None = started  # None: already called
         self._workers = [_WorkerProcess(index) for index in range(settings.workers)]
         self._stopping = False
         self._kill_at = float("inf")

@@ -1,4 +1,4 @@
-"""Guesses: slows down whoever tries tokens. Admin API and data plane each have their own."""
+"""Slows down clients that guess tokens. The admin API and the data plane each have their own limiter."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ADDRESS_FACT: Final = "headgate_address"
 QUOTA: Final = "30/minute"  # bad tokens from an address
 REMEMBERED: Final = 4_096  # tokens
 
-_ADDRESSES: Final = Trust((), 1, 64)  # the peer's alone: whoever is behind a proxy counts as the proxy
+_ADDRESSES: Final = Trust((), 1, 64)  # the peer's alone: clients behind a proxy count as the proxy
 
 
 class TokenGuessLimiter:
     """Counts bad tokens by the address that they come from, in this process.
 
     After too many, no token from there is looked at any more, not even a good one, unless it was good before: else
-    somebody who guesses would only have to go on.
+    an attacker could simply keep guessing.
     """
 
     def __init__(self, rule: str, clock: Clock | None = None) -> None:
@@ -37,7 +37,7 @@ class TokenGuessLimiter:
         self._proven: Recent[str, bool] = Recent(REMEMBERED)  # by hash
 
     async def caller(self, token: str | None, address: str | None, find: Callable[[], Awaitable[Caller]]) -> Caller:
-        """Return whom `find` finds by the token. Raises `RateLimited`, and what `find` raises."""
+        """Return the result of `find` for the token. Raises `RateLimited`, and what `find` raises."""
         if token is None:  # which is no guess
             return await find()
         digest = hash_of(token)

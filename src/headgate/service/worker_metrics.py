@@ -1,4 +1,4 @@
-"""Metrics of all workers as one page: each answers for itself on a Unix socket, and whoever is asked asks all."""
+"""Metrics of all workers as one page: each serves its own on a Unix socket, and the one that is asked collects all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger("headgate")
 
 
 class Pages:
-    """One worker's metrics, and everybody's. `directory` is where the workers' sockets are; None: there is but one."""
+    """Metrics of one worker and of all. `directory` holds the workers' sockets; None: there is only one worker."""
 
     def __init__(self, metrics: Metrics, worker: int = 0, workers: int = 1, directory: Path | None = None) -> None:
         self._metrics = metrics

@@ -118,7 +118,7 @@ class Breaker:
             self._become("closed")
 
     def forked(self) -> None:
-        """Begin anew in a forked child, where no thread holds the lock and no probe is under way."""
+        """Reset in a forked child, where no thread holds the lock and no probe is under way."""
         self._lock = Lock()
         if self.state == "half_open":
             self.state, self._next_probe = "open", float("-inf")

@@ -56,7 +56,7 @@ class ProcessClock:
         return (late + at - begin, at) if at > begin else (late, counted)
 
     def forked(self) -> None:
-        """Begin anew in a forked child: its parent's threads are not here."""
+        """Reset in a forked child: its parent's threads are not here."""
         _, late, counted = self._state
         self._lock, self._state = Lock(), (inf, late, counted)
 

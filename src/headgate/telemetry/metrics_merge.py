@@ -20,7 +20,7 @@ def merged(pages: Mapping[str, bytes]) -> bytes:
     for worker, page in pages.items():
         label = 'worker="{}"'.format(worker.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n"))
         family: tuple[dict[str, None], list[str]] | None = None
-        whole = page[: page.rfind(b"\n") + 1]  # a worker may be gone before it has told everything
+        whole = page[: page.rfind(b"\n") + 1]  # a worker may end before it has sent everything
         for line in whole.decode().split("\n"):
             if line == EOF:
                 ends = True

@@ -6,7 +6,7 @@ import threading
 
 
 class FakeClock:
-    """Time that passes only when told to: by `advance`, or by a limiter's `wait`, which then returns at once."""
+    """Time that passes only by `advance`, or by a limiter's `wait`, which then returns at once."""
 
     def __init__(self, start: float = 0.0) -> None:
         self._now_us = round(start * 1_000_000)

@@ -1,4 +1,4 @@
-"""ReservingContract: what a store that keeps reservations has to do, besides the `StoreContract`.
+"""ReservingContract: what a store that keeps reservations must do, besides the `StoreContract`.
 
 from headgate.testing import FakeClock, ReservingContract
 
@@ -72,7 +72,7 @@ class ReservingContract(Contract):
         same(self.store.renew(name, "record", SECOND), False, "whether what was never held was renewed")
         same(self.store.claim(name), None, "a claim of what was never held")
         self.store.hold(name, "first", SECOND)
-        self._advance(SECOND)  # it has expired, but nobody has been given it
+        self._advance(SECOND)  # it has expired, but no caller has claimed it
         same(self.store.renew(name, "second", 10 * SECOND), True, "whether what was held was renewed")
         same(self.store.expire(), ((), 10 * SECOND), "what expired, and when the next does")
         self._advance(10 * SECOND)

@@ -1,4 +1,4 @@
-"""SlotContract: what a store that limits concurrency has to do, besides the `StoreContract`.
+"""SlotContract: what a store that limits concurrency must do, besides the `StoreContract`.
 
 from headgate.testing import FakeClock, SlotContract
 

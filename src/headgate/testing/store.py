@@ -1,4 +1,4 @@
-"""StoreContract: what every store has to do, as a suite to inherit from.
+"""StoreContract: what every store must do, as a suite to inherit from.
 
     from headgate.testing import FakeClock, StoreContract
 

@@ -317,7 +317,7 @@ class Leases:
         failed: BaseException | None = None
         try:
             answers = yield groups
-        except BaseException as error:  # noqa: BLE001 - raised below, if it is none of ours
+        except BaseException as error:  # noqa: BLE001 - raised below, if it is not a StoreError
             failed = error
             answers = [error] * len(asks) if isinstance(error, StoreError) else ()
         with self._locked:
@@ -459,7 +459,7 @@ class Leases:
         return before_us is not None and at_us - before_us < LIFE_US
 
     def _make_room(self, at_us: int) -> bool:
-        """Forget keys that hold nothing. Not often in vain: what is held comes free within a second."""
+        """Forget keys that hold nothing. Usually finds some, because leases are released within a second."""
         if at_us < self._full_until_us:
             return False
         for table in self._tables.values():

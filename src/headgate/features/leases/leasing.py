@@ -73,7 +73,7 @@ class Leasing:
         return self._leases.compile(plan, states, grouped, ask)
 
     def forget(self, checks: Sequence[Check]) -> None:
-        """Forget the leases of these checks, as the store was told to forget their counts."""
+        """Forget the leases of these checks, because the store resets their counts."""
         self._leases.forget(checks)
 
     def drop_all(self) -> None:

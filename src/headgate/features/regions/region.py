@@ -35,7 +35,7 @@ class Region:
     """Which of `members` this is. All regions list the same members and weights, in any order.
 
     `central` names the region that keeps the state of rules of `regions = "central"`, and the pages on which shares are
-    agreed; without it, the first member by name does. Counts are exchanged, and shares divided anew, every `interval`
+    agreed; without it, the first member by name does. Counts are exchanged, and shares recomputed, every `interval`
     seconds. A share that was agreed on holds for `term` seconds. `floor` is the part of a limit that all others'
     floors together take from one region, at most. Raises `ValueError`, naming field and value.
     """

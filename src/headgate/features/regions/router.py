@@ -1,4 +1,4 @@
-"""Router: where each check of a group is decided, and under which quota. No I/O: it yields what to ask of whom.
+"""Router: where each check of a group is decided, and under which quota. No I/O: it yields the calls to make.
 
 What is decided by our own store is decided there in one atomic step. A group that also needs the central region is
 charged here first, and there only if it fits; if it does not, what was charged here is undone. So it is never charged

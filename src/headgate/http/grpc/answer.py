@@ -1,4 +1,4 @@
-"""What clients and handlers are told of the limits."""
+"""Limits in responses to clients, and for handlers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def metadata_of(limits: Limits[Any]) -> Metadata:
 
 
 def status_of(limits: Limits[Any]) -> tuple[grpc.StatusCode, str]:
-    """The code and details of a refusal. What is a 503 in HTTP is UNAVAILABLE: nobody knows whether it would fit."""
+    """The code and details of a refusal. A 503 in HTTP becomes UNAVAILABLE: the request was not decided."""
     decision = limits.decision
     code = grpc.StatusCode.UNAVAILABLE if decision.status == 503 else grpc.StatusCode.RESOURCE_EXHAUSTED
     detail: str = problem(decision)["detail"]

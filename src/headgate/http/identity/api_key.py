@@ -27,14 +27,14 @@ Lookup = Callable[[str], KeyFacts | Awaitable[KeyFacts | None] | None]
 def hashed_api_key(key: str) -> str:
     """The fact `api_key` of requests that come with this key: what exemptions, `api_keys` and `reset` are given.
 
-    `sha256-` and the first 160 bits of the SHA-256 of the key in UTF-8: nobody finds the key of a hash, as long as
+    `sha256-` and the first 160 bits of the SHA-256 of the key in UTF-8: it does not reveal the key, as long as
     keys are random. The same in a shell: `printf %s "$KEY" | sha256sum | cut -c1-40`.
     """
     return _PREFIX + sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:40]
 
 
 def checked_api_keys(value: Any) -> Mapping[str, dict[str, str]] | Lookup | None:
-    """A check of `Identity`. No message shows a key: a mapping may hold keys that somebody forgot to hash."""
+    """A check of `Identity`. No message shows a key: a mapping may hold unhashed keys by mistake."""
     if value is None or callable(value):
         kept: Lookup | None = value
         return kept

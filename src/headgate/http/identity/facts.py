@@ -1,4 +1,4 @@
-"""Facts that somebody else made: a user's own function, or what is known of an API key."""
+"""Facts from outside: from a user's function, or stored for an API key."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def checked_facts(facts: Any, where: str = "identify") -> dict[str, str]:
 def client_of(facts: Mapping[str, str]) -> str:
     """One name for the client of a request, for limits that know nothing of rules: the surest that there is.
 
-    It begins with what kind of name it is, so that nobody can take another's.
+    It begins with the kind of name, so that names of different kinds cannot collide.
     """
     for fact in ("user", "api_key", "ip"):
         name = facts.get(fact)

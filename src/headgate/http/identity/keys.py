@@ -129,7 +129,7 @@ class FetchedKeys:
                     return None if self._fetch is None or self._fetch.done() else self._fetch
             self._tried_us = now_us
             fetch: Future[None] = Future()
-            fetch.set_running_or_notify_cancel()  # nobody who waits for it can cancel it
+            fetch.set_running_or_notify_cancel()  # waiting callers cannot cancel it
             self._fetch = fetch
         try:
             threading.Thread(target=self._run, args=(fetch, now_us), name="headgate-jwks", daemon=True).start()

@@ -51,7 +51,7 @@ class Rejections:
         renew_in_children(self)
 
     def forked(self) -> None:
-        """In a forked child: whoever held the lock is not here."""
+        """Replace the lock in a forked child, where its holder does not exist."""
         self._lock = threading.Lock()
 
     @property

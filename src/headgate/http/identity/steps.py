@@ -47,7 +47,7 @@ async def run_async(steps: Steps[T]) -> T:
 
 
 class Settled:
-    """Waits until somebody else's work is done, well or badly, for at most `timeout` seconds."""
+    """Waits until another caller's work succeeds or fails, for at most `timeout` seconds."""
 
     def __init__(self, work: Future[None], timeout: float) -> None:
         self._work = work
@@ -75,7 +75,7 @@ class OperatorCall:
     def run(self) -> Any:
         try:
             result = self._function(self._argument)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is theirs, and the caller is told
+        except Exception as error:  # noqa: BLE001 - any error of the user's function is reported to the caller
             return error
         if inspect.isawaitable(result):
             if inspect.iscoroutine(result):

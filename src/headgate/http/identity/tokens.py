@@ -70,7 +70,7 @@ class TokenVerifier:
         digest = sha256(token.encode()).digest()
         verified = self._recent.get(digest)
         if verified is not None:
-            # Asked again for its keys: they may have to be fetched anew, or may have been withdrawn.
+            # Asked again for its keys: they may need a refresh, or may have been withdrawn.
             keys = yield from self._keys.find(verified.algorithm, verified.key_id)
             if any(key is verified.key for key in keys):
                 self._check_times(verified.from_us, verified.until_us)
@@ -137,7 +137,7 @@ class TokenVerifier:
             raise Rejected("token_issuer")
 
     def _check_audience(self, claims: Mapping[str, Any]) -> None:
-        """A token is for us if it names us. One that names nobody is for everybody, unless we expect to be named."""
+        """Check the audience: a token must name ours; without an audience, it passes only if none is expected."""
         if "aud" not in claims and not self._audiences:
             return
         audience = claims.get("aud")

@@ -52,8 +52,8 @@ class DatabaseStatus:
     failing_since: float | None  # Unix time, in seconds
     loads: int  # how often rules were read and put in force
     failures: int  # how often the database could not be asked
-    rejected: int  # versions of the rules that were not good
-    stale: bool  # whether the latest version was not good: the rules in force are older
+    rejected: int  # versions of the rules that were invalid
+    stale: bool  # whether the latest version was invalid: the rules in force are older
     users: UsersStatus
 
 
@@ -62,7 +62,7 @@ class DatabaseSource:
 
     Changes are in force within a second: PostgreSQL notifies, a SQLite file is looked at a few times a second, and
     with `redis`, a URL as stores have it, what is announced there counts too. Every `poll` seconds it looks
-    without being told. While the database is away the last good rules stay in force, and it is back by itself.
+    without being told. While the database is down, the last good rules stay in force; it reconnects automatically.
 
     Users' tiers and overrides are not loaded but looked up when they come: `users_cached` and `users_seconds` say
     how many are remembered for how long, `users_deadline` how long a check waits for one.
@@ -99,7 +99,7 @@ class DatabaseSource:
         self._error: DatabaseError | None = None
         self._failing_since: float | None = None
         self._loads = self._failures = self._rejected = 0
-        self._rejected_version: int | None = None  # the latest version of the rules, if that was not good
+        self._rejected_version: int | None = None  # the latest version of the rules, if it was invalid
         self._rules: dict[str, RuleRecord] = {}  # as last read
         self._directory = CachedDirectory(
             self._users, size=users_cached, seconds=users_seconds, deadline=users_deadline
@@ -151,7 +151,7 @@ class DatabaseSource:
     def changes(self, listener: ChangeListener | None = None) -> Changes:
         """What changes the rules of this database; here they are in force as soon as they are committed.
 
-        `listener` is told of each transaction.
+        `listener` is called with each transaction.
         """
         return Changes(self._database, announce=self._announce, listener=listener)
 

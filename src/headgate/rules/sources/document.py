@@ -212,7 +212,7 @@ class _DocumentReader:
         return self._made(Exemption, entry, ("exemptions", place), where, type="user", value="::1")
 
     def _made(self, kind: Callable[..., T], fields: Table, location: Location, where: str = "", **stand_ins: Any) -> T:
-        """One of a kind. Fields that are not good are noted; a stand-in, or the default, takes their place."""
+        """Build one object. Invalid fields are noted, and replaced by a stand-in or the default."""
         try:
             return kind(**{**stand_ins, **fields})
         except InvalidRule as error:

@@ -30,7 +30,7 @@ from headgate.rules.sources.document import parsed, snapshot_of
 from headgate.rules.sources.watcher import Watcher
 
 SETTLED: Final = 0.05  # seconds without change after which a file counts as written
-MAX_SETTLING: Final = 2.0  # seconds after which it is read all the same
+MAX_SETTLING: Final = 2.0  # seconds after which it is read anyway
 TICK_NS: Final = 1_000_000_000  # a file changed less than this before it was read may change again unnoticed
 
 
@@ -43,20 +43,20 @@ class FileStatus:
 
     version: str  # of the snapshot in force
     loads: int  # how often rules were read and put in force
-    rejected: int  # how often the file was not good
-    stale: bool  # whether it was not good when it was last read: the rules in force are older
+    rejected: int  # how often the file was invalid
+    stale: bool  # whether it was invalid when last read: the rules in force are older
 
 
 class FileSource:
     """Keeps the rules of a file in force.
 
     `watch` reloads it when it changes (needs `headgate[watch]`), `sighup` when the process gets that signal (to
-    be made in the main thread). A file that is not good leaves the last good rules in force, and every problem
+    be made in the main thread). An invalid file leaves the last good rules in force, and every problem
     in the log as an error. `clock` tells which overrides have expired. `facts` are declared besides those of the file.
 
     The version of its snapshots is `<number of the load>-<hash of the content>`.
 
-    Raises `InvalidRule` when the file is not good to begin with. Safe to use from any thread.
+    Raises `InvalidRule` if the file is invalid at the start. Safe to use from any thread.
     """
 
     def __init__(

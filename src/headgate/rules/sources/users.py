@@ -46,7 +46,7 @@ class _CachedUser(NamedTuple):
 class CachedDirectory:
     """Asks `fetch` for users, in a thread of its own: all who are waited for in one query, each of them once.
 
-    Remembers at most `size` of them for `seconds`, also that somebody has neither tier nor overrides. Nobody waits
+    Remembers at most `size` of them for `seconds`, including that a user has neither tier nor overrides. No check waits
     longer than `deadline` seconds, nor at all while `fetch` fails or hangs: such a user is what they were last
     known to be, or one without tier.
 
@@ -124,7 +124,7 @@ class CachedDirectory:
             for user_id in user_ids:
                 self._young.pop(user_id, None)
                 self._old.pop(user_id, None)
-                # Whoever waits gets what was asked for before; it is not remembered, and nobody else waits for it.
+                # Waiting callers get the earlier answer; it is not cached, and later callers do not wait for it.
                 self._waited_for.pop(user_id, None)
 
     def status(self) -> UsersStatus:
@@ -183,7 +183,7 @@ class CachedDirectory:
             answer = self._waited_for.get(user_id)
             if answer is None:
                 answer = Future()
-                answer.set_running_or_notify_cancel()  # nobody who gives up takes it from the others
+                answer.set_running_or_notify_cancel()  # a caller that gives up does not cancel it for others
                 self._waited_for[user_id] = answer
                 self._queue.append((user_id, answer))
                 if self._thread is None or not self._thread.is_alive():

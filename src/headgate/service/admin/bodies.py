@@ -1,4 +1,4 @@
-"""Bodies of requests: read by us, not by FastAPI, so that nobody's body is read before their token is looked at, and so
+"""Bodies of requests: read by us, not by FastAPI, so that no body is read before its token is checked, and so
 that what is wrong with a rule is said in the words that a rules file gets."""
 
 from __future__ import annotations

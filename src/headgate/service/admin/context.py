@@ -100,6 +100,6 @@ Who = Annotated[Caller, Depends(caller_of)]
 
 
 def _pass(request: Request, decision: Decision) -> None:
-    request.state.decision = decision  # told in the response's header
+    request.state.decision = decision  # for the response's headers
     if not decision.allowed:
         raise RateLimited(decision)

@@ -1,4 +1,4 @@
-"""Events over HTTP: what was refused, by whom most, as JSON and as CSV."""
+"""Events over HTTP: refusals, and the subjects refused most, as JSON and as CSV."""
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of routes.
 
@@ -110,8 +110,8 @@ class TopShown(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": TOP})
 
     rule: str
-    dimension: str = Field(description="What the subject is; empty: everybody.")
-    subject: str = Field(description="`(other)`: all for whom there was no room in a flood.")
+    dimension: str = Field(description="What the subject is; empty: all subjects.")
+    subject: str = Field(description="`(other)`: subjects that were not counted separately in a flood.")
     events: int
     refused: int
     shadow: int = Field(description="How many of the events only a shadow rule would have refused.")
@@ -201,7 +201,7 @@ def events_router(events: Events, require: Dependency) -> APIRouter:
         since: Since = None,
         until: Until = None,
         limit: Annotated[
-            int | None, Query(ge=1, le=MAX_PAGE, description="How many at most: 100 unless told; of CSV, all.")
+            int | None, Query(ge=1, le=MAX_PAGE, description="Maximum number of events: 100 by default; for CSV, all.")
         ] = None,
         after: Annotated[
             str | None, Query(pattern=_AFTER, description="Where to go on: the `next` of the page before.")

@@ -227,7 +227,7 @@ class UserLimit(_Model):
     methods: list[str]
     quota: Quota
     overridden: bool
-    figures: Figures | None = Field(description="Null when they depend on the request, or the store is away.")
+    figures: Figures | None = Field(description="Null if they depend on the request, or the store is down.")
 
 
 class UserLimits(_Model):
@@ -349,7 +349,7 @@ class TokenRequest(_Model):
     role: Role = "viewer"
     scopes: list[Scope] = Field(min_length=1)
     expires_in: Annotated[float, Field(ge=SHORTEST_SECONDS, le=LONGEST_SECONDS)] | str | None = Field(
-        None, description="Seconds, or a text like `90d`: from a minute to ten years; 90 days unless told."
+        None, description="Seconds, or a string like `90d`: from a minute to ten years; 90 days by default."
     )
 
 

@@ -66,7 +66,7 @@ async def get_limits(here: Here, who: Who, user_id: str, page: Paged) -> Respons
 
     Of rules of dimension `user`, also the figures right now; nothing is charged. Those of rules that count by user and
     something else (`user+endpoint`) depend on the request: ask `POST /v1/peek` for one. A user who is not known has
-    no tier and no overrides of their own, and limits all the same.
+    no tier and no overrides, but still has limits.
     """
     users = here.operations.users
     found = await users.limits(who, user_id, after=page.after, most=page.most)

@@ -242,7 +242,7 @@ class UnaryCall(RpcCall):
             self.admit()
         try:
             answer = self._method.answer(message)
-        except Exception as error:  # noqa: BLE001 - told to the caller, and logged
+        except Exception as error:  # noqa: BLE001 - reported to the caller, and logged
             self._failed(error)
             return
         if answer.__class__ is tuple:
@@ -253,7 +253,7 @@ class UnaryCall(RpcCall):
     async def _run(self, answer: Awaitable[Answered]) -> None:
         try:
             sent, checks = await answer
-        except Exception as error:  # noqa: BLE001 - told to the caller, and logged
+        except Exception as error:  # noqa: BLE001 - reported to the caller, and logged
             self._failed(error)
         else:
             self._answer(sent, checks)
@@ -334,7 +334,7 @@ class FlowCall(RpcCall):
                         self._begun = True
                         self.begin(HEAD)
                     await self.send(framed(answer.SerializeToString()))
-        except Exception as error:  # noqa: BLE001 - told to the caller, and logged
+        except Exception as error:  # noqa: BLE001 - reported to the caller, and logged
             if not self._gone:
                 self._fail(self._ended(error))
         else:

@@ -28,7 +28,7 @@ PID: Final = "server.pid"
 BACKOFF: Final = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0)  # seconds before a server that died is started again
 STEADY_SECONDS: Final = 10.0  # after which one that dies is started again at once
 STOP_SECONDS: Final = 5.0  # that it has to end in
-LOG_BYTES: Final = 1 << 20  # of the log, which begins anew then
+LOG_BYTES: Final = 1 << 20  # of the log, which is then truncated
 PR_SET_PDEATHSIG: Final = 1
 
 

@@ -1,9 +1,9 @@
--- Settles: undoes charges, and makes such as nobody can refuse. Assembled behind the algorithms, with their
+-- Settles: undoes charges, and makes charges that cannot be refused. Assembled behind the algorithms, with their
 -- refunds, and force.lua.
 --
 -- KEYS, two per change:
 --   state    the key of the check
---   refunds  a list: time and cost of each refund of late; see Refunds in ../reservations.py
+--   refunds  a list: time and cost of each recent refund; see Refunds in ../reservations.py
 -- ARGV
 --   now      microseconds, or empty: the server's own time
 --   per change: algorithm (text), limit, window in microseconds, burst, cost, and

@@ -58,7 +58,7 @@ class AsyncRedisStore(RedisOperations):
         self._topology = Topology(self._make, self._drop)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listening: dict[asyncio.Future[None], None] = {}  # those who wait to hear who serves what, in order
-        self._tasks: set[asyncio.Task[Any]] = set()  # that nobody may cancel
+        self._tasks: set[asyncio.Task[Any]] = set()  # that must not be cancelled
         self._discovery: Discovery | None = None
         self._found: Found | None = None  # by discovery, in its thread
         self._is_telling = False  # the event loop of it
@@ -148,7 +148,7 @@ class AsyncRedisStore(RedisOperations):
         return batch.decided
 
     async def _ask(self, template: CommandTemplate, request: EncodedRequest) -> Figures:
-        """Ask whoever serves the keys of a request; another server, if it is redirected."""
+        """Ask the server that has a request's keys, and follow redirects."""
         only = self._only
         if only is not None:
             try:
@@ -216,7 +216,7 @@ class AsyncRedisStore(RedisOperations):
         return None if self._clock is None else self._clock.now_us()
 
     def _apart(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Have something done to its end, even if whoever wants it is cancelled."""
+        """Run a coroutine to its end, even if its caller is cancelled."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -256,7 +256,7 @@ class AsyncRedisStore(RedisOperations):
         return not loop.is_closed()
 
     def _heard(self) -> None:
-        self._is_telling = False  # first: whatever is found from now on is told again
+        self._is_telling = False  # first: later findings are reported again
         found = self._found
         if found is None:  # the store was closed meanwhile
             return
@@ -283,7 +283,7 @@ class AsyncRedisStore(RedisOperations):
         self._listening.pop(listener, None)
 
     async def _serving(self, slot: int, deadline: float) -> AsyncNode:
-        """Who serves a slot. Waits for the first look. Raises `StoreError` when nobody knows."""
+        """Return the server of a slot, after the first discovery. Raises `StoreError` if it is unknown."""
         node = self._topology.serving(slot)
         if node is None:
             discovery, known = self._enter(), self._topology.generation

@@ -1,4 +1,4 @@
-"""A connection for asyncio: commands out, their replies in. It knows no deadlines: whoever uses it closes it.
+"""A connection for asyncio: commands out, their replies in. It knows no deadlines: its user closes it.
 
 redis-py makes the connection (TCP, TLS, Unix socket, as the URL says), and then its transport is taken over: a reply
 goes from the socket to whoever waits for it without a task and a stream in between. Used by one call at a time.
@@ -36,12 +36,12 @@ class AsyncConnection(asyncio.Protocol):
         self.scripts: set[script.Argument] = set()  # digests that the server knows, unless it has forgotten them
         self.closed: asyncio.Future[None] = loop.create_future()  # done when the socket is
         self._loop = loop
-        self._connection: Any = None  # redis-py's, which would close a transport that nobody has closed
+        self._connection: Any = None  # redis-py's, which would close a transport that was left open
         self._transport: Any = None
         self._reader = Reader(protocolError=InvalidResponse, replyError=reply_error, notEnoughData=_INCOMPLETE)
         self._replies: list[Any] = []
         self._missing = 0  # replies
-        self._done: Done | None = None  # to be told what comes of the call that is under way
+        self._done: Done | None = None  # called with the outcome of the open call
 
     async def open(self, params: ConnectionParams) -> None:
         """Connect. Raises redis-py's exceptions and OSError; then, or when cancelled, nothing is left open."""
@@ -73,7 +73,7 @@ class AsyncConnection(asyncio.Protocol):
             self._loop.call_soon(self._end, RedisConnectionError("the connection is closed"))
 
     def close(self) -> None:
-        """End it at once. A call that is under way is told of nothing."""
+        """Close it at once. An open call gets no callback."""
         self.is_open, self._done = False, None
         writer = self._connection._writer
         if writer is not None:

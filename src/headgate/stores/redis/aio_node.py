@@ -41,7 +41,7 @@ from headgate.stores.redis.health import breaker_of, left_alone, replaced, tell
 from headgate.stores.redis.options import ConnectionParams, RedisOptions
 from headgate.stores.redis.steps import Figures
 
-OWED: Final = 16_384  # checks that are to be charged though nobody waits for them
+OWED: Final = 16_384  # checks to charge although no caller waits for them
 
 
 class _BatchCall:
@@ -69,11 +69,11 @@ class _BatchCall:
         self.connection = connection
         self.sent, self.expected = sent, expected  # by the event loop's clock
         self.began = began  # by the process clock
-        self.until = 0.0  # the same: nobody's time is up before
-        self.context = Context()  # of the first who goes with it, for whoever traces calls
+        self.until = 0.0  # no caller times out before
+        self.context = Context()  # of the first request in it, for tracing
 
     def within(self, told: Callable[[_BatchCall, list[Any] | Exception], None]) -> Done:
-        """Tells `told` of what came of it, in its context."""
+        """Calls `told` with the outcome, in its context."""
         run = self.context.run
         return lambda replies: run(told, self, replies)
 
@@ -100,7 +100,7 @@ class AsyncNode:
         self._observer = observer
         self._loop: asyncio.AbstractEventLoop | None = None
         self.waiting: deque[Waiting] = deque()
-        self.owed: deque[Waiting] = deque(maxlen=OWED)  # nobody waits for these: they are to be charged all the same
+        self.owed: deque[Waiting] = deque(maxlen=OWED)  # no caller waits for these, but they must be charged
         self.calls: set[_BatchCall] = set()  # under way
         self.held_since = 0.0  # see batcher
         self._batcher = batcher
@@ -109,7 +109,7 @@ class AsyncNode:
         self._connections = AsyncPool(params, options.patience, self._opened)
         self._ended: asyncio.Event | None = None  # set when no call is under way, for those who close
         self._enough_until = 0.0  # until then, no more connections are opened beside those in use
-        self._due = 0.0  # nobody's time is up before, by the process clock
+        self._due = 0.0  # no caller times out before, by the process clock
         self.is_closed = False
 
     def check(
@@ -191,7 +191,7 @@ class AsyncNode:
         self._refuse_waiting(replaced(self.name))
 
     def reopen(self) -> None:
-        """Once it was closed: whoever comes is served again, in whatever event loop."""
+        """Allow use after close, in any event loop."""
         self.is_closed = False
         if not self.calls:  # else, whoever was closing it was cancelled
             self._loop = None
@@ -274,7 +274,7 @@ class AsyncNode:
             self._connections.tick(now)
             if self.is_closed:
                 self._leave_late()
-            self._due = min(self._due, now + self._options.timeout)  # of whoever comes from now on
+            self._due = min(self._due, now + self._options.timeout)  # of later callers
         return bool(self.waiting or self.calls or self._connections.opening_since is not None)
 
     def _listen(self, now: float) -> None:
@@ -345,7 +345,7 @@ class AsyncNode:
                 self._batcher.wake(self._loop.time())
 
     def _leave_late(self) -> None:
-        """End calls that nobody waits for any more."""
+        """End calls without waiting callers."""
         for call in tuple(self.calls):
             if all(one.answer.done() for one in call.waiting):
                 call.connection.close()

@@ -18,9 +18,9 @@ from headgate.stores.redis.options import ConnectionParams
 
 
 class AsyncPool:
-    """`opened` is told when there is one more, and otherwise why there is not.
+    """Calls `opened` with each new connection, or with the error if opening fails.
 
-    `budget` is how many seconds opening one may take, by the clock that `tick` is told.
+    `budget` is how many seconds opening one may take, by the clock passed to `tick`.
     """
 
     def __init__(self, params: ConnectionParams, budget: float, opened: Callable[[Exception | None], None]) -> None:
@@ -75,7 +75,7 @@ class AsyncPool:
             await connection.closed
 
     def forget(self) -> None:
-        """Begin anew: the event loop is another."""
+        """Reset for another event loop."""
         self._idle.clear()
         self._task = self.opening_since = None
 
@@ -98,6 +98,6 @@ class AsyncPool:
 
 
 def _let_go(connections: list[AsyncConnection]) -> None:
-    """Have connections closed that nobody will use again."""
+    """Close connections that are no longer needed."""
     for connection in connections:
         connection.let_go()

@@ -41,7 +41,7 @@ class UnderWay(Protocol):
 
 
 class BatchedServer(Protocol):
-    """A server that somebody waits to be taken to."""
+    """A server with waiting requests."""
 
     held_since: float  # when the first of those who wait began to wait for others; 0: none does
 
@@ -67,7 +67,7 @@ class Batcher:
         self.woken = False  # whether those who wait are about to leave
         self.since = self.deadline = 0.0  # of all that come in this turn of the event loop, by the process clock
         self.attended: dict[BatchedServer, None] = {}  # servers that tick
-        self.waited_for: dict[BatchedServer, None] = {}  # servers, in the order in which somebody came
+        self.waited_for: dict[BatchedServer, None] = {}  # servers, in order of their first waiting request
         self.calls: set[UnderWay] = set()  # to all servers
         self._clock = ProcessClock()
         self._timeout = timeout
@@ -75,7 +75,7 @@ class Batcher:
         self._turns = 0  # that are to come
         self._nobody = Context()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._timer: asyncio.TimerHandle | None = None  # is left to run when nobody is held any more
+        self._timer: asyncio.TimerHandle | None = None  # keeps running when no request waits any more
 
     def enter(self, loop: asyncio.AbstractEventLoop) -> None:
         """From now on, it is this event loop."""

@@ -23,7 +23,7 @@ RETRY_SECONDS: Final = 0.5
 STOP_SECONDS: Final = 0.25  # how soon a listener notices that it is to stop
 PATIENCE_SECONDS: Final = 1.0  # for a reply
 
-_TROUBLE: Final = (*FAULTS, StoreError)  # the last: nobody knows whom to ask
+_TROUBLE: Final = (*FAULTS, StoreError)  # the last: the server is unknown
 
 log = logging.getLogger("headgate")
 
@@ -48,7 +48,7 @@ class Channel:
         self._thread.start()
 
     def say(self, word: str) -> None:
-        """Tell all who listen now. A failure is logged, and that is all: nobody may rely on this alone."""
+        """Notify all current listeners. A failure is only logged: delivery is not guaranteed."""
         with self._lock:
             error = self._publish(word)
             if error is not None and self._several:  # it may have been at a server that is gone
@@ -134,7 +134,7 @@ class _End:
             return False
         try:
             return self._choose() != self._address
-        except StoreError:  # nobody knows better
+        except StoreError:  # the topology is unknown
             return False
 
     def leave(self) -> None:

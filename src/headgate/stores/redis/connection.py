@@ -110,7 +110,7 @@ class ThreadConnection:
             return True
         self._socket.settimeout(0)
         try:
-            self._socket.recv(1)  # nobody asked anything: whatever is there to read means that it is of no use
+            self._socket.recv(1)  # no command is open, so unexpected data makes it unusable
         except (BlockingIOError, InterruptedError, SSLWantReadError):
             self._socket.settimeout(self._usual)
             return True

@@ -31,7 +31,7 @@ class CachedDenial(NamedTuple):
 
     terms: tuple[Term, ...]
     asked_us: int
-    until_us: int  # counted from when the server was asked: never longer than the wait that it told
+    until_us: int  # counted from when the server was asked: never longer than the wait it announced
     answered_us: int  # what is left is counted from here: who comes when it is over finds it over
     result: Result
 
@@ -65,7 +65,7 @@ class DenialCache:
         if known is None:
             return None
         now_us = self.now_us()
-        # Something else may well be allowed, and change what was told.
+        # Another request may be allowed, and change the figures.
         if known.terms != terms or not known.asked_us <= now_us < known.until_us:
             self.known.pop(name, None)
             return None

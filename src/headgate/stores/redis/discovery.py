@@ -23,12 +23,12 @@ from headgate.stores.redis.faults import Address, Owners
 from headgate.stores.redis.finders import ServerFinder, finder_of
 from headgate.stores.redis.options import StoreTarget
 
-PAUSE: Final = 0.1  # seconds between the end of a look and the next that somebody asks for
+PAUSE: Final = 0.1  # seconds between the end of a discovery and the next requested one
 
 # Not epoll, whose list of files a forked child would share.
 _Selector: Final = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
-Found = Owners | StoreError  # who owns the slots, or why nobody does
+Found = Owners | StoreError  # the owners of the slots, or why they are unknown
 
 
 class Discovery:
@@ -53,14 +53,14 @@ class Discovery:
             return worker.ask()
 
     def close(self) -> None:
-        """Stop, as soon as the servers that are being asked have answered; until somebody asks again."""
+        """Stop once the servers being asked have answered, until the next request."""
         with self._lock:
             if self._worker is not None:
                 self._worker.stop()
                 self._end()
 
     def forked(self) -> None:
-        """Begin anew in a forked child: the thread and the connections are the parent's."""
+        """Reset in a forked child: the thread and the connections are the parent's."""
         self._lock = Lock()
         if self._worker is not None:
             self._worker.abandon()
@@ -100,7 +100,7 @@ class _DiscoveryThread:
         self._stopped = False
         self._looking = False
         self._rested = float("-inf")  # from when on the next look may begin
-        self._look_at = float("inf")  # when the next is due that nobody has to ask for
+        self._look_at = float("inf")  # when the next periodic discovery is due
         self._woken, self._wake = socket.socketpair()
         self._wake.setblocking(False)
         self._woken.setblocking(False)

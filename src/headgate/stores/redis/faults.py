@@ -72,7 +72,7 @@ def fault(error: Exception, timeout: float, *, sent: bool = True) -> StoreError:
 class Redirect(NamedTuple):
     """Where a call goes that was not executed."""
 
-    address: Address | None = None  # None: to whoever serves its slot
+    address: Address | None = None  # None: to the server of its slot
     asking: bool = False  # that server is about to take the slot over, and serves this once
     pause: float = 0.0  # seconds to wait before; each group then goes by itself, unless the cluster is down
     down: bool = False  # the whole cluster is, until a replica takes over: worth waiting for if that is recent

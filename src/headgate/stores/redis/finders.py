@@ -31,7 +31,7 @@ _TROUBLE: Final = (*FAULTS, LookupError, TypeError, ValueError)  # the last thre
 class ServerFinder(Protocol):
     """What both kinds have."""
 
-    every: float | None  # seconds until the next look, even if nobody asks for one; None: never
+    every: float | None  # seconds until the next periodic discovery; None: never
 
     def find(self) -> Owners:
         """Return who serves which slots; a master serves the only one there is. Raises `StoreUnavailable`."""
@@ -56,7 +56,7 @@ def patience_of(target: StoreTarget) -> float:
 
 
 class SentinelFinder:
-    """Finds the master: whom the Sentinels name, if that server itself says that it is a master."""
+    """Finds the master: the server that the Sentinels name, if its own role is master."""
 
     def __init__(self, target: StoreTarget) -> None:
         assert target.seed_params is not None
@@ -165,7 +165,7 @@ class SentinelFinder:
 class ClusterFinder:
     """Finds who has which slots, as the first server that answers knows it.
 
-    Nobody announces changes, and nobody has to: a server says itself, with `MOVED`, when a slot is no longer its own.
+    Changes need no announcement: a server answers `MOVED` when a slot is no longer its own.
     """
 
     every: float | None = None
@@ -189,9 +189,7 @@ class ClusterFinder:
                 return read_slots(answer, address[0])
             except _TROUBLE as error:
                 problems.append(f"{address[0]}:{address[1]}: {error}")
-        raise StoreUnavailable(
-            f"no node of the cluster has told who has which slots: {'; '.join(problems)}", sent=False
-        )
+        raise StoreUnavailable(f"no node of the cluster reported its slots: {'; '.join(problems)}", sent=False)
 
     def listening(self) -> Sequence[SentinelLink]:
         return ()
@@ -215,5 +213,5 @@ def read_slots(answer: list[Any], host: str) -> Owners:
     if not found:
         raise ValueError("it knows no slots")
     found.append((SLOTS - at, None))
-    anybody = next(owner for _, owner in found if owner is not None)  # asked for a slot that nobody has, it will say so
+    anybody = next(owner for _, owner in found if owner is not None)  # asked for an unassigned slot, it will say so
     return [(count, owner or anybody) for count, owner in found if count]

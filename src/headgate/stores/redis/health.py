@@ -1,4 +1,4 @@
-"""How a server is doing: its breaker, and what observers and callers are told of it. No I/O."""
+"""Health of a server: its breaker, and the errors and events derived from it. No I/O."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def breaker_of(name: str, options: RedisOptions, observer: StoreObserver | None)
     """Make the breaker of a server: it logs its changes, and tells `observer`."""
 
     def changed(state: State, before: State) -> None:
-        # Between open and half-open it goes to and fro as long as the server is away.
+        # While the server is down, the breaker alternates between open and half-open.
         level = logging.WARNING if "closed" in (state, before) else logging.DEBUG
         why = f" ({breaker.why})" if state == "open" else ""
         log.log(level, "Redis at %s: breaker %s%s", name, state.replace("_", "-"), why)
@@ -42,7 +42,7 @@ def breaker_of(name: str, options: RedisOptions, observer: StoreObserver | None)
 
 
 def left_alone(name: str, why: str) -> StoreUnavailable:
-    """Make the error of those whom the breaker turns away."""
+    """Return the error for callers that the breaker turns away."""
     return StoreUnavailable(f"circuit open for Redis at {name}: {why}", sent=False)
 
 

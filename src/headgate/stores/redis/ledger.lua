@@ -1,4 +1,4 @@
--- Pages that are read, and written if nobody has written them since. Twin of ../ledger.py.
+-- Pages that are read, and written if they have not changed since. Twin of ../ledger.py.
 --
 -- KEYS: one per page
 -- ARGV

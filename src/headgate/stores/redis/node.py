@@ -31,7 +31,7 @@ from headgate.stores.redis.in_flight import InFlight, ThreadCall
 from headgate.stores.redis.options import ConnectionParams, RedisOptions
 
 NEVER: Final = float("-inf")
-OWED: Final = 4_096  # checks in the queue; with as many, no more are charged that nobody waits for
+OWED: Final = 4_096  # checks in the queue; beyond that, checks without a waiting caller are not charged
 
 
 class ServerNode:
@@ -165,7 +165,7 @@ class ServerNode:
                 calls: list[ThreadCall] = []
                 while self._queue and len(calls) < self._options.max_batch:
                     call = self._queue.popleft()
-                    # What nobody waits for any more would be charged to another time, if it came much later.
+                    # Without a waiting caller, a check that is sent much later would be charged to another time.
                     if not call.is_done and (call.is_waited_for or now < call.deadline + GRACE_SECONDS):
                         calls.append(call)
                         call.deadline += now - call.queued  # the queue has a time of its own
@@ -285,7 +285,7 @@ class ServerNode:
         self._serve()
 
     def _leave_to_others(self, call: ThreadCall, error: StoreError) -> bool:
-        """End a call for which nobody waits any more. Return whether there are no news of it."""
+        """End a call without waiting callers. Return whether its outcome is unknown."""
         with self._lock:
             with suppress(ValueError):
                 self._queue.remove(call)
@@ -336,7 +336,7 @@ class ServerNode:
     # Connections
 
     def _take(self) -> ThreadConnection | None:
-        """An idle connection: the one used last, so that those too many are not used and nobody minds them."""
+        """Return the idle connection that was used last, so that superfluous ones stay idle."""
         while True:
             try:
                 connection = self._idle.pop()

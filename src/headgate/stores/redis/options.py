@@ -70,7 +70,7 @@ class StoreTarget(NamedTuple):
     options: RedisOptions
     params: ConnectionParams  # to the server; of several, without saying which
     topology: TopologyName = "single"
-    seeds: tuple[Address, ...] = ()  # whom to ask
+    seeds: tuple[Address, ...] = ()  # servers to ask
     seed_params: ConnectionParams | None = None  # and how
     service: str = ""  # what to ask Sentinel for
 
@@ -145,7 +145,7 @@ def _secured(kind: type[Any] | None, arguments: dict[str, Any]) -> ConnectionPar
 
 
 def _sentinel_params(params: ConnectionParams, given: dict[str, str]) -> ConnectionParams:
-    """How to connect to a Sentinel: as to a server, but for user, password and database; TLS as it is told."""
+    """How to connect to a Sentinel: as to a server, except for user, password and database; TLS as the options say."""
     own = ("username", "password", "db")
     arguments = {name: value for name, value in params.arguments.items() if name not in own}
     for name in ("username", "password"):

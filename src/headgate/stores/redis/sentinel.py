@@ -9,7 +9,7 @@ from headgate.errors import StoreUnavailable
 from headgate.stores.redis.faults import Address
 
 # Messages after which the master may be another: a replica was chosen, told to become the master, seen to be one,
-# and named to everybody. From the second on, the old master's writes are lost, though it goes on accepting them.
+# and announced. From the second on, the old master's writes are lost, though it goes on accepting them.
 CHANNELS: Final = ("+selected-slave", "+failover-state-wait-promotion", "+promoted-slave", "+switch-master")
 # Sentinels tell one another of a failover every two seconds. One that has not heard of it yet is not believed.
 SETTLE_SECONDS: Final = 6.0

@@ -19,7 +19,7 @@ from headgate.stores.redis.connection import _INCOMPLETE, CHUNK, ThreadConnectio
 from headgate.stores.redis.options import ConnectionParams
 from headgate.stores.redis.sentinel import CHANNELS, SentinelReport, is_about, read_report
 
-RETRY_SECONDS: Final = (1.0, 8.0)  # between attempts to connect to one that is away: first, and at most
+RETRY_SECONDS: Final = (1.0, 8.0)  # between attempts to connect to one that is down: first, and at most
 
 log = logging.getLogger("headgate")
 

@@ -30,7 +30,7 @@ from headgate.stores.redis.options import RedisOptions
 from headgate.stores.redis.slots import slot_of, slot_of_check, slot_of_client
 from headgate.stores.redis.steps import Collector, Figures, SlotStep, Steps, step_of
 
-BUSY_SECONDS: Final = 0.002  # between looks at an idempotency key that somebody else has claimed
+BUSY_SECONDS: Final = 0.002  # between reads of an idempotency key that another caller has claimed
 
 
 class SlotPart(NamedTuple):
@@ -98,7 +98,7 @@ class SlotPlanner:
         return [decided[0]] * left if not self._slotted and are_faults(decided) else []
 
     def _parts(self, group: Group) -> list[SlotPart]:
-        """A group by slots. That of its client comes first, with the penalty: whoever is blocked is not charged."""
+        """A group by slots. The client's slot comes first, with the penalty: a blocked client is not charged."""
         if len(group.checks) == 1 and group.penalty is None:  # most of them
             return [SlotPart(slot_of_check(group.checks[0]), (0,), group)]
         places: dict[int, list[int]] = {}
@@ -179,7 +179,7 @@ class SlotPlanner:
     def _decide_with_receipts(self, group: Group, plain: Group) -> Steps[Answer]:
         """Decide a group slot by slot. Each slot keeps the answer to its part in the same step as the charge.
 
-        So a part is charged once, and undone once, however often somebody tries: also when a reply was lost. A part
+        So a part is charged once, and undone once, however often it is tried, even if a reply was lost. A part
         that was undone refuses from then on.
         """
         parts = [_with_receipt(part, group.idempotency) for part in self._parts(plain)]
@@ -328,7 +328,7 @@ def _refuses(part: SlotPart, result: Result) -> bool:
 
 
 def _merged(parts: Sequence[SlotPart], results: Sequence[Result]) -> tuple[Outcome, ...]:
-    """The outcomes of parts in the order of the group. Each server has told its own time."""
+    """The outcomes of parts in the order of the group. Each server reports its own time."""
     outcomes: dict[int, Outcome] = {}
     now_us = results[0].now_us
     for part, result in zip(parts, results, strict=True):

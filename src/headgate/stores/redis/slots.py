@@ -22,7 +22,7 @@ def slot_of(name: str) -> int:
 
 
 def slot_of_key(key: str) -> int:
-    """The slot of a key of ours, by its hash tag."""
+    """Return the slot of one of our keys, by its hash tag."""
     return slot_of_tag(key[key.index("{") + 1 : key.index("}")])
 
 

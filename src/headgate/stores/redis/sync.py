@@ -46,7 +46,7 @@ class _PendingStep(NamedTuple):
     place: int  # of the answer
     step: SlotStep
     part: int | None = None  # of the answer, which is a list: the step is one group of several
-    node: ServerNode | None = None  # None: whoever serves its slot
+    node: ServerNode | None = None  # None: the server of its slot
     asking: bool = False
     redirects: int = 0
 
@@ -153,7 +153,7 @@ class RedisStore(RedisOperations):
         return batch.decided
 
     def _ask(self, template: CommandTemplate, request: EncodedRequest, asked: float) -> Figures:
-        """Ask whoever serves the keys of a request; another server, if it is redirected. Raises `StoreError`."""
+        """Ask the server that has a request's keys, and follow redirects. Raises `StoreError`."""
         only, timeout = self._only, self._options.timeout
         deadline = PROCESS.now(asked) + timeout
         command = template.encode(request, None if self._clock is None else self._clock.now_us())

@@ -23,7 +23,7 @@ class ClusterOutage:
     """Whether an outage of a whole cluster is recent: then it is worth waiting for its end, within one's deadline.
 
     With `cluster-require-full-coverage yes`, every server refuses all keys from when one is given up until its replica
-    has taken over. That is soon over; or it is not, and then nobody should wait.
+    has taken over. That is usually brief; if not, callers should not wait.
     """
 
     def __init__(self) -> None:
@@ -55,12 +55,12 @@ class Topology(Generic[N]):
     """What is known of a set of servers. `make` makes the node of an address; `drop` is given those no more used."""
 
     def __init__(self, make: Callable[[Address], N], drop: Callable[[N], None]) -> None:
-        self.generation = 0  # how often was told who serves what, or that nobody knows
+        self.generation = 0  # number of topology updates, including "unknown"
         self.error: StoreError | None = None  # what came of the last look, if nothing did
         self._lock = RLock()
         self._make = make
         self._drop = drop
-        self.owners: list[N] = []  # by slot; just one: it serves all; none: nobody knows yet
+        self.owners: list[N] = []  # by slot; just one: it serves all; none: unknown so far
         self._nodes: dict[Address, N] = {}
         self._idle_since: dict[Address, float] = {}  # those who serve nothing
         self.outage = ClusterOutage()
@@ -102,7 +102,7 @@ class Topology(Generic[N]):
             self._retire()
 
     def failed(self, error: StoreError) -> None:
-        """Note that a look was in vain. What is known stays, except for a master that Sentinels no longer name."""
+        """Record a failed discovery. The known topology stays, except for a master that Sentinels no longer name."""
         with self._lock:
             self.owners, self._inherited = self.owners or self._inherited, []
             if isinstance(error, NoMaster):
@@ -113,9 +113,9 @@ class Topology(Generic[N]):
             self._retire()
 
     def forget(self) -> None:
-        """Begin anew, after a fork or a close: nobody watches who serves what.
+        """Reset after a fork or a close, when no thread watches the topology.
 
-        Whoever comes next has it found out. If nobody answers, what was known before is good enough.
+        The next caller starts a discovery. If no server answers, the previous topology is used.
         """
         with self._lock:
             self._inherited, self.owners = self.owners or self._inherited, []
@@ -139,13 +139,13 @@ class Topology(Generic[N]):
         return node
 
     def unknown(self) -> StoreError:
-        """What those get who come while nobody knows who serves what."""
+        """Return the error raised while the topology is unknown."""
         if self.error is not None:
             return self.error
         return StoreUnavailable("nobody has told yet which Redis server to ask", sent=False)
 
     def forked(self) -> None:
-        """In a forked child: whoever held the lock is not here, nor is the thread that watches."""
+        """Reset in a forked child, where neither the lock's holder nor the watching thread exists."""
         self._lock = RLock()
         self.forget()
 
