@@ -467,7 +467,7 @@ class TestTls:
             assert not allowed(started.address, old.pem)
             replace(b"no key", b"no certificate")
             assert allowed(started.address, new.pem)  # the last good ones
-            assert "the certificate stays as it was" in caplog.text
+            assert "keeping the current certificate" in caplog.text
             files[0].unlink()
             assert not certificates.refresh()
             assert allowed(started.address, new.pem)

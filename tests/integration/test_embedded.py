@@ -195,7 +195,7 @@ def test_a_keeper_that_is_killed_is_replaced_by_any_user(
         decides_again(limiter, "alice")
         assert keeper_pid(directory) != keeper
         until(lambda: starter.check("bob") == "within_limit")
-        assert "another is started, and counts anew" in caplog.text
+        assert "restarted it, and counts start from zero" in caplog.text
 
 
 def test_an_async_limiter_replaces_its_keeper_too(directory: Path, url: str) -> None:

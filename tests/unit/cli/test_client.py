@@ -120,7 +120,7 @@ class TestToken:
         assert find_token("flag", self.HERE, ("admin_token",), settings) == "flag"
 
     def test_one_that_no_header_can_hold_is_not_sent_and_not_shown(self) -> None:
-        with pytest.raises(CommandFault, match="--token: must be of printable ASCII") as error:
+        with pytest.raises(CommandFault, match="--token: must consist of printable ASCII") as error:
             ServiceClient(self.HERE, token="secret\r\nX: y")
         assert "secret" not in str(error.value)
 

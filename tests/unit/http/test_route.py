@@ -51,5 +51,5 @@ def test_no_key_can_be_mistaken_for_a_client() -> None:
     assert client not in (subject_of(limits, key) for key in (client, "192.0.2.7", "ip:192.0.2.7", ""))
     assert subject_of(limits, 7) == subject_of(limits, "7")
     for key in (True, 1.5, b"x"):
-        with pytest.raises(InvalidCheck, match="key: must return a text"):
+        with pytest.raises(InvalidCheck, match="key: must return a string"):
             subject_of(limits, key)  # type: ignore[arg-type]

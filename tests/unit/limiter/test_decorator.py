@@ -220,7 +220,7 @@ def test_what_has_no_name_is_given_one(limiter: Limiter, async_limiter: AsyncLim
         def __call__(self) -> int:
             return 1
 
-    with pytest.raises(InvalidCheck, match=r"Called.* has no name to count by; give it one"):
+    with pytest.raises(InvalidCheck, match=r"Called.* has no name to count by; pass one"):
         limiter.limit("1/minute")(Called())
     called = limiter.limit("1/minute", name="called")(Called())
     assert called() == 1

@@ -268,7 +268,7 @@ def test_a_uuid_is_its_text(open_limiter: Open) -> None:
 def test_facts_are_declared_for_a_limiter(open_limiter: Open) -> None:
     limiter = open_limiter([Rule(id="r", quota="3/minute", dimension="plan")], facts=["plan"])
     assert limiter.check(plan="free").rule == "r"
-    with pytest.raises(InvalidRule, match="facts: declare them where these rules are made"):
+    with pytest.raises(InvalidRule, match="facts: declare them with the rules"):
         open_limiter(Snapshot([]), facts=["plan"])
     with pytest.raises(InvalidRule, match="facts: must be"):
         open_limiter([], facts=[""])
@@ -321,7 +321,7 @@ def test_a_hook_may_be_async_and_may_fail(caplog: pytest.LogCaptureFixture) -> N
 
     assert asyncio.run(main()) == [True, False]
     assert told == ["default"]
-    assert "on_refused failed for rule 'default'" in caplog.text
+    assert "on_refused raised for rule 'default'" in caplog.text
     with pytest.raises(InvalidRule, match="on_refused: must not be async for a Limiter"):
         Limiter("1/minute", on_refused=hook)
     with pytest.raises(InvalidRule, match="on_refused: must be a function"):

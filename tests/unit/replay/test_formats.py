@@ -219,7 +219,7 @@ def test_what_is_no_log_is_said(tmp_path: Path, text: str, message: str) -> None
         ("ip", "must be NAME=WHERE"),
         ("ip=1", r"ip: must be \$N, json:PATH"),
         ("ip=$0", r"ip: must be \$N"),
-        ("ip=$1,ip=$2", "'ip' is there twice"),
+        ("ip=$1,ip=$2", "'ip' is given twice"),
         ("ip=json:", "ip: must be"),
     ],
 )

@@ -86,7 +86,7 @@ def test_overlapping_and_repeated_exemptions_are_redundant_and_fine() -> None:
         ({"type": "email", "value": "x"}, "type", "must be one of ip, user, api_key, tenant, got 'email'"),
         ({"type": 5, "value": "x"}, "type", "got 5"),
         ({"type": ["ip"], "value": "x"}, "type", "got ['ip']"),
-        ({"type": "user", "value": ""}, "value", "not empty"),
+        ({"type": "user", "value": ""}, "value", "must be a non-empty string"),
         ({"type": "user", "value": 5}, "value", "got 5"),
         ({"type": "ip", "value": "10.0.0.5/8"}, "value", "write '10.0.0.0/8' or '10.0.0.5'"),
         ({"type": "ip", "value": "10.0.0.0/33"}, "value", "must be an address or a network"),

@@ -73,7 +73,7 @@ def test_values_are_kept_in_one_form() -> None:
     [
         ("id", "", "must be a non-empty string"),
         ("id", 5, "must be a non-empty string"),
-        ("id", "a\nb", "no control characters"),
+        ("id", "a\nb", "without control characters"),
         ("quota", 5, "must be a Quota, or a notation"),
         ("quota", "often", "cannot read 'often' as a quota"),
         ("quota", "0/minute", "limit: must be a whole number"),
@@ -109,7 +109,7 @@ def test_values_are_kept_in_one_form() -> None:
         ("max_delay", True, "cannot read True"),
         ("priority", 1.5, "must be a whole number from -2^53+1 to 2^53-1, got 1.5"),
         ("priority", True, "got True"),
-        ("group", "", "not empty"),
+        ("group", "", "must be a non-empty string"),
         ("group", 5, "got 5"),
         ("sync", "eventual", "must be one of exact, leased, got 'eventual'"),
         ("shards", 0, "must be a whole number from 1 to 64, got 0"),

@@ -173,9 +173,9 @@ def test_api_keys_are_hashed(world: World) -> None:
         ({"identifier": "x", "dimension": GLOBAL}, "identifier: dimension GLOBAL has none, got 'x'"),
         ({"dimension": IP}, "identifier: dimension IP needs one"),
         ({"identifier": "x", "dimension": 77}, "dimension: 77 is not known"),
-        ({"identifier": "a", "facts": {"user": "b"}}, "identifier: is not what facts['user'] says: 'a' and 'b'"),
-        ({"endpoint": "/a", "facts": {"endpoint": "/b"}}, "endpoint: is not what facts['endpoint'] says"),
-        ({"identifier": "secret", "dimension": API_KEY, "facts": {"api_key": "b"}}, "facts['api_key'] says"),
+        ({"identifier": "a", "facts": {"user": "b"}}, "identifier: differs from facts['user']: 'a' and 'b'"),
+        ({"endpoint": "/a", "facts": {"endpoint": "/b"}}, "endpoint: differs from facts['endpoint']"),
+        ({"identifier": "secret", "dimension": API_KEY, "facts": {"api_key": "b"}}, "differs from facts['api_key']"),
     ],
 )
 def test_what_makes_no_sense(world: World, fields: dict[str, Any], message: str) -> None:
@@ -271,7 +271,7 @@ def test_costs_by_unit() -> None:
         True,
         False,
     ]
-    with pytest.raises(InvalidCheck, match="cost, costs: give one of them, not both"):
+    with pytest.raises(InvalidCheck, match="cost, costs: give only one of them"):
         world.check(identifier="u", cost=1, costs={"tokens": 1})
     with pytest.raises(InvalidCheck, match="cost: tokens: must be a whole number from 0 to 2\\^53-1, got -1"):
         world.check(identifier="u", costs={"tokens": -1})

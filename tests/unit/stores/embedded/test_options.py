@@ -37,7 +37,7 @@ def test_options_are_ours_or_those_of_the_redis_store() -> None:
     [
         ("embedded://var/lib/app", "three slashes"),
         ("embedded://..", "a name has up to 32"),
-        ("embedded://gate:secret@one", "no user and no password"),
+        ("embedded://gate:secret@one", "no user or password"),
         (f"embedded://{'a' * 33}", "a name has up to 32"),
         ("embedded:///d%00", "zero byte"),
         ("embedded:///d?maxmemory=lots", "maxmemory: must be a size such as 256mb or 1gb, got 'lots'"),

@@ -122,7 +122,7 @@ def test_a_cluster() -> None:
         ("redis+sentinel://one:26379/main?sentinel_ssl=yes", "sentinel_ssl: must be true or false, got 'yes'"),
         ("redis+sentinel:///main", "hosts must be host:port,host:port, got ''"),
         ("redis+cluster://one,two:port", "hosts must be host:port,host:port, got 'two:port'"),
-        ("redis+cluster://one/3", "a cluster has no databases but 0, got '/3'"),
+        ("redis+cluster://one/3", "a cluster has only database 0, got '/3'"),
         ("redis+cluster://one?probe_every=0", "probe_every: must be a number above 0, got '0'"),
         ("redis+herd://one", "is not a store URL"),
         ("redis://one?tiemout=1", "unexpected keyword argument 'tiemout'"),
