@@ -110,7 +110,6 @@ class RateLimitMiddleware:
         self._request_limiter = AsyncRequestLimiter(limiter, **options)
         self._messages = None if messages is None else message_limit(messages)
         checked = self._request_limiter.options
-        self._passes_some = bool(checked.skip) or checked.exempt_when is not None
         self._is_common_case = (
             checked.charge_header is None
             and checked.cost == 1
@@ -130,7 +129,7 @@ class RateLimitMiddleware:
                 await self._app(scope, receive, send)
                 return
             receive, send = checked_messages([], scope, receive, send)
-        if self._passes_some and await request_limiter.passes(AsgiRequest(scope)):
+        if options.skip and options.skips(AsgiRequest(scope).path):
             await self._app(scope, receive, send)
             return
         if self._messages is not None and scope["type"] == "websocket":
@@ -203,7 +202,7 @@ class RateLimitMiddleware:
         method = scope.get("method", "WEBSOCKET")
         if options.defaults is None or found is None or is_default_replaced(found.limits, method):
             return True
-        if limiter.snapshot.is_exempt(limits.facts):
+        if limits.is_exempt(limiter):
             return True
         request = AsgiRequest(scope)
         ask = await Ask.of_async(options.defaults, lambda function: resolve(function(request)))

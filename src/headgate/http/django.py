@@ -73,7 +73,7 @@ class RateLimitMiddleware:
             return self._call_async(request)
         asked = DjangoRequest(request)
         request_limiter = self._setup.request_limiter()
-        if request_limiter.passes(asked):
+        if request_limiter.options.skips(asked.path):
             return self._get_response(request)
         request.headgate, allowed = request_limiter.enter(asked)
         limits: Limits[Limiter] = request.headgate
@@ -123,7 +123,7 @@ class RateLimitMiddleware:
     async def _call_async(self, request: HttpRequest) -> Any:
         asked = DjangoRequest(request)
         request_limiter = self._setup.async_request_limiter()
-        if await request_limiter.passes(asked):
+        if request_limiter.options.skips(asked.path):
             return await self._get_response(request)
         request.headgate, allowed = await request_limiter.enter(asked)
         limits: Limits[AsyncLimiter] = request.headgate
@@ -265,7 +265,7 @@ class _Charge:
     ) -> _Charge | None:
         taken: list[str] = request.__dict__.setdefault(TAKEN, [])
         name = limit.named(_route(request, view), taken)
-        if limits.limiter.snapshot.is_exempt(limits.facts):
+        if limits.is_exempt(limits.limiter):
             return None
         return cls(setup, limit, request, limits, name, ask)
 

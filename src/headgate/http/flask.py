@@ -294,7 +294,7 @@ def _enter(limit: RouteLimit) -> None:
         return
     limits = _limits(extension)
     name = limit.named(_route(), request.environ.setdefault(TAKEN, []))
-    if not extension.limiter.snapshot.is_exempt(limits.facts):
+    if not limits.is_exempt(extension.limiter):
         _pass(charge(limit, limits, extension.limiter, name, ask))
 
 

@@ -71,6 +71,13 @@ class Limits(Generic[L]):
         for slot in slots:
             await slot.release()
 
+    def is_exempt(self, limiter: Limiter | AsyncLimiter) -> bool:
+        """Whether the request is exempt from limits of `limiter`: by its rules, or by `exempt_when` of the
+        middleware."""
+        if any(one.decision.reason == "exempt" for one in self.charged):
+            return True
+        return limiter.snapshot.is_exempt(self.facts)
+
     @property
     def conditional(self) -> bool:
         """Whether the response decides if some limits are charged: its sender must then call `conclude`."""
@@ -78,7 +85,8 @@ class Limits(Generic[L]):
 
     def charge_only_when(self, deduct_when: DeductWhen) -> None:
         """Give back what the last decision charged unless `deduct_when`, a function of the response, returns True."""
-        self._conditions.append((len(self.charged) - 1, deduct_when))
+        if self.charged[-1].decision.limits:  # else nothing was charged
+            self._conditions.append((len(self.charged) - 1, deduct_when))
 
     def conclude(self, response: Any) -> None:
         """Give back what the response says is not charged: by `Limiter`s. Again, it does nothing."""

@@ -73,7 +73,7 @@ async def charge_message(
     limit: RouteLimit, limits: Limits[AsyncLimiter], limiter: AsyncLimiter, name: str, connection: Any
 ) -> bool:
     """Check a message of a WebSocket. `limits` are those of its handshake, which stays charged."""
-    if limiter.snapshot.is_exempt(limits.facts):
+    if limits.is_exempt(limiter):
         return True
     ask = await Ask.of_async(limit, lambda function: resolve(function(connection)))
     if ask is None:

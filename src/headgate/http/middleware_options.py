@@ -63,12 +63,13 @@ class MiddlewareOptions:
 
     `identify` is the app's own function from a request to its facts; without it, `identity` says who is asking. `cost`
     is what a request costs, or a function of the request. Requests to the paths that `skip` lists, patterns as in
-    rules, pass unseen; so do those for which `exempt_when`, a function of the request, returns True. With
-    `deduct_when`, a function of the response, what the rules charged is given back unless that returns True. `defaults`
-    is a quota of each client on each route that has no limit of its own. `route` is a function from a request to the
-    template of its route, for rules that count by `route`; frameworks need none. `headers` chooses the header fields of
-    responses, and is else as the rules have it. `charge_header` names a header of responses in which the app tells what
-    a request cost in the end; clients do not see it. At most `max_waiting` requests are held back at a time.
+    rules, pass unseen. Those for which `exempt_when`, a function of the request, returns True are exempt from all
+    limits, with reason `exempt`. With `deduct_when`, a function of the response, what the rules charged is given back
+    unless that returns True. `defaults` is a quota of each client on each route that has no limit of its own. `route`
+    is a function from a request to the template of its route, for rules that count by `route`; frameworks need none.
+    `headers` chooses the header fields of responses, and is else as the rules have it. `charge_header` names a header
+    of responses in which the app tells what a request cost in the end; clients do not see it. At most `max_waiting`
+    requests are held back at a time.
     """
 
     def __init__(

@@ -18,6 +18,7 @@ from headgate.http.middleware_options import Facts, MiddlewareArguments, Middlew
 from headgate.http.request import Request
 from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.limiter.limiter import Limiter
+from headgate.rules.plan import EXEMPT
 
 T = TypeVar("T")
 L = TypeVar("L", Limiter, AsyncLimiter)
@@ -71,14 +72,11 @@ class RequestLimiter:
 
     def check(self, request: Request) -> CheckedRequest:
         """Check a request."""
-        facts = self.facts(request)
+        facts, exempt_when = self.facts(request), self.options.exempt_when
+        if exempt_when is not None and exempt_when(request):
+            return facts, 1, Decision.of(True, self.limiter.clock.now_us(), EXEMPT)
         cost: Any = self.options.cost(request) if callable(self.options.cost) else self.options.cost
         return facts, cost, self.limiter.decide(facts, cost=cost, slots="take")
-
-    def passes(self, request: Request) -> bool:
-        """Whether a request passes unseen."""
-        options = self.options
-        return options.skips(request.path) or (options.exempt_when is not None and bool(options.exempt_when(request)))
 
     def limits(self, facts: Facts) -> Limits[Limiter]:
         """The limits of a request that nothing further out has checked."""
@@ -133,7 +131,7 @@ class AsyncRequestLimiter:
     def __init__(self, limiter: AsyncLimiter, **options: Unpack[MiddlewareArguments]) -> None:
         self.limiter = limiter_of(limiter, AsyncLimiter)
         self.options = MiddlewareOptions(limiter, **options)
-        self._waits = self.options.waits or callable(self.options.cost)
+        self._waits = self.options.waits or callable(self.options.cost) or self.options.exempt_when is not None
 
     async def facts(self, request: Request) -> Facts:
         """Return what is checked of a request."""
@@ -159,16 +157,11 @@ class AsyncRequestLimiter:
 
     async def _check_later(self, request: Request) -> CheckedRequest:
         """Check a request whose facts or cost may have to be awaited."""
-        facts, option = await self.facts(request), self.options.cost
+        facts, option, exempt_when = await self.facts(request), self.options.cost, self.options.exempt_when
+        if exempt_when is not None and await resolve(exempt_when(request)):
+            return facts, 1, Decision.of(True, self.limiter.clock.now_us(), EXEMPT)
         cost: Any = await resolve(option(request)) if callable(option) else option
         return facts, cost, await resolve(self.limiter.decide(facts, cost=cost, slots="take"))
-
-    async def passes(self, request: Request) -> bool:
-        """Whether a request passes unseen."""
-        options = self.options
-        return options.skips(request.path) or (
-            options.exempt_when is not None and bool(await resolve(options.exempt_when(request)))
-        )
 
     def limits(self, facts: Facts) -> Limits[AsyncLimiter]:
         """The limits of a request that nothing further out has checked."""

@@ -180,7 +180,7 @@ async def enter(limit: RouteLimit, own: AsyncLimiter | None, connection: HTTPCon
     passed = await _begin(own, scope)
     limits, limiter = passed.limits, _limiter_of(own, scope, passed)
     name = limit.named(_name_of(scope), scope.setdefault(TAKEN, []))
-    if limiter.snapshot.is_exempt(limits.facts):
+    if limits.is_exempt(limiter):
         return None
     if limit.name is not None:
         counted = (name, subject_of(limits, ask.key))

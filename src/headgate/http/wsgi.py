@@ -91,7 +91,7 @@ class RateLimitMiddleware:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         request = WsgiRequest(environ)
-        if self._request_limiter.passes(request):
+        if self._request_limiter.options.skips(request.path):
             return self._app(environ, start_response)
         outer: Limits[Limiter] | None = environ.get(ENVIRON)
         limits, allowed = self._request_limiter.enter(request, outer)

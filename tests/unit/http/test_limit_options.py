@@ -234,11 +234,13 @@ def test_requests_may_be_exempt_from_a_limit(web: Any, is_async: bool) -> None:
     assert statuses(web, "/plain", "/plain", **{"x-internal": "1"}) == [200, 200]
 
 
-def test_requests_may_be_exempt_from_the_rules(web: Any) -> None:
+def test_requests_may_be_exempt_from_everything(web: Any) -> None:
     rules = [Rule(id="all", quota="1/minute", dimension="global")]
-    web.build(rules, exempt_when=web_request(web, lambda headers: headers.get("x-internal") == "1"))
+    exempt_when = web_request(web, lambda headers: headers.get("x-internal") == "1")
+    web.build(rules, exempt_when=exempt_when, defaults="1/minute", limited=[("1/minute", {})])
     assert statuses(web, "/plain", "/plain") == [200, 429]
-    assert statuses(web, "/plain", "/plain", **{"x-internal": "1"}) == [200, 200]
+    assert statuses(web, "/plain", "/plain", *USER, **{"x-internal": "1"}) == [200] * 5
+    assert web.get("/users/1", **{"x-internal": "1"}).text == "0"  # there is a decision, which the view may read
 
 
 def web_request(web: Any, of_headers: Callable[[dict[str, str]], Any]) -> Callable[..., Any]:
@@ -259,6 +261,11 @@ def test_the_rules_charge_only_some_responses(web: Any) -> None:
     web.build(rules, deduct_when=lambda response: response.status_code >= 400)
     assert [web.get("/users/1").remaining for _ in range(3)] == [2, 2, 2]
     assert [web.get("/users/1?status=404").status for _ in range(3)] == [404, 404, 429]
+
+
+def test_without_a_rule_there_is_nothing_to_give_back(web: Any) -> None:
+    web.build([Rule(id="other", quota="1/minute", dimension="tenant")], deduct_when=lambda _: False)
+    assert statuses(web, "/users/1", "/users/1") == [200, 200]
 
 
 def test_routes_have_the_defaults_unless_they_have_limits_of_their_own(web: Any) -> None:
