@@ -27,7 +27,9 @@ settings.configure(
     HEADGATE={
         "RULES": [
             Rule(id="everybody", quota="100/minute", dimension="ip"),
-            Rule(id="login", quota="5/hour", dimension="ip", endpoints=["/login/"], methods=["POST"]),
+            Rule(
+                id="login", quota="5/hour sliding_window_log", dimension="ip", endpoints=["/login/"], methods=["POST"]
+            ),
         ],
         "STORE": os.environ.get("HEADGATE_STORE", "memory://"),
         "SKIP": ["/health/"],
@@ -50,7 +52,7 @@ def login(request: HttpRequest) -> HttpResponse:
     return HttpResponse("Welcome.\n")
 
 
-@limit("3/hour", key=lambda request: request.headers.get("X-Team"))
+@limit("3/hour sliding_window_log", key=lambda request: request.headers.get("X-Team"))
 def report(request: HttpRequest, number: int) -> HttpResponse:
     return HttpResponse(f"Report {number}.\n")
 
@@ -65,7 +67,7 @@ def health(request: HttpRequest) -> HttpResponse:
 
 
 class SearchThrottle(HeadgateThrottle):
-    quota = "2/hour"
+    quota = "2/hour sliding_window_log"
 
 
 @api_view(["GET"])  # type: ignore[untyped-decorator]

@@ -64,7 +64,7 @@ app.include_router(reports)
 
 
 # Of a WebSocket, handshakes are counted.
-@app.websocket("/live", dependencies=[Depends(limit("2/hour"))])
+@app.websocket("/live", dependencies=[Depends(limit("2/hour sliding_window_log"))])
 async def live(socket: WebSocket) -> None:
     await socket.accept()
     await socket.send_text("hello")

@@ -15,7 +15,13 @@ from headgate.http.flask import Headgate, Refused
 
 RULES = [
     Rule(id="everybody", quota="100/minute", dimension="ip"),
-    Rule(id="login", quota="5/hour", dimension="ip", endpoints=["/login"], message="Too many attempts to log in."),
+    Rule(
+        id="login",
+        quota="5/hour sliding_window_log",
+        dimension="ip",
+        endpoints=["/login"],
+        message="Too many attempts to log in.",
+    ),
 ]
 
 app = flask.Flask(__name__)
@@ -38,7 +44,7 @@ def login() -> str:
 
 
 @app.get("/reports/<int:number>")
-@headgate.limit("3/hour", key=team)
+@headgate.limit("3/hour sliding_window_log", key=team)
 def report(number: int) -> str:
     return f"Report {number}.\n"
 
