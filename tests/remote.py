@@ -39,14 +39,14 @@ class Remote:
         self._called()
         self.memory.adjust(refunds, surcharges)
 
-    def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
-        self.memory.hold(reservation_id, record, ttl_us)
+    def save_reservation(self, reservation_id: str, record: str, ttl_us: int) -> None:
+        self.memory.save_reservation(reservation_id, record, ttl_us)
 
     def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
         return self.memory.renew(reservation_id, record, ttl_us)
 
-    def claim(self, reservation_id: str) -> Claim | None:
-        return self.memory.claim(reservation_id)
+    def take_reservation(self, reservation_id: str) -> Claim | None:
+        return self.memory.take_reservation(reservation_id)
 
     def expire(self) -> Expired:
         return self.memory.expire()
@@ -84,14 +84,14 @@ class AsyncRemote:
     async def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> None:
         self.remote.adjust(refunds, surcharges)
 
-    async def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
-        self.remote.hold(reservation_id, record, ttl_us)
+    async def save_reservation(self, reservation_id: str, record: str, ttl_us: int) -> None:
+        self.remote.save_reservation(reservation_id, record, ttl_us)
 
     async def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
         return self.remote.renew(reservation_id, record, ttl_us)
 
-    async def claim(self, reservation_id: str) -> Claim | None:
-        return self.remote.claim(reservation_id)
+    async def take_reservation(self, reservation_id: str) -> Claim | None:
+        return self.remote.take_reservation(reservation_id)
 
     async def expire(self) -> Expired:
         return self.remote.expire()

@@ -274,13 +274,13 @@ def test_twins_agree_on_what_is_open(
         if verb == "hold":
             held.append(f"{len(held)}")
             for store in (memory, redis_store):
-                store.hold(held[-1], f"record {held[-1]}", ttl)
+                store.save_reservation(held[-1], f"record {held[-1]}", ttl)
         elif verb == "expire":
             one, other = memory.expire(), redis_store.expire()
             assert (sorted(one.records), one.next_us) == (sorted(other.records), other.next_us)
         elif held:
             name = held[-1 - which % len(held)]
-            claims = [store.claim(name) for store in (memory, redis_store)]
+            claims = [store.take_reservation(name) for store in (memory, redis_store)]
             assert claims[0] == claims[1]
             assert claims[0] is None or claims[0].record == f"record {name}"
 

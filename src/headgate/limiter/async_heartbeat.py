@@ -41,7 +41,7 @@ class AsyncHeartbeat:
         if self._engine.has_local:
             self._periodic.begin()
 
-    def attended(self, program: Callable[..., Any]) -> Callable[..., Any]:
+    def begin_with(self, program: Callable[..., Any]) -> Callable[..., Any]:
         """Return the program of a plan with a limit of failure mode local: its first check begins the heartbeat."""
         begin = self._periodic.begin
 

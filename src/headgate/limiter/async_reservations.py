@@ -171,7 +171,7 @@ class AsyncReservations:
         engine, name = self._engine, pending.pending
         prepared = with_receipt(prepared, name)
         try:
-            await store.hold(name, pending.encode(), PENDING_US)
+            await store.save_reservation(name, pending.encode(), PENDING_US)
         except StoreError as error:
             return Reserved(name, engine.failed(prepared, error), False)
         due.expires(engine.clock.now_us(), PENDING_US)
@@ -185,7 +185,7 @@ class AsyncReservations:
                 await store.renew(name, record.encode(), lives_us)
                 due.expires(engine.clock.now_us(), lives_us)
             elif decision.reason in ("over_limit", "penalty"):
-                await store.claim(name)  # nothing was charged
+                await store.take_reservation(name)  # nothing was charged
         except StoreError as error:
             unrenewed(error, name)
         return Reserved(name, decision, record is not None)
@@ -202,7 +202,7 @@ class AsyncReservations:
     async def _settle(self, store: AsyncReservingStore, reservation_id: str, cost: Cost) -> Settlement:
         await self.look()
         try:
-            found: Settling = await run_async(settling(await store.claim(reservation_id), cost), store.check)
+            found: Settling = await run_async(settling(await store.take_reservation(reservation_id), cost), store.check)
             return found.settled(await store.adjust(*found.adjustments))
         except StoreError as error:
             return unsettled(error, reservation_id, cost)
@@ -232,7 +232,7 @@ class AsyncReservations:
                 if next_us != 0:
                     break
             for name in [name for name, at_us in self._unanswered.items() if at_us <= now_us]:
-                found = await run_async(settling(await store.claim(name), 0), store.check)
+                found = await run_async(settling(await store.take_reservation(name), 0), store.check)
                 await store.adjust(*found.adjustments)
                 self._unanswered.pop(name, None)
         except StoreError as error:

@@ -61,7 +61,7 @@ class Background(Protocol):
 
     def attend(self) -> None: ...
 
-    def attended(self, way: Any) -> Any: ...
+    def begin_with(self, program: Any) -> Any: ...
 
     def wake(self) -> None: ...
 
@@ -162,7 +162,7 @@ class Engine:
         if program is None:
             program = (self.compile_exact if exact else self.compile)(plan, self.states)
             if self.heartbeat is not None and "local" in [mode or self.fallback.mode for mode in plan.failure_modes]:
-                program = self.heartbeat.attended(program)
+                program = self.heartbeat.begin_with(program)
             if len(programs) >= MAX_PROGRAMS:
                 programs.clear()
             programs[plan] = program

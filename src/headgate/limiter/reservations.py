@@ -155,7 +155,7 @@ class Reservations:
         engine, name = self._engine, pending.pending
         prepared = with_receipt(prepared, name)
         try:
-            store.hold(name, pending.encode(), PENDING_US)
+            store.save_reservation(name, pending.encode(), PENDING_US)
         except StoreError as error:
             return Reserved(name, engine.failed(prepared, error), False)
         due.expires(engine.clock.now_us(), PENDING_US)
@@ -167,7 +167,7 @@ class Reservations:
                 store.renew(name, record.encode(), lives_us)
                 due.expires(engine.clock.now_us(), lives_us)
             elif decision.reason in ("over_limit", "penalty"):
-                store.claim(name)  # nothing was charged
+                store.take_reservation(name)  # nothing was charged
         except StoreError as error:
             unrenewed(error, name)
         return Reserved(name, decision, record is not None)
@@ -180,7 +180,7 @@ class Reservations:
     def _settle(self, store: ReservingStore, reservation_id: str, cost: Cost) -> Settlement:
         self.look()
         try:
-            found: Settling = run(settling(store.claim(reservation_id), cost), store.check)
+            found: Settling = run(settling(store.take_reservation(reservation_id), cost), store.check)
             return found.settled(store.adjust(*found.adjustments))
         except StoreError as error:
             return unsettled(error, reservation_id, cost)
@@ -210,7 +210,7 @@ class Reservations:
                 if next_us != 0:
                     break
             for name in [name for name, at_us in self._unanswered.items() if at_us <= now_us]:
-                found = run(settling(store.claim(name), 0), store.check)
+                found = run(settling(store.take_reservation(name), 0), store.check)
                 store.adjust(*found.adjustments)
                 self._unanswered.pop(name, None)
         except StoreError as error:

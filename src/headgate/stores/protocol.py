@@ -59,7 +59,7 @@ class CompilingStore(Store, Protocol):
 class ReservingStore(Store, Protocol):
     """A store that keeps reservations: what `Limiter.reserve` needs. All times are by the store's own clock."""
 
-    def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
+    def save_reservation(self, reservation_id: str, record: str, ttl_us: int) -> None:
         """Keep the record of a reservation. It expires after `ttl_us`, and is forgotten an hour after that."""
         ...
 
@@ -68,14 +68,14 @@ class ReservingStore(Store, Protocol):
         from now. Returns whether there was one."""
         ...
 
-    def claim(self, reservation_id: str) -> Claim | None:
+    def take_reservation(self, reservation_id: str) -> Claim | None:
         """Take out a reservation, in one atomic step: one caller gets it, and all others get None."""
         ...
 
     def expire(self) -> Expired:
         """Take out reservations that have expired, a hundred or so, for the caller to give back.
 
-        Only one caller gets each of them. For an hour, `claim` still finds it: then it is `LATE`.
+        Only one caller gets each of them. For an hour, `take_reservation` still finds it: then it is `LATE`.
         """
         ...
 
@@ -184,11 +184,11 @@ class AsyncCompilingStore(AsyncStore, Protocol):
 class AsyncReservingStore(AsyncStore, Protocol):
     """`ReservingStore`, awaited."""
 
-    async def hold(self, reservation_id: str, record: str, ttl_us: int) -> None: ...
+    async def save_reservation(self, reservation_id: str, record: str, ttl_us: int) -> None: ...
 
     async def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool: ...
 
-    async def claim(self, reservation_id: str) -> Claim | None: ...
+    async def take_reservation(self, reservation_id: str) -> Claim | None: ...
 
     async def expire(self) -> Expired: ...
 

@@ -36,14 +36,14 @@ class Blocking:
     def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
         self._run(self._store.reset(checks, clients))
 
-    def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
-        self._run(self._reserving().hold(reservation_id, record, ttl_us))
+    def save_reservation(self, reservation_id: str, record: str, ttl_us: int) -> None:
+        self._run(self._reserving().save_reservation(reservation_id, record, ttl_us))
 
     def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
         return self._run(self._reserving().renew(reservation_id, record, ttl_us))
 
-    def claim(self, reservation_id: str) -> Claim | None:
-        return self._run(self._reserving().claim(reservation_id))
+    def take_reservation(self, reservation_id: str) -> Claim | None:
+        return self._run(self._reserving().take_reservation(reservation_id))
 
     def expire(self) -> Expired:
         return self._run(self._reserving().expire())

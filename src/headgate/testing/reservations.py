@@ -27,7 +27,9 @@ class ReservingContract(Contract):
     @cached_property
     def store(self) -> ReservingStore:
         made = self.make_store(self.clock)
-        assert isinstance(made, ReservingStore | AsyncReservingStore), "it lacks hold, renew, claim, expire or adjust"
+        assert isinstance(made, ReservingStore | AsyncReservingStore), (
+            "it lacks save_reservation, renew, take_reservation, expire or adjust"
+        )
         store = blocking(made)
         assert isinstance(store, ReservingStore)
         return store
@@ -36,30 +38,30 @@ class ReservingContract(Contract):
 
     def test_a_reservation_is_claimed_once(self) -> None:
         name = self._name()
-        same(self.store.claim(name), None, "a claim of what was never held")
-        self.store.hold(name, "what was charged", SECOND)
-        same(self.store.claim(name), Claim("what was charged", Status.OPEN), "the first claim")
-        same(self.store.claim(name), None, "the second claim")
+        same(self.store.take_reservation(name), None, "a claim of what was never held")
+        self.store.save_reservation(name, "what was charged", SECOND)
+        same(self.store.take_reservation(name), Claim("what was charged", Status.OPEN), "the first claim")
+        same(self.store.take_reservation(name), None, "the second claim")
 
     def test_of_many_who_claim_one_gets_it(self) -> None:
         for _ in range(20):
             name = self._name()
-            self.store.hold(name, "record", SECOND)
+            self.store.save_reservation(name, "record", SECOND)
             with ThreadPoolExecutor(THREADS) as threads:
-                claims = list(threads.map(self.store.claim, [name] * THREADS))
+                claims = list(threads.map(self.store.take_reservation, [name] * THREADS))
             same(sum(claim is not None for claim in claims), 1, f"claims that succeeded, of {THREADS} threads")
 
     def test_a_record_is_given_back_as_it_was(self) -> None:
         for text in HOSTILE:
             record = text.encode("utf-8", "replace").decode()
             name = self._name()
-            self.store.hold(name, record, SECOND)
-            same(self.store.claim(name), Claim(record, Status.OPEN), f"the record of {record[:40]!r}")
+            self.store.save_reservation(name, record, SECOND)
+            same(self.store.take_reservation(name), Claim(record, Status.OPEN), f"the record of {record[:40]!r}")
 
     def test_a_reservation_expires_at_its_time_and_not_before(self) -> None:
         self._empty()
         name = self._name()
-        self.store.hold(name, "record", 10 * SECOND)
+        self.store.save_reservation(name, "record", 10 * SECOND)
         self._advance(10 * SECOND - 1)
         same(self.store.expire(), ((), 1), "what expired, 1 µs before its time")
         self._advance(1)
@@ -70,20 +72,20 @@ class ReservingContract(Contract):
         self._empty()
         name = self._name()
         same(self.store.renew(name, "record", SECOND), False, "whether what was never held was renewed")
-        same(self.store.claim(name), None, "a claim of what was never held")
-        self.store.hold(name, "first", SECOND)
+        same(self.store.take_reservation(name), None, "a claim of what was never held")
+        self.store.save_reservation(name, "first", SECOND)
         self._advance(SECOND)  # it has expired, but no caller has claimed it
         same(self.store.renew(name, "second", 10 * SECOND), True, "whether what was held was renewed")
         same(self.store.expire(), ((), 10 * SECOND), "what expired, and when the next does")
         self._advance(10 * SECOND)
         same(self.store.expire(), (("second",), None), "what expired at its new time")
         same(self.store.renew(name, "third", SECOND), False, "whether what was handed out was renewed")
-        same(self.store.claim(name), Claim("second", Status.LATE), "the claim of what was handed out")
+        same(self.store.take_reservation(name), Claim("second", Status.LATE), "the claim of what was handed out")
 
     def test_reservations_expire_in_order(self) -> None:
         self._empty()
         for seconds in (3, 1, 2, 9):
-            self.store.hold(self._name(), f"after {seconds}", seconds * SECOND)
+            self.store.save_reservation(self._name(), f"after {seconds}", seconds * SECOND)
         self._advance(3 * SECOND)
         same(self.store.expire(), (("after 1", "after 2", "after 3"), 6 * SECOND), "what expired, and when the next")
 
@@ -91,7 +93,7 @@ class ReservingContract(Contract):
         self._empty()
         count = 350
         for number in range(count):
-            self.store.hold(self._name(), str(number), SECOND)
+            self.store.save_reservation(self._name(), str(number), SECOND)
         self._advance(SECOND)
         found: list[str] = []
         for _ in range(count):
@@ -104,35 +106,35 @@ class ReservingContract(Contract):
     def test_what_was_claimed_does_not_expire(self) -> None:
         self._empty()
         name = self._name()
-        self.store.hold(name, "record", SECOND)
-        self.store.claim(name)
+        self.store.save_reservation(name, "record", SECOND)
+        self.store.take_reservation(name)
         self._advance(SECOND)
         same(self.store.expire(), ((), None), "what expired")
 
     def test_a_claim_tells_whether_it_is_in_time(self) -> None:
         self._empty()
         late, overdue = self._name(), self._name()
-        self.store.hold(late, "late", SECOND)
+        self.store.save_reservation(late, "late", SECOND)
         self._advance(SECOND)
         self.store.expire()
-        self.store.hold(overdue, "overdue", SECOND)
+        self.store.save_reservation(overdue, "overdue", SECOND)
         self._advance(SECOND)
-        same(self.store.claim(overdue), Claim("overdue", Status.OVERDUE), "expired, and not handed out")
+        same(self.store.take_reservation(overdue), Claim("overdue", Status.OVERDUE), "expired, and not handed out")
         same(self.store.expire().records, (), "what is handed out after that claim")
-        same(self.store.claim(late), Claim("late", Status.LATE), "expired, and handed out")
-        same([self.store.claim(name) for name in (late, overdue)], [None, None], "second claims")
+        same(self.store.take_reservation(late), Claim("late", Status.LATE), "expired, and handed out")
+        same([self.store.take_reservation(name) for name in (late, overdue)], [None, None], "second claims")
 
     def test_what_has_expired_can_be_claimed_for_an_hour(self) -> None:
         self._empty()
         names = [self._name(), self._name()]
         for name in names:
-            self.store.hold(name, "record", SECOND)
+            self.store.save_reservation(name, "record", SECOND)
         self._advance(SECOND)
         self.store.expire()
         self._advance(LATE_US - 1)
-        same(self.store.claim(names[0]), Claim("record", Status.LATE), "a claim 1 µs before an hour is over")
+        same(self.store.take_reservation(names[0]), Claim("record", Status.LATE), "a claim 1 µs before an hour is over")
         self._advance(1)
-        same(self.store.claim(names[1]), None, "a claim after an hour")
+        same(self.store.take_reservation(names[1]), None, "a claim after an hour")
 
     # Adjusting
 

@@ -324,8 +324,8 @@ def test_a_task_that_is_cancelled_gives_back_the_estimate(clock: FakeClock) -> N
 
 def test_a_settlement_goes_on_when_its_caller_is_cancelled(clock: FakeClock) -> None:
     class Slow(AsyncMemoryStore):
-        async def claim(self, reservation_id: str) -> Claim | None:
-            found = await super().claim(reservation_id)
+        async def take_reservation(self, reservation_id: str) -> Claim | None:
+            found = await super().take_reservation(reservation_id)
             claimed.set()
             await going_on.wait()
             return found
@@ -368,9 +368,9 @@ class Faulty(MemoryStore):
     def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> None:
         """It cannot do it in one step, as a cluster cannot."""
 
-    def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
+    def save_reservation(self, reservation_id: str, record: str, ttl_us: int) -> None:
         self._fail("hold")
-        super().hold(reservation_id, record, ttl_us)
+        super().save_reservation(reservation_id, record, ttl_us)
 
     def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
         self._fail("renew")
@@ -379,9 +379,9 @@ class Faulty(MemoryStore):
             raise StoreTimeout("it was renewed, but nobody knows")
         return renewed
 
-    def claim(self, reservation_id: str) -> Claim | None:
+    def take_reservation(self, reservation_id: str) -> Claim | None:
         self._fail("claim")
-        return super().claim(reservation_id)
+        return super().take_reservation(reservation_id)
 
     def expire(self) -> Any:
         self._fail("expire")
@@ -571,7 +571,7 @@ def test_a_caller_that_is_cancelled_at_any_await_is_charged_nothing(clock: FakeC
         async def check(self, groups: Sequence[Group]) -> list[Answer]:
             return await self._later("check", groups)  # type: ignore[no-any-return]
 
-        async def hold(self, *arguments: Any) -> None:
+        async def save_reservation(self, *arguments: Any) -> None:
             await self._later("hold", *arguments)
 
         async def renew(self, *arguments: Any) -> bool:
@@ -636,7 +636,8 @@ class Plain:
 def test_a_store_without_reservations_says_so_and_does_all_else(clock: FakeClock) -> None:
     limiter = Limiter("10/minute", store=Plain(MemoryStore(clock=clock)))
     with pytest.raises(
-        InvalidCheck, match="Plain keeps no reservations: it lacks hold, renew, claim, expire or adjust"
+        InvalidCheck,
+        match="Plain keeps no reservations: it lacks save_reservation, renew, take_reservation, expire or adjust",
     ):
         limiter.reserve("alice")
     with pytest.raises(InvalidCheck, match="Plain keeps no reservations"):

@@ -138,8 +138,8 @@ class AsyncRegionalStore:
     async def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
         await self._run(self._router.reset(checks, clients))
 
-    async def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
-        await self._reserving().hold(reservation_id, record, ttl_us)
+    async def save_reservation(self, reservation_id: str, record: str, ttl_us: int) -> None:
+        await self._reserving().save_reservation(reservation_id, record, ttl_us)
 
     async def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> Answer | None:
         """Charge and record in one step; None for rules that several regions share."""
@@ -151,8 +151,8 @@ class AsyncRegionalStore:
     async def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
         return await self._reserving().renew(reservation_id, record, ttl_us)
 
-    async def claim(self, reservation_id: str) -> Claim | None:
-        return await self._reserving().claim(reservation_id)
+    async def take_reservation(self, reservation_id: str) -> Claim | None:
+        return await self._reserving().take_reservation(reservation_id)
 
     async def expire(self) -> Expired:
         return await self._reserving().expire()

@@ -135,8 +135,8 @@ class RegionalStore:
     def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
         self._run(self._router.reset(checks, clients))
 
-    def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
-        self._reserving().hold(reservation_id, record, ttl_us)
+    def save_reservation(self, reservation_id: str, record: str, ttl_us: int) -> None:
+        self._reserving().save_reservation(reservation_id, record, ttl_us)
 
     def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> Answer | None:
         """Charge and record in one step; None for rules that several regions share."""
@@ -148,8 +148,8 @@ class RegionalStore:
     def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
         return self._reserving().renew(reservation_id, record, ttl_us)
 
-    def claim(self, reservation_id: str) -> Claim | None:
-        return self._reserving().claim(reservation_id)
+    def take_reservation(self, reservation_id: str) -> Claim | None:
+        return self._reserving().take_reservation(reservation_id)
 
     def expire(self) -> Expired:
         return self._reserving().expire()

@@ -33,10 +33,10 @@ class AsyncShardedStore:
 
     # There if the store has them. None refers to this object, so that it is gone as soon as nothing uses it.
     compile: Any
-    hold: Any
+    save_reservation: Any
     reserve: Any
     renew: Any
-    claim: Any
+    take_reservation: Any
     expire: Any
     adjust: Any
     beat: Any
@@ -46,7 +46,12 @@ class AsyncShardedStore:
         self.home = home = home or Home()
         self.compile = partial(_compile_async, store, home)
         if isinstance(store, AsyncReservingStore):
-            self.hold, self.renew, self.claim, self.expire = store.hold, store.renew, store.claim, store.expire
+            self.save_reservation, self.renew, self.take_reservation, self.expire = (
+                store.save_reservation,
+                store.renew,
+                store.take_reservation,
+                store.expire,
+            )
             self.adjust = partial(_adjust_async, store, home)
         if isinstance(store, AsyncAtomicReservingStore):
             self.reserve = partial(_reserve_async, store, home)

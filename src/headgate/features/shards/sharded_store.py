@@ -34,10 +34,10 @@ class ShardedStore:
 
     # There if the store has them. None refers to this object, so that it is gone as soon as nothing uses it.
     compile: Any
-    hold: Any
+    save_reservation: Any
     reserve: Any
     renew: Any
-    claim: Any
+    take_reservation: Any
     expire: Any
     adjust: Any
     beat: Any
@@ -47,7 +47,12 @@ class ShardedStore:
         self.home = home = home or Home()
         self.compile = partial(_compile, store, home)
         if isinstance(store, ReservingStore):
-            self.hold, self.renew, self.claim, self.expire = store.hold, store.renew, store.claim, store.expire
+            self.save_reservation, self.renew, self.take_reservation, self.expire = (
+                store.save_reservation,
+                store.renew,
+                store.take_reservation,
+                store.expire,
+            )
             self.adjust = partial(_adjust, store, home)
         if isinstance(store, AtomicReservingStore):
             self.reserve = partial(_reserve, store, home)

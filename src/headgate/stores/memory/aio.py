@@ -28,8 +28,8 @@ class AsyncMemoryStore:
     async def refund(self, charges: Sequence[Charge]) -> None:
         self.store.refund(charges)
 
-    async def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
-        self.store.hold(reservation_id, record, ttl_us)
+    async def save_reservation(self, reservation_id: str, record: str, ttl_us: int) -> None:
+        self.store.save_reservation(reservation_id, record, ttl_us)
 
     async def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> Answer | None:
         return self.store.reserve(reservation_id, pending, ttl_us)
@@ -37,8 +37,8 @@ class AsyncMemoryStore:
     async def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
         return self.store.renew(reservation_id, record, ttl_us)
 
-    async def claim(self, reservation_id: str) -> Claim | None:
-        return self.store.claim(reservation_id)
+    async def take_reservation(self, reservation_id: str) -> Claim | None:
+        return self.store.take_reservation(reservation_id)
 
     async def expire(self) -> Expired:
         return self.store.expire()

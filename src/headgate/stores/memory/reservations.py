@@ -31,7 +31,7 @@ class ReservationTable:
     def __len__(self) -> int:
         return len(self._records)
 
-    def hold(self, name: str, record: str, now: int, ttl: int) -> None:
+    def save_reservation(self, name: str, record: str, now: int, ttl: int) -> None:
         self._forget(now)
         if len(self._records) >= self._size:
             raise StoreFull(f"the memory store holds {self._size} reservations, and takes no more; raise max_keys")
@@ -52,7 +52,7 @@ class ReservationTable:
         else:
             heappush(self._order, (now + ttl, name))
 
-    def claim(self, name: str, now: int) -> Claim | None:
+    def take_reservation(self, name: str, now: int) -> Claim | None:
         self._forget(now)
         record = self._records.pop(name, None)
         if record is None:

@@ -214,23 +214,25 @@ class MemoryStore:
             for charge in charges:
                 self._undo(charge, now)
 
-    def hold(self, reservation_id: str, record: str, ttl_us: int) -> None:
+    def save_reservation(self, reservation_id: str, record: str, ttl_us: int) -> None:
         now = self._now()
         with self.lock:
-            self._reservations.hold(reservation_id, record, now, ttl_us)
+            self._reservations.save_reservation(reservation_id, record, now, ttl_us)
 
     def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> Answer | None:
-        self.hold(reservation_id, pending.encode(), ttl_us + PENDING_US)  # first, as there may be no room for it
+        self.save_reservation(
+            reservation_id, pending.encode(), ttl_us + PENDING_US
+        )  # first, as there may be no room for it
         try:
             (answer,) = self.check([pending.charge])
             record = pending.found(answer)
         except BaseException:
-            self.claim(reservation_id)
+            self.take_reservation(reservation_id)
             raise
         if record.reserved:
             self.renew(reservation_id, record.encode(), ttl_us)
         else:
-            self.claim(reservation_id)
+            self.take_reservation(reservation_id)
         return answer
 
     def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
@@ -238,10 +240,10 @@ class MemoryStore:
         with self.lock:
             return self._reservations.renew(reservation_id, record, now, ttl_us)
 
-    def claim(self, reservation_id: str) -> Claim | None:
+    def take_reservation(self, reservation_id: str) -> Claim | None:
         now = self._now()
         with self.lock:
-            return self._reservations.claim(reservation_id, now)
+            return self._reservations.take_reservation(reservation_id, now)
 
     def expire(self) -> Expired:
         now = self._now()

@@ -64,7 +64,7 @@ class RedisOperations:
         """Forget some of the keys under the store's prefix, on all servers. Return where to go on; None: at the end."""
         return self._run(self._clear_some(cursor or ScanCursor(0, b"0")))
 
-    def hold(self, reservation_id: str, record: str, ttl_us: int) -> Any:
+    def save_reservation(self, reservation_id: str, record: str, ttl_us: int) -> Any:
         """Keep the record of a reservation."""
         command = reservations.encode_hold(reservation_id, record, ttl_us, self._now_us(), self._prefix)
         return self._run(self._reserve(command, lambda _: None))
@@ -81,7 +81,7 @@ class RedisOperations:
         command = reservations.encode_renew(reservation_id, record, ttl_us, self._now_us(), self._prefix)
         return self._run(self._reserve(command, lambda reply: bool(reply[0])))
 
-    def claim(self, reservation_id: str) -> Any:
+    def take_reservation(self, reservation_id: str) -> Any:
         """Take out a reservation: a `Claim`, or None."""
         command = reservations.encode_claim(reservation_id, self._now_us(), self._prefix)
         decode: Callable[[Any], Claim | None] = reservations.decode_claim

@@ -52,7 +52,9 @@ class Link:
         return check
 
     check, refund, reset, close = map(_over_link, ("check", "refund", "reset", "close"))
-    hold, renew, claim, expire, adjust = map(_over_link, ("hold", "renew", "claim", "expire", "adjust"))
+    save_reservation, renew, take_reservation, expire, adjust = map(
+        _over_link, ("save_reservation", "renew", "take_reservation", "expire", "adjust")
+    )
     counts, read, swap = map(_over_link, ("counts", "read", "swap"))
 
 
