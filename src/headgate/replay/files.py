@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from gzip import BadGzipFile, GzipFile
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 from zlib import error as DeflateError  # noqa: N812
@@ -52,13 +53,15 @@ class LogFile:
             except OSError as error:
                 raise InvalidLog(f"{self.path}: cannot be read: {error.strerror}") from error
         self._raw = raw
+        lines = self._guarded(raw)
         try:
-            yield self._guarded(raw)
+            yield lines
         finally:
+            lines.close()  # Ctrl-C may have left it half read: at exit it would find standard input closed
             if not self.is_stdin:
                 raw.close()
 
-    def _guarded(self, raw: BinaryIO) -> Iterator[str]:
+    def _guarded(self, raw: BinaryIO) -> Generator[str, None, None]:
         """Yield the lines. One that is no UTF-8 keeps its place: what cannot be read of it is replaced."""
         try:
             buffered: Any = raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(cast("io.RawIOBase", raw))
@@ -70,7 +73,7 @@ class LogFile:
                 unpacked = io.BufferedReader(_open_zstd(buffered), _BUFFER)
             text = io.TextIOWrapper(unpacked, encoding="utf-8", errors="replace", newline="\n")
             try:
-                yield from text
+                yield from chain(text)  # which has no close, as text has: it would be called when the lines are closed
             finally:
                 if self.is_stdin:
                     text.detach()  # it is not ours to close
