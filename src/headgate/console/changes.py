@@ -17,7 +17,7 @@ from headgate.operations.change_log import Change, Kind
 from headgate.rules.sources.document import rule_from
 from headgate.rules.sources.export import rule_text
 
-PAGE: Final = 50
+PAGE: Final = 25
 KINDS: Final = get_args(Kind)
 FINAL: Final = ("token", "counts")  # what cannot be reverted
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -14,6 +14,7 @@ from headgate.console.ranges import LIVE, RANGES, Range, range_of
 from headgate.core.quota import MICROSECONDS
 from headgate.errors import DatabaseError
 from headgate.operations.fleet import NodeStatus
+from headgate.operations.history import UsageStep
 
 MOST: Final = 8  # rows of a list
 SETTLED_SECONDS: Final = 45  # of a step that has to be over before it is drawn
@@ -36,6 +37,17 @@ async def overview(page: Page) -> Response:
 async def panels(page: Page) -> Response:
     chosen = range_of(page.query)
     return page.render("overview_panels.html", chosen=chosen, **await _panels(page, chosen))
+
+
+async def tops(page: Page) -> Response:
+    """Which rules and which subjects had most refusals. Loaded by itself: of a long range, it takes a moment."""
+    chosen, history = range_of(page.query), page.services.history
+    since_us, until_us, _ = chosen.period(page.now_us)
+    rules, subjects = await asyncio.gather(
+        asyncio.to_thread(history.top_rules, page.caller, since_us=since_us, until_us=until_us, most=MOST),
+        asyncio.to_thread(history.top_subjects, page.caller, since_us=since_us, until_us=until_us, most=MOST),
+    )
+    return page.render("overview_tops.html", chosen=chosen, top_rules=rules, top_subjects=subjects)
 
 
 async def data(page: Page) -> Response:
@@ -93,32 +105,25 @@ async def _seconds(page: Page, since: int) -> AsyncIterator[str]:
 
 
 async def _panels(page: Page, chosen: Range) -> dict[str, Any]:
-    """What the lists show. What the caller may not see is None."""
+    """How the service is doing, and what it had in the range."""
     caller, history, nodes = page.caller, page.services.history, page.services.fleet.nodes()
     period = chosen.period(page.now_us)
-    rules = subjects = totals = None
+    totals: Sequence[UsageStep] = ()
     away = ""
     if caller.may("events"):
-        since_us, until_us, _ = period
         try:
-            rules, subjects, totals = await asyncio.gather(
-                asyncio.to_thread(history.top_rules, caller, since_us=since_us, until_us=until_us, most=MOST),
-                asyncio.to_thread(history.top_subjects, caller, since_us=since_us, until_us=until_us, most=MOST),
-                asyncio.to_thread(history.usage, caller, [ALL], period),
-            )
+            totals = await asyncio.to_thread(history.usage, caller, [ALL], period)
         except DatabaseError as error:
             away = str(error)
-    checks = sum(one.checks for one in totals or ())
+    checks = sum(one.checks for one in totals)
     latest = max((_version(node) for node in nodes if not node.missing), default=0)
     return {
         "nodes": nodes,
         "behind": {node.id for node in nodes if _version(node) < latest},
         "parts": _parts(page, nodes),
-        "top_rules": rules,
-        "top_subjects": subjects,
         "checks": checks,
-        "refused": sum(one.refused for one in totals or ()),
-        "failing": sum(one.failure_mode for one in totals or ()),
+        "refused": sum(one.refused for one in totals),
+        "failing": sum(one.failure_mode for one in totals),
         "away": away,
         "rules_count": len(page.services.operations.source.holder.current.rules),
         "place": page.services.operations.place,
@@ -158,6 +163,7 @@ def _faults(nodes: Any) -> dict[str, tuple[str, int, list[str]]]:
 ROUTES: Final = (
     PageRoute("/", overview),
     PageRoute("/overview/panels", panels),
+    PageRoute("/overview/tops", tops),
     PageRoute("/overview/data", data),
     PageRoute("/live", live),
 )

@@ -182,20 +182,23 @@ def sparkline(values: list[tuple[int, int]], width: int = 120, height: int = 24)
     most = max((checks for checks, _ in values), default=0)
     if not most:
         return Markup('<span class="quiet">no traffic</span>')
-    step = width / max(1, len(values) - 1)
-
-    def points(place: int) -> str:
-        scale = (height - 3) / most
-        return " ".join(f"{n * step:.1f},{height - 1 - scale * one[place]:.1f}" for n, one in enumerate(values))
-
-    area, refusals = (f"0,{height - 1} {points(place)} {width},{height - 1}" for place in (0, 1))
+    last, scale = max(1, len(values) - 1), (height - 3) / most
     total, refused = (sum(column) for column in zip(*values, strict=True))
+
+    def shape(kind: str, place: int) -> Markup:
+        """An area whose sides and ground lie outside of what is seen. Coordinates are whole: there are many."""
+        points = " ".join(f"{n},{height - 1 - round(scale * one[place])}" for n, one in enumerate(values))
+        return Markup('<polygon class="{}" points="-9,{} {} {},{}"/>').format(
+            kind, height + 9, points, last + 9, height + 9
+        )
+
+    shapes = shape("checks", 0) + (shape("refused", 1) if refused else Markup(""))
     label = f"{total:,} checks, {refused:,} refused in the last hour"
-    svg = (
-        '<svg class="sparkline" viewBox="0 0 {} {}" width="{}" height="{}" role="img" aria-label="{}">'
-        '<polygon points="{}"/><polyline points="{}"/><polygon class="refused" points="{}"/></svg>'
+    svg = Markup(
+        '<svg class="sparkline" viewBox="0 0 {} {}" width="{}" height="{}" preserveAspectRatio="none" role="img" '
+        'aria-label="{}">{}</svg>'
     )
-    return Markup(svg).format(width, height, width, height, label, area, points(0), refusals)
+    return svg.format(last, height, width, height, label, shapes)
 
 
 def barchart(bars: list[tuple[int, int, int]], height: int = 64) -> Markup:

@@ -39,18 +39,27 @@ async def show(page: Page) -> Response:
 
 
 async def _traffic(page: Page, rule_id: str, chosen: Range) -> dict[str, Any]:
-    """Return the rule's traffic in the range, and the subjects it refused most. Empty while the database is down."""
-    period, history = chosen.period(page.now_us), page.services.history
-    span = {"since_us": period.since_us, "until_us": period.until_us}
+    """What the rule had in the range; of a database that does not answer, what it says."""
+    history = page.services.history
     try:
-        usage, subjects = await asyncio.gather(
-            asyncio.to_thread(history.usage, page.caller, [rule_id], period),
-            asyncio.to_thread(history.top_subjects, page.caller, **span, rule=rule_id, most=MOST),
-        )
+        usage = await asyncio.to_thread(history.usage, page.caller, [rule_id], chosen.period(page.now_us))
     except DatabaseError as error:
         return {"away": str(error)}
     counts = {name: sum(getattr(one, name) for one in usage) for name in ("checks", "refused", "shadow", "cost")}
-    return {"away": "", "subjects": subjects, **counts}
+    return {"away": "", **counts}
 
 
-ROUTES: Final = (PageRoute("/rules/show", show),)
+async def subjects(page: Page) -> Response:
+    """Who was over the rule's limit most often. Loaded by itself: of a long range, it takes a moment."""
+    since_us, until_us, _ = range_of(page.query, "24h").period(page.now_us)
+    top = page.services.history.top_subjects
+    found = await asyncio.to_thread(
+        top, page.caller, since_us=since_us, until_us=until_us, rule=page.query.get("id", ""), most=MOST
+    )
+    return page.render("rule_subjects.html", subjects=found)
+
+
+ROUTES: Final = (
+    PageRoute("/rules/show", show),
+    PageRoute("/rules/subjects", subjects),
+)

@@ -20,6 +20,7 @@ from headgate.rules.snapshot import Snapshot
 PAGE: Final = 50
 STATES: Final = ("enforced", "throttled", "annotates", "shadow", "disabled")
 SPARK: Final = named_range("1h")
+SETTLED_US: Final = 15_000_000  # after which what a step had is written
 CHANGES: Final[dict[str, dict[str, Any]]] = {  # what each switch does to a rule's table
     "enable": {"enabled": True},
     "disable": {"enabled": False},
@@ -103,7 +104,8 @@ async def sparklines(page: Page) -> Response:
         found = []
     step_us = SPARK.step * 1_000_000
     first = period.since_us - period.since_us % step_us
-    steps = range(first, period.until_us, step_us)
+    settled_us = period.until_us - SETTLED_US  # a step that has just begun would look like a fall
+    steps = range(first, settled_us - settled_us % step_us, step_us)
     lines: dict[str, dict[int, tuple[int, int]]] = {}
     for one in found:
         lines.setdefault(one.rule, {})[one.at_us] = (one.checks, one.refused)

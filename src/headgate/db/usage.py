@@ -11,7 +11,7 @@ from hashlib import blake2b
 from math import inf
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Select, func, literal_column, select
+from sqlalchemy import ColumnElement, Select, and_, func, literal_column, or_, select
 
 from headgate.db import schema
 from headgate.db.connection import LARGE_SECONDS, Database
@@ -81,18 +81,21 @@ class UsageHistory:
     def top(self, *, since_us: int, until_us: int, by: str = "refused", most: int = 10) -> list[UsageStep]:
         """The rules that had most of a count in a period, and what they had in all of it."""
         table = schema.usage
-        step = HOUR_SECONDS if until_us - since_us > 86_400 * 1_000_000 else MINUTE_SECONDS
         total = func.sum(table.c[by])
-        query = (
-            _chosen(_sums(func.min(table.c.at_us), table.c.rule), step, since_us, until_us)
-            .where(table.c.rule.not_in((ALL, OTHER, NO_RULE)))
+        ranking = (
+            select(table.c.rule)
+            .where(_within(since_us, until_us), table.c[by] > 0, table.c.rule.not_in((ALL, OTHER, NO_RULE)))
             .group_by(table.c.rule)
-            .having(total > 0)
             .order_by(total.desc(), table.c.rule)
             .limit(most)
         )
         with self._database.read(seconds=LARGE_SECONDS) as connection:
-            return [_usage(*row) for row in connection.execute(query)]
+            rules = list(connection.scalars(ranking))
+            figures = _sums(func.min(table.c.at_us), table.c.rule).where(
+                _within(since_us, until_us), table.c.rule.in_(rules)
+            )
+            found = {row[1]: _usage(*row) for row in connection.execute(figures.group_by(table.c.rule))}
+        return [found[rule] for rule in rules]
 
 
 def usage_rows(counts: Iterable[UsageCount]) -> list[dict[str, Any]]:
@@ -136,6 +139,25 @@ def _chosen(query: Select[Any], step: int, since_us: int, until_us: int) -> Sele
     kept = HOUR_SECONDS if step % HOUR_SECONDS == 0 else MINUTE_SECONDS
     first_us = since_us - since_us % (step * 1_000_000 if step in STEPS else kept * 1_000_000)
     return query.where(table.c.step == kept, table.c.at_us >= first_us, table.c.at_us < until_us)
+
+
+def _within(since_us: int, until_us: int) -> ColumnElement[bool]:
+    """Rows that make up a period: those of its whole hours, and of the minutes before and after these."""
+    table = schema.usage
+    first_us = since_us - since_us % (MINUTE_SECONDS * 1_000_000)
+    hour_us = HOUR_SECONDS * 1_000_000
+    begin_us, end_us = -(-first_us // hour_us) * hour_us, until_us // hour_us * hour_us
+    if begin_us >= end_us:
+        return and_(table.c.step == MINUTE_SECONDS, table.c.at_us >= first_us, table.c.at_us < until_us)
+    minutes = ((first_us, begin_us), (end_us, until_us))
+    return or_(
+        and_(table.c.step == HOUR_SECONDS, table.c.at_us >= begin_us, table.c.at_us < end_us),
+        *(
+            and_(table.c.step == MINUTE_SECONDS, table.c.at_us >= low, table.c.at_us < high)
+            for low, high in minutes
+            if low < high
+        ),
+    )
 
 
 def _usage(at_us: int, rule: str, *sums: Any) -> UsageStep:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from typing import Any, Final, Literal
 
 from headgate.core.clock import Clock
@@ -122,17 +123,19 @@ def explain_rules(
     unpriced = {one.rule.id for one in whole.applied} - applied.keys()
     checks = checks_of(plan, plan.subjects(facts), costs)
     looked = _Looked(facts, tier)
+    # Most of many rules are only counted: what is told of a rule is worked out for those that are shown.
+    unmet = [() if rule.id in applied else _unmet(rule, looked, no_unit=rule.id in unpriced) for rule in snapshot.rules]
+    losing = [not one and rule.id not in applied for one, rule in zip(unmet, snapshot.rules, strict=True)]
+    shown = nsmallest(MAX_EXPLAINED, zip((len(one) for one in unmet), losing, range(len(unmet)), strict=True))
     told = []
-    for rule in snapshot.rules:
-        place = applied.get(rule.id)
-        if place is not None:
-            one = plan.applied[place]
-            check = checks[place]
+    for _, lost, number in shown:
+        rule = snapshot.rules[number]
+        if unmet[number] or lost:
+            told.append(_not_applied(rule, looked, winners, unmet[number]))
+        else:
+            one, check = plan.applied[applied[rule.id]], checks[applied[rule.id]]
             override = _override(known, one, clock)
             told.append(_explained(rule, str(check.quota), check.cost, override, check.subject, check.key))
-        else:
-            told.append(_not_applied(rule, looked, winners, no_unit=rule.id in unpriced))
-    told.sort(key=lambda one: (not one.applies, one.lost_to is None, len(one.unmet)))
     explanation = Explanation(
         facts=dict(facts),
         cost=cost,
@@ -141,8 +144,8 @@ def explain_rules(
         tier=tier,
         tier_source=source,
         exemption=_exemption(snapshot, facts),
-        rules=told[:MAX_EXPLAINED],
-        omitted=max(0, len(told) - MAX_EXPLAINED),
+        rules=told,
+        omitted=len(unmet) - len(told),
     )
     return explanation, plan
 
@@ -193,10 +196,12 @@ def _explained(
     )
 
 
-def _not_applied(rule: Rule, looked: _Looked, winners: Mapping[str, Rule], *, no_unit: bool) -> RuleExplanation:
+def _unmet(rule: Rule, looked: _Looked, *, no_unit: bool) -> tuple[Unmet, ...]:
     unmet = unmet_conditions(rule, looked.path, looked.method, looked.facts)
-    if no_unit:
-        unmet = (*unmet, Unmet("unit", rule.unit, None))
+    return (*unmet, Unmet("unit", rule.unit, None)) if no_unit else unmet
+
+
+def _not_applied(rule: Rule, looked: _Looked, winners: Mapping[str, Rule], unmet: tuple[Unmet, ...]) -> RuleExplanation:
     winner = None if unmet or rule.group is None else winners.get(rule.group)
     because = None if winner is None else rank_reason(winner, rule, looked.path)
     return RuleExplanation(
