@@ -80,7 +80,7 @@ def test_the_rules_that_refused_most(database: Database) -> None:
 
 def test_the_top_of_a_period_takes_whole_hours_and_the_minutes_around_them(database: Database) -> None:
     counts = [count(minute, "search", refused=10**place) for place, minute in enumerate((5, 10, 59, 60, 119, 120, 130))]
-    Events(database).write("one", [Batch(1, [], [], counts)], START_US)
+    Events(database).write("one", [EventBatch(1, [], [], counts)], START_US)
     for begin, end, expected in (
         (10, 125, 111_110),
         (0, 60, 111),
@@ -88,8 +88,8 @@ def test_the_top_of_a_period_takes_whole_hours_and_the_minutes_around_them(datab
         (61, 119, 0),
         (60, 120, 11_000),
     ):
-        span = {"since_us": START_US + begin * MINUTE_US, "until_us": START_US + end * MINUTE_US}
-        assert sum(one.refused for one in UsageHistory(database).top(**span)) == expected
+        found = UsageHistory(database).top(since_us=START_US + begin * MINUTE_US, until_us=START_US + end * MINUTE_US)
+        assert sum(one.refused for one in found) == expected
 
 
 def test_times_of_checks_are_those_of_all_nodes_together(database: Database) -> None:

@@ -9,15 +9,29 @@ from starlette.responses import Response
 
 from headgate.console.page import Page, PageRoute
 
+LEASES: Final = {  # what is shown of leases
+    "checks": "Checks",
+    "hits": "Decided on this node",
+    "calls": "Calls to the store",
+    "fetches": "Slices fetched",
+    "fetched": "Fetched in them",
+    "returned": "Returned unused",
+    "stranded": "Lost with their windows",
+    "outstanding": "Held now",
+    "unanswered": "Not answered yet",
+    "keys": "Keys held now",
+}
+
 
 async def regions(page: Page) -> Response:
     page.caller.require("rules")
     limiter = page.services.operations.limiter
     snapshot = page.services.operations.source.holder.current
+    figures = asdict(limiter.leases())
     return page.render(
         "regions.html",
         regions=limiter.regions(),
-        leases=asdict(limiter.leases()),
+        leases=[(label, figures[name]) for name, label in LEASES.items()],
         leased=sorted(snapshot.leased),
         spread=sorted(snapshot.spread.items()),
     )

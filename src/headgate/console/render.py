@@ -150,8 +150,10 @@ def algorithm_text(quota: Quota) -> str:
 
 
 def cost_text(cost: Cost) -> str:
-    """What a request costs: 1, or 1 requests, 4,000 tokens."""
-    return count(cost) if isinstance(cost, int) else ", ".join(f"{amount:,} {unit}" for unit, amount in cost.items())
+    """What a request costs: 1, or 1 request, 4,000 tokens."""
+    if isinstance(cost, int):
+        return count(cost)
+    return ", ".join(f"{amount:,} {unit.removesuffix('s') if amount == 1 else unit}" for unit, amount in cost.items())
 
 
 def help_text(field: RuleField) -> Markup:

@@ -99,7 +99,10 @@ class Pattern(NamedTuple):
         segments = segments_of(path)
         if len(segments) < len(self.segments) or (len(segments) > len(self.segments) and not self.rest):
             return False
-        return all(mine in (None, theirs) for mine, theirs in zip(self.segments, segments, strict=False))
+        for mine, theirs in zip(self.segments, segments, strict=False):  # a loop: explanations ask thousands of these
+            if mine is not None and mine != theirs:
+                return False
+        return True
 
     @classmethod
     def parse(cls, text: str) -> Pattern:

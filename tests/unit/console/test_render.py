@@ -44,7 +44,7 @@ def test_subjects_of_several_facts_are_not_shown_as_json() -> None:
 
 def test_costs_name_their_units() -> None:
     assert cost_text(1_000) == "1,000"
-    assert cost_text({"requests": 1, "tokens": 4_000}) == "1 requests, 4,000 tokens"
+    assert cost_text({"requests": 1, "tokens": 4_000}) == "1 request, 4,000 tokens"
 
 
 def test_times_say_how_far_away_they_are() -> None:
