@@ -10,6 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from headgate.db import Database
+from headgate.db.nodes import NodeRow, Nodes
 from headgate.service.directory import make_link_code
 from tests.console import Visitor, csrf_of
 from tests.service import Service, warm_service
@@ -386,6 +388,29 @@ def test_a_rule_and_a_subject_have_pages_with_their_refusals(service: Service, v
     assert "<b>2</b> refused" in chart
     assert 'class="refused"' in chart
     visitor.get("/rules/show", 404, id="no-such-rule")
+
+
+def test_a_node_with_older_rules_is_behind_and_a_fault_of_it_is_shown_since_when(
+    service: Service, visitor: Visitor
+) -> None:
+    database = Database(f"sqlite:///{service.data_dir / 'headgate.db'}")
+    since_us = int(time.time() * 1e6) - 3_600_000_000
+    status = {
+        **{"version": "0.1.0", "started_us": since_us, "rules": "1", "draining": False, "seconds": []},
+        "faults": {"store": ["does not decide", since_us]},
+    }
+
+    def shown() -> str:
+        Nodes(database).report(NodeRow("elsewhere:1", int(time.time() * 1e6), status))
+        return visitor.get("/overview/panels")
+
+    until(lambda: "elsewhere:1" in shown(), seconds=20)
+    page = shown()
+    assert ">behind</span>" in page
+    assert "does not decide" in page
+    assert "1 hour ago" in page
+    Nodes(database).forget("elsewhere:1")
+    database.close()
 
 
 def test_live_figures_come_as_server_sent_events(service: Service, visitor: Visitor) -> None:
