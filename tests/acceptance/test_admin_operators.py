@@ -218,6 +218,32 @@ def test_a_batch_with_a_problem_changes_nothing_and_says_everything(http: httpx.
     assert http.get("/api/v1/users").json()["users"] == []
 
 
+@pytest.mark.parametrize("wrong", [{}, "", 0, False])
+def test_lists_of_a_batch_are_lists(http: httpx.Client, wrong: object) -> None:
+    answer = http.put("/api/v1/users:batch", json={"users": [{"id": "alice"}], "overrides": wrong})
+    assert answer.status_code == 422
+    assert answer.json()["problems"][0]["message"].startswith("must be a list")
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("users/alice/limits", "GET"),
+        ("users/alice/tier", "PUT"),
+        ("users/alice/override", "DELETE, POST"),
+        ("users/alice", "DELETE"),
+        ("users", "GET"),
+        ("users:batch", "PUT"),
+        ("rules/a/b", "DELETE, GET, PUT"),
+        ("exemptions", "DELETE, GET, POST"),
+        ("changes/1/revert", "POST"),
+    ],
+)
+def test_allow_lists_the_methods_of_a_path(http: httpx.Client, path: str, allowed: str) -> None:
+    answer = http.request("OPTIONS", f"/api/v1/{path}")
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+
+
 def test_a_user_is_deleted(node: Served) -> None:
     http = node.http
     http.post("/api/v1/users/a%2Fb/override", json={"rule": "search", "limit": 1})

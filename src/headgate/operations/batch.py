@@ -37,7 +37,7 @@ def _with_time(table: Table) -> Table:
 
 def batch_of(table: Table) -> tuple[list[User], dict[str, list[Override]]]:
     """The users of a batch, and its overrides by user. Raises `InvalidRule` with every problem."""
-    lists = {name: table.get(name) or [] for name in _BATCH}
+    lists = {name: [] if table.get(name) is None else table[name] for name in _BATCH}
     problems = [
         Problem("batch", name, "unknown key: there are users and overrides") for name in table if name not in _BATCH
     ]

@@ -110,9 +110,13 @@ def _ours(error: Exception, request: Request) -> Exception:
 
 
 def _methods(request: Request) -> list[str]:
-    """All methods of a path, which several routes may have between them."""
+    """All methods of a path, which several routes may have between them.
+
+    An id may have slashes, so that `/users/{user_id}` fits `/users/alice/tier` too: the longest template counts.
+    """
     path = request.url.path
     included = [(route, path.removeprefix(PREFIX)) for router in request.app.state.routers for route in router.routes]
     own = [(route, path) for route in request.app.routes if isinstance(route, Route)]
     found = [route for route, part in included + own if route.path_regex.match(part)]
-    return sorted({method for route in found for method in route.methods})
+    longest = max(route.path.count("/") for route in found)
+    return sorted({method for route in found if route.path.count("/") == longest for method in route.methods})
