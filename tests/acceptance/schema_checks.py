@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
+    negative_data_rejection,
     positive_data_acceptance,
     response_headers_conformance,
     response_schema_conformance,
@@ -23,6 +24,8 @@ CHECKS = [
     response_schema_conformance,
 ]
 ACCEPTANCE = [*CHECKS, positive_data_acceptance]  # for requests of `described_in_full`
+
+REJECTION = [*CHECKS, negative_data_rejection]  # for requests that do not fit the description
 
 ACCEPTED = ["2xx", "304", "404", "409", "429", "503"]  # what exists, and what there is room for, no schema says
 # Statuses of requests that fit the description, and are refused for what they mean.

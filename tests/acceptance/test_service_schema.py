@@ -40,9 +40,9 @@ class Described:
         return {operation.label: operation for operation in operations if re.match(ROUTES, operation.path)}
 
     def try_out(self, label: str, mode: str) -> None:
-        from tests.acceptance.schema_checks import CHECKS
+        from tests.acceptance.schema_checks import CHECKS, REJECTION
 
-        self._try_out(self.operations[label], mode, CHECKS)
+        self._try_out(self.operations[label], mode, REJECTION if mode == "negative" else CHECKS)
 
     def try_acceptance(self, label: str) -> None:
         from tests.acceptance.schema_checks import ACCEPTANCE

@@ -9,6 +9,7 @@ from headgate.http.problem import MEDIA_TYPE
 from headgate.service.admin.openapi_parts import problems
 
 _TEXT: Final = {"type": "string"}
+_UNKNOWN_TEXT: Final = {"type": "string", "nullable": True}  # null: as if it were not there
 _WHOLE: Final = {"type": "integer"}
 _NUMBER: Final = {"type": "number"}
 _FACTS: Final = {"user": "alice", "ip": "192.0.2.7", "endpoint": "/api/search", "method": "GET"}
@@ -48,23 +49,24 @@ SCHEMAS: Final[dict[str, Any]] = {
         "description": "What is known of a request. Others may be added, for rules' `match` and `dimension`, if the "
         "rules declare them (`facts`): else 400.",
         "properties": {
-            **dict.fromkeys(("user", "ip", "api_key", "tenant", "endpoint", "method", "tier"), _TEXT),
+            **dict.fromkeys(("user", "ip", "api_key", "tenant"), _TEXT),
+            **dict.fromkeys(("endpoint", "method", "tier"), _UNKNOWN_TEXT),
             "cost": {
                 "description": "A number of requests; or so much of each unit, for the rules that count it.",
                 "anyOf": [
-                    {**_WHOLE, "minimum": 0},
+                    {**_WHOLE, "minimum": 0, "nullable": True},
                     {"type": "object", "minProperties": 1, "additionalProperties": {**_WHOLE, "minimum": 0}},
                 ],
                 "default": 1,
                 "example": {"requests": 1, "tokens": 4000},
             },
             "idempotency_key": {
-                **_TEXT,
+                **_UNKNOWN_TEXT,
                 "minLength": 1,
                 "description": "The same check twice within five minutes is charged once.",
             },
         },
-        "additionalProperties": {"anyOf": [_TEXT, _WHOLE]},
+        "additionalProperties": {"anyOf": [_UNKNOWN_TEXT, _WHOLE]},
         "example": _FACTS,
     },
     "Decision": {

@@ -346,7 +346,7 @@ class TokenRequest(_Model):
         description="Whom the change log names.",
         json_schema_extra={"not": {"enum": [*sorted(OWN_NAMES)]}},
     )
-    role: Role = "viewer"
+    role: Role | None = "viewer"
     scopes: list[Scope] = Field(min_length=1)
     expires_in: Annotated[float, Field(ge=SHORTEST_SECONDS, le=LONGEST_SECONDS)] | str | None = Field(
         None, description="Seconds, or a string like `90d`: from a minute to ten years; 90 days by default."
