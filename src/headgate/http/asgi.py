@@ -260,7 +260,7 @@ def _with_fields(limits: Limits[AsyncLimiter], send: Send) -> Send:
         if message["type"] in {"http.response.start", "websocket.accept", "websocket.http.response.start"}:
             if limits.conditional:
                 return _conclude(limits, message, send)
-            message = _told(limits, message)
+            message = {**message, "headers": [*message.get("headers", ()), *limits.raw_fields]}
         return send(message)
 
     return tell
@@ -269,12 +269,7 @@ def _with_fields(limits: Limits[AsyncLimiter], send: Send) -> Send:
 async def _conclude(limits: Limits[AsyncLimiter], message: Message, send: Send) -> None:
     """Give back what the response says is not charged, and send its start."""
     await limits.conclude_async(AsgiResponse(message))
-    await send(_told(limits, message))
-
-
-def _told(limits: Limits[AsyncLimiter], message: Message) -> Message:
-    """The start of a response, with the limits' fields."""
-    return {**message, "headers": [*message.get("headers", ()), *limits.raw_fields]}
+    await send({**message, "headers": [*message.get("headers", ()), *limits.raw_fields]})
 
 
 def _with_release(limits: Limits[AsyncLimiter], send: Send) -> Send:

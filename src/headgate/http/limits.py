@@ -35,7 +35,7 @@ class Limits(Generic[L]):
         self.style: HeaderStyle | None = None  # None: that of the limiter's rules
         self._charged: list[Charged] = []
         self._given_back = False
-        self._conditions: list[tuple[int, DeductWhen]] = []  # of decisions, by their place
+        self._conditions: tuple[tuple[int, DeductWhen], ...] = ()  # of decisions, by their index
         slot = None if sole is None else getattr(sole, "slot", None)
         self._slots: list[Any] = [] if slot is None else [slot]  # held until the response has ended
 
@@ -86,11 +86,11 @@ class Limits(Generic[L]):
     def charge_only_when(self, deduct_when: DeductWhen) -> None:
         """Give back what the last decision charged unless `deduct_when`, a function of the response, returns True."""
         if self.charged[-1].decision.limits:  # else nothing was charged
-            self._conditions.append((len(self.charged) - 1, deduct_when))
+            self._conditions += ((len(self.charged) - 1, deduct_when),)
 
     def conclude(self, response: Any) -> None:
         """Give back what the response says is not charged: by `Limiter`s. Again, it does nothing."""
-        conditions, self._conditions = self._conditions, []
+        conditions, self._conditions = self._conditions, ()
         for index, deduct_when in conditions:
             if not deduct_when(response):
                 for decision, _, limiter in self._spare(index):
@@ -98,7 +98,7 @@ class Limits(Generic[L]):
 
     async def conclude_async(self, response: Any) -> None:
         """Give it back by `AsyncLimiter`s. Functions may be async."""
-        conditions, self._conditions = self._conditions, []
+        conditions, self._conditions = self._conditions, ()
         for index, deduct_when in conditions:
             wanted = deduct_when(response)
             if not (await wanted if inspect.isawaitable(wanted) else wanted):
