@@ -7,10 +7,10 @@ from os import urandom
 from typing import Any, Literal, Self
 
 from headgate.core.check import NEVER, REFUSAL, Block, Check, Outcome, Refusal
-from headgate.core.limit_status import LimitStatus, status_of_limit
+from headgate.core.limit_status import FIGURES, LimitStatus, status_of_limit
 from headgate.core.plan import Plan, Reason
 from headgate.core.quota import MICROSECONDS
-from headgate.core.reading import Reading, WarningStates
+from headgate.core.reading import Reading, WarningStates, is_any_in_warning
 from headgate.core.verdict import delay_us, hold_us
 
 State = Literal["normal", "warning", "annotated", "throttled"]
@@ -250,7 +250,7 @@ class Decision:
                     warning = True
                     break
         if warning and states is not None:
-            warning = self._remembered(states)
+            warning = is_any_in_warning(states, self.plan, self.subjects, self.outcomes, self.at_us)
         state = "throttled" if not self.allowed else "warning" if warning else "normal"
         if reading.plan.annotates and self.annotated:
             state = "annotated"
@@ -280,17 +280,6 @@ class Decision:
             for limit, outcome in zip(limits, self.outcomes, strict=False)
             if outcome.wait_us and limit.refusal.annotates
         )
-
-    def _remembered(self, states: WarningStates) -> bool:
-        """Return whether any limit is in warning. Reports each limit's use to `states`, which remembers warnings."""
-        at_us = self.at_us
-        warning = False
-        for limit, subject, outcome in zip(self.plan.limits, self.subjects, self.outcomes, strict=False):
-            capacity = limit.quota.capacity
-            used = capacity - outcome.remaining
-            if limit.enforced and states.warns(limit.space, subject, used, capacity, at_us, outcome.reset_us):
-                warning = True
-        return warning
 
     @property
     def reason(self) -> Reason:
@@ -335,7 +324,7 @@ class Decision:
 
     def as_dict(self) -> dict[str, Any]:
         """The figures as plain data, ready for JSON; of a refusal also its `decision_id`."""
-        figures: dict[str, Any] = {name: getattr(self, name) for name in _FIGURES}
+        figures: dict[str, Any] = {name: getattr(self, name) for name in FIGURES}
         figures["limits"] = [
             status._replace(quota=str(status.quota))._asdict()  # type: ignore[arg-type]
             for status in self.limits
@@ -361,22 +350,10 @@ class Decision:
         return hash((self.allowed, self.at_us, self.outcomes))
 
     def __repr__(self) -> str:
-        figures = ", ".join(f"{name}={getattr(self, name)!r}" for name in _FIGURES)
+        figures = ", ".join(f"{name}={getattr(self, name)!r}" for name in FIGURES)
         return f"Decision({figures})"
 
 
-_FIGURES = [
-    "allowed",
-    "limit",
-    "remaining",
-    "reset_at",
-    "reset_after",
-    "retry_after",
-    "delay",
-    "rule",
-    "state",
-    "reason",
-]
 _NO_PLAN = Plan(())
 
 

@@ -9,6 +9,20 @@ from headgate.core.cost import REQUESTS
 from headgate.core.quota import MICROSECONDS, Quota
 from headgate.core.verdict import delay_us
 
+# The figures of a decision that its text and its dictionary show.
+FIGURES = [
+    "allowed",
+    "limit",
+    "remaining",
+    "reset_at",
+    "reset_after",
+    "retry_after",
+    "delay",
+    "rule",
+    "state",
+    "reason",
+]
+
 
 class LimitStatus(NamedTuple):
     """One rule's part in a decision. The figures mean what they mean in `Decision`."""

@@ -60,3 +60,16 @@ class Reading:
         if known is None:
             known = plan.prepared[key] = cls(plan, states, reason=reason)
         return known
+
+
+def is_any_in_warning(
+    states: WarningStates, plan: Plan, subjects: tuple[str, ...], outcomes: tuple[Outcome, ...], at_us: int
+) -> bool:
+    """Return whether any limit is in warning. Reports each limit's use to `states`, which remembers warnings."""
+    warning = False
+    for limit, subject, outcome in zip(plan.limits, subjects, outcomes, strict=False):
+        capacity = limit.quota.capacity
+        used = capacity - outcome.remaining
+        if limit.enforced and states.warns(limit.space, subject, used, capacity, at_us, outcome.reset_us):
+            warning = True
+    return warning

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, bindparam, delete, insert, update
+from sqlalchemy import Connection, delete, insert, update
 
 from headgate.db import queries, schema
 from headgate.db.queries import Change
@@ -15,7 +15,6 @@ from headgate.db.records import (
     RuleRecord,
     Table,
     exemption_table,
-    override_of,
     penalties_of,
     penalties_table,
     plain,
@@ -24,15 +23,16 @@ from headgate.db.records import (
     unstorable,
     user_table,
 )
+from headgate.db.rule_rows import require_fitting_overrides, write_rules
 from headgate.db.texts import require_short, require_storable
-from headgate.db.users import changed_users, user_problems, write_users
+from headgate.db.users import changed_users, read_users, user_problems, write_users
 from headgate.errors import ChangeConflict, InvalidRule, NotFound, Problem
 from headgate.rules.description import rule_table
 from headgate.rules.exemptions import Exemption
 from headgate.rules.penalties import Penalties
 from headgate.rules.rule import Rule
 from headgate.rules.snapshot import Snapshot
-from headgate.rules.users import Override, Tier, User, misfit
+from headgate.rules.users import Override, Tier, User
 
 MAX_REASON: Final = 1_000  # characters of a reason that are kept
 
@@ -82,7 +82,7 @@ class Transaction:
         """
         entry = self._entry(rule.id, version)
         if rule != entry.rule:
-            self._check_overrides(rule)
+            require_fitting_overrides(self._connection, rule, self.at_us)
             self._put_rule(rule, entry.rule)
 
     def delete_rule(self, rule_id: str, *, version: int | None = None, with_overrides: bool = False) -> None:
@@ -357,22 +357,13 @@ class Transaction:
         action = "create" if before is None else "update"
         self._note(action, "rule", rule.id, None if before is None else rule_table(before), rule_table(rule))
 
-    def _check_overrides(self, rule: Rule) -> None:
-        for row in queries.kinds_of_override(self._connection, rule.id, self.at_us):
-            problem = misfit(override_of(row), rule)
-            if problem is not None:
-                raise InvalidRule(Problem(f"user {row['user_id']!r}: override of rule {rule.id!r}", *problem))
-
     def _user(self, user_id: str) -> User | None:
         return self._users([user_id]).get(user_id)
 
     def _users(self, ids: Collection[str]) -> dict[str, User]:
         """Return those of some users who have a tier or overrides. Raises `InvalidRule` for an id that is not valid."""
         self._flush()
-        for user_id in ids:
-            require_storable(f"user {user_id!r}", user_id)
-            require_short(f"user {user_id!r}", "id", user_id)
-        return queries.users(self._connection, ids)
+        return read_users(self._connection, ids)
 
     def _write_users(self, users: Iterable[tuple[User | None, User | None]]) -> None:
         """Write users, each as they were and are to be; one without tier and overrides is none."""
@@ -403,23 +394,7 @@ class Transaction:
         """Write the rules that have changed since they were last written."""
         if self._loaded is None:
             return
-        now, stored, table = self._loaded.rules, self._stored, schema.rules
-        gone = [{"gone": rule_id} for rule_id in stored if rule_id not in now]
-        changed = [entry for rule_id, entry in now.items() if stored.get(rule_id) not in (None, entry)]
-        new = [entry for rule_id, entry in now.items() if rule_id not in stored]
-        if gone:
-            self._connection.execute(delete(table).where(table.c.id == bindparam("gone")), gone)
-        for entry in changed:
-            self._connection.execute(
-                update(table).where(table.c.id == entry.rule.id).values(**rule_row(entry.rule), version=entry.version)
-            )
-        if new:
-            # Later than all that exist, in the order in which they came: versions only grow.
-            first = self.version * 1_000_000 + self._last_position
-            self._last_position += len(new)
-            rows = [
-                {**rule_row(entry.rule), "version": entry.version, "position": first + place}
-                for place, entry in enumerate(new)
-            ]
-            self._connection.execute(insert(table), rows)
+        now = self._loaded.rules
+        first = self.version * 1_000_000 + self._last_position  # later than all that exist: versions only grow
+        self._last_position += write_rules(self._connection, self._stored, now, first)
         self._stored = dict(now)

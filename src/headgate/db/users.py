@@ -8,15 +8,23 @@ from operator import attrgetter
 
 from sqlalchemy import Connection, bindparam, delete, insert, update
 
-from headgate.db import schema
+from headgate.db import queries, schema
 from headgate.db.queries import parts
 from headgate.db.records import override_row
-from headgate.db.texts import require_storable
+from headgate.db.texts import require_short, require_storable
 from headgate.errors import Problem
 from headgate.rules.rule import Rule
 from headgate.rules.users import MAX_ID, User, misfit
 
 Pair = tuple[User | None, User | None]  # a user as they were, and as they are to be; None: there is nothing to keep
+
+
+def read_users(connection: Connection, ids: Collection[str]) -> dict[str, User]:
+    """Return those of some users who have a tier or overrides. Raises `InvalidRule` for an id that is not valid."""
+    for user_id in ids:
+        require_storable(f"user {user_id!r}", user_id)
+        require_short(f"user {user_id!r}", "id", user_id)
+    return queries.users(connection, ids)
 
 
 def changed_users(users: Iterable[Pair]) -> Iterator[Pair]:

@@ -395,11 +395,3 @@ class Problem(BaseModel):
     detail: str
     problems: list[ProblemEntry] | None = Field(None, description="Everything that is wrong (422).")
     retry_after: int | None = Field(None, description="Seconds (429).")
-
-
-Models = tuple[type[BaseModel], ...]
-SHOWN: Final[Models] = (  # in answers, with an example
-    *(Rules, VersionedRule, User, Users, Overrides, UserLimits, BatchDone, Tiers, Exemption, Exemptions),
-    *(Applied, Changes, NewToken, Tokens),
-)
-BODIES: Final[Models] = (Rule, Override, TierChoice, UserBatch, TokenRequest, Problem)  # what only the above refer to

@@ -37,7 +37,16 @@ at all is the operator's choice.
 Errors are problem details (RFC 9457) as `application/problem+json`. Each token may read 1,000 times and write 100 times
 a minute; the `RateLimit` fields tell how much is left.
 """
-_BODIES: Final[models.Models] = (*models.BODIES, ExplainRequest, DryRunRequest)
+Models = tuple[type[BaseModel], ...]
+SHOWN: Final[Models] = (  # in answers, with an example
+    *(models.Rules, models.VersionedRule, models.User, models.Users, models.Overrides, models.UserLimits),
+    *(models.BatchDone, models.Tiers, models.Exemption, models.Exemptions, models.Applied, models.Changes),
+    *(models.NewToken, models.Tokens),
+)
+BODIES: Final[Models] = (  # what only the above refer to
+    *(models.Rule, models.Override, models.TierChoice, models.UserBatch, models.TokenRequest, models.Problem),
+    *(ExplainRequest, DryRunRequest),
+)
 SECURITY: Final = {"bearer": {"type": "http", "scheme": "bearer", "description": "A token of the service."}}
 _ONLY_IF: Final = ("If-Match", "Only if it has this version: its `ETag`.")
 _ONLY_NEW: Final = ("If-None-Match", "`*`: only if there is none yet.")
@@ -64,11 +73,11 @@ def description_of(app: FastAPI, routers: Sequence[APIRouter]) -> dict[str, Any]
             routes=app.routes,
         )
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
-        for model in _BODIES:
+        for model in BODIES:
             schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
             schemas.update(schema.pop("$defs", {}))
             schemas.setdefault(model.__name__, schema)
-        for model in models.SHOWN:
+        for model in SHOWN:
             schemas[model.__name__]["example"] = _example_of(model)
         routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
         needed = {route.operation_id or route.unique_id: _needs(route) for route in routes}

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from queue import Empty
 from time import time_ns
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 from headgate.algorithms import concurrency, held
 from headgate.algorithms.force import FORCES
@@ -20,7 +20,6 @@ from headgate.core.check import (
     Extras,
     Group,
     Idempotency,
-    Outcome,
     Penalty,
     Terms,
     answered,
@@ -39,6 +38,7 @@ from headgate.stores.memory import penalty
 from headgate.stores.memory.ledger import Ledger
 from headgate.stores.memory.lock import StoreLock
 from headgate.stores.memory.program import MemoryProgram, compile_program, reader
+from headgate.stores.memory.remembered_answer import RememberedAnswer
 from headgate.stores.memory.reservations import Refunds, ReservationTable
 from headgate.stores.memory.tables import Table, Tables
 from headgate.stores.program import result_of
@@ -57,7 +57,7 @@ class MemoryStore:
         self.lock = StoreLock()
         self._tables = Tables(max_keys)
         self._clients: Table | None = None  # those who ran into limits
-        self._answers: OrderedDict[str, _Answer] = OrderedDict()  # by idempotency key
+        self._answers: OrderedDict[str, RememberedAnswer] = OrderedDict()  # by idempotency key
         self._reservations = ReservationTable(max_keys)
         self._refunds = Refunds(max_keys)
         self._ledger = Ledger()
@@ -141,7 +141,7 @@ class MemoryStore:
         block = None if record is None else record.block(now, peek=peek)
         if block is None:
             return None
-        answer = _Answer("", now, False, (), block)
+        answer = RememberedAnswer("", now, False, (), block)
         if idempotency is not None and not peek:
             self._remember(idempotency, answer)
         return answer.decision(reading, subjects, costs)
@@ -156,7 +156,9 @@ class MemoryStore:
                 decision.block = block
         if idempotency is not None:
             block = getattr(decision, "block", None)
-            self._remember(idempotency, _Answer("", decision.at_us, decision.allowed, decision.outcomes, block))
+            self._remember(
+                idempotency, RememberedAnswer("", decision.at_us, decision.allowed, decision.outcomes, block)
+            )
 
     def open_reservation(self, table: Table, subject: str, now: int, quota: Quota, mark: int) -> None:
         """Keep track of what a reservation that was just charged can give back. Windows need not."""
@@ -196,7 +198,7 @@ class MemoryStore:
         block: Block | None = record.violate(now, terms, check.quota.window_us, check.rule)
         return block
 
-    def _remember(self, idempotency: Idempotency, answer: _Answer) -> None:
+    def _remember(self, idempotency: Idempotency, answer: RememberedAnswer) -> None:
         self._answers[idempotency.name] = answer._replace(fingerprint=idempotency.fingerprint)
         self._answers.move_to_end(idempotency.name)
 
@@ -385,21 +387,3 @@ class MemoryStore:
             self._tables.place(table, client, record, 1)
         table.states[client] = record
         return record
-
-
-class _Answer(NamedTuple):
-    """The stored answer to an idempotency key."""
-
-    fingerprint: str
-    at_us: int
-    allowed: bool
-    outcomes: tuple[Outcome, ...]  # empty where the client was blocked before
-    block: Block | None
-
-    def decision(self, reading: Reading, subjects: tuple[str, ...], costs: tuple[int, ...]) -> Decision:
-        decision = Decision.of(
-            self.allowed, self.at_us, reading.plan, self.outcomes, costs=costs, subjects=subjects, states=reading.states
-        )
-        if self.block is not None:
-            decision.block = self.block
-        return decision
