@@ -165,6 +165,10 @@ class Snapshot:
 
     def _unknown_facts(self) -> Iterator[Problem]:
         """Yield rules that count by, or match on, undeclared facts."""
+        named = {fact for rule in self.rules for fact in rule.facts}
+        named.update(*[rule.match for rule in self.rules if rule.match])
+        if all(fact in self.fact_names for fact in named):
+            return
         for rule in self.rules:
             for name, facts in (("dimension", rule.facts), ("match", rule.match)):
                 for fact in facts:
@@ -197,7 +201,7 @@ class Snapshot:
             if rule.shards > 1:
                 message = "cannot be above 1 while penalties are enabled: a shard's refusal would count as a violation"
                 yield Problem(f"rule {rule.id!r}", "shards", message)
-        rules = {rule.id: rule for rule in self.rules}
+        rules = {rule.id: rule for rule in self.rules} if self.users else {}
         for user in self.users:
             yield from _twice(f"user {user.id!r}: override of rule", "rule", [one.rule for one in user.overrides])
             for override in user.overrides:
