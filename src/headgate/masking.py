@@ -65,7 +65,7 @@ class Masking:
             return f"<{type(value).__name__}: {type(error).__name__} when asked for its text>"
 
     def field(self, name: object, value: Any, depth: int = _DEPTH) -> Any:
-        """The same of a field, whose name may say that it is a secret."""
+        """Mask the value of a field, entirely if its name suggests a secret."""
         if value is not None and isinstance(name, str) and _SECRET_NAME.fullmatch(name):
             return MASK
         return self.value(value, depth)

@@ -300,7 +300,7 @@ def _of_environment(environ: Mapping[str, str], warnings: list[str]) -> dict[str
 
 
 def _with_secrets(layer: dict[str, _Value], problems: list[str]) -> dict[str, _Value]:
-    """The same with what is in files read from them."""
+    """Return the values with those of `*_file` settings read from their files."""
     for name in FROM_FILES:
         kept = layer.pop(f"{name}_file", None)
         if kept is None:
@@ -322,7 +322,7 @@ def _with_secrets(layer: dict[str, _Value], problems: list[str]) -> dict[str, _V
 
 
 def _with_region(layer: dict[str, _Value], table: _Value | None, problems: list[str]) -> dict[str, _Value]:
-    """The same with the region's name, which is all that flags and the environment can say, put into its table."""
+    """Return the values with the region's name, from flags or the environment, put into its table."""
     named = layer.get("region")
     if named is not None and isinstance(named.given, str):
         if table is None:

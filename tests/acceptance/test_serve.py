@@ -196,7 +196,7 @@ def test_sighup_reads_the_rules_again_and_ends_nothing(tmp_path: Path) -> None:
     with warm_service(tmp_path, rules=file) as service:
         file.write_text("[[rules]]\nid = 'r'\nlimit = -1\nwindow = 1\n")
         service.process.send_signal(signal.SIGHUP)
-        until(lambda: "is not good" in service.log)
+        until(lambda: "is invalid" in service.log)
         assert httpx.post(f"{service.url}/v1/peek", json=ALICE).json()["limit"] == 5
 
 

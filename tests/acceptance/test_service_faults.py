@@ -127,7 +127,7 @@ def test_a_rules_file_that_breaks_and_is_mended(tmp_path: Path) -> None:
             until(lambda count=count: metric(service, rejected) == count)  # type: ignore[misc]
             assert limit() == 5
             assert ready(service) == (200, "degraded")
-        assert service.log.count("rules.toml is not good") == 2
+        assert service.log.count("rules.toml is invalid") == 2
         assert "detected" not in service.log  # which lies beside the rules: a line on its change would be a change
         file.write_text(RULES.format(limit=7))
         until(lambda: limit() == 7)

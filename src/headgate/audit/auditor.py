@@ -1,8 +1,8 @@
 """The auditor: keeps what was refused, off the path of the checks.
 
 An event goes from memory to the spool on disk, and from there to the database, by a thread each: neither a slow disk
-nor a database that is away holds up the other, or a check. What is in the spool survives the process; what is written
-from there twice, because nobody knows how the first time ended, is in the database once.
+nor a database that is down holds up the other, or a check. What is in the spool survives the process; what is written
+from there twice, because the outcome of the first attempt is unknown, is in the database once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What was recorded and is not yet on disk: counted at once, and kept as rows as long as there are few.
 
 Whatever comes, its size is bounded: that is why counting and sampling happen here, in the caller's thread. The rest of
-the work is left to whoever takes the window.
+the work is left to the thread that takes the window.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _weight(number: int, full: int, one_in: int) -> int:
 
 
 def _shortened(client: EventKey) -> EventKey:
-    """The same client with texts of bounded length."""
+    """Return the client with strings of bounded length."""
     return EventKey._make(kept_text(value) if isinstance(value, str) else value for value in client)
 
 

@@ -1,7 +1,7 @@
 """The spool: batches on disk that are not yet known to be in the database.
 
 A directory has one subdirectory per run, that is per start of a process, which holds a lock on it as long as it lives.
-Those of processes that are gone are adopted by whoever finds them. In it are segments: files of one line per batch,
+A process that finds those of dead processes adopts them. In it are segments: files of one line per batch,
 
     <CRC-32 of the rest, 8 hexadecimal digits> <number of the batch> <how many events> <payload>
 

@@ -1,7 +1,7 @@
 """Counts what was decided, per rule and minute, cheaply enough for every check.
 
 The event loop counts by plan, which is one tally however many rules apply, and hands a window of counts on every few
-seconds. Whoever takes a window works out what each rule has of it, off the path of the checks.
+seconds. The thread that takes a window works out what each rule has of it, off the path of the checks.
 """
 
 from __future__ import annotations

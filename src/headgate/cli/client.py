@@ -1,6 +1,6 @@
 """A client of the service's HTTP API: returns answers as data, and raises `CommandFault` for everything else.
 
-httpx is imported by whoever becomes a client, not by all commands: `headgate serve` starts without it.
+httpx is imported only by commands that need a client: `headgate serve` starts without it.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def _trust(ca: Path | None, certificate: Path | None, key: Path | None, *, neede
     if key is not None and certificate is None:
         raise CommandFault("--key: needs --certificate")
     if not needed:
-        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts nobody, and need not: to read whom to takes a while
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts no CA, and need not: loading them takes a while
     if ca is None and certificate is None:
         return True
     try:

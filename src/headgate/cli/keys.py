@@ -45,5 +45,5 @@ class KeyboardReader:
                 time.sleep(left)
             elif select.select([sys.stdin], [], [], left)[0]:
                 keys = os.read(sys.stdin.fileno(), 1024)  # past Python's buffer, of which `select` knows nothing
-                if not keys or any(key in wanted for key in keys.decode(errors="replace")):  # none: nobody is there
+                if not keys or any(key in wanted for key in keys.decode(errors="replace")):  # none: end of input
                     return True

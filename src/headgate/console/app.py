@@ -183,7 +183,7 @@ class Console:
             try:
                 digest = await self._gatekeeper.sign_in(token, address)
             except Unauthenticated:
-                raise PageRefused(401, "This token is not good: it is not known, has expired or was revoked.") from None
+                raise PageRefused(401, "This token is invalid: it is unknown, has expired or was revoked.") from None
             except RateLimited:
                 raise PageRefused(429, "Too many bad tokens came from your address. Wait a minute.") from None
             except DatabaseError as error:

@@ -143,7 +143,7 @@ async def _conflict(page: Page, draft: Draft) -> Response:
     try:
         stored = await _get(page, str(draft.table["id"]))
     except NotFound as error:
-        raise ChangeConflict("somebody else has deleted this rule: copy what you need, and create it anew") from error
+        raise ChangeConflict("another user has deleted this rule: copy what you need, and create it again") from error
     theirs, base = form_table(stored.rule), draft.base or {}
     fields = [
         {

@@ -143,7 +143,7 @@ def expecting(version: str) -> Expect:
 
     def expect(found: int | None) -> None:
         if str(found) != version:
-            raise ChangeConflict("somebody else has changed this rule since you opened it: look at it again")
+            raise ChangeConflict("another user has changed this rule since you opened it: review it again")
 
     return expect
 

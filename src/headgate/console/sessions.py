@@ -38,7 +38,7 @@ class Gatekeeper(Protocol):
 
 
 class Session(NamedTuple):
-    """Somebody who has signed in."""
+    """The session of a signed-in operator."""
 
     digest: str  # of the token
     nonce: str

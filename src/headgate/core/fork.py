@@ -1,6 +1,6 @@
 """Keep objects that threads share usable after a fork.
 
-The child has neither its parent's threads nor any use for its connections, so some objects begin anew there. Others
+The child has neither its parent's threads nor any use for its connections, so some objects reset there. Others
 halt while the process forks, so that the child gets them in a consistent state, with no lock held by a missing thread.
 """
 

@@ -161,7 +161,7 @@ class RateLimitMiddleware:
     async def _pass(
         self, checked: CheckedRequest, limits: Limits[AsyncLimiter], scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Let a request pass, hold it back, or refuse it. Whoever made `limits` releases what it holds."""
+        """Let a request pass, hold it back, or refuse it. The caller that created `limits` releases its slots."""
         request_limiter, options = self._request_limiter, self._request_limiter.options
         _, cost, decision = checked
         if decision.allowed and (options.by_subject or not decision.hold):

@@ -117,7 +117,7 @@ class Setup:
         self.request_limiter()
 
     def check_async(self) -> None:
-        """The same for asyncio."""
+        """The async counterpart, for ASGI."""
         if self._checked is None:
             self._checked = self._made_async()
 
@@ -145,7 +145,7 @@ class Setup:
         return request_limiter.limits(request_limiter.facts(DjangoRequest(request)))
 
     async def limits_async(self, request: HttpRequest) -> AnyLimits:
-        """The same for an async view. In a WSGI server, an event loop lives no longer than a request."""
+        """Limit an async view. In a WSGI server, an event loop lives no longer than a request."""
         if not isinstance(request, ASGIRequest):
             return self.limits(request)
         request_limiter = self.async_request_limiter()

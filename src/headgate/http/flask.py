@@ -53,7 +53,7 @@ PREFIX: Final = "HEADGATE_"
 ABOVE: Final = "_headgate_limited"  # an attribute of views that were limited: themselves, and what they became
 EXEMPT: Final = "_headgate_exempt"  # an attribute of views, which decorators around them keep
 Target = TypeVar("Target", bound=Callable[..., Any] | flask.Blueprint)
-OWN: Final = "headgate.own"  # in the environ of requests that pass unseen: what limits of their views decide
+OWN: Final = "headgate.own"  # in the environ of requests that rules skip: the decisions of their views' limits
 
 
 class _Problem(HTTPException):
@@ -187,7 +187,7 @@ class _Middleware(RateLimitMiddleware):
         return super().__call__(environ, start_response)
 
     def _released(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Let a request pass unseen, and release what its view's own limits hold when it is over."""
+        """Let a request pass without rules, and release what its view's own limits hold when it is over."""
         own = environ[OWN] = self._request_limiter.limits({})
         return released_at_end(own, lambda: self._app(environ, start_response))
 

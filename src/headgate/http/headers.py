@@ -1,8 +1,8 @@
 """Decisions as header fields: the X-RateLimit ones, and RateLimit and RateLimit-Policy of
 draft-ietf-httpapi-ratelimit-headers.
 
-Only limits that are enforced are told of: clients need not know of a rule that is being tried out. A rule of action
-`annotate` is told of when it is over its limit.
+Only enforced limits appear: clients need not know about a rule that is being tried out. A rule of action
+`annotate` appears when it is over its limit.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ DeductWhen = Callable[[Any], Any]  # of a response: whether a request is charged
 class Limits(Generic[L]):
     """The decisions on a request, and the means to make more of them for the same client.
 
-    Whoever decides something on the request adds it to `charged`; the outermost middleware tells the client of all.
+    Each limit that decides the request adds itself to `charged`; the outermost middleware writes the headers.
     """
 
     __slots__ = ("_charged", "_conditions", "_given_back", "_slots", "facts", "limiter", "sole", "style")
@@ -143,7 +143,7 @@ class Limits(Generic[L]):
             limiter.correct(decision, cost)
 
     async def correct_async(self, index: int, cost: Cost) -> None:
-        """The same by an `AsyncLimiter`."""
+        """Reserve with an `AsyncLimiter`."""
         if not self._given_back:
             decision, _, limiter = self.charged[index]
             self.charged[index] = Charged(decision, cost, limiter)
@@ -187,6 +187,6 @@ class Limits(Generic[L]):
 
     @property
     def raw_fields(self) -> RawFields:
-        """The same as ASGI wants them."""
+        """Return the header fields in ASGI's form."""
         style = self.style or self.limiter.holder.current.headers
         return raw_fields_of(self.charged, style) if self.sole is None else render(self.sole, 1, style)

@@ -61,7 +61,7 @@ class MiddlewareArguments(TypedDict, total=False):
 class MiddlewareOptions:
     """The options of a middleware, checked, and what follows from them for a request.
 
-    `identify` is the app's own function from a request to its facts; without it, `identity` says who is asking. `cost`
+    `identify` is the app's own function from a request to its facts; without it, `identity` finds them. `cost`
     is what a request costs, or a function of the request. Requests to the paths that `skip` lists, patterns as in
     rules, pass unseen. Those for which `exempt_when`, a function of the request, returns True are exempt from all
     limits, with reason `exempt`. With `deduct_when`, a function of the response, what the rules charged is given back
@@ -135,7 +135,7 @@ class MiddlewareOptions:
         self._lock, self._waiting = Lock(), 0
 
     def skips(self, path: str) -> bool:
-        """Whether requests to this path pass unseen."""
+        """Return whether requests to this path are skipped."""
         if not self.skip:
             return False
         known = self._skipped.get(path)
@@ -146,11 +146,11 @@ class MiddlewareOptions:
         return known
 
     def facts_stated(self, client: object) -> Facts:
-        """What the app's own function says of who is asking: facts, or the user's name alone. Raises `InvalidCheck`."""
+        """Return the facts from the app's own function, which may return just a user's name. Raises `InvalidCheck`."""
         return {"user": client} if isinstance(client, str) else checked_facts(client)
 
     def client_facts(self, request: Request, snapshot: Snapshot) -> Facts:
-        """Who is asking, as it is checked; remembered for as long as nothing but the peer's address says it."""
+        """Return the client's facts; cached as long as only the peer's address identifies it."""
         known_in, known = self.known
         client = known.get(request.peer) if known_in is snapshot else None
         return self._learn(request, snapshot) if client is None else client.copy()
@@ -169,7 +169,7 @@ class MiddlewareOptions:
         return client
 
     def facts(self, request: Request, client: Facts, snapshot: Snapshot) -> Facts:
-        """What is checked of a request, given who is asking."""
+        """Return the facts to check, given those of the client."""
         return {"user": client_of(client)} if self.by_subject else self.with_endpoint(request, client, snapshot)
 
     def with_endpoint(self, request: Request, client: Facts, snapshot: Snapshot) -> Facts:

@@ -170,7 +170,7 @@ class AsyncRequestLimiter:
         return limits
 
     async def hold(self, checked: CheckedRequest, waiter: AsyncWaiter) -> Decision | None:
-        """See `RequestLimiter.hold`."""
+        """Async counterpart of `RequestLimiter.hold`."""
         facts, cost, decision = checked
         options, patience = self.options, Patience(self.limiter.clock)
         while (seconds := patience.seconds(decision)) is not None:
@@ -199,7 +199,7 @@ class AsyncRequestLimiter:
     async def enter(
         self, request: Request, outer: Limits[AsyncLimiter] | None = None
     ) -> tuple[Limits[AsyncLimiter], bool]:
-        """See `RequestLimiter.enter`."""
+        """Async counterpart of `RequestLimiter.enter`."""
         checked = await resolve(self.check(request))
         facts, cost, decision = checked
         if not decision.allowed or decision.hold:

@@ -304,7 +304,7 @@ async def _answer_function(connection: HTTPConnection, error: RateLimited) -> Re
 
 
 def answer_refusals(scope: Scope) -> None:
-    """See that `Refused` is answered with problem details. An app's own handlers are left alone."""
+    """Answer `Refused` with problem details, unless the app has its own handler."""
     handlers = scope.get("starlette.exception_handlers")
     if handlers is not None:
         handlers[0].setdefault(Refused, _answer)

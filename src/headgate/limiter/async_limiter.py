@@ -34,27 +34,28 @@ R = TypeVar("R")
 
 
 class AsyncLimiter(AsyncChecks):
-    """Decides whether requests may pass. Use `AsyncLimiter` with asyncio, and `Limiter` in any number of threads.
+    """Decides whether requests may pass, in memory or on a shared store. Create one, and use it for all requests.
 
-    `rules` is a notation (`"100/minute"`, `"10/second; 100/minute"`), a `Quota`, a list of `Rule`, a `Snapshot`, a TOML
-    file (`"rules.toml"`, or a `Path`), which `watch` has reloaded whenever it changes, the URL of a database
-    (`"postgresql://…"`, `"sqlite:///rules.db"`), which is always followed, or another `Source`. `store` is a URL
-    (`memory://`, `redis://host:6379/0`) or a store, which then stays the caller's to close. `name` names the rules made
-    from a notation: limiters that share a store and a name share their counts. `failure_mode` decides when the store
-    cannot and the rule does not say: `open` allows, `closed` refuses, `local` counts in this process. `warning_at` and
-    `warning_until` are the percentages of use at which a decision's state becomes `warning` (80), and below which it is
-    `normal` again (70), unless the rules say. `region` is a `headgate.regions.Region`: which of several this is, for
-    rules that they share. `facts` declares the names of facts that rules and requests may have besides the well-known
-    ones. `require_store` raises `StoreError` here and now if the store does not answer, for those who want to fail at
-    start. `on_refused` is called with the decision and the facts of each request that this limiter refuses: by `check`,
-    `check_many`, `wait`, `reserve`, `acquire` or a decorated function, and in middleware. `clock` is for tests:
-    `headgate.testing.FakeClock`.
+    - `rules`: a notation (`"100/minute"`, `"10/second; 100/minute"`), a `Quota`, a list of `Rule`, a `Snapshot`, a TOML
+      file (`"rules.toml"`, or a `Path`), the URL of a database (`"postgresql://…"`, `"sqlite:///rules.db"`), or
+      another `Source`.
+    - `store`: a URL (`memory://`, `redis://host:6379/0`), or a store, which the caller then closes.
+    - `name`: namespace of rules made from a notation. Limiters with the same store and name share their counts.
+    - `failure_mode`: what happens when the store cannot decide, for rules that do not say: `open` allows, `closed`
+      refuses, `local` counts in this process.
+    - `watch`: reload the rules file whenever it changes. A database is always followed.
+    - `warning_at`, `warning_until`: percentages of a limit at which the state becomes `warning` (80), and below which
+      it is `normal` again (70), for rules that do not say.
+    - `region`: a `headgate.regions.Region`, for rules that several regions share.
+    - `facts`: names of facts that rules and requests may use besides the well-known ones.
+    - `require_store`: raise `StoreError` immediately if the store does not answer.
+    - `on_refused`: called with the decision and the facts of each refusal, by any method, decorator or middleware.
+    - `clock`: for tests, a `headgate.testing.FakeClock`.
 
     With asyncio, `on_refused` may be async.
 
     `with limiter:` (with asyncio, `async with`) closes the limiter at the end of the block: see `close`. The block
-    limits nothing by itself. What limits are `check` and its like, `limit` on functions, and `acquire`, whose own
-    `with` block holds a slot.
+    itself is not limited; call `check` inside it, decorate functions with `limit`, or use `with limiter.acquire(...)`.
 
     Refusals are values: only invalid arguments raise (`InvalidCheck`, `InvalidRule`, `InvalidQuota`).
 

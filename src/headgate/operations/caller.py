@@ -14,7 +14,7 @@ SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
 
 class Caller(NamedTuple):
-    """Somebody whose token was good."""
+    """An authenticated caller."""
 
     name: str  # for the change log
     role: Role

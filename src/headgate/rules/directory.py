@@ -39,7 +39,7 @@ class Directory(Protocol):
         ...
 
     async def find_async(self, user_id: str) -> User | None:
-        """The same, without blocking the event loop."""
+        """Look up a user without blocking the event loop."""
         ...
 
 

@@ -14,7 +14,7 @@ from headgate.core.suggestion import did_you_mean
 from headgate.errors import InvalidCheck
 
 WELL_KNOWN: Final = (
-    *("user", "ip", "api_key", "tenant"),  # who is asking
+    *("user", "ip", "api_key", "tenant"),  # the client
     *("endpoint", "route", "method"),  # for what
     *("tier", "address", "country"),
 )

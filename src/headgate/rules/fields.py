@@ -1,7 +1,7 @@
 """What the fields of rules, users, exemptions and penalties may hold.
 
 A `Kind` checks a value: it returns the one to keep, or raises `ValueError` with what is wrong with it. It also says of
-which type the values are, and within which bounds, for whoever describes a field: `headgate.rules.description`.
+which type the values are, and within which bounds, for code that describes a field: `headgate.rules.description`.
 `checked` runs the checks of a record's fields, all of them, so that its author hears of every mistake at once.
 """
 

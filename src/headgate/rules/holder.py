@@ -32,7 +32,7 @@ class Source(Protocol):
 
     @property
     def holder(self) -> Holder:
-        """The same one for as long as the source lives; any number of limiters may share it."""
+        """Return the source's holder; it stays the same, and any number of limiters may share it."""
         ...
 
     def reload(self) -> Snapshot:

@@ -30,7 +30,7 @@ def network(value: Any) -> Network:
 
 
 def proxy(value: Any) -> Proxy:
-    """The same for a proxy, which may also be `"unix"`. Raises `ValueError`."""
+    """Parse a proxy's network, or `"unix"`. Raises `ValueError`."""
     return "unix" if value == "unix" else network(value)
 
 

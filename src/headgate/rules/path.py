@@ -1,6 +1,6 @@
 """Paths as rules see them: one spelling for each, and the patterns that match them.
 
-`normal_path` exists so that nobody gets around a rule by spelling a path differently. In this order:
+`normal_path` exists so that a client cannot get around a rule by spelling a path differently. In this order:
 
 1. Everything from the first `?` or `#` is cut off.
 2. Percent-escapes are decoded, and what cannot stand for itself in a segment is escaped again, in capitals: so

@@ -15,7 +15,7 @@ from headgate.rules.rule import FailureMode, Rule
 
 Facts = Mapping[str, str]
 
-NOBODY: Final = joined(())  # the subject of a rule of dimension global
+NO_SUBJECT: Final = joined(())  # the subject of a rule of dimension global
 
 
 class AppliedRule(NamedTuple):
@@ -33,7 +33,7 @@ class AppliedRule(NamedTuple):
         if self.fact is not None:
             return itemgetter(self.fact)
         if not names:
-            return lambda _: NOBODY
+            return lambda _: NO_SUBJECT
         parts = [self._part(name) for name in names]
         if len(parts) == 1:
             return parts[0]

@@ -4,7 +4,7 @@ Plans are cached by the *shape* of a request: which patterns its path fits, its 
 facts that rules match on, as far as any rule names them, and which facts of the rules' dimensions it has. Users,
 addresses and values that no rule names are not part of it, so that few shapes are shared by all requests. The plan of a
 user with overrides is cached by the quotas that these make of it, so that users with equal overrides share one. What
-is remembered is bounded all the same, and goes with the snapshot.
+is cached is still bounded, and goes with the snapshot.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class Snapshot:
         return bool(self.users) or self.directory is not None
 
     def at(self, version: str) -> Snapshot:
-        """The same under another version: for when only the directory's users have changed."""
+        """Return this snapshot under another version, after only the directory's users have changed."""
         other = copy(self)
         object.__setattr__(other, "version", version)
         return other

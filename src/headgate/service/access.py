@@ -106,7 +106,7 @@ class Access:
         return _caller(await self._lookup.token(digest, stale=stale), self._clock.now_us())
 
     async def require_data(self, token: str | None, role: Role = "viewer", address: str | None = None) -> Caller:
-        """The same for the data plane, which may be open, and does without the database.
+        """Authenticate a caller of the data plane, which may be open, and works without the database.
 
         `address` is where the request comes from. Raises `Forbidden`, too; and `RateLimited` after too many bad tokens
         from there.

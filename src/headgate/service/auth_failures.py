@@ -1,6 +1,6 @@
 """AuthFailures: counts callers whose token was not accepted, and logs them, so that a bad token does not go unseen.
 
-A proxy that fails open lets everything pass while its token is wrong or has expired. Nobody but this service notices.
+A proxy that fails open lets everything pass while its token is wrong or has expired. Only this service notices.
 """
 
 from __future__ import annotations

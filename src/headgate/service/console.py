@@ -97,7 +97,7 @@ def console_app(node: Node, operations: Operations, fleet: Fleet, *, secure: boo
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         def admitting(message: Any) -> Awaitable[Any]:
-            if "caller" in scope["state"]:  # whoever has signed in is no stranger
+            if "caller" in scope["state"]:  # a signed-in operator is not a stranger
                 admit(scope)
             return send(message)
 

@@ -1,6 +1,6 @@
 """Fleet: all processes that serve, by the database: how each is doing, and what all of them decide each second.
 
-Each process writes a row of its own every other second, and reads those of the others. While the database is away, it
+Each process writes a row of its own every other second, and reads those of the others. While the database is down, it
 knows itself alone.
 """
 

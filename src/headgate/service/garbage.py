@@ -2,7 +2,7 @@
 
 A full collection looks at every object that may be part of a circle, and at all that it refers to: with a million keys,
 that stops the service for some tenths of a second. Keys are no part of any circle. So those that are new are taken out
-of later collections, by `gc.freeze`. Memory of keys that expire is freed all the same.
+of later collections, by `gc.freeze`. Memory of keys that expire is still freed.
 
 Only the service does this, as it owns its process: circles that are under way when objects are frozen are never freed.
 """

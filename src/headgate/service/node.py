@@ -96,7 +96,7 @@ class Node:
             tried = asyncio.Event()
             self._start(self._prepare_database(tried))
             with suppress(TimeoutError):
-                await asyncio.wait_for(tried.wait(), PREPARE_SECONDS)  # else events would look for tables in vain
+                await asyncio.wait_for(tried.wait(), PREPARE_SECONDS)  # else events would not find their tables
         else:
             self.source = await asyncio.to_thread(self._database_source)
             self._unsubscribe = sighup.subscribe(self.source.refresh)
@@ -138,7 +138,7 @@ class Node:
         )
 
     async def close(self) -> None:
-        """Keep what is to be kept, and let go of everything. Nobody may be using it any more."""
+        """Save state and release all resources. Call it only when the node is no longer used."""
         self._unsubscribe()
         self.usage.rotate()
         await asyncio.to_thread(self.auditor.close)

@@ -28,7 +28,7 @@ class HeadTooLarge(Exception):
 class RequestSplitter:
     """Belongs to one connection. `feed` takes what comes; `take` gives the parser its next piece.
 
-    Whoever parses says what a piece turned out to be: the end of a head (`begin_body`), or of a request (`end`).
+    The parser reports what a piece was: the end of a head (`begin_body`), or of a request (`end`).
     """
 
     __slots__ = ("_at", "_last", "_left", "_rest", "_searched", "ends_with_empty_lines")

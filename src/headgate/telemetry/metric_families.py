@@ -214,7 +214,7 @@ def denial_cache_families(hits: int) -> Iterator[Metric]:
 def rules_families(status: RulesStatus) -> Iterator[Metric]:
     yield _counter("headgate_rules_loads", "How often rules were read and put in force.", status.loads)
     yield _counter(
-        "headgate_rules_rejected", "How often rules were not good, and the last good ones stayed.", status.rejected
+        "headgate_rules_rejected", "How often rules were invalid, and the last good ones stayed.", status.rejected
     )
 
     yield _gauge(

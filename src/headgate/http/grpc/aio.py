@@ -80,7 +80,7 @@ class AsyncCalls:
         return replaced(handler, self._in_thread(handler, behaviour, path))
 
     def _in_thread(self, handler: Handler, behaviour: Behaviour, path: str) -> Behaviour:
-        """The same for a handler that grpc runs in a thread. What is to be awaited is so on the server's loop."""
+        """Wrap a handler that grpc runs in a thread. Awaitables run on the server's loop."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         one = not handler.request_streaming
 

@@ -40,7 +40,7 @@ class RateLimitInterceptor(_Either):
     first of a server's interceptors, or come right after those that authenticate.
 
     The options are those of `MiddlewareOptions`, with methods for paths: `skip` lists the patterns of methods
-    that pass unseen, by default those of the health service. Functions are given a `GrpcRequest`; with an
+    that are not limited, by default those of the health service. Functions are given a `GrpcRequest`; with an
     `AsyncLimiter`, they may be async.
     """
 

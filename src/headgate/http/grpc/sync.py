@@ -62,7 +62,7 @@ class SyncCalls:
             standing = self._request_limiter.hold(
                 checked, _CallWaiter(request.context, self._request_limiter.limiter.clock)
             )
-            if standing is None:  # nobody gets this, but it ends the call
+            if standing is None:  # no client sees this, but it ends the call
                 request.context.abort(grpc.StatusCode.CANCELLED, "The client has gone.")
             else:
                 decision = standing

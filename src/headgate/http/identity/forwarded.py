@@ -25,7 +25,7 @@ def x_forwarded_for(header: str, most: int) -> Iterator[str]:
 
 
 def forwarded(header: str, most: int) -> Iterator[str]:
-    """The same for Forwarded: what its `for` says. Empty for an element that has none, two, or is malformed."""
+    """Return the `for` values of Forwarded. Empty for an element that has none, two, or is malformed."""
     end = len(header)
     for _ in range(most):
         start = _last_element(header, end)

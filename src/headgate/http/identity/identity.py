@@ -114,7 +114,7 @@ class Identity:
     async def facts_async(
         self, request: Request, snapshot: Snapshot | None = None, *, vouched: bool = False
     ) -> dict[str, str]:
-        """The same, without blocking the event loop.
+        """Return the facts of a request without blocking the event loop.
 
         A peer that is `vouched` for is a trusted proxy, listed or not: the caller knows that from elsewhere.
         """

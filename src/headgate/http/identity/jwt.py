@@ -24,8 +24,8 @@ class JWT:
     in PEM, or a list of them while one is being replaced; of one algorithm, as each needs a key of another kind. Or
     `jwks_url`: where the issuer publishes its keys, for RS256 and ES256.
 
-    `issuer` and `audience`: one of them, or of several, has to be the token's. A token that is meant for somebody
-    (`aud`) is refused where no audience is given. A token has to say when it expires. `leeway` is how many seconds of
+    `issuer` and `audience`: one of them, or of several, has to be the token's. A token with an audience
+    (`aud`) is refused if none is configured. A token has to say when it expires. `leeway` is how many seconds of
     difference between the clocks are forgiven.
 
     `user_claim` becomes the fact `user`: a token without it is refused. `tenant_claim` and `tier_claim` become `tenant`

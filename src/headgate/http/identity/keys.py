@@ -115,7 +115,7 @@ class FetchedKeys:
             return 0, None
         fetched_us, keys = self._keys
         age_us = self._clock.now_us() - fetched_us
-        if age_us < 0:  # a clock that went back: how old they are, nobody knows
+        if age_us < 0:  # the clock went back: their age is unknown
             age_us = self._lifetime_us // 2
         return age_us, keys if age_us < self._lifetime_us + self._stale_us else None
 

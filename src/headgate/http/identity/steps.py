@@ -35,7 +35,7 @@ def run(steps: Steps[T]) -> T:
 
 
 async def run_async(steps: Steps[T]) -> T:
-    """The same, without blocking the event loop."""
+    """Run the steps without blocking the event loop."""
     answer: Any = None
     while True:
         try:

@@ -62,7 +62,7 @@ class DatabaseSource:
 
     Changes are in force within a second: PostgreSQL notifies, a SQLite file is looked at a few times a second, and
     with `redis`, a URL as stores have it, what is announced there counts too. Every `poll` seconds it looks
-    without being told. While the database is down, the last good rules stay in force; it reconnects automatically.
+    without a notification. While the database is down, the last good rules stay in force; it reconnects automatically.
 
     Users' tiers and overrides are not loaded but looked up when they come: `users_cached` and `users_seconds` say
     how many are remembered for how long, `users_deadline` how long a check waits for one.
@@ -138,7 +138,7 @@ class DatabaseSource:
             self._failed(error)
         except InvalidRule as error:
             log.error(  # noqa: TRY400 - a list of problems says more than a traceback
-                "rules: version %d of %s is not good: version %s stays in force. %d problems:\n%s",
+                "rules: version %d of %s is invalid: version %s stays in force. %d problems:\n%s",
                 self._versions.version,
                 self._database.name,
                 self.holder.current.version,

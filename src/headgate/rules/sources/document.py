@@ -182,7 +182,7 @@ class _DocumentReader:
         return rule
 
     def _quota(self, given: Table) -> tuple[Quota, list[tuple[str, str]]]:
-        """See `_quota`. Rules that say the same share one."""
+        """Return the quota of a rule; equal quotas share one object."""
         same = tuple(given.items())
         if same not in self._quotas:
             self._quotas[same] = _quota(given)

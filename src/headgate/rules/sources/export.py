@@ -36,7 +36,7 @@ def rule_text(rule: Rule) -> str:
 
 
 def document_of(snapshot: Snapshot) -> Table:
-    """The same as data. `[headgate]` is always there: a file without any rule has to say that it means it."""
+    """Return a rules file as data. It always has `[headgate]`, which marks a file without rules as intended."""
     data: Table = {"headgate": settings_table(snapshot)}
     if snapshot.penalties != Penalties():
         data["penalties"] = penalties_table(snapshot.penalties)

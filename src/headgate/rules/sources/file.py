@@ -145,7 +145,7 @@ class FileSource:
             self.reload()
         except InvalidRule as error:
             log.error(  # noqa: TRY400 - a list of problems says more than a traceback
-                "rules: %s is not good: version %s stays in force. %d problems:\n%s",
+                "rules: %s is invalid: version %s stays in force. %d problems:\n%s",
                 self.path,
                 self._holder.current.version,
                 len(error.problems),

@@ -160,7 +160,7 @@ def entry_name(section: str, place: int, entry: Any) -> str:
 
 
 def override_name(place: int, override: Any) -> str:
-    """The same for an override among those of a user."""
+    """Return the schema of an override of a user."""
     rule = override.get("rule") if isinstance(override, Mapping) else None
     return f"override of rule {rule!r}" if isinstance(rule, str) and rule else f"override {place + 1}"
 

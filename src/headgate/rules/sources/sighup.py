@@ -53,7 +53,7 @@ def subscribe(callback: Callable[[], None]) -> Callable[[], None]:
 
 def _restore() -> None:
     if signal.getsignal(signal.SIGHUP) is not _handle:
-        return  # somebody else's by now
+        return  # replaced by another handler
     try:
         signal.signal(signal.SIGHUP, _previous)
     except ValueError:

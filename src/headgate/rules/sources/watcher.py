@@ -1,7 +1,7 @@
 """The watcher: a thread that looks when a file may have changed. Needs `headgate[watch]`.
 
 It watches directories, not the file: editors and deployments put a new file in the old one's place. Those of the
-path as written and, behind symbolic links, of the file itself. Once a second it looks without being told, as
+path as written and, behind symbolic links, of the file itself. Once a second it looks without a notification, as
 notifications do not come from every file system, nor from links in between (Kubernetes swaps those).
 """
 

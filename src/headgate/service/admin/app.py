@@ -53,7 +53,7 @@ def admin_app(
 
     `tokens` are those that `access` finds. `routers` are further routes, relative to /api/v1, each of which says what
     it needs of its callers by `needs`. `limits` counts callers' requests by `OWN_RULES`; on the store of the data
-    plane unless told.
+    plane by default.
     """
     app = FastAPI(
         title="Headgate",

@@ -136,7 +136,7 @@ def _health(*, example: Any) -> dict[str, Any]:
 _FIELDS: Final = {name: field for name, field in REFUSED["headers"].items() if name != "Retry-After"}
 _ALLOWED: Final = {"description": "Decided", "content": _named("Decision", _DECIDED)}
 _BAD: Final = problems(400, 401, 403, 413, 415)
-_DOWN: Final = {"description": "The store is away, and a rule's failure mode is `closed`; or the database is."}
+_DOWN: Final = {"description": "The store is down and a rule's failure mode is `closed`, or the database is down."}
 _UNAVAILABLE: Final = {503: {**_DOWN, "content": _named("Decision", {**_DECIDED, "allowed": False})}}
 _BATCH: Final = {
     "type": "object",
@@ -294,7 +294,7 @@ PATHS: Final[dict[str, Any]] = {
             "Whether it is ready for checks",
             {
                 "200": {
-                    "description": "It is; `degraded` when the store or the database is away",
+                    "description": "Ready; `degraded` if the store or the database is down",
                     "content": _health(example={"status": "ready", "rules": "7", "faults": {}}),
                 },
                 "503": {

@@ -35,7 +35,7 @@ def list_exemptions(here: Here, who: Who, page: PagedByPair) -> Response:
     "",
     status_code=201,
     dependencies=[needs("rules", "admin")],
-    summary="Exempt somebody",
+    summary="Add an exemption",
     operation_id="create_exemption",
     openapi_extra=body(models.Exemption),
     responses={

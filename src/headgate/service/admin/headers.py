@@ -36,7 +36,7 @@ class Headers:
         try:
             await self._app(scope, receive, told)
         except ClientDisconnect:
-            return  # nobody is there to be told
+            return  # there is no client to answer
         except Exception as error:
             if started:
                 raise

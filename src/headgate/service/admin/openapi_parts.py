@@ -14,10 +14,10 @@ _MEANINGS: Final = {
     403: "The token's role or scopes do not cover this",
     404: "There is no such thing",
     409: "It exists already, or rules cannot be changed here: they are in a file",
-    412: "If-Match or If-None-Match does not hold: somebody else was faster",
+    412: "If-Match or If-None-Match does not hold: another change came first",
     413: "The body is too large",
     415: "The body is of another type",
-    422: "What the request says is not good; `problems` lists everything",
+    422: "The request is invalid; `problems` lists everything",
     429: "Too many requests of this token, or too many bad tokens from this address",
     503: "The database could not be reached; try again after `Retry-After` seconds",
 }

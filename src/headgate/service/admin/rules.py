@@ -120,7 +120,7 @@ def rule_shown(rule: Rule) -> Table:
 
 
 def shown(stored: StoredRule | RuleRecord) -> Table:
-    """The same with its version, if it has one."""
+    """Return the rule with its version, if it has one."""
     return rule_shown(stored.rule) | ({} if stored.version is None else {"version": stored.version})
 
 

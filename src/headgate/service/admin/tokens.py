@@ -40,7 +40,7 @@ def list_tokens(here: Here, who: Who, page: Paged) -> Response:
     responses={201: {"model": models.NewToken}, **problems(400, 409, 413, 415)},
 )
 async def create_token(here: Here, who: Who, given: Annotated[Table, Depends(json_object)]) -> Response:
-    """Create a token. `token` in the answer is the secret: it is shown this once. Nobody can give scopes they lack."""
+    """Create a token. `token` in the answer is the secret, shown only once. A caller cannot grant scopes it lacks."""
     token, secret = await here.tokens.create(who, given)
     headers = {"Location": f"/api/v1/tokens/{token.id}"}
     return JSONResponse({**token_table(token), "token": secret}, 201, headers)

@@ -48,7 +48,7 @@ def make(store, limits, reading, now_us):
             @before# = get#(subject#)
             @wait#, after# = admit#(before#, now, quota#, cost#)
             allowed = not (REFUSED)
-            if not allowed or peek:  # nothing is charged; what admit found to be outdated may be replaced all the same
+            if not allowed or peek:  # nothing is charged; outdated state that admit found may still be replaced
                 pass
                 @if peek or not wait#: after# = before#
             if NEW:

@@ -40,7 +40,7 @@ CLOSING_SECONDS: Final = 0.005  # what undoes something is given so much at leas
 class AsyncRedisStore(RedisOperations):
     """Keeps state in Redis or Valkey, for the tasks of one event loop.
 
-    `clock` is for tests: given one, its time is sent along instead of using the server's. `observer` is told of
+    `clock` is for tests: given one, its time is sent along instead of using the server's. `observer` receives
     every call.
     """
 
@@ -196,7 +196,7 @@ class AsyncRedisStore(RedisOperations):
             self._only.reopen()
             return
         for node in self._topology.nodes:
-            if not node.is_closed:  # whoever was closing it was cancelled, or it has just been found
+            if not node.is_closed:  # its closing was cancelled, or it has just been found
                 self._apart(node.close())
         if self._discovery is not None:
             self._discovery.close()
@@ -247,7 +247,7 @@ class AsyncRedisStore(RedisOperations):
             return False
         self._found = found
         try:
-            if not self._is_telling:  # else the event loop is about to know; unless nobody runs it
+            if not self._is_telling:  # else the event loop is about to know, if it runs
                 self._is_telling = True
                 loop.call_soon_threadsafe(self._heard)
         except RuntimeError:  # the event loop was

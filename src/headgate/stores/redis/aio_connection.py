@@ -1,7 +1,7 @@
 """A connection for asyncio: commands out, their replies in. It knows no deadlines: its user closes it.
 
 redis-py makes the connection (TCP, TLS, Unix socket, as the URL says), and then its transport is taken over: a reply
-goes from the socket to whoever waits for it without a task and a stream in between. Used by one call at a time.
+goes from the socket to the waiting call without a task and a stream in between. Used by one call at a time.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class AsyncConnection(asyncio.Protocol):
 
 
 def _resolve(replied: asyncio.Future[list[Any] | Exception], replies: list[Any] | Exception) -> None:
-    if not replied.done():  # whoever opened it may have been cancelled in the same tick
+    if not replied.done():  # the caller may have been cancelled in the same tick
         replied.set_result(replies)
 
 

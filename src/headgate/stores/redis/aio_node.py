@@ -3,7 +3,7 @@
 The first leaves at the end of the turn that it was asked in. While `max_in_flight` calls are under way, others
 gather; each call takes up to `max_batch` of them. Connections belong to the calls, not to the callers: a caller that
 is cancelled, or whose time is up, leaves its call and everybody else's answer undisturbed. A late reply is read, and
-goes to nobody; but it tells that the server is alive. A call is no task: its replies are handed out as they come in.
+is dropped, but shows that the server is alive. A call is not a task: its replies are handed out as they come in.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class AsyncNode:
     def reopen(self) -> None:
         """Allow use after close, in any event loop."""
         self.is_closed = False
-        if not self.calls:  # else, whoever was closing it was cancelled
+        if not self.calls:  # else its closing was cancelled
             self._loop = None
 
     def _enter(self, loop: asyncio.AbstractEventLoop) -> None:

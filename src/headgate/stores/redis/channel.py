@@ -1,4 +1,4 @@
-"""A channel of Redis: a word from one node to all others, which those who are away miss.
+"""A Redis channel: a word from one node to all others that are connected.
 
 Behind Sentinel it is the master's. On a cluster, whatever is said to one server, listeners of all hear.
 """

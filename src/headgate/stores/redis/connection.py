@@ -46,8 +46,8 @@ class ThreadConnection:
         self._now = now
         self._usual = min(timeout, TICK_SECONDS)  # the socket's own timeout: most replies come sooner
         self._reader = Reader(protocolError=InvalidResponse, replyError=reply_error, notEnoughData=_INCOMPLETE)
-        # Before the socket: the garbage collector finalizes what it finds first. redis-py's connection closes one that
-        # nobody has closed; the socket would complain.
+        # Before the socket: the garbage collector finalizes what it finds first. redis-py's connection closes an
+        # open socket; the socket itself would complain.
         self._connection: Any = None
         self._socket: Any = None
         seconds = max(SHORTEST, deadline - now())

@@ -1,6 +1,6 @@
 """A cache of denials: a request that was refused is refused again for a moment, without a call to the server. No I/O.
 
-A refusal charges nothing, so the same request is refused until its wait is over; unless somebody gives back what was
+A refusal charges nothing, so the same request is refused until its wait is over; unless a refund gives back what was
 charged, resets the key or changes the limit. What this store gives back or resets is forgotten here at once, and a
 limit that has changed is another one. What other nodes do is seen after `remember_us`, at the latest.
 

@@ -1,6 +1,6 @@
 """Finds out in a thread of its own which servers serve what, and tells the store.
 
-It looks when somebody asks, at most every `PAUSE` seconds. Behind Sentinels it also looks at once when one of them
+It looks on request, at most every `PAUSE` seconds. Behind Sentinels it also looks at once when one of them
 announces a failover, and every second in any case. Stores for threads and for asyncio use it alike.
 
 It refers to its store weakly: when that is garbage, the thread ends and closes its connections.

@@ -1,7 +1,7 @@
 """Idempotency keys on a cluster, where they are in another slot than what they are about: claimed first, answered last.
 
-Pure; no I/O. `idempotency.lua` documents the arguments and replies. A claim that nobody has answered stands for as
-long as whoever made it may be at it, and a little longer.
+Pure; no I/O. `idempotency.lua` documents the arguments and replies. An unanswered claim stands for as
+long as its caller may take, and a little longer.
 """
 
 from __future__ import annotations

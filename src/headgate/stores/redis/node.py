@@ -157,7 +157,7 @@ class ServerNode:
             connection = self._take()
             if connection is None:
                 self._open_another()
-                if not self._idle:  # whoever gives one back from now on finds the queue
+                if not self._idle:  # from now on, a thread that returns one finds the queue
                     return
                 continue
             now = PROCESS.read()
@@ -186,7 +186,7 @@ class ServerNode:
             self._discard(in_flight.connection)
             in_flight.fail(StoreUnavailable("the call to Redis broke off"))
             raise
-        with self._lock:  # nobody's time is up meanwhile
+        with self._lock:  # no caller times out in between
             reader = next((call for call in in_flight.calls if call.is_waited_for and not call.is_done), None)
             if reader is not None:
                 reader.in_flight = in_flight

@@ -41,7 +41,7 @@ class RedisOptions(NamedTuple):
         return max(self.timeout, self.connect_timeout)
 
     def remember_us(self, *, own_time: bool) -> int:
-        """The same in microseconds. `own_time`: the store has a clock of its own, on which time may stand still."""
+        """Return `remember` in microseconds. `own_time`: the store has its own clock, which may stand still."""
         seconds = (0.0 if own_time else 1.0) if self.remember is None else self.remember
         return round(seconds * 1_000_000)
 
@@ -60,7 +60,7 @@ class ConnectionParams(NamedTuple):
         return path or f"{self.arguments.get('host', 'localhost')}:{self.arguments.get('port', 6379)}"
 
     def to(self, address: Address) -> ConnectionParams:
-        """The same to another server."""
+        """Return these parameters for another server."""
         return self._replace(arguments={**self.arguments, "host": address[0], "port": address[1]})
 
 

@@ -131,7 +131,7 @@ class SlotPlanner:
         return _read(part.group, encoded.template, answer)
 
     def _decide_once(self, group: Group, plain: Group) -> Steps[Answer]:
-        """Claim the idempotency key, decide, and keep the answer. Whoever finds it claimed waits for the answer."""
+        """Claim the idempotency key, decide, and store the answer. A caller that finds it claimed waits for it."""
         key = group.idempotency
         assert key is not None
         slot, token, timeout = slot_of(key.name), token_hex(8), self._options.timeout

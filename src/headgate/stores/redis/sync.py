@@ -54,7 +54,7 @@ class _PendingStep(NamedTuple):
 class RedisStore(RedisOperations):
     """Keeps state in Redis or Valkey. Threads share a few connections to each server.
 
-    `clock` is for tests: given one, its time is sent along instead of using the server's. `observer` is told of
+    `clock` is for tests: given one, its time is sent along instead of using the server's. `observer` receives
     every call.
     """
 

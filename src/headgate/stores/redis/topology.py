@@ -142,7 +142,7 @@ class Topology(Generic[N]):
         """Return the error raised while the topology is unknown."""
         if self.error is not None:
             return self.error
-        return StoreUnavailable("nobody has told yet which Redis server to ask", sent=False)
+        return StoreUnavailable("no Redis server is known yet: the topology was not discovered", sent=False)
 
     def forked(self) -> None:
         """Reset in a forked child, where neither the lock's holder nor the watching thread exists."""
