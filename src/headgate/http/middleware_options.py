@@ -63,7 +63,7 @@ class MiddlewareOptions:
 
     `identify` is the app's own function from a request to its facts; without it, `identity` finds them. `cost`
     is what a request costs, or a function of the request. Requests to the paths that `skip` lists, patterns as in
-    rules, pass unseen. Those for which `exempt_when`, a function of the request, returns True are exempt from all
+    rules, are not limited. Those for which `exempt_when`, a function of the request, returns True are exempt from all
     limits, with reason `exempt`. With `deduct_when`, a function of the response, what the rules charged is given back
     unless that returns True. `defaults` is a quota of each client on each route that has no limit of its own. `route`
     is a function from a request to the template of its route, for rules that count by `route`; frameworks need none.
