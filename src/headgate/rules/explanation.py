@@ -123,7 +123,7 @@ def explain_rules(
     unpriced = {one.rule.id for one in whole.applied} - applied.keys()
     checks = checks_of(plan, plan.subjects(facts), costs)
     looked = _Looked(facts, tier)
-    # Most of many rules are only counted: what is told of a rule is worked out for those that are shown.
+    # Most of many rules are only counted: details are computed only for rules that are shown.
     unmet = [() if rule.id in applied else _unmet(rule, looked, no_unit=rule.id in unpriced) for rule in snapshot.rules]
     losing = [not one and rule.id not in applied for one, rule in zip(unmet, snapshot.rules, strict=True)]
     shown = nsmallest(MAX_EXPLAINED, zip((len(one) for one in unmet), losing, range(len(unmet)), strict=True))
