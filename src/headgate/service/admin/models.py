@@ -53,7 +53,7 @@ def _described(field: RuleField) -> tuple[Any, Any]:
 
 _RULE_FIELDS: Final[dict[str, Any]] = {
     **{field.name: _described(field) for field in FIELDS},
-    "id": (str, Field(default="", description="Needed when a rule is created; else that of the path.")),
+    "id": (str | None, Field(None, description="Needed when a rule is created; else that of the path.")),
     "version": (Any, Field(None, description="Of no effect: so that what was read can be sent back.")),
 }
 _RuleBase: Final[Any] = create_model("_RuleBase", __base__=_Model, **_RULE_FIELDS)

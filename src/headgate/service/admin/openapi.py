@@ -157,6 +157,8 @@ def _older(value: Any) -> Any:
         del table["default"]
     if "const" in table and "type" in table:
         table["enum"] = [table.pop("const")]
+    if table.get("nullable") and "enum" in table:
+        table["enum"] = [*table["enum"], None]
     return table
 
 
