@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from typing import Final
 
-from headgate.core.suggestion import did_you_mean
+from headgate.core.suggestion import did_you_mean, nearest
 
 EXAMPLES: Final = (
     "write it like '100/minute', '10 per second burst 20', '500/15m gcra', '1000/calendar month' "
@@ -35,6 +35,8 @@ def explain(notation: object, algorithms: Collection[str]) -> str:
         if found is None:
             known = ("per", "concurrent") if part is _SEPARATOR else ()
             return _pointing(notation, at, f"here must be {missing}", known)
+        if part is _WINDOW and nearest(found.group().strip(), ("calendar",)):
+            return _pointing(notation, at, "here must be a window like '15m'", ("calendar",))
         at = found.end()
     found = _BURST.match(text, at)
     if found is not None:

@@ -190,3 +190,8 @@ def test_the_parts_of_a_calendar_come_in_any_order() -> None:
 def test_what_a_calendar_cannot_have_is_named(notation: str, message: str) -> None:
     with pytest.raises(InvalidQuota, match=re.escape(message)):
         Quota.parse(notation)
+
+
+def test_a_mistyped_calendar_is_pointed_at() -> None:
+    with pytest.raises(InvalidQuota, match=r"'calender' \(character 4\); did you mean 'calendar'\?"):
+        Quota.parse("10/calender month")
