@@ -21,7 +21,7 @@ RETRY_US: Final = 1_000_000  # when to try again a store that could not decide
 
 
 class Fallback:
-    """Of one limiter. `mode` is that of rules which say none."""
+    """The fallback of one limiter. `mode` is that of rules which say none."""
 
     def __init__(self, mode: FailureMode, clock: Clock) -> None:
         self.mode: FailureMode = mode

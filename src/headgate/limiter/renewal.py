@@ -66,7 +66,7 @@ class _Due(Generic[S]):
 
 
 class Renewal:
-    """Of one `Limiter`: a thread, as long as there is something to renew."""
+    """Renews the slots of one `Limiter`: a thread, as long as there is something to renew."""
 
     def __init__(self) -> None:
         self.forked()
@@ -125,7 +125,7 @@ class Renewal:
 
 
 class AsyncRenewal:
-    """Of one `AsyncLimiter`: a task, as long as there is something to renew."""
+    """Renews the slots of one `AsyncLimiter`: a task, as long as there is something to renew."""
 
     def __init__(self) -> None:
         self._due: _Due[AsyncSlot] = _Due()

@@ -54,7 +54,7 @@ QUOTAS: Final = 4_096  # that are remembered
 
 
 class Router:
-    """Of one limiter. `notify` is called when there is something new to do in the background."""
+    """The router of one limiter. `notify` is called when there is something new to do in the background."""
 
     def __init__(
         self,
