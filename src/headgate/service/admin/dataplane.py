@@ -49,8 +49,9 @@ SCHEMAS: Final[dict[str, Any]] = {
         "description": "What is known of a request. Others may be added, for rules' `match` and `dimension`, if the "
         "rules declare them (`facts`): else 400.",
         "properties": {
-            **dict.fromkeys(("user", "ip", "api_key", "tenant"), _TEXT),
-            **dict.fromkeys(("endpoint", "method", "tier"), _UNKNOWN_TEXT),
+            "ip": _TEXT,
+            **{name: {"anyOf": [_TEXT, _WHOLE]} for name in ("user", "api_key", "tenant")},
+            **{name: {"anyOf": [_UNKNOWN_TEXT, _WHOLE]} for name in ("endpoint", "method", "tier")},
             "cost": {
                 "description": "A number of requests; or so much of each unit, for the rules that count it.",
                 "anyOf": [
