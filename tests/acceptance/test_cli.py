@@ -143,7 +143,7 @@ class TestCheck:
     def test_a_shadow_is_shown_and_lets_pass(self, headgate: Cli) -> None:
         headgate("check", "dave", "--endpoint", "/trial")
         printed = headgate("check", "dave", "--endpoint", "/trial")
-        assert "only logs would have refused it" in printed
+        assert "over the limit of a rule that only logs" in printed
         assert printed.splitlines()[2].split()[:2] == ["trial", "shadow"]
 
     def test_without_a_rule(self, headgate: Cli) -> None:
