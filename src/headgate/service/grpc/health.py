@@ -18,7 +18,7 @@ Response = messages.HealthCheckResponse
 class HealthService:
     """Says how each service is, and how all are, under the empty name. Asks for no token."""
 
-    name: Final = "grpc.health.v1.HealthService"
+    name: Final = "grpc.health.v1.Health"
     protocol: Final = None
 
     def __init__(self, services: Iterable[str]) -> None:
