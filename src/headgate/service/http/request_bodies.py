@@ -75,7 +75,7 @@ def asks_of(value: Any) -> list[BatchedRequest]:
         raise InvalidCheck(f"checks: must be a list of checks, got {shown(checks)}")
     if len(value) > 1:
         other = next(name for name in value if name != "checks")
-        raise InvalidCheck(f"{shown(other)}: is not a field of a batch; there is checks")
+        raise InvalidCheck(f'unknown field {shown(other)}; expected only "checks"')
     if len(checks) > MAX_BATCH:
         raise InvalidCheck(f"checks: must be at most {MAX_BATCH:,}, got {len(checks):,}")
     return [ask_of(check, f"checks[{number}]: ") for number, check in enumerate(checks)]

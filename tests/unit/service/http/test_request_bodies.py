@@ -111,7 +111,7 @@ def test_a_batch_is_a_list_of_checks() -> None:
         ([], 'must be an object like {"checks": [{"user": "alice"}]}, got []'),
         ({}, "checks: must be a list of checks, got null"),
         ({"checks": {}}, "checks: must be a list of checks, got {}"),
-        ({"checks": [], "cheques": []}, '"cheques": is not a field of a batch; there is checks'),
+        ({"checks": [], "cheques": []}, 'unknown field "cheques"; expected only "checks"'),
         ({"checks": [{}] * (MAX_BATCH + 1)}, "checks: must be at most 1,000, got 1,001"),
         ({"checks": [{}, {"cost": -1}]}, "checks[1]: cost: must be a whole number from 0 to 2^53-1, got -1"),
         (
