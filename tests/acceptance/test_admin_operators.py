@@ -445,3 +445,12 @@ def test_the_description_knows_what_a_batch_is(http: httpx.Client) -> None:
     document = json.loads(http.get("/openapi.json").text)
     assert "put" in document["paths"]["/api/v1/users:batch"]
     assert document["components"]["schemas"]["UserBatch"]["properties"]["users"]["maxItems"] == 10_000
+
+
+def test_query_parameters_are_known_and_given_once(http: httpx.Client) -> None:
+    mistyped = http.get("/api/v1/users?teir=free")
+    assert mistyped.status_code == 422
+    assert "teir: is not a parameter of this path; did you mean 'tier'?" in mistyped.text
+    twice = http.get("/api/v1/users?tier=free&tier=pro")
+    assert twice.status_code == 422
+    assert "tier: must be given once, got it 2 times" in twice.text

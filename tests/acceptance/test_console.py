@@ -262,7 +262,7 @@ def test_a_conflict_shows_both_and_is_merged(service: Service) -> None:
     theirs = bob.post("/rules/review", bob.get("/rules/edit", id="shared"), 200, **{**fields, "message": "wait"})
     bob.post("/rules/apply", theirs.text)
     conflict = alice.post("/rules/apply", mine.text, 409)
-    assert "Somebody else changed this rule" in conflict.text
+    assert "Another user changed this rule" in conflict.text
     merged = alice.post("/rules/merge", conflict.text, 200, **{"choose-limit": "mine", "choose-message": "theirs"})
     alice.post("/rules/apply", merged.text)
     found = api(service, "GET", "/rules/shared").json()

@@ -206,7 +206,7 @@ def test_two_browsers_change_one_rule_and_neither_is_lost(browser: Browser, serv
     bob.page.click("button:has-text('Apply')")
     expect(bob.page.locator(".done")).to_be_visible()
     alice.page.click("button:has-text('Apply')")
-    expect(alice.page.locator("[role=alert]")).to_contain_text("Somebody else changed this rule")
+    expect(alice.page.locator("[role=alert]")).to_contain_text("Another user changed this rule")
     alice.page.click("text=Merge and review")
     expect(alice.page.locator(".diff .new")).to_contain_text("limit = 7")
     alice.page.click("button:has-text('Apply')")

@@ -56,7 +56,7 @@ def test_both_ports_and_new_certificates(tmp_path: Path) -> None:
             assert connected.get(f"{service.url}/healthz").status_code == 200
             good = certificate.read_bytes()
             certificate.write_text("nonsense")
-            until(lambda: "stays as it was" in service.log)
+            until(lambda: "keeping the current certificate" in service.log)
             assert by_http(service, first.client_context()) == 200
             certificate.write_bytes(good)
             second.certified("server")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
@@ -30,6 +30,7 @@ from headgate.service.admin.documentation import serve_documentation
 from headgate.service.admin.headers import Headers
 from headgate.service.admin.openapi import INTRODUCTION, TAGS, description_of
 from headgate.service.admin.openapi_parts import problems
+from headgate.service.admin.parameters import check_parameters
 from headgate.service.http.problems import MEDIA_TYPE, HttpError, problem_of
 from headgate.service.token_guess_limiter import TokenGuessLimiter
 
@@ -75,7 +76,12 @@ def admin_app(
     )
     routers = app.state.routers = (*OWN_ROUTERS, *routers)
     for router in routers:
-        app.include_router(router, prefix=PREFIX, responses=problems(401, 403, 422, 429, 503))
+        app.include_router(
+            router,
+            prefix=PREFIX,
+            responses=problems(401, 403, 422, 429, 503),
+            dependencies=[Depends(check_parameters)],
+        )
     serve_documentation(app)
     app.add_middleware(Headers)
     for kind in (HeadgateError, HttpError, RequestValidationError, HTTPException):
