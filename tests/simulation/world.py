@@ -183,7 +183,7 @@ class Node:
 
     def _look_at_slice(self, check: Check) -> None:
         """A request was paid from a slice alone: it must be of this window, and not be old."""
-        piece, now_us, quota = self.leases._tables[check.space][check.subject].slice, self.world.now_us, check.quota
+        piece, now_us, quota = self.leases._table.of(check.space)[check.subject].slice, self.world.now_us, check.quota
         if now_us - piece.at_us > LIFE_US:
             self.world.late.append(f"a slice of {piece.at_us} was spent at {now_us}")
         if quota.algorithm not in BUCKETS and now_us // quota.window_us != piece.at_us // quota.window_us:

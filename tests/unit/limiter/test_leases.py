@@ -410,7 +410,7 @@ def test_batches_use_leases(open_node: Opened, remote: Remote, clock: FakeClock)
 
 def test_memory_is_bounded(open_sync: Opened) -> None:
     node = open_sync(rule())
-    node.limiter._leasing._leases._max_keys = 64
+    node.limiter._leasing._leases._table.max_keys = 64
     node.warm()
     for number in range(1_000):
         assert node.check(user=f"user-{number}")[0].remaining == 999

@@ -28,3 +28,30 @@ class LeaseStatus:
     @property
     def calls_per_check(self) -> float:
         return self.calls / self.checks if self.checks else 0.0
+
+
+@dataclass(slots=True)
+class LeaseCounts:
+    """Counts since the limiter was made: see `LeaseStatus`. Here, `checks` does not include `hits`."""
+
+    checks: int = 0
+    hits: int = 0
+    calls: int = 0
+    fetches: int = 0
+    fetched: int = 0
+    returned: int = 0
+    stranded: int = 0
+
+    def status(self, *, outstanding: int, unanswered: int, keys: int) -> LeaseStatus:
+        return LeaseStatus(
+            checks=self.checks + self.hits,
+            hits=self.hits,
+            calls=self.calls,
+            fetches=self.fetches,
+            fetched=self.fetched,
+            returned=self.returned,
+            stranded=self.stranded,
+            outstanding=outstanding,
+            unanswered=unanswered,
+            keys=keys,
+        )

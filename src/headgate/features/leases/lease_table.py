@@ -1,0 +1,142 @@
+"""The leases of one node, by key: made on demand, ended when unused, forgotten to make room for others.
+
+No I/O and no lock of its own: `Leases` holds its lock while anything changes but `seen_lately` times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.core.check import Charge, Check
+from headgate.features.leases.calls import LeasedCheck
+from headgate.features.leases.lease import LIFE_US, Lease
+from headgate.features.leases.status import LeaseCounts
+
+
+class LeaseTable:
+    """Leases by space and subject, up to `max_keys` of them."""
+
+    def __init__(self, max_keys: int, counts: LeaseCounts) -> None:
+        self.max_keys = max_keys
+        self.keys = 0
+        self.held: dict[Lease, None] = {}  # that have tokens, or had some at the last tick
+        self._counts = counts
+        self._spaces: dict[str, dict[str, Lease]] = {}
+        self._full_until_us = 0  # no room is looked for before
+        self._sighted_us: dict[tuple[str, str], int] = {}  # times of the last checks of keys without a lease
+
+    @property
+    def outstanding(self) -> int:
+        """Tokens that are held."""
+        return sum(lease.held for lease in self.held)
+
+    def of(self, space: str) -> dict[str, Lease]:
+        """Return the leases of a space by subject: always the same dict."""
+        return self._spaces.setdefault(space, {})
+
+    def get(self, check: Check) -> Lease | None:
+        return self._spaces.get(check.space, {}).get(check.subject)
+
+    def find_or_add(self, check: Check, at_us: int) -> Lease | None:
+        """Return the lease of a key, made if there is demand for it; None if there is not, or no room for another."""
+        table = self._spaces.get(check.space)
+        if table is None:
+            table = self._spaces[check.space] = {}
+        lease = table.get(check.subject)
+        if lease is None:
+            if not self.seen_lately((check.space, check.subject), at_us):
+                return None
+            if self.keys >= self.max_keys and not self._make_room(at_us):
+                return None
+            lease = table[check.subject] = Lease(check, at_us)
+            self.keys += 1
+        elif lease.quota != check.quota:  # the rule was changed
+            lease.gone = True
+            lease.end()
+            lease = table[check.subject] = Lease(check, at_us)
+        return lease
+
+    def seen_lately(self, key: tuple[str, str], at_us: int) -> bool:
+        """Note a check of a key. Returns whether there was one in the last second. Most keys need no more than this."""
+        sighted = self._sighted_us
+        before_us = sighted.get(key)
+        if before_us is None and len(sighted) >= self.max_keys:
+            sighted.clear()
+        sighted[key] = at_us
+        return before_us is not None and at_us - before_us < LIFE_US
+
+    def put_back(self, part: LeasedCheck) -> None:
+        """Put the tokens taken for a check back into its lease."""
+        lease, taken, _ = part
+        if lease.gone:
+            self._counts.stranded += sum(count for _, count in taken)
+        elif taken:
+            lease.put_back(taken)
+            self.held[lease] = None  # for it to be looked at
+
+    def tick(self, at_us: int) -> list[Charge]:
+        """End slices that are unused, or whose time is up. Returns the charges to refund."""
+        charges: list[Charge] = []
+        for lease in list(self.held):
+            lease.tick(at_us)
+            charges += self._returning(lease, at_us)
+            if not lease.held:
+                del self.held[lease]
+        return charges
+
+    def end(self, at_us: int) -> list[Charge]:
+        """End all leases. Returns the charges to refund."""
+        charges: list[Charge] = []
+        for lease in self.held:
+            lease.end()
+            charges += self._returning(lease, at_us)
+        self.held.clear()
+        return charges
+
+    def remove(self, checks: Sequence[Check]) -> None:
+        """Drop the leases of these checks, and give nothing back."""
+        for check in checks:
+            lease = self._spaces.get(check.space, {}).pop(check.subject, None)
+            if lease is not None:
+                self.keys -= 1
+                self._drop(lease)
+
+    def clear(self) -> None:
+        """Drop all leases, and give nothing back."""
+        for table in self._spaces.values():
+            for lease in table.values():
+                self._drop(lease)
+            table.clear()
+        self.keys = 0
+
+    def forget_all(self) -> None:
+        """In a forked child: drop all leases, and those of changed rules that have tokens to give back."""
+        self.clear()
+        self.held.clear()
+        self._sighted_us.clear()
+
+    def _make_room(self, at_us: int) -> bool:
+        """Forget keys that hold nothing. Usually finds some, because leases are released within a second."""
+        if at_us < self._full_until_us:
+            return False
+        for table in self._spaces.values():
+            for subject in [subject for subject, lease in table.items() if lease not in self.held]:
+                if not table[subject].fetching:
+                    del table[subject]
+                    self.keys -= 1
+        if self.keys > self.max_keys * 7 // 8:
+            self._full_until_us = at_us + LIFE_US
+        return self.keys < self.max_keys
+
+    def _returning(self, lease: Lease, at_us: int) -> list[Charge]:
+        charges, stranded = lease.returning(at_us)
+        self._counts.stranded += stranded
+        return charges
+
+    def _drop(self, lease: Lease) -> None:
+        """Take all tokens out of a lease, and give none of them back. Other threads may be reading the lease."""
+        lease.gone = True
+        lease.end()
+        self._counts.stranded += sum(count for _, count in lease.leftover)
+        lease.leftover = []
+        self.held.pop(lease, None)

@@ -1,0 +1,146 @@
+"""Pay groups from leases: take the tokens that are held, and conclude from what the store answers for the rest.
+
+No I/O and no lock: `Leases` holds its lock around every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headgate.core.check import Answer, Check, Group, Outcome, Result
+from headgate.features.leases.calls import Fetch, LeasedCheck, LeasedGroup, peeked
+from headgate.features.leases.lease import Lease
+from headgate.features.leases.lease_table import LeaseTable
+from headgate.features.leases.status import LeaseCounts
+
+
+class GroupPayment:
+    """`prepare` a group, then `answer` it if nothing has to be sent to the store, or `conclude` from its answer."""
+
+    def __init__(self, table: LeaseTable, counts: LeaseCounts, now_us: Callable[[], int]) -> None:
+        self._table = table
+        self._counts = counts
+        self._now_us = now_us
+
+    def prepare(self, group: Group, leased: frozenset[str], at_us: int, wanted: list[Fetch]) -> LeasedGroup:
+        """Take what is held, and see what the store has to be asked."""
+        if not any(check.rule in leased for check in group.checks):
+            return LeasedGroup(group, group, [])
+        if group.peek:
+            return LeasedGroup(group, group, [self._seen(check, leased) for check in group.checks])
+        if group.idempotency is not None or group.penalty is not None:
+            self._counts.checks += 1
+            return LeasedGroup(group, group, [])
+        parts: list[LeasedCheck | None] = []
+        local = refused = True  # whether all is paid for; or nothing else is to be expected than a refusal
+        for check in group.checks:
+            part = self._part(check, at_us) if check.rule in leased else None
+            parts.append(part)
+            if part is None:
+                local = refused = False
+            elif part.asked:
+                local = False
+                refusal = part.lease.refusal
+                refused = refused and refusal is not None and refusal.stands(part.asked, at_us)
+        if local or refused:
+            self._counts.hits += 1
+            return LeasedGroup(group, None, parts)
+        self._counts.checks += 1
+        checks = []
+        for check, part in zip(group.checks, parts, strict=True):
+            if part is None:
+                checks.append(check)
+            elif part.asked:
+                checks.append(check._replace(cost=part.asked))
+                size = part.lease.due
+                if size is None:
+                    part.lease.asked(part.asked)
+                    size = part.lease.wanted(at_us)
+                part.lease.due = None
+                if size:
+                    part.lease.fetching = True
+                    wanted.append(Fetch.of(part.lease, size))
+        return LeasedGroup(group, Group(tuple(checks)), parts)
+
+    def answer(self, trip: LeasedGroup, at_us: int) -> Result:
+        """Return the answer to a group without the store's help: all is paid for, or a refusal is known to stand."""
+        parts = [part for part in trip.parts if part is not None]
+        waits = {part.lease: part.lease.refusal for part in parts if part.asked}
+        refused = any(part.asked and check.enforced for check, part in zip(trip.group.checks, parts, strict=True))
+        outcomes, now_us = [], 0
+        for part in parts:
+            refusal = waits.get(part.lease)  # it stands, as long as we have the lock
+            if refused or part.asked:
+                self._table.put_back(part)
+            if refusal is None:
+                outcomes.append(part.lease.outcome(at_us))
+                now_us = max(now_us, part.lease.now_us(at_us))
+            else:
+                outcomes.append(refusal.at(at_us))
+                now_us = max(now_us, at_us + refusal.offset_us)
+        return Result(now_us, tuple(outcomes))
+
+    def conclude(self, trip: LeasedGroup, answer: Answer, sent_us: int, since: set[Lease]) -> Answer:
+        """Return the answer to a group that the store decided in part. After an error, tokens taken stay spent."""
+        if not isinstance(answer, Result) or not any(trip.parts) or not answer.outcomes:
+            return answer
+        if trip.group.peek:
+            return answer._replace(outcomes=tuple(map(peeked, trip.group.checks, trip.parts, answer.outcomes)))
+        given = iter(answer.outcomes)
+        outcomes: list[Outcome | None] = []
+        refused = False
+        for check, part in zip(trip.group.checks, trip.parts, strict=True):
+            if part is not None and not part.asked:
+                outcomes.append(None)
+                continue
+            outcome = next(given)
+            refused = refused or (outcome.wait_us != 0 and check.enforced)
+            if part is not None:
+                if part.lease not in since:
+                    part.lease.remaining = outcome.remaining
+                outcome = part.lease.told(part.asked, outcome, answer.now_us, sent_us)
+            outcomes.append(outcome)
+        found = self._second_thoughts(trip) if refused else None
+        if found is not None:
+            return found
+        final = []
+        for part, told in zip(trip.parts, outcomes, strict=True):
+            if part is None:
+                assert told is not None
+                final.append(told)
+                continue
+            if refused or (told is not None and told.wait_us):
+                self._table.put_back(part)
+            if told is None:
+                final.append(part.lease.outcome(sent_us))
+            else:
+                final.append(told._replace(remaining=part.lease.available))
+        return Result(answer.now_us, tuple(final))
+
+    def _part(self, check: Check, at_us: int) -> LeasedCheck | None:
+        """Take tokens for a check from its lease; None if it has no lease, or does not use it."""
+        if not 0 < check.cost <= check.quota.capacity:
+            return None
+        lease = self._table.find_or_add(check, at_us)
+        if lease is None:
+            return None
+        taken = lease.take(check.cost, at_us)
+        return LeasedCheck(lease, taken, check.cost - sum(count for _, count in taken))
+
+    def _seen(self, check: Check, leased: frozenset[str]) -> LeasedCheck | None:
+        lease = self._table.get(check) if check.rule in leased else None
+        return None if lease is None else LeasedCheck(lease, [], 0)
+
+    def _second_thoughts(self, trip: LeasedGroup) -> Result | None:
+        """The store has refused; but a slice may have come meanwhile. The result, if it is enough."""
+        parts = [part for part in trip.parts if part is not None]
+        if len(parts) < len(trip.parts):
+            return None
+        at_us = self._now_us()
+        more = [LeasedCheck(part.lease, part.lease.take(part.asked, at_us), part.asked) for part in parts]
+        if all(part.paid for part in more):
+            now_us = max(part.lease.now_us(at_us) for part in parts)
+            return Result(now_us, tuple(part.lease.outcome(at_us) for part in parts))
+        for part in more:
+            self._table.put_back(part)
+        return None
