@@ -1,18 +1,17 @@
 """One server, for threads: a few connections that all threads share, and its breaker.
 
 A thread that finds a connection idle uses it by itself. Others queue: a thread that is done with a connection sends
-everything that has queued meanwhile, and the first of those threads reads the replies for all. Connections are opened
-one at a time, in the background, and within a budget of their own. Late replies are read by a thread of their own: they
-show that the server is alive.
+everything that has queued meanwhile, and the first of those threads reads the replies for all. Late replies are read by
+a thread of their own: they show that the server is alive.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from threading import Lock, Thread
+from threading import Lock
 from time import monotonic
 from typing import Any, Final
 
@@ -29,8 +28,8 @@ from headgate.stores.redis.faults import FAULTS, fault
 from headgate.stores.redis.health import breaker_of, left_alone, replaced, tell
 from headgate.stores.redis.in_flight import InFlight, ThreadCall
 from headgate.stores.redis.options import ConnectionParams, RedisOptions
+from headgate.stores.redis.pool import ConnectionPool, run_in_thread
 
-NEVER: Final = float("-inf")
 OWED: Final = 4_096  # checks in the queue; beyond that, checks without a waiting caller are not charged
 
 
@@ -48,19 +47,15 @@ class ServerNode:
 
     def _begin(self) -> None:
         self._lock = Lock()  # held while the queue is served, never while anything is waited for
-        self._idle: list[ThreadConnection] = []
         self._queue: deque[ThreadCall] = deque()
-        self._open = 0  # connections, idle and in use
-        self._opening_since: float | None = None  # by the process clock
-        self._enough_until = NEVER  # no more connections are opened beside those that are open, by time.monotonic
-        self._closed = 0  # how often
+        self._connections = ConnectionPool(self._params, self._options, self.breaker)
 
     def ask(self, command: EncodedCommand, deadline: float) -> Any:
         """The reply to one check, which may be an exception of redis-py. Raises `StoreError` when there is none.
 
         What `leave` and `arrive` do, without a in_flight unless it takes one.
         """
-        connection = self._take() if self.breaker.state == "closed" and not self._queue else None
+        connection = self._connections.take() if self.breaker.state == "closed" and not self._queue else None
         if connection is None:
             return self.arrive(self.leave((command,), deadline, 1))[0]
         began = monotonic()
@@ -75,7 +70,7 @@ class ServerNode:
             self._interrupt(call, InFlight(connection, (call,), PROCESS.now(began)), error)
             return self.arrive(call)[0]
         except BaseException:
-            self._discard(connection)
+            self._connections.discard(connection)
             raise
         if reply.__class__ is NoScriptError:
             call = ThreadCall((command,), deadline, 1)
@@ -83,7 +78,8 @@ class ServerNode:
             call.in_flight.send_again()
             return self.arrive(call)[0]
         self.breaker.hear(PROCESS.now(connection.used))
-        self._give_back(connection)
+        if self._connections.give_back(connection) and self._queue:
+            self._serve()
         if self._observer is not None:
             tell(self._observer, (reply,), connection.used - began, 1, self._options.timeout)
         return reply
@@ -128,9 +124,7 @@ class ServerNode:
 
     def close(self) -> None:
         """Give back idle connections; those in use are closed when they are given back."""
-        with self._lock:
-            self._closed += 1
-        self._doubt(float("inf"))
+        self._connections.close()
 
     def retire(self) -> None:
         """Refuse those who have not been sent yet: another server is the master now."""
@@ -145,7 +139,7 @@ class ServerNode:
 
     def _send_alone(self, call: ThreadCall) -> bool:
         """Send a call off on an idle connection, if there is one. Its own thread will read the reply."""
-        connection = self._take()
+        connection = self._connections.take()
         if connection is None:
             return False
         self._depart(InFlight(connection, (call,), PROCESS.read()), wakes=False)
@@ -154,10 +148,10 @@ class ServerNode:
     def _serve(self) -> None:
         """Send off what has queued, as far as connections are idle; if none is, open one more."""
         while self._queue and self.breaker.state == "closed":
-            connection = self._take()
+            connection = self._connections.take()
             if connection is None:
-                self._open_another()
-                if not self._idle:  # from now on, a thread that returns one finds the queue
+                self._connections.open_another(self._opened)
+                if not self._connections.idle:  # from now on, a thread that returns one finds the queue
                     return
                 continue
             now = PROCESS.read()
@@ -171,8 +165,8 @@ class ServerNode:
                         call.deadline += now - call.queued  # the queue has a time of its own
             if calls:
                 self._depart(InFlight(connection, calls, now))
-            else:
-                self._give_back(connection)
+            elif self._connections.give_back(connection) and self._queue:
+                self._serve()
 
     def _depart(self, in_flight: InFlight, *, wakes: bool = True) -> None:
         """Send calls. One of their threads reads the replies."""
@@ -183,7 +177,7 @@ class ServerNode:
             self._break_off(in_flight, error)
             return
         except BaseException:
-            self._discard(in_flight.connection)
+            self._connections.discard(in_flight.connection)
             in_flight.fail(StoreUnavailable("the call to Redis broke off"))
             raise
         with self._lock:  # no caller times out in between
@@ -191,7 +185,7 @@ class ServerNode:
             if reader is not None:
                 reader.in_flight = in_flight
         if reader is None:
-            self._run(self._read_late, in_flight)
+            run_in_thread(self._read_late, in_flight)
         elif wakes:
             reader.wake()
 
@@ -205,7 +199,7 @@ class ServerNode:
         except FAULTS as error:
             self._interrupt(call, in_flight, error)
         except BaseException:
-            self._discard(in_flight.connection)
+            self._connections.discard(in_flight.connection)
             in_flight.fail(StoreUnavailable("the call to Redis broke off"))
             raise
         else:
@@ -218,7 +212,7 @@ class ServerNode:
                 call.in_flight = in_flight
             else:
                 self._listen(in_flight.began)
-                self._run(self._read_late, in_flight)
+                run_in_thread(self._read_late, in_flight)
         else:
             self._break_off(in_flight, error)
 
@@ -239,7 +233,8 @@ class ServerNode:
     def _end(self, in_flight: InFlight) -> None:
         """Give the connection back: all replies are there."""
         self.breaker.hear(PROCESS.now(in_flight.connection.used))
-        self._give_back(in_flight.connection)
+        if self._connections.give_back(in_flight.connection) and self._queue:
+            self._serve()
         if self._observer is not None:
             seconds, timeout = in_flight.connection.used - in_flight.calls[0].began, self._options.timeout
             for call in in_flight.calls:
@@ -249,7 +244,7 @@ class ServerNode:
 
     def _break_off(self, in_flight: InFlight, error: Exception) -> None:
         """Fail all calls of a connection that failed."""
-        self._discard(in_flight.connection)
+        self._connections.discard(in_flight.connection)
         known = fault(error, self._options.timeout)
         if not isinstance(error, RedisTimeout):  # of which `_listen` knows
             self._note_failure(in_flight.began, in_flight.calls[0].began, known)
@@ -263,8 +258,8 @@ class ServerNode:
     def _give_up(self, call: ThreadCall) -> None:
         """A thread's time is up: raise that, unless there are news right now."""
         known = fault(TimeoutError(), self._options.timeout)
-        if self._opening_since is not None:
-            self._listen(self._opening_since)
+        if self._connections.opening_since is not None:
+            self._listen(self._connections.opening_since)
         with self._lock:
             is_queued = call in self._queue
         if is_queued and call.groups and isinstance(known, StoreTimeout):
@@ -293,7 +288,7 @@ class ServerNode:
             if in_flight is None and not is_done:
                 call.error = error
         if in_flight is not None and isinstance(error, StoreUnavailable):
-            self._run(self._read_late, in_flight)
+            run_in_thread(self._read_late, in_flight)
         return in_flight is None and not is_done
 
     # Health
@@ -301,7 +296,7 @@ class ServerNode:
     def _may_wait(self, now: float) -> bool:
         """Begin a probe if one is due. Return whether callers may wait for its answer."""
         if self.breaker.begin_probe(now):
-            self._run_opener()
+            self._connections.open(self._opened)
         return self.breaker.may_wait(now)
 
     def _listen(self, began: float) -> None:
@@ -309,14 +304,14 @@ class ServerNode:
         now, timeout = PROCESS.read(), self._options.timeout
         if self.breaker.state == "closed" and self.breaker.is_silent(now, began, timeout):
             self.breaker.open(now, str(fault(TimeoutError(), timeout)))
-            self._doubt(monotonic() - timeout)
+            self._connections.doubt(monotonic() - timeout)
             self._turn_away(now)
 
     def _note_failure(self, began: float, since: float, known: StoreError) -> None:
         """Tell the breaker; if it is news, doubt other connections as well."""
         now = PROCESS.read()
         if self.breaker.fail(now, began, str(known)):
-            self._doubt(since)
+            self._connections.doubt(since)
         if self.breaker.state != "closed":
             self._turn_away(now)
 
@@ -333,94 +328,27 @@ class ServerNode:
                     self._observer.failed(error, monotonic() - call.began, call.groups)
                 call.fail(error)
 
-    # Connections
-
-    def _take(self) -> ThreadConnection | None:
-        """Return the idle connection that was used last, so that superfluous ones stay idle."""
-        while True:
-            try:
-                connection = self._idle.pop()
-            except IndexError:  # none left; append and pop are atomic, and another thread may be faster
-                return None
-            if connection.is_good():
-                return connection
-            self._discard(connection)
-
-    def _give_back(self, connection: ThreadConnection) -> None:
-        if connection.generation != self._closed:  # it was closed meanwhile
-            self._discard(connection)
+    def _opened(self, opened: ThreadConnection | Exception) -> None:
+        """Take a new connection into use, or note that it could not be opened."""
+        if isinstance(opened, Exception):
+            self._refuse_opening(opened)
             return
-        self._idle.append(connection)
-        if self._queue:
-            self._serve()
-
-    def _discard(self, connection: ThreadConnection) -> None:
-        connection.close()
-        with self._lock:
-            self._open -= 1
-
-    def _doubt(self, since: float) -> None:
-        """Close idle connections that were not used since then: they may be as dead as one on which a call failed."""
-        good = []
-        with suppress(IndexError):
-            while True:
-                connection = self._idle.pop()
-                if connection.used >= since:
-                    good.append(connection)
-                else:
-                    self._discard(connection)
-        self._idle += good
-
-    def _open_another(self) -> None:
-        """Open one more connection in the background, unless there are enough or one is being opened."""
-        if self._opening_since is None and self._open < self._options.max_in_flight:
-            if self._open and monotonic() < self._enough_until:
-                return
-            self._run_opener()
-
-    def _run_opener(self) -> None:
-        with self._lock:
-            if self._opening_since is not None:
-                return
-            self._opening_since = now = PROCESS.read()
-            self._open += 1
-        self.breaker.ask(now)
-        self._run(self._connect)
-
-    def _connect(self) -> None:
-        generation = self._closed
-        try:
-            deadline = PROCESS.read() + self._options.patience
-            connection = ThreadConnection(self._params, self._options.timeout, deadline, PROCESS.read)
-        except (*FAULTS, ValueError) as error:  # the latter: of a host name that is none
-            with self._lock:
-                self._open -= 1
-                self._opening_since = None
-            self._refuse_opening(error)
-            return
-        connection.generation = generation
         now = PROCESS.read()
-        if self._open == 1:  # this one: nothing of those who have queued was under way before
+        if self._connections.open_count == 1:  # this one: nothing of those who have queued was under way before
             with self._lock:
                 for call in tuple(self._queue):
                     call.deadline, call.queued = max(call.deadline, now + self._options.timeout), now
         self.breaker.hear(now)
         if self.breaker.state != "closed":
             self.breaker.close(now)
-        self._opening_since = None
-        self._give_back(connection)
+        self._connections.opening_since = None
+        if self._connections.give_back(opened) and self._queue:
+            self._serve()
 
     def _refuse_opening(self, error: Exception) -> None:
         """Note that a connection could not be opened."""
         known = fault(error, self._options.timeout, sent=False)
-        self._enough_until = monotonic() + self._options.probe_every
+        self._connections.enough_until = monotonic() + self._options.probe_every
         self._note_failure(float("inf"), monotonic(), known)
-        if self.breaker.state == "closed" and not self._open:
+        if self.breaker.state == "closed" and not self._connections.open_count:
             self._refuse_queue(known)
-
-    def _run(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Have something done in a thread of its own; here, where there can be no more threads."""
-        try:
-            Thread(target=work, args=arguments, name="headgate-redis", daemon=True).start()
-        except RuntimeError:
-            work(*arguments)
