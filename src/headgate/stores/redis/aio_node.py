@@ -9,73 +9,30 @@ is dropped, but shows that the server is alive. A call is not a task: its replie
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from functools import partial
 from math import inf
-from typing import Any, Final
+from typing import Any
 
 from redis.exceptions import NoScriptError
 from redis.exceptions import TimeoutError as RedisTimeout
 
-from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
-from headgate.stores.breaker import GRACE_SECONDS, SILENCE
+from headgate.errors import StoreError, StoreUnavailable
+from headgate.stores.breaker import SILENCE
 from headgate.stores.observer import StoreObserver
 from headgate.stores.redis import script
-from headgate.stores.redis.aio_connection import AsyncConnection, Done
+from headgate.stores.redis.aio_call import BatchCall, count_replies, hand_out, is_unknown, without_asking
+from headgate.stores.redis.aio_connection import AsyncConnection
 from headgate.stores.redis.aio_pool import AsyncPool
-from headgate.stores.redis.batcher import (
-    GATHER_SECONDS,
-    NO_SLOT,
-    BatchedCommand,
-    Batcher,
-    CallerBatch,
-    Waiting,
-    commands_of,
-)
+from headgate.stores.redis.aio_queue import CallerQueue
+from headgate.stores.redis.batcher import GATHER_SECONDS, NO_SLOT, Batcher, CallerBatch, Waiting
 from headgate.stores.redis.command import EncodedCommand, pack
 from headgate.stores.redis.encoding import CommandTemplate, EncodedRequest
 from headgate.stores.redis.faults import FAULTS, fault
 from headgate.stores.redis.health import breaker_of, left_alone, replaced, tell
 from headgate.stores.redis.options import ConnectionParams, RedisOptions
 from headgate.stores.redis.steps import Figures
-
-OWED: Final = 16_384  # checks to charge although no caller waits for them
-
-
-class _BatchCall:
-    """A batch on its way to the server and back."""
-
-    __slots__ = (
-        "began",
-        "commands",
-        "connection",
-        "context",
-        "encoded",
-        "expected",
-        "sent",
-        "size",
-        "until",
-        "waiting",
-    )
-
-    def __init__(
-        self, batch: CallerBatch, connection: AsyncConnection, sent: float, began: float, expected: float
-    ) -> None:
-        self.waiting, self.size = batch.waiting, batch.size
-        self.commands = commands_of(batch)
-        self.encoded: list[EncodedCommand] = []
-        self.connection = connection
-        self.sent, self.expected = sent, expected  # by the event loop's clock
-        self.began = began  # by the process clock
-        self.until = 0.0  # no caller times out before
-        self.context = Context()  # of the first request in it, for tracing
-
-    def within(self, told: Callable[[_BatchCall, list[Any] | Exception], None]) -> Done:
-        """Calls `told` with the outcome, in its context."""
-        run = self.context.run
-        return lambda replies: run(told, self, replies)
 
 
 class AsyncNode:
@@ -99,9 +56,9 @@ class AsyncNode:
         self._now_us = now_us
         self._observer = observer
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.waiting: deque[Waiting] = deque()
-        self.owed: deque[Waiting] = deque(maxlen=OWED)  # no caller waits for these, but they must be charged
-        self.calls: set[_BatchCall] = set()  # under way
+        self._callers = CallerQueue(options, observer, self._owe)
+        self.waiting, self.owed = self._callers.waiting, self._callers.owed
+        self.calls: set[BatchCall] = set()  # under way
         self.held_since = 0.0  # see batcher
         self._batcher = batcher
         self._first = Context()  # of the first who is waiting
@@ -220,7 +177,7 @@ class AsyncNode:
                     self.breaker.ask(now)
                     self._connections.open(now)
                 break
-            batch = self._batch(now)
+            batch = self._callers.take_batch(now)
             if batch.waiting:
                 self._leave(batch, connection, at, now, context)
             else:
@@ -230,36 +187,6 @@ class AsyncNode:
             self._first = context
         else:
             self._batcher.waited_for.pop(self, None)
-
-    def _batch(self, now: float) -> CallerBatch:
-        """Those who go with the next call; not those who were cancelled meanwhile, or whose time is up."""
-        batch: list[Waiting] = []
-        count = size = 0
-        first = (self.waiting or self.owed)[0]
-        shared = first.template if first.slot == NO_SLOT else None  # of all, if they go as one command
-        while self.waiting:
-            waiting = self.waiting[0]
-            template, requests, answer, deadline = waiting[:4]
-            count += len(requests) or 1
-            if count > self._options.max_batch and batch and not waiting.ordered:
-                break
-            self.waiting.popleft()
-            if deadline <= now:
-                self._expire(waiting, sent=False)
-            elif not answer.done():
-                batch.append(waiting)
-                size += len(requests)
-                if template is not shared or waiting.ordered or waiting.alone:
-                    shared = None
-        while self.owed and count < self._options.max_batch:
-            owed = self.owed.popleft()
-            if now < owed.deadline + GRACE_SECONDS:  # later, it would be charged to another time
-                batch.append(owed)
-                count += len(owed.requests)
-                size += len(owed.requests)
-                if owed.template is not shared:
-                    shared = None
-        return CallerBatch(batch, size, shared)
 
     # Time
 
@@ -294,47 +221,27 @@ class AsyncNode:
             if not self._may_wait(now):
                 self._turn_away()
             self._due = now  # this may change any time
-        if any(one.deadline <= now for one in self.waiting):
-            late = [one for one in self.waiting if one.deadline <= now]
-            self.waiting = deque(one for one in self.waiting if one.deadline > now)
-            for one in late:
-                self._expire(one, sent=False)
-        if self.waiting:
-            self._due = min(self._due, *(one.deadline for one in self.waiting))
+        self._due = min(self._due, self._callers.expire(now))
 
-    def _extend_waiting(self, now: float) -> None:
-        """Have the time of those in the queue begin now: nothing of theirs was under way without a connection."""
-        until = now + self._options.timeout
-        self.waiting = deque(one._replace(deadline=max(one.deadline, until), since=now) for one in self.waiting)
-
-    def _expire_call(self, call: _BatchCall, now: float) -> None:
+    def _expire_call(self, call: BatchCall, now: float) -> None:
         """Refuse those of a call whose time is up. The call goes on: a late reply is a sign of life."""
         for one in call.waiting:
             if not one.answer.done():
                 until = max(one.deadline + call.began - one.since, call.until)  # the queue has a time of its own
                 if until <= now:
-                    self._expire(one)
+                    self._callers.expire_one(one)
                 else:
                     self._due = min(self._due, until)
         end = call.began + self._options.patience
         if now >= end:
             call.connection.close()
-            self._refuse_all(call, fault(TimeoutError(), self._options.timeout))
+            call.refuse(fault(TimeoutError(), self._options.timeout))
             self._end(call)
         else:
             self._due = min(self._due, end)
             silent = call.began + SILENCE * self._options.timeout
             if silent > now:
                 self._due = min(self._due, silent)
-
-    def _expire(self, one: Waiting, *, sent: bool = True) -> None:
-        if not one.answer.done():
-            known = fault(TimeoutError(), self._options.timeout)
-            if not sent and isinstance(known, StoreTimeout) and one.requests:
-                known.charge_later = partial(self._owe, one)
-            one.answer.set_exception(known)
-            if self._observer is not None:
-                self._observer.failed(known, self._options.timeout, len(one.requests))
 
     def _owe(self, one: Waiting) -> None:
         """Have a check charged whose caller does not wait any more, with the next call that has room for it."""
@@ -355,20 +262,13 @@ class AsyncNode:
         self._refuse_waiting(left_alone(self.name, self.breaker.why))
 
     def _refuse_waiting(self, error: StoreError) -> None:
-        now = self._batcher.now()
-        while self.waiting:
-            one = self.waiting.popleft()
-            if not one.answer.done():
-                one.answer.set_exception(error)
-                if self._observer is not None and not self.is_closed:
-                    waited = now - (one.deadline - self._options.timeout)
-                    self._observer.failed(error, max(0.0, waited), len(one.requests))
+        self._callers.refuse(error, self._batcher.now(), is_observed=not self.is_closed)
 
     # Calls
 
     def _leave(self, batch: CallerBatch, connection: AsyncConnection, at: float, now: float, context: Context) -> None:
         """Send a batch off."""
-        call = _BatchCall(batch, connection, at, now, at + self._usual + GATHER_SECONDS)
+        call = BatchCall(batch, connection, at, now, at + self._usual + GATHER_SECONDS)
         call.context = context
         self.calls.add(call)
         self._batcher.calls.add(call)
@@ -376,7 +276,9 @@ class AsyncNode:
         try:
             now_us = self._now_us()
             call.encoded = [command.encode(now_us) for command in call.commands]
-            connection.ask(pack(call.encoded, connection.scripts), _replies(call.encoded), call.within(self._arrived))
+            connection.ask(
+                pack(call.encoded, connection.scripts), count_replies(call.encoded), call.within(self._arrived)
+            )
         except BaseException as error:
             self._failed(call, error)
             raise
@@ -388,7 +290,7 @@ class AsyncNode:
         now = batcher.now()
         if error is None:
             if not self.calls:
-                self._extend_waiting(now)
+                self._callers.extend(now)
             self.breaker.hear(now)
             if self.breaker.state != "closed":
                 self.breaker.close(now)
@@ -413,41 +315,41 @@ class AsyncNode:
         if self.breaker.fail(now, began, str(known)):
             self._connections.doubt(sent)
 
-    def _arrived(self, call: _BatchCall, replies: list[Any] | Exception) -> None:
+    def _arrived(self, call: BatchCall, replies: list[Any] | Exception) -> None:
         """What the server has replied; or why it has not."""
         if isinstance(replies, Exception):
             self._failed(call, replies)
             return
-        replies = _without_asking(call.encoded, replies)
+        replies = without_asking(call.encoded, replies)
         if NoScriptError in map(type, replies):  # it does not know a script yet, or no more: nothing was executed
             self._ask_again(call, replies)
             return
         self._answered(call, replies)
 
-    def _ask_again(self, call: _BatchCall, replies: list[Any]) -> None:
+    def _ask_again(self, call: BatchCall, replies: list[Any]) -> None:
         """Send those commands once more of which the server does not know the script: the first with its text."""
         now = self._batcher.now()
         self.breaker.hear(now)
         call.until = now + self._options.timeout  # loading it has a time of its own
-        again = [command for command, reply in zip(call.encoded, replies, strict=True) if _is_unknown(reply)]
+        again = [command for command, reply in zip(call.encoded, replies, strict=True) if is_unknown(reply)]
         done = call.within(partial(self._arrived_again, before=replies, again=again))
-        call.connection.ask(pack(again, set()), _replies(again), done)
+        call.connection.ask(pack(again, set()), count_replies(again), done)
 
     def _arrived_again(
-        self, call: _BatchCall, replies: list[Any] | Exception, *, before: list[Any], again: list[EncodedCommand]
+        self, call: BatchCall, replies: list[Any] | Exception, *, before: list[Any], again: list[EncodedCommand]
     ) -> None:
         """The replies to those commands that went once more. The server may have forgotten the script meanwhile."""
         if isinstance(replies, Exception):
             self._failed(call, replies)
             return
-        late = iter(_without_asking(again, replies))
-        merged = [next(late) if _is_unknown(reply) else reply for reply in before]
-        if 0 < sum(map(_is_unknown, merged)) < len(again):
+        late = iter(without_asking(again, replies))
+        merged = [next(late) if is_unknown(reply) else reply for reply in before]
+        if 0 < sum(map(is_unknown, merged)) < len(again):
             self._ask_again(call, merged)
         else:
             self._answered(call, merged)
 
-    def _answered(self, call: _BatchCall, replies: list[Any]) -> None:
+    def _answered(self, call: BatchCall, replies: list[Any]) -> None:
         connection = call.connection
         if self.is_closed:
             connection.close()
@@ -459,14 +361,14 @@ class AsyncNode:
             tell(self._observer, replies, seconds, call.size, self._options.timeout)
         try:
             for command, reply in zip(call.commands, replies, strict=True):
-                self._hand_out(command, reply)
+                hand_out(command, reply, self._options.timeout)
         except (LookupError, TypeError, ValueError) as error:  # a reply that makes no sense
             connection.close()
-            self._refuse_all(call, fault(error, self._options.timeout))
+            call.refuse(fault(error, self._options.timeout))
         self._end(call)
         self._batcher.wake(connection.used)
 
-    def _failed(self, call: _BatchCall, error: BaseException) -> None:
+    def _failed(self, call: BatchCall, error: BaseException) -> None:
         """There is no reply, and the connection is closed."""
         assert self._loop is not None
         at, now = self._loop.time(), self._batcher.now()
@@ -477,58 +379,15 @@ class AsyncNode:
         self._note_failure(now, call.began, call.sent, known)
         if self._observer is not None and not all(one.answer.done() for one in call.waiting):
             self._observer.failed(known, at - call.sent, call.size)
-        self._refuse_all(call, known)
+        call.refuse(known)
         self._end(call)
         if self.breaker.state != "closed" and not self._may_wait(now):
             self._turn_away()
         if self._batcher.waited_for:
             self._batcher.wake(at)
 
-    def _refuse_all(self, call: _BatchCall, error: StoreError) -> None:
-        for one in call.waiting:
-            if not one.answer.done():
-                one.answer.set_exception(error)
-
-    def _end(self, call: _BatchCall) -> None:
+    def _end(self, call: BatchCall) -> None:
         self.calls.discard(call)
         self._batcher.calls.discard(call)
         if self._ended is not None and not self.calls:
             self._ended.set()
-
-    def _hand_out(self, command: BatchedCommand, reply: Any) -> None:
-        """Give the reply to one command to those who wait for it."""
-        waiting, template = command
-        if isinstance(reply, Exception):
-            for one in waiting:
-                if not one.answer.done():
-                    one.answer.set_exception(fault(reply, self._options.timeout))
-            return
-        if template is None:
-            if not waiting[0].answer.done():
-                waiting[0].answer.set_result(reply)  # whatever it is
-            return
-        now_us, each, at = reply[0], template.figures, 1
-        if len(reply) != 1 + each * sum([len(one.requests) for one in waiting]):
-            raise ValueError(f"expected {each} figures for each request, got {len(reply) - 1} in all")
-        for one in waiting:
-            end = at + each * len(one.requests)
-            if not one.answer.done():
-                one.answer.set_result((now_us, reply[at:end]))
-            at = end
-
-
-def _replies(commands: list[EncodedCommand]) -> int:
-    """Return how many replies there will be."""
-    return sum([1 + command.asking for command in commands])
-
-
-def _without_asking(commands: list[EncodedCommand], replies: list[Any]) -> list[Any]:
-    """Return the replies to commands, without those to ASKING."""
-    if len(replies) == len(commands):
-        return replies
-    rest = iter(replies)
-    return [next(rest) if not command.asking else (next(rest), next(rest))[1] for command in commands]
-
-
-def _is_unknown(reply: Any) -> bool:
-    return isinstance(reply, NoScriptError)

@@ -1,0 +1,95 @@
+"""A batch on its way to the server and back, for asyncio: its commands, and who gets which reply. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any
+
+from redis.exceptions import NoScriptError
+
+from headgate.errors import StoreError
+from headgate.stores.redis.aio_connection import AsyncConnection, Done
+from headgate.stores.redis.batcher import BatchedCommand, CallerBatch, commands_of
+from headgate.stores.redis.command import EncodedCommand
+from headgate.stores.redis.faults import fault
+
+
+class BatchCall:
+    """A batch on its way to the server and back."""
+
+    __slots__ = (
+        "began",
+        "commands",
+        "connection",
+        "context",
+        "encoded",
+        "expected",
+        "sent",
+        "size",
+        "until",
+        "waiting",
+    )
+
+    def __init__(
+        self, batch: CallerBatch, connection: AsyncConnection, sent: float, began: float, expected: float
+    ) -> None:
+        self.waiting, self.size = batch.waiting, batch.size
+        self.commands = commands_of(batch)
+        self.encoded: list[EncodedCommand] = []
+        self.connection = connection
+        self.sent, self.expected = sent, expected  # by the event loop's clock
+        self.began = began  # by the process clock
+        self.until = 0.0  # no caller times out before
+        self.context = Context()  # of the first request in it, for tracing
+
+    def within(self, told: Callable[[BatchCall, list[Any] | Exception], None]) -> Done:
+        """Calls `told` with the outcome, in its context."""
+        run = self.context.run
+        return lambda replies: run(told, self, replies)
+
+    def refuse(self, error: StoreError) -> None:
+        """Fail all callers in it that still wait."""
+        for one in self.waiting:
+            if not one.answer.done():
+                one.answer.set_exception(error)
+
+
+def hand_out(command: BatchedCommand, reply: Any, timeout: float) -> None:
+    """Give the reply to one command to those who wait for it."""
+    waiting, template = command
+    if isinstance(reply, Exception):
+        for one in waiting:
+            if not one.answer.done():
+                one.answer.set_exception(fault(reply, timeout))
+        return
+    if template is None:
+        if not waiting[0].answer.done():
+            waiting[0].answer.set_result(reply)  # whatever it is
+        return
+    now_us, each, at = reply[0], template.figures, 1
+    if len(reply) != 1 + each * sum([len(one.requests) for one in waiting]):
+        raise ValueError(f"expected {each} figures for each request, got {len(reply) - 1} in all")
+    for one in waiting:
+        end = at + each * len(one.requests)
+        if not one.answer.done():
+            one.answer.set_result((now_us, reply[at:end]))
+        at = end
+
+
+def count_replies(commands: list[EncodedCommand]) -> int:
+    """Return how many replies there will be."""
+    return sum([1 + command.asking for command in commands])
+
+
+def without_asking(commands: list[EncodedCommand], replies: list[Any]) -> list[Any]:
+    """Return the replies to commands, without those to ASKING."""
+    if len(replies) == len(commands):
+        return replies
+    rest = iter(replies)
+    return [next(rest) if not command.asking else (next(rest), next(rest))[1] for command in commands]
+
+
+def is_unknown(reply: Any) -> bool:
+    """Return whether the server does not know the script."""
+    return isinstance(reply, NoScriptError)

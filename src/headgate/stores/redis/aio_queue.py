@@ -1,0 +1,97 @@
+"""Callers of asyncio that wait to be sent to one server, and checks to charge although no caller waits. No I/O."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from math import inf
+from typing import Final
+
+from headgate.errors import StoreError, StoreTimeout
+from headgate.stores.breaker import GRACE_SECONDS
+from headgate.stores.observer import StoreObserver
+from headgate.stores.redis.batcher import NO_SLOT, CallerBatch, Waiting
+from headgate.stores.redis.faults import fault
+from headgate.stores.redis.options import RedisOptions
+
+OWED: Final = 16_384  # checks to charge although no caller waits for them
+
+
+class CallerQueue:
+    """The queue of a server. `owe` is called with a check that is to be charged later."""
+
+    def __init__(self, options: RedisOptions, observer: StoreObserver | None, owe: Callable[[Waiting], None]) -> None:
+        self.waiting: deque[Waiting] = deque()  # always the same, as is `owed`
+        self.owed: deque[Waiting] = deque(maxlen=OWED)  # no caller waits for these, but they must be charged
+        self._options = options
+        self._observer = observer
+        self._owe = owe
+
+    def take_batch(self, now: float) -> CallerBatch:
+        """Take out those who go with the next call; not those who were cancelled meanwhile, or whose time is up."""
+        batch: list[Waiting] = []
+        count = size = 0
+        first = (self.waiting or self.owed)[0]
+        shared = first.template if first.slot == NO_SLOT else None  # of all, if they go as one command
+        while self.waiting:
+            waiting = self.waiting[0]
+            template, requests, answer, deadline = waiting[:4]
+            count += len(requests) or 1
+            if count > self._options.max_batch and batch and not waiting.ordered:
+                break
+            self.waiting.popleft()
+            if deadline <= now:
+                self.expire_one(waiting, sent=False)
+            elif not answer.done():
+                batch.append(waiting)
+                size += len(requests)
+                if template is not shared or waiting.ordered or waiting.alone:
+                    shared = None
+        while self.owed and count < self._options.max_batch:
+            owed = self.owed.popleft()
+            if now < owed.deadline + GRACE_SECONDS:  # later, it would be charged to another time
+                batch.append(owed)
+                count += len(owed.requests)
+                size += len(owed.requests)
+                if owed.template is not shared:
+                    shared = None
+        return CallerBatch(batch, size, shared)
+
+    def expire(self, now: float) -> float:
+        """Refuse those whose time is up. Return the first deadline of the others."""
+        if any(one.deadline <= now for one in self.waiting):
+            late = [one for one in self.waiting if one.deadline <= now]
+            self._replace([one for one in self.waiting if one.deadline > now])
+            for one in late:
+                self.expire_one(one, sent=False)
+        return min((one.deadline for one in self.waiting), default=inf)
+
+    def expire_one(self, one: Waiting, *, sent: bool = True) -> None:
+        """Refuse a caller whose time is up. If it was not `sent`, its check can be charged later."""
+        if not one.answer.done():
+            known = fault(TimeoutError(), self._options.timeout)
+            if not sent and isinstance(known, StoreTimeout) and one.requests:
+                known.charge_later = partial(self._owe, one)
+            one.answer.set_exception(known)
+            if self._observer is not None:
+                self._observer.failed(known, self._options.timeout, len(one.requests))
+
+    def extend(self, now: float) -> None:
+        """Have the time of those in the queue begin now: nothing of theirs was under way without a connection."""
+        until = now + self._options.timeout
+        self._replace([one._replace(deadline=max(one.deadline, until), since=now) for one in self.waiting])
+
+    def refuse(self, error: StoreError, now: float, *, is_observed: bool) -> None:
+        """Refuse all who wait. The observer receives each refusal if `is_observed`."""
+        while self.waiting:
+            one = self.waiting.popleft()
+            if not one.answer.done():
+                one.answer.set_exception(error)
+                if self._observer is not None and is_observed:
+                    waited = now - (one.deadline - self._options.timeout)
+                    self._observer.failed(error, max(0.0, waited), len(one.requests))
+
+    def _replace(self, waiting: Iterable[Waiting]) -> None:
+        self.waiting.clear()
+        self.waiting.extend(waiting)
