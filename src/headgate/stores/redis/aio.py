@@ -18,10 +18,10 @@ from headgate.core.reading import WarningStates
 from headgate.errors import StoreError, StoreUnavailable
 from headgate.stores.observer import StoreObserver
 from headgate.stores.program import Program, async_group_program
+from headgate.stores.redis.aio_discovery import AsyncDiscovery
 from headgate.stores.redis.aio_node import AsyncNode
 from headgate.stores.redis.batcher import NO_SLOT, Batcher
 from headgate.stores.redis.denial_cache import DenialCache
-from headgate.stores.redis.discovery import Discovery, Found
 from headgate.stores.redis.encoding import CommandTemplate, EncodedRequest, Encoder
 from headgate.stores.redis.faults import Address, find_redirect
 from headgate.stores.redis.operations import RedisOperations
@@ -57,11 +57,8 @@ class AsyncRedisStore(RedisOperations):
         self._batcher = Batcher(self._options.timeout, gathers=self._slotted)
         self._topology = Topology(self._make, self._drop)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._listening: dict[asyncio.Future[None], None] = {}  # those who wait to hear who serves what, in order
         self._tasks: set[asyncio.Task[Any]] = set()  # that must not be cancelled
-        self._discovery: Discovery | None = None
-        self._found: Found | None = None  # by discovery, in its thread
-        self._is_telling = False  # the event loop of it
+        self._discovery: AsyncDiscovery | None = None
         self._closing = 0  # how many are
         self._only: AsyncNode | None = None  # the server, if it is always the same
         if self._target.topology == "single":
@@ -201,7 +198,6 @@ class AsyncRedisStore(RedisOperations):
         if self._discovery is not None:
             self._discovery.close()
         self._discovery = self._loop = None
-        self._tell_listeners()
 
     def _make(self, address: Address) -> AsyncNode:
         params = self._target.params.to(address)
@@ -224,7 +220,7 @@ class AsyncRedisStore(RedisOperations):
 
     # Who serves what
 
-    def _enter(self) -> Discovery:
+    def _enter(self) -> AsyncDiscovery:
         """Return the discovery of this event loop."""
         loop = asyncio.get_running_loop()
         if self._discovery is None or loop is not self._loop:
@@ -233,54 +229,10 @@ class AsyncRedisStore(RedisOperations):
             if self._discovery is not None:
                 self._discovery.close()
             self._loop = loop
-            self._listening.clear()
-            self._found, self._is_telling = None, False
             self._batcher = Batcher(self._options.timeout, gathers=self._slotted)
             self._topology = Topology(self._make, self._drop)
-            self._discovery = Discovery(self._target, self._hear, self._topology.known)
+            self._discovery = AsyncDiscovery(self._target, self._topology, loop)
         return self._discovery
-
-    def _hear(self, found: Found) -> bool:
-        """Take what discovery has found, in its thread, to the event loop. Return whether there is one."""
-        loop = self._loop
-        if loop is None:  # the store was closed meanwhile
-            return False
-        self._found = found
-        try:
-            if not self._is_telling:  # else the event loop is about to know, if it runs
-                self._is_telling = True
-                loop.call_soon_threadsafe(self._heard)
-        except RuntimeError:  # the event loop was
-            assert loop.is_closed()
-            return False
-        return not loop.is_closed()
-
-    def _heard(self) -> None:
-        self._is_telling = False  # first: later findings are reported again
-        found = self._found
-        if found is None:  # the store was closed meanwhile
-            return
-        if isinstance(found, StoreError):
-            self._topology.failed(found)
-        else:
-            self._topology.told(found)
-        self._tell_listeners()
-
-    def _tell_listeners(self) -> None:
-        for listener in self._listening:
-            if not listener.done():
-                listener.set_result(None)
-        self._listening.clear()
-
-    async def _wait(self, known: int, deadline: float) -> None:
-        """Until something newer is heard than what is known."""
-        assert self._loop is not None
-        if self._topology.generation > known:
-            return
-        listener: asyncio.Future[None] = self._loop.create_future()
-        self._listening[listener] = None
-        await asyncio.wait((listener,), timeout=max(0.0, deadline - self._batcher.now()))
-        self._listening.pop(listener, None)
 
     async def _serving(self, slot: int, deadline: float) -> AsyncNode:
         """Return the server of a slot, after the first discovery. Raises `StoreError` if it is unknown."""
@@ -288,7 +240,7 @@ class AsyncRedisStore(RedisOperations):
         if node is None:
             discovery, known = self._enter(), self._topology.generation
             if discovery.ask() or known == 0:
-                await self._wait(known, deadline)
+                await discovery.wait(known, deadline - self._batcher.now())
             node = self._topology.serving(slot)
             if node is None:
                 raise self._topology.unknown()
@@ -409,7 +361,7 @@ class AsyncRedisStore(RedisOperations):
             named = self._topology.follow(step.slot, taken)
             return await self._take(step, deadline, named, asking=taken.asking, redirects=redirects)
         if taken.wait and soon:
-            await self._wait(known, deadline)
+            await discovery.wait(known, deadline - self._batcher.now())
         if self._topology.serving(step.slot) in (node, None):
             return error
         return await self._take(step, deadline, redirects=redirects)

@@ -1,0 +1,75 @@
+"""Discovery for asyncio: brings what the thread of `Discovery` finds to the event loop, and wakes who waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from headgate.errors import StoreError
+from headgate.stores.redis.discovery import Discovery, Found
+from headgate.stores.redis.options import StoreTarget
+from headgate.stores.redis.topology import Topology
+
+
+class AsyncDiscovery:
+    """Updates a topology, in one event loop."""
+
+    def __init__(self, target: StoreTarget, topology: Topology[Any], loop: asyncio.AbstractEventLoop) -> None:
+        self._topology = topology
+        self._loop = loop
+        self._discovery = Discovery(target, self._hear, topology.known)
+        self._listening: dict[asyncio.Future[None], None] = {}  # those who wait to hear who serves what, in order
+        self._found: Found | None = None  # by discovery, in its thread
+        self._is_telling = False  # the event loop of it
+        self._is_closed = False
+
+    def ask(self) -> bool:
+        """Have it look. Return whether it does so now or before long: then it is worth while to wait."""
+        return self._discovery.ask()
+
+    async def wait(self, known: int, seconds: float) -> None:
+        """Wait until something newer is heard than the `known` generation of the topology, at most so long."""
+        if self._topology.generation > known:
+            return
+        listener: asyncio.Future[None] = self._loop.create_future()
+        self._listening[listener] = None
+        await asyncio.wait((listener,), timeout=max(0.0, seconds))
+        self._listening.pop(listener, None)
+
+    def close(self) -> None:
+        """Stop looking. Who waits goes on at once, unless the event loop has ended."""
+        self._is_closed = True
+        self._discovery.close()
+        if not self._loop.is_closed():
+            self._tell_listeners()
+
+    def _hear(self, found: Found) -> bool:
+        """Take what discovery has found, in its thread, to the event loop. Return whether there is one."""
+        if self._is_closed:
+            return False
+        self._found = found
+        try:
+            if not self._is_telling:  # else the event loop is about to know, if it runs
+                self._is_telling = True
+                self._loop.call_soon_threadsafe(self._heard)
+        except RuntimeError:  # the event loop was closed meanwhile
+            assert self._loop.is_closed()
+            return False
+        return not self._loop.is_closed()
+
+    def _heard(self) -> None:
+        self._is_telling = False  # first: later findings are reported again
+        found = self._found
+        if found is None or self._is_closed:
+            return
+        if isinstance(found, StoreError):
+            self._topology.failed(found)
+        else:
+            self._topology.told(found)
+        self._tell_listeners()
+
+    def _tell_listeners(self) -> None:
+        for listener in self._listening:
+            if not listener.done():
+                listener.set_result(None)
+        self._listening.clear()
