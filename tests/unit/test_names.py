@@ -4,6 +4,7 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
+MAX_LINES = 400
 SOURCE = Path(__file__).parent.parent.parent / "src/headgate"
 GENERATED = ("_pb2.py",)
 # Documents of the admin API are named after what they show: a rule, a user, a token.
@@ -33,3 +34,13 @@ def test_a_sync_module_has_the_async_one_beside_it() -> None:
     for path in SOURCE.rglob("*.py"):
         if path.read_text().startswith("# Generated from async_"):
             assert path.with_name(f"async_{path.name}").exists()
+
+
+def test_no_module_is_too_long() -> None:
+    lengths = {
+        str(path.relative_to(SOURCE)): len(path.read_text().splitlines())
+        for path in SOURCE.rglob("*.py")
+        if not path.name.endswith(GENERATED)
+    }
+    long = {name: lines for name, lines in lengths.items() if lines > MAX_LINES}
+    assert not long, f"split by meaning: over {MAX_LINES} lines"

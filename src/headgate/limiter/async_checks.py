@@ -22,16 +22,15 @@ from headgate.limiter.async_reservations import AsyncReservations
 from headgate.limiter.async_slots import AsyncSlots
 from headgate.limiter.batch import BatchedRequest, DecidedTogether, RequestPart, Together, decide_each, prepare_together
 from headgate.limiter.blocks import Blocks
-from headgate.limiter.engine import Engine, OnRefused, checked_hook, log
-from headgate.limiter.explanation import MAX_TIERS, conclude
+from headgate.limiter.engine import Engine
 from headgate.limiter.prepared_check import NO_SUBJECT, KnownUser, PreparedCheck, Request, Subject
+from headgate.limiter.refusal_hook import OnRefused, call_hook, checked_hook, log_raised
 from headgate.limiter.rule_inputs import Rules
 from headgate.limiter.slot_records import SlotUse
 from headgate.limiter.startup import require_answer, warn_of_workers
 from headgate.limiter.user_lookup import look_up, look_up_all
 from headgate.limiter.wait import Wait
 from headgate.rules.directory import UNKNOWN, Unknown
-from headgate.rules.explanation import Explanation, explain_rules, other_tiers
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.users import User
@@ -224,22 +223,6 @@ class AsyncChecks:
         decision = self.decide(self._engine.texts_of(subject, facts), cost=cost, peek=True)  # async only
         return decision if isinstance(decision, Decision) else await decision  # async only
 
-    async def explain(self, subject: Subject = NO_SUBJECT, /, *, cost: Cost = 1, **facts: Any) -> Explanation:
-        """Return why each rule applies to a request or does not, what would be decided, and what would let it pass.
-
-        Charges nothing. Rules that lack most of what they ask for are left out where there are many.
-        """
-        engine = self._engine
-        texts = engine.texts_of(subject, facts)
-        known = await look_up(engine, NO_SUBJECT, texts)  # sync: known = engine.known(NO_SUBJECT, texts)
-        explanation, plan = explain_rules(known.snapshot, texts, engine.clock, known.user, cost)
-        decision = await self.peek(cost=cost, **texts)
-        by_tier = {}
-        if not decision.allowed:
-            for tier in other_tiers(known.snapshot, explanation.tier)[:MAX_TIERS]:
-                by_tier[tier] = await self.peek(cost=cost, **{**texts, "tier": tier})
-        return conclude(explanation, plan, decision, by_tier)
-
     async def check_many(self, requests: Iterable[Request]) -> list[Decision]:
         """Check several requests in one trip to the store, each decided by itself, in order.
 
@@ -361,24 +344,13 @@ class AsyncChecks:
 
     async def tell_refused(self, decision: Decision, facts: Mapping[str, Any]) -> None:
         """Call the hook `on_refused`: for middleware, which refuses requests on its own."""
-        # sync: self._engine.tell_refused(decision, facts)
-        answer = self._engine.tell_refused(decision, facts)  # async only
+        # sync: call_hook(self._engine.on_refused, decision, facts)
+        answer = call_hook(self._engine.on_refused, decision, facts)  # async only
         if isinstance(answer, Awaitable):  # async only
             try:
                 await answer
             except Exception:  # noqa: BLE001 - a hook of the app: whatever it raises is logged
-                log.exception("on_refused raised for rule %r; the request is still refused", decision.rule)
-
-    @property
-    def by_subject(self) -> bool:
-        """Whether it counts by subject alone, as one made from a notation does, and not by rules."""
-        return self._engine.by_subject
-
-    def store_answers(self) -> None:
-        """End an outage because the store was seen to answer: without checks, none would notice."""
-        engine = self._engine
-        if engine.fallback.outage.probed() and engine.heartbeat is not None:
-            engine.heartbeat.wake()
+                log_raised(decision)
 
     @property
     def failing(self) -> bool:

@@ -20,11 +20,13 @@ from headgate.limiter.async_readiness import probe_async
 from headgate.limiter.async_reservations import AsyncReservation
 from headgate.limiter.async_slots import Acquiring, AsyncSlot
 from headgate.limiter.decorator import Key, limit_async_function, quota_of, rule_name
+from headgate.limiter.explanation import MAX_TIERS, conclude
 from headgate.limiter.prepared_check import NO_SUBJECT, Subject
 from headgate.limiter.reservation_records import correction, uncorrected
 from headgate.limiter.rule_inputs import Rules, is_elsewhere, own_limits
 from headgate.limiter.slot_records import SlotStatus
 from headgate.limiter.user_lookup import look_up
+from headgate.rules.explanation import Explanation, explain_rules, other_tiers
 from headgate.rules.holder import Source
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.protocol import AsyncClearingStore
@@ -62,6 +64,22 @@ class AsyncLimiter(AsyncChecks):
     With asyncio, checks that are made while the event loop is busy travel to a Redis store together. A limiter on a
     Redis store belongs to the event loop that it is first used in.
     """
+
+    async def explain(self, subject: Subject = NO_SUBJECT, /, *, cost: Cost = 1, **facts: Any) -> Explanation:
+        """Return why each rule applies to a request or does not, what would be decided, and what would let it pass.
+
+        Charges nothing. Rules that lack most of what they ask for are left out where there are many.
+        """
+        engine = self._engine
+        texts = engine.texts_of(subject, facts)
+        known = await look_up(engine, NO_SUBJECT, texts)  # sync: known = engine.known(NO_SUBJECT, texts)
+        explanation, plan = explain_rules(known.snapshot, texts, engine.clock, known.user, cost)
+        decision = await self.peek(cost=cost, **texts)
+        by_tier = {}
+        if not decision.allowed:
+            for tier in other_tiers(known.snapshot, explanation.tier)[:MAX_TIERS]:
+                by_tier[tier] = await self.peek(cost=cost, **{**texts, "tier": tier})
+        return conclude(explanation, plan, decision, by_tier)
 
     def acquire(
         self,
@@ -305,6 +323,17 @@ class AsyncLimiter(AsyncChecks):
     async def __aexit__(self, *exc: object) -> None:
         """Close the limiter. Exceptions pass."""
         await self.close()
+
+    @property
+    def by_subject(self) -> bool:
+        """Whether it counts by subject alone, as one made from a notation does, and not by rules."""
+        return self._engine.by_subject
+
+    def store_answers(self) -> None:
+        """End an outage because the store was seen to answer: without checks, none would notice."""
+        engine = self._engine
+        if engine.fallback.outage.probed() and engine.heartbeat is not None:
+            engine.heartbeat.wake()
 
     def leases(self) -> LeaseStatus:
         """Return how rules of `sync = "leased"` are doing: what was decided without the store, and what is held."""

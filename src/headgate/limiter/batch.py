@@ -133,7 +133,7 @@ def prepare_together(engine: Engine, parts: Sequence[RequestPart], known: Sequen
     if len(prepared) == 1:
         return Together(prepared[0], prepared, (prepared[0].plan.places,))
     sent = [one for one in prepared if one.sent]
-    whole_plan, own = engine.whole_plan(tuple([one.plan for one in sent]))
+    whole_plan, own = engine.combined.whole(tuple([one.plan for one in sent]))
     subjects: tuple[str, ...] = sum([one.subjects for one in sent], ())
     whole_costs: tuple[int, ...] = sum([one.costs for one in sent], ())
     if whole_plan is None:  # parts may meet in a limit
@@ -163,7 +163,7 @@ def _merge(
                 costs[place] = cost
             own.append(place)
         places.append(tuple(own))
-    plan = engine.merged_plan(tuple([one.plan for one in parts]), tuple(places))
+    plan = engine.combined.merge(tuple([one.plan for one in parts]), tuple(places))
     return plan, tuple(places), tuple([subject for _, subject in order]), tuple(costs)
 
 

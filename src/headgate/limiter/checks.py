@@ -17,18 +17,17 @@ from headgate.features.regions.protocol import RegionProtocol, RegionStore
 from headgate.features.shards.sharded_store import ShardedStore
 from headgate.limiter.batch import decide_each
 from headgate.limiter.blocks import Blocks
-from headgate.limiter.engine import Engine, OnRefused, checked_hook
+from headgate.limiter.engine import Engine
 from headgate.limiter.execution import decide
-from headgate.limiter.explanation import MAX_TIERS, conclude
 from headgate.limiter.heartbeat import Heartbeat
 from headgate.limiter.prepared_check import NO_SUBJECT, PreparedCheck, Request, Subject
+from headgate.limiter.refusal_hook import OnRefused, call_hook, checked_hook
 from headgate.limiter.reservations import Reservations
 from headgate.limiter.rule_inputs import Rules
 from headgate.limiter.slot_records import SlotUse
 from headgate.limiter.slots import Slots
 from headgate.limiter.startup import require_answer, warn_of_workers
 from headgate.limiter.wait import Wait
-from headgate.rules.explanation import Explanation, explain_rules, other_tiers
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import MemoryStore
@@ -180,22 +179,6 @@ class Checks:
         """Return what `check` would decide now, and charge nothing; `remaining` is what is left now."""
         return self.decide(self._engine.texts_of(subject, facts), cost=cost, peek=True)
 
-    def explain(self, subject: Subject = NO_SUBJECT, /, *, cost: Cost = 1, **facts: Any) -> Explanation:
-        """Return why each rule applies to a request or does not, what would be decided, and what would let it pass.
-
-        Charges nothing. Rules that lack most of what they ask for are left out where there are many.
-        """
-        engine = self._engine
-        texts = engine.texts_of(subject, facts)
-        known = engine.known(NO_SUBJECT, texts)
-        explanation, plan = explain_rules(known.snapshot, texts, engine.clock, known.user, cost)
-        decision = self.peek(cost=cost, **texts)
-        by_tier = {}
-        if not decision.allowed:
-            for tier in other_tiers(known.snapshot, explanation.tier)[:MAX_TIERS]:
-                by_tier[tier] = self.peek(cost=cost, **{**texts, "tier": tier})
-        return conclude(explanation, plan, decision, by_tier)
-
     def check_many(self, requests: Iterable[Request]) -> list[Decision]:
         """Check several requests in one trip to the store, each decided by itself, in order.
 
@@ -236,18 +219,7 @@ class Checks:
 
     def tell_refused(self, decision: Decision, facts: Mapping[str, Any]) -> None:
         """Call the hook `on_refused`: for middleware, which refuses requests on its own."""
-        self._engine.tell_refused(decision, facts)
-
-    @property
-    def by_subject(self) -> bool:
-        """Whether it counts by subject alone, as one made from a notation does, and not by rules."""
-        return self._engine.by_subject
-
-    def store_answers(self) -> None:
-        """End an outage because the store was seen to answer: without checks, none would notice."""
-        engine = self._engine
-        if engine.fallback.outage.probed() and engine.heartbeat is not None:
-            engine.heartbeat.wake()
+        call_hook(self._engine.on_refused, decision, facts)
 
     @property
     def failing(self) -> bool:

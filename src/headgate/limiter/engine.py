@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, Protocol, get_args
 
 from headgate.core.check import Answer, Block, Check, Client, Extras, Idempotency, Penalty
@@ -17,6 +14,7 @@ from headgate.core.plan import Plan
 from headgate.core.verdict import delayed
 from headgate.errors import IdempotencyConflict, InvalidCheck, InvalidRule, StoreError
 from headgate.limiter.blocks import Blocks
+from headgate.limiter.combined_plans import CombinedPlans
 from headgate.limiter.fallback import Fallback
 from headgate.limiter.prepared_check import (
     NO_SUBJECT,
@@ -28,27 +26,23 @@ from headgate.limiter.prepared_check import (
     facts_of,
     fingerprint,
 )
-from headgate.limiter.rule_inputs import Rules, is_elsewhere, opened, rules_of
+from headgate.limiter.refusal_hook import OnRefused
+from headgate.limiter.rule_inputs import Rules, hold, is_elsewhere
 from headgate.limiter.slot_records import needs_acquire
 from headgate.limiter.warning_hysteresis import WarningHysteresis
 from headgate.rules.directory import UNKNOWN
-from headgate.rules.holder import Holder, Source
 from headgate.rules.penalties import client_of, clients_of
-from headgate.rules.plan import AppliedRule, RulePlan, plan_of
+from headgate.rules.plan import RulePlan
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.program import Program, decision_of
 
-log = logging.getLogger("headgate")
-
 Clients = tuple[Client, ...]
-Places = tuple[tuple[int, ...], ...]  # by plan: where its limits are in another
 
 MAX_PROGRAMS: Final = 4_096  # that are remembered
 
 _new: Final[Any] = tuple.__new__  # makes a named tuple in half the time that calling its class takes
 
-OnRefused = Callable[[Decision, Mapping[str, Any]], object]  # receives each refusal, and the request's facts
 Compile = Callable[[RulePlan, WarningHysteresis], Program]
 
 
@@ -64,15 +58,6 @@ class Background(Protocol):
     def begin_with(self, program: Any) -> Any: ...
 
     def wake(self) -> None: ...
-
-
-def checked_hook(hook: OnRefused | None, *, may_wait: bool) -> OnRefused | None:
-    """Return the hook `on_refused` of a limiter. Raises `InvalidRule` if it cannot be called there."""
-    if hook is not None and not callable(hook):
-        raise InvalidRule(f"on_refused: must be a function of a decision and facts, got {hook!r}")
-    if inspect.iscoroutinefunction(hook) and not may_wait:
-        raise InvalidRule(f"on_refused: must not be async for a Limiter, got {hook!r}")
-    return hook
 
 
 class Engine:
@@ -92,25 +77,11 @@ class Engine:
         blocks: Blocks | None = None,
     ) -> None:
         self.clock: Clock = clock or SystemClock()
-        self.by_subject = False  # whether every check must have a subject, and is counted by it alone
-        self._source: Source | None = None
-        self.owns_source = is_elsewhere(rules)
         self.facts = tuple(facts)  # that the limiter declares
-        if self.facts and isinstance(rules, Snapshot | Source):
-            raise InvalidRule("facts: declare them with the rules, as in Snapshot(rules, facts=[…])")
-        if isinstance(rules, str | Path) and self.owns_source:
-            self._source = opened(rules, watch=watch, clock=self.clock, facts=self.facts)
-        elif watch:
-            raise InvalidRule(f"watch: only rules from a file can be watched, got {rules!r}")
-        elif isinstance(rules, Source):
-            self._source = rules
-        if self._source is not None:
-            self.holder = self._source.holder
-        elif isinstance(rules, Snapshot):
-            self.holder = Holder(rules)
-        else:
-            listed, self.by_subject = rules_of(rules, name)
-            self.holder = Holder(Snapshot(listed, facts=self.facts))
+        self.holder, self._source, self.by_subject = hold(
+            rules, name=name, watch=watch, clock=self.clock, facts=self.facts
+        )
+        self.owns_source = is_elsewhere(rules)
         if failure_mode not in get_args(FailureMode):
             modes = ", ".join(get_args(FailureMode))
             raise InvalidRule(f"failure_mode: must be one of {modes}, got {failure_mode!r}")
@@ -123,8 +94,7 @@ class Engine:
         self.compile_exact: Compile = _uncompiled
         self.programs: dict[RulePlan, Program] = {}
         self.exact_programs: dict[RulePlan, Program] = {}
-        self._whole: dict[tuple[RulePlan, ...], tuple[RulePlan | None, Places]] = {}
-        self._merged: dict[tuple[tuple[RulePlan, ...], Places], RulePlan] = {}
+        self.combined = CombinedPlans()
         self.on_refused: OnRefused | None = None
         self._blocks = blocks  # None: the store is in this process, and asking it costs no more than remembering
         self.heartbeat: Background | None = None  # None: the store is in this process, and there is no other node
@@ -167,40 +137,6 @@ class Engine:
                 programs.clear()
             programs[plan] = program
         return program
-
-    def whole_plan(self, plans: tuple[RulePlan, ...]) -> tuple[RulePlan | None, Places]:
-        """Return one plan for a request that has several, and the places of their limits in it.
-
-        Returns no plan if the same limit is in several of them: then it depends on the subjects what the whole is.
-        """
-        whole = self._whole.get(plans)
-        if whole is None:
-            spaces = [limit.space for plan in plans for limit in plan.limits]
-            places: list[tuple[int, ...]] = []
-            at = 0
-            for plan in plans:
-                places.append(tuple(range(at, at + len(plan.limits))))
-                at += len(plan.limits)
-            together = None
-            if len(set(spaces)) == len(spaces):
-                together = plan_of(tuple([one for plan in plans for one in plan.applied]))
-            if len(self._whole) >= MAX_PROGRAMS:
-                self._whole.clear()
-            whole = self._whole[plans] = together, tuple(places)
-        return whole
-
-    def merged_plan(self, plans: tuple[RulePlan, ...], places: Places) -> RulePlan:
-        """Return one plan for a request that has several: `places` tell where each plan's limits are in it."""
-        merged = self._merged.get((plans, places))
-        if merged is None:
-            applied: dict[int, AppliedRule] = {}
-            for plan, own in zip(plans, places, strict=True):
-                for one, place in zip(plan.applied, own, strict=True):
-                    applied.setdefault(place, one)
-            if len(self._merged) >= MAX_PROGRAMS:
-                self._merged.clear()
-            merged = self._merged[plans, places] = plan_of(tuple([applied[place] for place in sorted(applied)]))
-        return merged
 
     def subject_program(self) -> Program | None:
         """Return the program of every request that says its user and nothing else, if it is always the same one.
@@ -267,17 +203,6 @@ class Engine:
             block = None
         extras = Extras(idempotency, Penalty(client, terms), slot=slot)
         return prepared._replace(extras=extras, at_us=at_us, block=block)
-
-    def tell_refused(self, decision: Decision, facts: Mapping[str, Any]) -> object:
-        """Call the hook that the limiter was given for refusals, and return what it returns.
-
-        A hook that raises is logged; the request is still refused.
-        """
-        try:
-            return None if self.on_refused is None else self.on_refused(decision, facts)
-        except Exception:
-            log.exception("on_refused raised for rule %r; the request is still refused", decision.rule)
-            return None
 
     def log_unmatched(self, plan: RulePlan, texts: dict[str, str]) -> None:
         """Log that there are requests to which no rule applies, if this is the first of them."""

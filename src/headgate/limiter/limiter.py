@@ -16,6 +16,7 @@ from headgate.features.leases.status import LeaseStatus
 from headgate.features.regions.protocol import RegionStatus
 from headgate.limiter.checks import Checks
 from headgate.limiter.decorator import Key, limit_function, quota_of, rule_name
+from headgate.limiter.explanation import MAX_TIERS, conclude
 from headgate.limiter.prepared_check import NO_SUBJECT, Subject
 from headgate.limiter.readiness import probe
 from headgate.limiter.reservation_records import correction, uncorrected
@@ -23,6 +24,7 @@ from headgate.limiter.reservations import Reservation
 from headgate.limiter.rule_inputs import Rules, is_elsewhere, own_limits
 from headgate.limiter.slot_records import SlotStatus
 from headgate.limiter.slots import Acquiring, Slot
+from headgate.rules.explanation import Explanation, explain_rules, other_tiers
 from headgate.rules.holder import Source
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.protocol import ClearingStore
@@ -55,6 +57,22 @@ class Limiter(Checks):
 
     Refusals are values: only invalid arguments raise (`InvalidCheck`, `InvalidRule`, `InvalidQuota`).
     """
+
+    def explain(self, subject: Subject = NO_SUBJECT, /, *, cost: Cost = 1, **facts: Any) -> Explanation:
+        """Return why each rule applies to a request or does not, what would be decided, and what would let it pass.
+
+        Charges nothing. Rules that lack most of what they ask for are left out where there are many.
+        """
+        engine = self._engine
+        texts = engine.texts_of(subject, facts)
+        known = engine.known(NO_SUBJECT, texts)
+        explanation, plan = explain_rules(known.snapshot, texts, engine.clock, known.user, cost)
+        decision = self.peek(cost=cost, **texts)
+        by_tier = {}
+        if not decision.allowed:
+            for tier in other_tiers(known.snapshot, explanation.tier)[:MAX_TIERS]:
+                by_tier[tier] = self.peek(cost=cost, **{**texts, "tier": tier})
+        return conclude(explanation, plan, decision, by_tier)
 
     def acquire(
         self,
@@ -276,6 +294,17 @@ class Limiter(Checks):
     def __exit__(self, *exc: object) -> None:
         """Close the limiter. Exceptions pass."""
         self.close()
+
+    @property
+    def by_subject(self) -> bool:
+        """Whether it counts by subject alone, as one made from a notation does, and not by rules."""
+        return self._engine.by_subject
+
+    def store_answers(self) -> None:
+        """End an outage because the store was seen to answer: without checks, none would notice."""
+        engine = self._engine
+        if engine.fallback.outage.probed() and engine.heartbeat is not None:
+            engine.heartbeat.wake()
 
     def leases(self) -> LeaseStatus:
         """Return how rules of `sync = "leased"` are doing: what was decided without the store, and what is held."""

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from headgate.core.clock import Clock
 from headgate.core.quota import CONCURRENCY, Quota, duration_text
 from headgate.errors import InvalidRule
-from headgate.rules.holder import Source
+from headgate.rules.holder import Holder, Source
 from headgate.rules.rule import Rule, made_by
 from headgate.rules.snapshot import Snapshot
 
@@ -29,6 +29,33 @@ DATABASES: Final = ("sqlite://", "postgresql://", "postgres://")
 def is_elsewhere(rules: Rules) -> bool:
     """Whether it says where rules are: in a file, or in a database."""
     return _is_file(rules) or _is_database(rules)
+
+
+class HeldRules(NamedTuple):
+    """The holder of a limiter's rules, and where they come from."""
+
+    holder: Holder
+    source: Source | None  # None: they do not change
+    by_subject: bool  # whether every check must have a subject, and is counted by it alone
+
+
+def hold(rules: Rules, *, name: str, watch: bool, clock: Clock, facts: tuple[str, ...]) -> HeldRules:
+    """Hold the rules of the limiter of this name, in whatever form they are. Opens a source. Raises `InvalidRule`."""
+    if facts and isinstance(rules, Snapshot | Source):
+        raise InvalidRule("facts: declare them with the rules, as in Snapshot(rules, facts=[…])")
+    source: Source | None = None
+    if isinstance(rules, str | Path) and is_elsewhere(rules):
+        source = opened(rules, watch=watch, clock=clock, facts=facts)
+    elif watch:
+        raise InvalidRule(f"watch: only rules from a file can be watched, got {rules!r}")
+    elif isinstance(rules, Source):
+        source = rules
+    if source is not None:
+        return HeldRules(source.holder, source, by_subject=False)
+    if isinstance(rules, Snapshot):
+        return HeldRules(Holder(rules), None, by_subject=False)
+    listed, by_subject = rules_of(rules, name)
+    return HeldRules(Holder(Snapshot(listed, facts=facts)), None, by_subject)
 
 
 def opened(rules: str | Path, *, watch: bool, clock: Clock, facts: tuple[str, ...] = ()) -> Source:
