@@ -62,7 +62,7 @@ QUOTA_FIELDS: Final = (
         "window",
         Description(
             fields.optional(fields.window),
-            'how long a window is: seconds, or a text (`"15m"`), 1 ms to 366 days; `concurrency` has a `ttl` instead',
+            'length of the window: seconds, or a string (`"15m"`), 1 ms to 366 days; `concurrency` has a `ttl` instead',
             "required",
         ),
         None,
@@ -79,7 +79,7 @@ QUOTA_FIELDS: Final = (
         "burst",
         Description(
             fields.optional(fields.whole(1)),
-            "capacity of the bucket algorithms; the others have no use for it",
+            "capacity of the bucket algorithms; the others do not use it",
             "the limit",
         ),
         None,
@@ -88,7 +88,7 @@ QUOTA_FIELDS: Final = (
         "ttl",
         Description(
             fields.optional(fields.window),
-            "of `concurrency`: how long a slot is held that is neither released nor renewed; a duration, as `window`",
+            "for `concurrency`: when a slot expires that is neither released nor renewed; a duration like `window`",
             "60 s",
         ),
         None,
@@ -98,21 +98,21 @@ QUOTA_FIELDS: Final = (
         Description(
             fields.flag,
             "whether the window is a `day`, `week`, `month` or `year` of the "
-            "[calendar](quotas.md#calendars); only of a `fixed_window`",
+            "[calendar](quotas.md#calendars); only for `fixed_window`",
         ),
         False,
     ),
     _field(
         "tz",
-        Description(fields.optional(fields.name), "of a calendar: the time zone, as in `Europe/Berlin`", '`"UTC"`'),
+        Description(fields.optional(fields.name), "for a calendar: the time zone, such as `Europe/Berlin`", '`"UTC"`'),
         None,
     ),
     _field(
         "anchor",
         Description(
             Kind("anchor", lambda value: value),
-            "of a calendar: where its windows begin. The day of the month (the 31st is the last of shorter ones), the "
-            "weekday, or the hour of the day",
+            "for a calendar: where its windows begin. The day of the month (31 means the last day of a shorter month), "
+            "the weekday, or the hour of the day",
             "its beginning",
         ),
         None,

@@ -121,29 +121,29 @@ class Rule:
         metadata=described(fields.name, "names the rule in decisions, headers, logs and keys. A new id is a new count")
     )
     quota: Converted[Quota | str, Quota] = field(default=_MISSING, metadata=described(_QUOTA, "how much per how long"))
-    name: str = field(default="", metadata=described(fields.text, "for people"))
+    name: str = field(default="", metadata=described(fields.text, "a name for people to read"))
     dimension: str = field(
         default="user",
         metadata=described(
             _DIMENSION,
-            'the fact that is counted by: `user`, `ip`, `api_key`, `tenant`, any other; several, `"user+endpoint"`; '
-            'or `"global"`, one count for all',
+            'the fact to count by: `user`, `ip`, `api_key`, `tenant` or any other; several as `"user+endpoint"`; '
+            '`"global"` is one count for all',
         ),
     )
     endpoints: Converted[Iterable[str], tuple[str, ...]] = field(
-        default=_EMPTY, metadata=described(_ENDPOINTS, "[patterns](#endpoints) of which one has to fit", default="all")
+        default=_EMPTY, metadata=described(_ENDPOINTS, "[patterns](#endpoints), one of which must match", default="all")
     )
     methods: Converted[Iterable[str], tuple[str, ...]] = field(
         default=_EMPTY,
         metadata=described(
             _METHODS,
-            "HTTP methods, in any case. `GET` means `HEAD` too, which servers answer by doing the same work",
+            "HTTP methods, in upper or lower case. `GET` includes `HEAD`, which costs a server the same work",
             default="all",
         ),
     )
     tiers: Converted[Iterable[str], tuple[str, ...]] = field(
         default=_EMPTY,
-        metadata=described(_TIERS, "of which the request's [tier](#tiers-and-users) has to be one", default="all"),
+        metadata=described(_TIERS, "the [tiers](#tiers-and-users) that the rule applies to", default="all"),
     )
     match: Converted[Mapping[str, str | int] | None, Mapping[str, str]] = field(
         default=_NONE,
@@ -165,7 +165,7 @@ class Rule:
     )
     priority: int = field(
         default=DEFAULT_PRIORITY,
-        metadata=described(fields.whole(-MAX_INT), "lower first, among the alternatives of a group"),
+        metadata=described(fields.whole(-MAX_INT), "decides among the alternatives of a group: lower comes first"),
     )
     group: str | None = field(
         default=None,
@@ -185,7 +185,7 @@ class Rule:
         default=1,
         metadata=described(
             fields.whole(1, MAX_SHARDS),
-            "in how many keys each subject's state is [divided](../how-to/split-hot-keys.md), 1 to 64. Not with "
+            "how many keys [hold](../how-to/split-hot-keys.md) each subject's state, 1 to 64. Not with "
             '`leaky_bucket`, `sync = "leased"` or penalties',
         ),
     )
@@ -195,7 +195,7 @@ class Rule:
             optional(choice(*get_args(Spread))),
             "how [several regions](../explanation/several-regions.md) share the limit: `separate` (each has all of "
             "it), `central`, `quota`, `quota_auto`, `synced`. Not every algorithm can be shared in every way. Without "
-            "`[region]` in the settings, it makes no difference",
+            "`[region]` in the settings, it has no effect",
             default="that of `[headgate]`",
         ),
     )
@@ -203,7 +203,8 @@ class Rule:
         default=None,
         metadata=described(
             optional(fields.failure_mode),
-            "[`open`, `closed` or `local`](stores.md#when-the-store-cannot-decide): when the store cannot decide",
+            "[`open`, `closed` or `local`](stores.md#when-the-store-cannot-decide): what happens when the "
+            "store cannot decide",
             default="that of `[headgate]`",
         ),
     )
@@ -216,11 +217,11 @@ class Rule:
         ),
     )
     cost: int = field(default=1, metadata=described(fields.whole(1), "multiplies the cost of a request"))
-    status: int = field(default=429, metadata=described(fields.whole(400, 599), "of a refusal, 400 to 599"))
-    message: str = field(default="", metadata=described(fields.text, "the message for a refused client"))
-    enabled: bool = field(
-        default=True, metadata=described(fields.flag, "a rule that is not enabled applies to no request")
+    status: int = field(
+        default=429, metadata=described(fields.whole(400, 599), "the HTTP status of a refusal, 400 to 599")
     )
+    message: str = field(default="", metadata=described(fields.text, "the message for a refused client"))
+    enabled: bool = field(default=True, metadata=described(fields.flag, "`false` turns the rule off"))
 
     space: str = field(init=False, repr=False, compare=False)
     facts: tuple[str, ...] = field(init=False, repr=False, compare=False)  # whose values make the subject
