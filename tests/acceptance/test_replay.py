@@ -83,8 +83,8 @@ def test_ctrl_c_reports_what_was_replayed_until_then(tmp_path: Path) -> None:
         process.stdin.flush()
         terminal.read_until(lambda text: most_shown(text) >= 10_000)  # and now it waits for more lines
         process.send_signal(signal.SIGINT)
+        terminal.read_until(lambda _: False)  # first: a terminal that is not read would hold up the process
         output, _ = process.communicate(timeout=SECONDS)
-        terminal.read_until(lambda _: False)
     assert process.returncode == 130
     assert "stopped before the end of the log: this report covers what was replayed until then" in output
     replayed = int(re.findall(r"([\d,]+) requests replayed", output)[0].replace(",", ""))
@@ -105,8 +105,8 @@ def test_ctrl_c_while_limits_are_tried_keeps_the_report(tmp_path: Path) -> None:
     with replaying(tmp_path, "access.log", "--suggest", "per-ip") as (process, terminal):
         terminal.read_until(lambda text: most_shown(text.partition("trying limits")[2]) >= 5_000)
         process.send_signal(signal.SIGINT)
+        terminal.read_until(lambda _: False)  # first: a terminal that is not read would hold up the process
         output, _ = process.communicate(timeout=SECONDS)
-        terminal.read_until(lambda _: False)
     assert process.returncode == 130
     assert "60,000 requests replayed" in output
     assert "stopped before the end of the log" not in output
