@@ -74,11 +74,11 @@ def read(path: Path, text: str, **options: Any) -> tuple[Log, list[LogRecord]]:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("combined", COMMON),
+        ("common", COMMON),
         ("combined", COMMON + ' "http://example.com/" "curl/8"'),
-        ("combined", f"www.example.com:443 {COMMON}"),
-        ("combined", COMMON.replace("10:05:03 +0000", "06:05:03 -0400")),
-        ("combined", COMMON.replace("/search?q=1", "http://example.com/search?q=1")),
+        ("common", f"www.example.com:443 {COMMON}"),
+        ("common", COMMON.replace("10:05:03 +0000", "06:05:03 -0400")),
+        ("common", COMMON.replace("/search?q=1", "http://example.com/search?q=1")),
         ("caddy", json.dumps(CADDY)),
         ("traefik", json.dumps(TRAEFIK)),
         ("envoy", json.dumps(ENVOY)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from headgate.replay.formats.base import Getter, Rows, Unreadable, path_of
@@ -15,15 +15,15 @@ _LINE: Final = re.compile(
     r'(?:\S+:\d+ )?(\S+) \S+ (.*?) ?\[([^\]]+)\] "([A-Za-z]+) ((?:[^"\\ ]|\\.)+)(?: [^"]*)?"'
 ).match
 _PART: Final = re.compile(r'"((?:[^"\\]|\\.)*)"|\[([^\]]*)\]|(\S+)')
+_BEHIND_REQUEST: Final = 2  # parts of a line in the common format: status and size
 _HEADERS: Final = {"referer": 8, "user-agent": 9}  # which parts of a combined line are header fields
 
 
 class AccessLog:
     """Lines in the common or the combined format, perhaps with more behind it, or the virtual host before it."""
 
-    name = "combined"
-
-    def __init__(self, sample: Iterable[str]) -> None:
+    def __init__(self, sample: Sequence[str]) -> None:
+        self.name = access_format_of(sample)
         facts = {"ip", "endpoint", "method"}
         if any(found is not None and found[2] not in ("-", "") for found in map(_LINE, sample)):
             facts.add("user")
@@ -71,12 +71,19 @@ def is_access_line(line: str) -> bool:
         return False
 
 
+def access_format_of(sample: Sequence[str]) -> str:
+    """Return `common` if nothing but status and size follows the request in most lines, else `combined`."""
+    found = [(line, match) for line, match in zip(sample, map(_LINE, sample), strict=True) if match is not None]
+    short = sum(len(parts_of(line[match.end() :])) <= _BEHIND_REQUEST for line, match in found)
+    return "common" if short * 2 > len(found) else "combined"
+
+
 def parts_of(line: str) -> list[str]:
     """Return the parts of a line. `"…"` and `[…]` are one part each, without the marks."""
     return [quoted or bracketed or plain for quoted, bracketed, plain in _PART.findall(line)]
 
 
-def access_parts(getters: dict[str, Getter]) -> Rows:
+def access_parts(sample: Sequence[str], getters: dict[str, Getter]) -> Rows:
     """Return the format of lines in the common format of which some facts are elsewhere, by `getters` of parts."""
     own: dict[str, Getter] = {
         "time": lambda parts: parts[3],
@@ -85,7 +92,7 @@ def access_parts(getters: dict[str, Getter]) -> Rows:
         "endpoint": lambda parts: parts[4].split(" ")[1],
         "method": lambda parts: parts[4].split(" ")[0],
     }
-    return Rows("combined", parts_of, {**own, **getters})
+    return Rows(access_format_of(sample), parts_of, {**own, **getters})
 
 
 def header_part(name: str) -> Getter | None:

@@ -33,7 +33,7 @@ def find_format(sample: Sequence[str], name: str | None, fields: Sequence[FactFi
     if name in COMBINED or (name is None and sum(map(is_access_line, lines)) * 2 > len(lines)):
         if not fields:
             return AccessLog(lines)
-        return access_parts({field.name: _of_parts(field) for field in fields})
+        return access_parts(lines, {field.name: _of_parts(field) for field in fields})
     if name in DIALECTS or (name is None and lines[0].lstrip().startswith("{")):
         return _find_json(lines, name, fields, wanted)
     if name == "csv" or name is None:

@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.functional_validators import AfterValidator
 from pydantic_core import ErrorDetails
 
-from headgate.core.quota import CONCURRENCY
+from headgate.core.quota import CONCURRENCY, Quota, duration_text
 from headgate.core.suggestion import did_you_mean
-from headgate.errors import Problem
+from headgate.errors import InvalidQuota, Problem
 from headgate.rules.description import FIELDS
 from headgate.rules.fields import Type
 
@@ -169,14 +169,25 @@ def _problem(detail: ErrorDetails, data: Mapping[str, Any]) -> Problem:
     where, field, table = _place(detail["loc"], data)
     kind, value = detail["type"], detail["input"]
     if kind == "extra_forbidden":
-        return Problem(where, field, f"unknown key{did_you_mean(field, table.model_fields)}")
+        return Problem(where, field, f"unknown key{_as_fields(value) or did_you_mean(field, table.model_fields)}")
     if kind == "missing":
         return Problem(where, field, "is missing")
     if kind == "list_type" and table is Document:
         return Problem(where, field, f"must be a list of tables: write [[{field}]], got {_short(value)}")
     if kind in _WRONG:
-        return Problem(where, field, f"{_WRONG[kind]}, got {_short(value)}")
+        return Problem(where, field, f"{_WRONG[kind]}, got {_short(value)}{_as_fields(value)}")
     return Problem(where, field, detail["msg"].removeprefix("Value error, "))
+
+
+def _as_fields(value: object) -> str:
+    """Return `"; write limit = 60, window = '1m'"` for a quota in one text, which rules do not have; else nothing."""
+    try:
+        quota = Quota.parse(value) if isinstance(value, str) else None
+    except InvalidQuota:
+        return ""
+    if quota is None or quota.calendar is not None or quota.algorithm == CONCURRENCY:
+        return ""
+    return f"; write limit = {quota.limit}, window = '{duration_text(quota.window_us)}'"
 
 
 def _place(location: Location, data: Mapping[str, Any]) -> tuple[str, str, type[_Table]]:

@@ -133,6 +133,8 @@ def test_quotas(text: str, quota: Quota) -> None:
 WRONG_RULE = [
     ("limt = 5", "limt: unknown key; did you mean 'limit'?"),
     ("frobnicate = 5", "frobnicate: unknown key"),
+    ("quota = '60/minute'", "quota: unknown key; write limit = 60, window = '1m'"),
+    ("limit = '5/s'", "limit: must be a whole number, got '5/s'; write limit = 5, window = '1s'"),
     ("limit = 0", "limit: must be a whole number from 1 to 2^53-1, got 0"),
     ("limit = -1", "limit: must be a whole number from 1 to 2^53-1, got -1"),
     ("limit = 9007199254740992", "limit: must be a whole number from 1 to 2^53-1, got 9007199254740992"),
