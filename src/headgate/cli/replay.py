@@ -24,7 +24,7 @@ from headgate.replay.formats import FORMATS
 from headgate.replay.html import html_report
 from headgate.replay.log import DEFAULT_SORT_WINDOW_US, Log
 from headgate.replay.replay import Progress as Told
-from headgate.replay.replay import missing_facts, replay, wanted_facts
+from headgate.replay.replay import missing_facts, replay, units_by_rule, wanted_facts
 from headgate.replay.report import Report
 from headgate.replay.suggestion import SuggestionTarget, parse_target, suggest
 from headgate.rules.snapshot import Snapshot
@@ -146,7 +146,12 @@ def replay_files(
     try:
         where: tuple[FactField, ...] = parse_fields(fields or ())
         log = Log(
-            logs, format_name=format_name, fields=where, wanted=wanted_facts(*snapshots), sort_window_us=window_us
+            logs,
+            format_name=format_name,
+            fields=where,
+            wanted=wanted_facts(*snapshots),
+            units=units_by_rule(*snapshots),
+            sort_window_us=window_us,
         )
         for one in missing_facts(snapshot, log.facts):
             advice = "it is left out" if one["why"] == "concurrency" else f"use --fields {one['fact']}=…"

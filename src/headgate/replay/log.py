@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import chain, islice
 from operator import itemgetter
+from types import MappingProxyType
 from typing import BinaryIO, Final
 
 from headgate.replay.errors import InvalidLog
@@ -36,8 +37,9 @@ class Remarks:
 class Log:
     """Reads files. `records` starts over each time it is called, except on standard input.
 
-    `format_name` and `fields` are for logs that are not recognised; `wanted` are the facts that rules need. Files that
-    cannot be read or recognised raise `InvalidLog` when it is made.
+    `format_name` and `fields` are for logs that are not recognised; `wanted` are the facts that rules need, and `units`
+    the units of rules that do not count requests, by rule. Files that cannot be read or recognised raise `InvalidLog`
+    when it is made.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Log:
         format_name: str | None = None,
         fields: Sequence[FactField] = (),
         wanted: Iterable[str] = (),
+        units: Mapping[str, str] = MappingProxyType({}),
         sort_window_us: int = DEFAULT_SORT_WINDOW_US,
         stdin: BinaryIO | None = None,
     ) -> None:
@@ -57,6 +60,7 @@ class Log:
         self.remarks = Remarks()
         self._hold_us = min(FIRST_HOLD_US, sort_window_us)
         self._fields, self._format_name, self._wanted = tuple(fields), format_name, frozenset(wanted)
+        self._units = units
         self._stack = ExitStack()
         try:
             self._opened = [self._open(file) for file in self.files]
@@ -96,7 +100,7 @@ class Log:
         lines = self._stack.enter_context(file.lines())
         sample = list(islice(lines, SAMPLE))
         try:
-            found = find_format(sample, self._format_name, self._fields, self._wanted)
+            found = find_format(sample, self._format_name, self._fields, self._wanted, self._units)
         except InvalidLog as error:
             raise InvalidLog(f"{file.name}: {error}") from None
         return found, chain(sample, lines)

@@ -40,6 +40,11 @@ def wanted_facts(*snapshots: Snapshot) -> frozenset[str]:
     return frozenset(wanted)
 
 
+def units_by_rule(*snapshots: Snapshot) -> dict[str, str]:
+    """Return the units of rules that do not count requests, by the rule's id."""
+    return {rule.id: rule.unit for snapshot in snapshots for rule in snapshot.rules if rule.unit != REQUESTS}
+
+
 def missing_facts(snapshot: Snapshot, facts: frozenset[str]) -> list[dict[str, str]]:
     """Return which enabled rules need what a log does not have: these rules apply to none of its requests."""
     missing = []

@@ -145,6 +145,15 @@ def test_events_of_headgate_count_as_many_times_as_they_stand_for(tmp_path: Path
     assert records[0].facts["api_key"] == "sha256-1"  # which was hashed when it was recorded
 
 
+def test_the_cost_of_an_event_is_in_the_unit_of_its_rule(tmp_path: Path) -> None:
+    event = {"at": "2015-05-17T10:05:03+00:00", "node": "a", "reason": "limit", "user": "alice", "weight": 1}
+    lines = [json.dumps({**event, "rule": rule, "cost": cost}) for rule, cost in (("tokens-day", 4_000), ("calls", 2))]
+    path = tmp_path / "log"
+    path.write_text("\n".join(lines))
+    log = Log([str(path)], wanted={"user", "cost.tokens"}, units={"tokens-day": "tokens"})
+    assert [record.cost for record in log.records()] == [{"requests": 1, "tokens": 4_000}, {"requests": 2}]
+
+
 def test_api_keys_are_hashed_as_the_service_hashes_them(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text(json.dumps(PLAIN | {"api_key": "secret"}))

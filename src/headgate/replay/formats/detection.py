@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from headgate.replay.errors import InvalidLog
 from headgate.replay.fields import TIME, FactField
 from headgate.replay.formats.access import AccessLog, access_parts, header_part, is_access_line, parts_of
 from headgate.replay.formats.base import Format, Getter, Rows
-from headgate.replay.formats.json_lines import DIALECTS, at_path, dialect_of, header_at, json_format, json_objects
+from headgate.replay.formats.events import event_format
+from headgate.replay.formats.json_lines import (
+    DIALECTS,
+    EVENTS,
+    at_path,
+    dialect_of,
+    header_at,
+    json_format,
+    json_objects,
+)
 from headgate.replay.formats.table import cell_at, header_of, table_format
 
 SAMPLE: Final = 200  # lines that are looked at
@@ -19,10 +28,17 @@ FORMATS: Final = (*COMBINED, *DIALECTS, "csv", PARTS)
 _HOW: Final = f"name it with --format ({', '.join(FORMATS)}), and say with --fields where things are"
 
 
-def find_format(sample: Sequence[str], name: str | None, fields: Sequence[FactField], wanted: Iterable[str]) -> Format:
+def find_format(
+    sample: Sequence[str],
+    name: str | None,
+    fields: Sequence[FactField],
+    wanted: Iterable[str],
+    units: Mapping[str, str],
+) -> Format:
     """Return the format of a log: the one of this name, or the one that its first lines have.
 
-    `fields` say where some facts are; `wanted` are the facts that rules need. Raises `InvalidLog`.
+    `fields` say where some facts are; `wanted` are the facts that rules need; `units` are those of rules that do not
+    count requests, by rule. Raises `InvalidLog`.
     """
     if name is not None and name not in FORMATS:
         raise InvalidLog(f"--format: must be one of {', '.join(FORMATS)}, got {name!r}")
@@ -35,7 +51,7 @@ def find_format(sample: Sequence[str], name: str | None, fields: Sequence[FactFi
             return AccessLog(lines)
         return access_parts(lines, {field.name: _of_parts(field) for field in fields})
     if name in DIALECTS or (name is None and lines[0].lstrip().startswith("{")):
-        return _find_json(lines, name, fields, wanted)
+        return _find_json(lines, name, fields, wanted, units)
     if name == "csv" or name is None:
         header = header_of(lines[0])
         if header is not None:
@@ -50,14 +66,23 @@ def find_format(sample: Sequence[str], name: str | None, fields: Sequence[FactFi
     return Rows(PARTS, parts_of, {field.name: _of_parts(field) for field in fields})
 
 
-def _find_json(lines: Sequence[str], name: str | None, fields: Sequence[FactField], wanted: Sequence[str]) -> Format:
+def _find_json(
+    lines: Sequence[str],
+    name: str | None,
+    fields: Sequence[FactField],
+    wanted: Sequence[str],
+    units: Mapping[str, str],
+) -> Format:
     objects = json_objects(lines)
     dialect = name or (dialect_of(objects) if objects else None) or ("json" if fields else None)
     if dialect is None or not objects:
         raise InvalidLog(
             f"its lines of JSON have no time with an address, a path or a user, under names that are known; {_HOW}"
         )
-    return json_format(dialect, objects, {field.name: _of_object(field) for field in fields}, wanted)
+    getters = {field.name: _of_object(field) for field in fields}
+    if dialect == EVENTS:
+        return event_format(objects, getters, wanted, units)
+    return json_format(dialect, objects, getters, wanted)
 
 
 def _of_parts(field: FactField) -> Getter:

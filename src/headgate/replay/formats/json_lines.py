@@ -78,10 +78,12 @@ def json_objects(sample: Iterable[str]) -> list[dict[str, Any]]:
 
 def dialect_of(objects: Sequence[dict[str, Any]]) -> str | None:
     """Return the dialect of objects; None: it has no time, or neither address, path nor user."""
+    if objects[0].keys() >= _EVENT_KEYS:
+        return EVENTS
     for name, columns in DIALECTS.items():
         needed = (*NEEDED, "user") if name == GENERIC else NEEDED
         found = {column for column in needed if _present(objects, columns.get(column, ()))}
-        if "time" in found and len(found) > 1 and (name != EVENTS or objects[0].keys() >= _EVENT_KEYS):
+        if name != EVENTS and "time" in found and len(found) > 1:
             return name
     return None
 
@@ -90,6 +92,11 @@ def json_format(
     dialect: str, objects: Sequence[dict[str, Any]], getters: Mapping[str, Getter], wanted: Iterable[str]
 ) -> Rows:
     """Return the format of a dialect. Facts that rules want are also found under their own names."""
+    return Rows(dialect, json_row, {**json_getters(dialect, objects, wanted), **getters})
+
+
+def json_getters(dialect: str, objects: Sequence[dict[str, Any]], wanted: Iterable[str]) -> dict[str, Getter]:
+    """Return what finds time, cost and facts in the objects of a dialect, of those that some of them have."""
     found: dict[str, Getter] = {}
     columns = dict(DIALECTS[dialect])
     for fact in (*wanted, "cost"):
@@ -98,14 +105,7 @@ def json_format(
         present = _present(objects, paths)
         if present:
             found[column] = _first([_getter(path, column) for path in present])
-    found.update(getters)
-    is_events = dialect == EVENTS
-    if is_events:
-        for fact in wanted:
-            if fact not in found and not fact.startswith(UNIT_COST):
-                found[fact] = at_path(f"facts.{fact}")
-    weight: Getter | None = (lambda row: row.get("weight")) if is_events else None
-    return Rows(dialect, json_row, found, hashes_keys=not is_events, weight=weight)
+    return found
 
 
 def at_path(path: str) -> Getter:
