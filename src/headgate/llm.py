@@ -149,15 +149,15 @@ class StreamedCall:
     def add(self, event: Any) -> None:
         """Take note of an event: a chunk of OpenAI's, or an event of Anthropic's, as a dictionary or an object."""
         message = _field(event, "message") or _field(event, "response")
-        told = _field(event, "usage") or _field(message, "usage")
-        if told is not None and _number(told, "input_tokens", "prompt_tokens") is not None:
-            usage = Usage.of(told)
+        usage_fields = _field(event, "usage") or _field(message, "usage")
+        if usage_fields is not None and _number(usage_fields, "input_tokens", "prompt_tokens") is not None:
+            usage = Usage.of(usage_fields)
             if _field(event, "type") == "message_start":
                 self._input = usage
             else:
                 self._usage = usage
-        elif told is not None and self._input is not None:  # Anthropic's last event tells the output alone
-            self._usage = self._input._replace(output=_number(told, "output_tokens") or 0)
+        elif usage_fields is not None and self._input is not None:  # Anthropic's last event tells the output alone
+            self._usage = self._input._replace(output=_number(usage_fields, "output_tokens") or 0)
         for choice in _field(event, "choices") or ():
             self._characters += sum(len(text) for text in _texts(_field(choice, "delta")))
         delta = _field(event, "delta")

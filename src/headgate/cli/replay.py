@@ -156,13 +156,13 @@ def replay_files(
         for one in missing_facts(snapshot, log.facts):
             advice = "it is left out" if one["why"] == "concurrency" else f"use --fields {one['fact']}=…"
             _warn(f"rule {one['rule']} needs {one['fact']}: no field; {advice}")
-        with _progress("replaying", quiet=quiet) as told:
-            report = replay(log, snapshot, against=against, progress=told)
+        with _progress("replaying", quiet=quiet) as report_progress:
+            report = replay(log, snapshot, against=against, progress=report_progress)
         if target is not None and report.complete:
             if not any(rule.requests for rule in report.rules if rule.id == target.rule.id):
                 raise CommandFault(f"--suggest: rule {target.rule.id!r} applies to no request of the log")
-            with _progress("trying limits", quiet=quiet) as told, suppress(KeyboardInterrupt):
-                report.suggestion = suggest(log, snapshot, target, progress=told)
+            with _progress("trying limits", quiet=quiet) as report_progress, suppress(KeyboardInterrupt):
+                report.suggestion = suggest(log, snapshot, target, progress=report_progress)
             if report.suggestion is None:
                 _warn("stopped before a limit was found: the log was replayed whole, and there is no suggestion")
     except InvalidLog as error:
@@ -225,12 +225,12 @@ def _progress(what: str, *, quiet: bool) -> Iterator[Told | None]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None, done=0, rate="")
 
-        def told(done: int, part: float | None) -> None:
+        def report_progress(done: int, part: float | None) -> None:
             elapsed = bar.tasks[0].elapsed or 0.0
             rate = f"{done / elapsed:,.0f}/s" if elapsed else ""
             bar.update(task, total=None if part is None else 1.0, completed=part or 0.0, done=done, rate=rate)
 
-        yield told
+        yield report_progress
 
 
 def _write(file: Path, text: str) -> None:

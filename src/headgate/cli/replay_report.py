@@ -44,10 +44,10 @@ def sparkline(values: Sequence[int], columns: int = MAX_SPARKS) -> str:
     if len(values) > columns:
         size = -(-len(values) // columns)
         values = [sum(values[at : at + size]) for at in range(0, len(values), size)]
-    most = max(values, default=0)
-    if most == 0:
+    highest = max(values, default=0)
+    if highest == 0:
         return " " * len(values)
-    return "".join(" " if value == 0 else BARS[min(7, value * 8 // (most + 1))] for value in values)
+    return "".join(" " if value == 0 else BARS[min(7, value * 8 // (highest + 1))] for value in values)
 
 
 def percent(share: float) -> str:
@@ -198,7 +198,7 @@ def _show_suggestion(suggestion: SuggestionReport) -> None:
         for point in (*near[::step], suggestion.now, *([suggestion.found] if suggestion.found else []))
     }
     share = f"share_of_{suggestion.of}"
-    most = max(getattr(point, share) for point in shown.values())
+    highest = max(getattr(point, share) for point in shown.values())
     rows: list[tuple[Cell, ...]] = [
         (
             f"{point.limit:,}{' ←' if point.limit == suggestion.limit else ''}"
@@ -207,7 +207,7 @@ def _show_suggestion(suggestion: SuggestionReport) -> None:
             percent(point.share_of_requests),
             point.subjects,
             percent(point.share_of_subjects),
-            bar(getattr(point, share) / most if most else 0.0),
+            bar(getattr(point, share) / highest if highest else 0.0),
         )
         for _, point in sorted(shown.items())
     ]

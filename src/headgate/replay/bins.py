@@ -59,7 +59,7 @@ class Bins:
         """Return when the bin of a time ends."""
         return (at_us // self.width_us + 1) * self.width_us
 
-    def listed(self) -> list[tuple[int, Bin]]:
+    def items(self) -> list[tuple[int, Bin]]:
         """Return all bins from the first to the last, each with the time at which it begins; empty ones too."""
         if not self._bins:
             return []

@@ -35,7 +35,7 @@ def bars(
     height: int = HEIGHT,
 ) -> str:
     """Return bars of `values`, of each of which a `part` is marked. `times` are ISO 8601."""
-    most = max(values, default=0) or 1
+    highest = max(values, default=0) or 1
     inner, wide = height - TOP - BOTTOM, WIDTH - LEFT
     step = wide / max(1, len(values))
     shapes = []
@@ -44,7 +44,7 @@ def bars(
         title = f"<title>{escape(times[at][:16].replace('T', ' '))}: {value:,}, of which {marked:,}</title>"
         for kind, number in (("base", value), (hit, marked)):
             if number:
-                tall = max(1.0, inner * number / most)
+                tall = max(1.0, inner * number / highest)
                 shapes.append(
                     f'<rect class="{kind}" x="{x:.1f}" y="{TOP + inner - tall:.1f}" width="{width:.1f}" '
                     f'height="{tall:.1f}">{title}</rect>'
@@ -54,7 +54,7 @@ def bars(
         y = height - TEXT
         ends = f'<text x="{LEFT}" y="{y}">{_time(times[0])}</text>'
         ends += f'<text x="{WIDTH}" y="{y}" text-anchor="end">{_time(times[-1])}</text>'
-    return _svg("".join(shapes) + _side(most, inner) + ends, height, label)
+    return _svg("".join(shapes) + _side(highest, inner) + ends, height, label)
 
 
 def timeline(report: Report) -> str:
@@ -90,14 +90,14 @@ def curve(suggestion: SuggestionReport) -> str:
         return ""
     inner, wide = HEIGHT - TOP - BOTTOM, WIDTH - LEFT - 12
     low, high = log10(points[0].limit), log10(points[-1].limit)
-    most = max(max(point.share_of_requests, point.share_of_subjects) for point in points) or 1.0
+    highest = max(max(point.share_of_requests, point.share_of_subjects) for point in points) or 1.0
 
     def x(limit: int) -> float:
         return LEFT + wide * (log10(limit) - low) / ((high - low) or 1)
 
     def line(shares: Sequence[float], kind: str) -> str:
         placed = zip(points, shares, strict=True)
-        path = " ".join(f"{x(point.limit):.1f},{TOP + inner * (1 - share / most):.1f}" for point, share in placed)
+        path = " ".join(f"{x(point.limit):.1f},{TOP + inner * (1 - share / highest):.1f}" for point, share in placed)
         return f'<polyline class="line {kind}" points="{path}"/>'
 
     shapes = line([point.share_of_requests for point in points], "")
@@ -110,18 +110,18 @@ def curve(suggestion: SuggestionReport) -> str:
         shapes += f'<text x="{at + (-5 if anchor == "end" else 5):.1f}" y="{TOP + 12}" text-anchor="{anchor}">'
         shapes += f"limit {suggestion.limit:,}</text>"
     shapes += f'<line class="axis" x1="{LEFT}" x2="{WIDTH}" y1="{TOP + inner}" y2="{TOP + inner}"/>'
-    shapes += f'<text x="{LEFT - 6}" y="{TOP + 9}" text-anchor="end">{most * 100:.3g} %</text>'
+    shapes += f'<text x="{LEFT - 6}" y="{TOP + 9}" text-anchor="end">{highest * 100:.3g} %</text>'
     shapes += f'<text x="{LEFT - 6}" y="{TOP + inner}" text-anchor="end">0 %</text>'
     shapes += f'<text x="{LEFT}" y="{y}">limit {points[0].limit:,}</text>'
     shapes += f'<text x="{WIDTH}" y="{y}" text-anchor="end">{points[-1].limit:,}</text>'
     return _svg(shapes, HEIGHT, f"Share refused by the limit of {suggestion.rule}")
 
 
-def _side(most: int, inner: int) -> str:
+def _side(highest: int, inner: int) -> str:
     base = TOP + inner
     return (
         f'<line class="axis" x1="{LEFT}" x2="{WIDTH}" y1="{base}" y2="{base}"/>'
-        f'<text x="{LEFT - 6}" y="{TOP + 9}" text-anchor="end">{_short(most)}</text>'
+        f'<text x="{LEFT - 6}" y="{TOP + 9}" text-anchor="end">{_short(highest)}</text>'
         f'<text x="{LEFT - 6}" y="{base}" text-anchor="end">0</text>'
     )
 

@@ -36,8 +36,8 @@ class Comparison:
         """Decide a request by both."""
         pair: list[Verdict | None] = [None, None]
 
-        def settle(place: int, verdict: Verdict) -> None:
-            pair[place] = verdict
+        def settle(index: int, verdict: Verdict) -> None:
+            pair[index] = verdict
             mine, theirs = pair
             if mine is not None and theirs is not None:
                 self._compare(at_us, mine, theirs)

@@ -53,7 +53,7 @@ class LogFile:
             except OSError as error:
                 raise InvalidLog(f"{self.path}: cannot be read: {error.strerror}") from error
         self._raw = raw
-        lines = self._guarded(raw)
+        lines = self._readable_lines(raw)
         try:
             yield lines
         finally:
@@ -61,7 +61,7 @@ class LogFile:
             if not self.is_stdin:
                 raw.close()
 
-    def _guarded(self, raw: BinaryIO) -> Generator[str, None, None]:
+    def _readable_lines(self, raw: BinaryIO) -> Generator[str, None, None]:
         """Yield the lines. One that is no UTF-8 keeps its place: what cannot be read of it is replaced."""
         try:
             buffered: Any = raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(cast("io.RawIOBase", raw))

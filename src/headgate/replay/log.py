@@ -89,7 +89,7 @@ class Log:
         self.remarks = Remarks()
         opened, self._opened = self._opened or [self._open(file) for file in self.files], []
         with self._stack:
-            streams = [self._ordered(file, *one) for file, one in zip(self.files, opened, strict=True)]
+            streams = [self._sorted_records(file, *one) for file, one in zip(self.files, opened, strict=True)]
             yield from streams[0] if len(streams) == 1 else merge(*streams, key=itemgetter(0))
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class Log:
             raise InvalidLog(f"{file.name}: {error}") from None
         return found, chain(sample, lines)
 
-    def _ordered(self, file: LogFile, found: Format, lines: Iterator[str]) -> Iterator[LogRecord]:
+    def _sorted_records(self, file: LogFile, found: Format, lines: Iterator[str]) -> Iterator[LogRecord]:
         remarks = self.remarks
 
         def unreadable(line: str) -> None:

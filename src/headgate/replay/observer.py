@@ -61,12 +61,12 @@ def observer_of(tallies: Sequence[LimitTally]) -> Observer:
 
 @cache
 def _maker(limits: int) -> Callable[..., Observer]:
-    def repeated(text: str) -> str:
+    def repeat(text: str) -> str:
         return "".join(text.replace("#", str(at)) for at in range(limits))
 
-    tallies, subjects, costs = map(repeated, ("tally#, ", "subject#, ", "cost#, "))
-    head = _HEAD.format(tallies=tallies, entries=repeated(_ENTRY), subjects=subjects, costs=costs)
-    source = f"{head}{repeated(_LIMIT)}\n    return observe\n"
+    tallies, subjects, costs = map(repeat, ("tally#, ", "subject#, ", "cost#, "))
+    head = _HEAD.format(tallies=tallies, entries=repeat(_ENTRY), subjects=subjects, costs=costs)
+    source = f"{head}{repeat(_LIMIT)}\n    return observe\n"
     namespace: dict[str, Any] = {}
     exec(compile(source, f"<headgate observer of {limits} limits>", "exec"), namespace)
     maker: Callable[..., Observer] = namespace["make"]

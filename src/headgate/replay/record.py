@@ -50,7 +50,7 @@ class ApiKeyHasher:
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
 
-    def hashed(self, key: str) -> str:
+    def hash_of(self, key: str) -> str:
         hashed = self._known.get(key)
         if hashed is None:
             if len(self._known) >= MAX_REMEMBERED:

@@ -31,7 +31,7 @@ def wanted_facts(*snapshots: Snapshot) -> frozenset[str]:
     wanted: set[str] = set()
     for snapshot in snapshots:
         for rule in snapshot.rules:
-            wanted |= _needed(rule).keys()
+            wanted |= _needed_facts(rule).keys()
         wanted |= {exemption.type for exemption in snapshot.exemptions}
         if snapshot.has_users:
             wanted.add("user")
@@ -52,7 +52,7 @@ def missing_facts(snapshot: Snapshot, facts: frozenset[str]) -> list[dict[str, s
         if rule.quota.algorithm == CONCURRENCY and rule.enabled:
             missing.append({"rule": rule.id, "fact": "the end of requests", "why": "concurrency"})
             continue
-        for fact, why in _needed(rule).items():
+        for fact, why in _needed_facts(rule).items():
             has_tier = fact == "tier" and (
                 snapshot.default_tier is not None or ("user" in facts and snapshot.has_users)
             )
@@ -61,7 +61,7 @@ def missing_facts(snapshot: Snapshot, facts: frozenset[str]) -> list[dict[str, s
     return missing
 
 
-def _needed(rule: Rule) -> Mapping[str, str]:
+def _needed_facts(rule: Rule) -> Mapping[str, str]:
     """Return the facts and costs without which a rule never applies, and what asks for each."""
     needed = dict.fromkeys(rule.match, "match") | dict.fromkeys(rule.facts, "dimension")
     for fact, asks in (("endpoint", rule.endpoints), ("method", rule.methods), ("tier", rule.tiers)):
@@ -120,7 +120,7 @@ def replay_records(records: Iterable[LogRecord], snapshot: Snapshot, *, against:
 
 
 def _run_all(
-    records: Iterator[LogRecord], run: Run, comparison: Comparison | None, told: Callable[[int], object]
+    records: Iterator[LogRecord], run: Run, comparison: Comparison | None, report_progress: Callable[[int], object]
 ) -> None:
     decide = run.decide
     try:
@@ -132,7 +132,7 @@ def _run_all(
                 else:
                     for at_us, facts, cost in chunk:
                         comparison.decide(at_us, facts, cost)
-                told(run.requests)
+                report_progress(run.requests)
     finally:
         run.finish()
         if comparison is not None:

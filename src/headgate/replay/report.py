@@ -174,8 +174,8 @@ def report_of(run: Run) -> Report:
     people: dict[tuple[str, ...], _People] = {}  # by what rules count by: one client is one subject of many rules
     for tally in run.rules.values():
         rule = known[tally.rule]
-        told, worst = _rule_report(rule, tally, people.setdefault(rule.facts, _People()))
-        rules.append(told)
+        rule_report, worst = _rule_report(rule, tally, people.setdefault(rule.facts, _People()))
+        rules.append(rule_report)
         top += worst
     return Report(
         requests=run.requests,
@@ -212,7 +212,7 @@ def _timeline(bins: Bins) -> list[StepReport]:
             step.newly_allowed,
             dict(step.rules),
         )
-        for at_us, step in bins.listed()
+        for at_us, step in bins.items()
     ]
 
 
@@ -242,7 +242,7 @@ def _rule_report(rule: Rule, tally: RuleTally, people: _People) -> tuple[RuleRep
     people.folded_hit = max(people.folded_hit, folded.hit)
     for step, count in enumerate(folded.steps):
         shares += [step / STEPS] * count
-    told = RuleReport(
+    rule_report = RuleReport(
         id=rule.id,
         quota=str(rule.quota),
         dimension=rule.dimension,
@@ -258,7 +258,7 @@ def _rule_report(rule: Rule, tally: RuleTally, people: _People) -> tuple[RuleRep
         burst_needed=max((limit.burst_needed for limit in tally.limits), default=0),
         approximate=any(folded.steps),
     )
-    return told, nlargest(TOP, hit, key=lambda one: (one.refused, one.requests))
+    return rule_report, nlargest(TOP, hit, key=lambda one: (one.refused, one.requests))
 
 
 def _percentiles(shares: Sequence[float]) -> dict[str, float]:

@@ -218,8 +218,8 @@ class Run:
         return PASSED
 
     def _refuse(self, decision: Decision, tallies: tuple[LimitTally, ...]) -> Verdict:
-        place = decision.order[0]
-        tally, subject = tallies[place], decision.subjects[place]
+        index = decision.order[0]
+        tally, subject = tallies[index], decision.subjects[index]
         tally.count_refusal(subject)
         if decision.reading.reason == "penalty":  # this refusal began a block
             self.penalised += 1

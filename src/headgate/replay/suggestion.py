@@ -83,11 +83,11 @@ class Trial:
         self._store = MemoryStore(max_keys=NO_BOUND, clock=clock)
         self._programs: dict[Plan, Any] = {}
 
-    def decide(self, plan: RulePlan, place: int, subject: str, cost: int) -> None:
+    def decide(self, plan: RulePlan, index: int, subject: str, cost: int) -> None:
         """Decide a request by this quota, in place of that of the plan's limit; a user's override stays what it is."""
         program = self._programs.get(plan)
         if program is None:
-            applied = plan.applied[place]
+            applied = plan.applied[index]
             rule, template = applied.rule, applied.template._replace(enforced=True)
             if template.quota.calendar is not None:  # its boundaries go by the time, and by the user's anchor
                 if template.quota.limit == rule.quota.limit:
@@ -138,17 +138,17 @@ class LimitSearch:
             clock.at_us = at_us
             plan, costs = planner.plan(facts, clock).priced(cost)
             if plan not in places:
-                found = [place for place, one in enumerate(plan.applied) if one.rule.id == rule_id]
+                found = [index for index, one in enumerate(plan.applied) if one.rule.id == rule_id]
                 places[plan] = (found[0], plan.applied[found[0]].subject()) if found else None
             where = places[plan]
             if where is None:
                 continue
-            place, subject_of = where
+            index, subject_of = where
             subject = subject_of(facts)
             requests += 1
             subjects.add(subject)
             for trial in trials:
-                trial.decide(plan, place, subject, costs[place])
+                trial.decide(plan, index, subject, costs[index])
         self.requests, self.all_subjects = requests, len(subjects)
         for trial in trials:
             self._tried[trial.quota] = _point(trial, requests, len(subjects))

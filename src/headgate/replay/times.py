@@ -20,7 +20,7 @@ _MONTHS: Final = {
 }
 
 
-def remembered(parse: Callable[[str], int]) -> Callable[[str], int]:
+def memoize(parse: Callable[[str], int]) -> Callable[[str], int]:
     """Return `parse` with a bounded memory of what it returned."""
     known: dict[str, int] = {}
 
@@ -35,7 +35,7 @@ def remembered(parse: Callable[[str], int]) -> Callable[[str], int]:
     return parse_once
 
 
-@remembered
+@memoize
 def clf_us(text: str) -> int:
     """Read `17/May/2015:10:05:03 +0000`. Raises `ValueError`."""
     if len(text) != 26 or text[2] != "/" or text[6] != "/" or text[11] != ":":
@@ -92,7 +92,7 @@ def _iso_us(text: str) -> int:
     return _second_us(start + text[end:]) + int(fraction.ljust(6, "0"))
 
 
-@remembered
+@memoize
 def _second_us(text: str) -> int:
     when = datetime.fromisoformat(text)
     return int((when if when.tzinfo is not None else when.replace(tzinfo=UTC)).timestamp()) * MICROSECONDS

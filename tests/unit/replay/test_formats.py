@@ -152,6 +152,10 @@ def test_the_cost_of_an_event_is_in_the_unit_of_its_rule(tmp_path: Path) -> None
     path.write_text("\n".join(lines))
     log = Log([str(path)], wanted={"user", "cost.tokens"}, units={"tokens-day": "tokens"})
     assert [record.cost for record in log.records()] == [{"requests": 1, "tokens": 4_000}, {"requests": 2}]
+    columns = "at,node,rule,reason,user,cost,weight"
+    path.write_text(f"{columns}\n2015-05-17T10:05:03+00:00,a,tokens-day,limit,alice,4000,1\n")
+    log = Log([str(path)], wanted={"user", "cost.tokens"}, units={"tokens-day": "tokens"})
+    assert [record.cost for record in log.records()] == [{"requests": 1, "tokens": 4_000}]
 
 
 def test_api_keys_are_hashed_as_the_service_hashes_them(tmp_path: Path) -> None:

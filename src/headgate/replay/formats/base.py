@@ -102,7 +102,7 @@ class Rows:
             elif fact == "endpoint":
                 facts[fact] = path_of(text)
             elif fact == "api_key" and self._keys is not None:
-                facts[fact] = self._keys.hashed(text)
+                facts[fact] = self._keys.hash_of(text)
             else:
                 facts[fact] = text
         return facts

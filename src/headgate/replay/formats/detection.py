@@ -56,7 +56,9 @@ def find_format(
         header = header_of(lines[0])
         if header is not None:
             separator, names = header
-            return table_format(separator, names, {field.name: _of_row(field, names) for field in fields}, wanted)
+            return table_format(
+                separator, names, {field.name: _of_row(field, names) for field in fields}, wanted, units
+            )
         if name == "csv":
             raise InvalidLog(f"the first line is not a header that names a time: {lines[0].strip()[:80]!r}; {_HOW}")
     if not any(field.name == TIME for field in fields):
@@ -102,11 +104,11 @@ def _of_object(field: FactField) -> Getter:
 
 def _of_row(field: FactField, names: Sequence[str]) -> Getter:
     if field.kind == "position":
-        place = int(field.where) - 1
+        index = int(field.where) - 1
     else:
-        place = next((at for at, name in enumerate(names) if name.lower() == field.where.lower()), len(names))
-    if field.kind == "json" or place >= len(names):
+        index = next((at for at, name in enumerate(names) if name.lower() == field.where.lower()), len(names))
+    if field.kind == "json" or index >= len(names):
         raise InvalidLog(
             f"--fields: {field}: this log's columns are {', '.join(names)}: write {field.name}=column:NAME"
         )
-    return cell_at(place)
+    return cell_at(index)

@@ -1,10 +1,11 @@
-"""Headgate's own events, as `headgate events --json` prints them."""
+"""Headgate's own events, as `headgate events` prints them with `--json` or `--csv`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from headgate.core.cost import REQUESTS
 from headgate.replay.fields import COST, UNIT_COST
 from headgate.replay.formats.base import Getter, Rows
 from headgate.replay.formats.json_lines import EVENTS, at_path, json_getters, json_row
@@ -16,12 +17,17 @@ def event_format(
     """Return the format of events. The cost of an event is in the unit of its rule, which `units` has by rule."""
     wanted = frozenset(wanted)
     found = json_getters(EVENTS, objects, wanted)
-    found[COST] = lambda row: None if row.get("rule") in units else row.get(COST)
     for fact in wanted - found.keys():
-        unit = fact.removeprefix(UNIT_COST)
-        found[fact] = at_path(f"facts.{fact}") if unit == fact else _cost_in(unit, units)
+        if not fact.startswith(UNIT_COST):
+            found[fact] = at_path(f"facts.{fact}")
+    found.update(event_costs(at_path(COST), at_path("rule"), units))
     return Rows(EVENTS, json_row, {**found, **getters}, hashes_keys=False, weight=lambda row: row.get("weight"))
 
 
-def _cost_in(unit: str, units: Mapping[str, str]) -> Getter:
-    return lambda row: row.get(COST) if units.get(row.get("rule")) == unit else None
+def event_costs(cost: Getter, rule: Getter, units: Mapping[str, str]) -> dict[str, Getter]:
+    """Return what finds the cost of an event in requests, and in each of the `units` that rules have."""
+
+    def cost_in(unit: str) -> Getter:
+        return lambda row: cost(row) if units.get(rule(row), REQUESTS) == unit else None
+
+    return {COST: cost_in(REQUESTS), **{f"{UNIT_COST}{unit}": cost_in(unit) for unit in units.values()}}

@@ -54,7 +54,7 @@ DIALECTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
 NEEDED: Final = ("time", "ip", "endpoint")  # what tells a dialect: it has the first, and one of the others
 GENERIC: Final = "json"
 EVENTS: Final = "headgate"
-_EVENT_KEYS: Final = {"at", "node", "rule", "reason", "weight"}
+EVENT_KEYS: Final = frozenset({"at", "node", "rule", "reason", "weight", "cost"})
 
 
 def json_row(line: str) -> Any:
@@ -78,7 +78,7 @@ def json_objects(sample: Iterable[str]) -> list[dict[str, Any]]:
 
 def dialect_of(objects: Sequence[dict[str, Any]]) -> str | None:
     """Return the dialect of objects; None: it has no time, or neither address, path nor user."""
-    if objects[0].keys() >= _EVENT_KEYS:
+    if objects[0].keys() >= EVENT_KEYS:
         return EVENTS
     for name, columns in DIALECTS.items():
         needed = (*NEEDED, "user") if name == GENERIC else NEEDED
@@ -154,10 +154,10 @@ def _getter(path: str, column: str) -> Getter:
     get = at_path(path)
     if path != "request":
         return get
-    place = 0 if column == "method" else 1
+    index = 0 if column == "method" else 1
 
     def part(row: Any) -> Any:  # of "GET /path HTTP/1.1"
-        return get(row).split(" ")[place]
+        return get(row).split(" ")[index]
 
     return part
 

@@ -6,9 +6,10 @@ import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from headgate.replay.fields import TIME, UNIT_COST
+from headgate.replay.fields import COST, TIME, UNIT_COST
 from headgate.replay.formats.base import Getter, Rows
-from headgate.replay.formats.json_lines import DIALECTS, GENERIC
+from headgate.replay.formats.events import event_costs
+from headgate.replay.formats.json_lines import DIALECTS, EVENT_KEYS, GENERIC
 
 SEPARATORS: Final = (",", ";", "\t")
 
@@ -23,26 +24,34 @@ def header_of(line: str) -> tuple[str, list[str]] | None:
     return None
 
 
-def table_format(separator: str, names: Sequence[str], getters: Mapping[str, Getter], wanted: Iterable[str]) -> Rows:
+def table_format(
+    separator: str,
+    names: Sequence[str],
+    getters: Mapping[str, Getter],
+    wanted: Iterable[str],
+    units: Mapping[str, str],
+) -> Rows:
     """Return the format of CSV with these columns. Facts that rules want are also found under their own names."""
-    places = {name.lower(): place for place, name in reversed(list(enumerate(names)))}
+    indexes = {name.lower(): index for index, name in reversed(list(enumerate(names)))}
     columns = dict(DIALECTS[GENERIC])
     for fact in (*wanted, "cost"):
         columns.setdefault(fact, (fact.removeprefix(UNIT_COST).lower(),))
     found: dict[str, Getter] = {}
     for column, candidates in columns.items():
-        place = next((places[name] for name in candidates if name in places and name != "request"), None)
-        if place is not None:
-            found[column] = cell_at(place)
-    is_events = {"at", "node", "rule", "reason", "weight"} <= places.keys()
-    weight = cell_at(places["weight"]) if is_events else None
+        index = next((indexes[name] for name in candidates if name in indexes and name != "request"), None)
+        if index is not None:
+            found[column] = cell_at(index)
+    is_events = indexes.keys() >= EVENT_KEYS
+    weight = cell_at(indexes["weight"]) if is_events else None
+    if is_events:
+        found.update(event_costs(found[COST], cell_at(indexes["rule"]), units))
     found.update(getters)
     return Rows("csv", _row_parser(separator, len(names)), found, hashes_keys=not is_events, weight=weight, skips=1)
 
 
-def cell_at(place: int) -> Getter:
+def cell_at(index: int) -> Getter:
     """Return what finds the cell of a column."""
-    return lambda row: row[place]
+    return lambda row: row[index]
 
 
 def _row_parser(separator: str, width: int) -> Callable[[str], Any]:
