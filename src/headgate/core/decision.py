@@ -26,8 +26,8 @@ class Decision:
     `limit=100, remaining=70, retry_after=0.0`; after 100: the next has `allowed=False, remaining=0` and
     `retry_after` the seconds until it would pass, exact to the microsecond.
 
-    A decision computes everything but `allowed` when you read it. Programs make decisions by setting `allowed`,
-    `reading` and `verdict`; `of` makes one from its parts.
+    A decision computes everything but `allowed` when you read it. `of` makes one from its parts, and `decision_with`
+    from a program's answer. Programs that must be quick set the same attributes themselves.
     """
 
     __slots__ = (
@@ -50,9 +50,9 @@ class Decision:
     slot: Any  # what it holds by `concurrency`, to be released: `headgate.limiter.slots`; there if it holds anything
     block: Block  # of a client: there only on its way from the store to the limiter
     _id: str
-    _order: tuple[int, ...]
-    _outcomes: tuple[Outcome, ...]
-    _state: State
+    _order: tuple[int, ...] | None  # these three are None until they are first read
+    _outcomes: tuple[Outcome, ...] | None
+    _state: State | None
 
     @classmethod
     def of(
@@ -73,6 +73,7 @@ class Decision:
         plan = plan or _NO_PLAN
         decision.reading = Reading.of_outcomes(plan, states, reason)
         decision.verdict = (now_us, subjects, plan.ones if costs is None else costs, outcomes)
+        decision._outcomes = decision._order = decision._state = None
         return decision
 
     @property
@@ -109,7 +110,7 @@ class Decision:
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
         """What the store answered to each limit of the plan, in order."""
-        known: tuple[Outcome, ...] | None = getattr(self, "_outcomes", None)
+        known = self._outcomes
         if known is None:  # two threads may both get here: they read the same
             read, verdict = self.reading.read, self.verdict
             self._outcomes = known = verdict[3] if read is None else read(verdict)
@@ -121,11 +122,14 @@ class Decision:
         order = self.reading.plan.places
         if len(order) < 2:
             return order
-        known: tuple[int, ...] | None = getattr(self, "_order", None)
+        known = self._order
         if known is None:
             outcomes, plan = self.outcomes, self.reading.plan
             if self.allowed and not plan.shadows:  # all are enforced, and no one waits
-                ranks: list[Any] = [(outcomes[at][1], -outcomes[at][2], at) for at in order]
+                ranks: list[Any] = []
+                for at in order:
+                    outcome = outcomes[at]
+                    ranks.append((outcome[1], -outcome[2], at))
             else:
                 ranks = [
                     (not limit[5], _NEVER_FIRST if wait == NEVER else -wait, remaining, -reset, at)
@@ -237,7 +241,7 @@ class Decision:
         The percentages are the limiter's. When you first read this, and only then, the limiter remembers which limits
         are in warning. The decision keeps the state that it first returned.
         """
-        state: State | None = getattr(self, "_state", None)
+        state = self._state
         if state is not None:
             return state
         reading = self.reading
@@ -389,4 +393,5 @@ def decision_with(reading: Reading, verdict: tuple[Any, ...], allowed: bool) -> 
     decision.allowed = allowed
     decision.reading = reading
     decision.verdict = verdict
+    decision._outcomes = decision._order = decision._state = None
     return decision

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 
 from headgate.core.check import Extras, Outcome
 from headgate.core.cost import Cost
-from headgate.core.decision import Decision
+from headgate.core.decision import Decision, decision_with
 from headgate.core.reading import Reading, WarningStates
 from headgate.errors import IdempotencyConflict
 from headgate.limiter.engine import Engine
@@ -92,9 +92,7 @@ def _part_of(whole: Decision, part: PreparedCheck, places: tuple[int, ...], stat
             return tuple([outcomes[at] for at in places])
 
         reading = plan.prepared[key] = Reading(plan, states, read)
-    decision = Decision()
-    decision.reading = reading
-    decision.verdict = (whole.verdict[0], part.subjects, part.costs, whole)
+    decision = decision_with(reading, (whole.verdict[0], part.subjects, part.costs, whole), True)
     decision.allowed = whole.allowed or not any(
         limit.enforced and outcome.wait_us for limit, outcome in zip(plan.limits, decision.outcomes, strict=True)
     )

@@ -124,11 +124,8 @@ class Leases:
                 return ask(lease, subjects, costs, at_us) if alone else grouped(subjects, costs)
             if left < piece.mark:
                 low(lease, piece, at_us)
-            decision = Decision()
-            decision.allowed = True
-            decision.reading = late_reading
-            decision.verdict = (at_us + piece.offset_us, subjects, costs, (piece.remaining + left, left, piece))
-            return decision
+            late_verdict = (at_us + piece.offset_us, subjects, costs, (piece.remaining + left, left, piece))
+            return decision_with(late_reading, late_verdict, True)
 
         return check
 

@@ -60,6 +60,7 @@ def make(store, limits, reading, now_us):
             decision.allowed = allowed
             decision.reading = reading
             decision.verdict = (now, subjects, costs, @wait#, after#,)
+            decision._outcomes = decision._order = decision._state = None
             if extras is not None and allowed and not peek:
                 pass
                 TAKE
