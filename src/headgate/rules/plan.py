@@ -127,16 +127,17 @@ def checks_of(plan: Plan, subjects: tuple[str, ...], costs: tuple[int, ...]) -> 
 
 
 def _subjects(applied: tuple[AppliedRule, ...]) -> Callable[[Facts], tuple[str, ...]]:
-    if not applied:
-        return lambda _: ()
-    simple = [one.fact for one in applied if one.fact is not None]
-    if len(simple) == len(applied) > 1:
-        return itemgetter(*simple)
-    if len(applied) == 1:
-        only = applied[0].subject()
-        return lambda facts: (only(facts),)
-    finders = [one.subject() for one in applied]
-    return lambda facts: tuple([find(facts) for find in finders])
+    """Return the function that finds all subjects. It is generated, so that it has no loop."""
+    finders: dict[str, Callable[[Facts], str]] = {}
+    source = ""
+    for at, one in enumerate(applied):
+        if one.fact is not None:
+            source += f"facts[{one.fact!r}], "
+        else:
+            finders[f"find{at}"] = one.subject()
+            source += f"find{at}(facts), "
+    found: Callable[[Facts], tuple[str, ...]] = eval(f"lambda facts: ({source})", finders)
+    return found
 
 
 NO_RULE: Final = RulePlan((), "no_rule")
