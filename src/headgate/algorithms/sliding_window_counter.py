@@ -41,14 +41,16 @@ def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
     current = previous = 0
     if state is not None:
         since, current, previous = state
-        if since > now:
-            current, previous = min(limit, current + previous), 0
-        elif since < start:
-            current, previous = 0, current if since >= start - window else 0
+        if since != start:
+            if since > now:
+                current, previous = min(limit, current + previous), 0
+            elif since < start:
+                current, previous = 0, current if since >= start - window else 0
     remaining = limit - current
     if previous:
         remaining -= previous * left // window
-    return remaining if remaining > 0 else 0, _until(0, current, previous, left, window)
+    reset = left + window - (window - 1) // current if current else _until(0, 0, previous, left, window)
+    return remaining if remaining > 0 else 0, reset
 
 
 def _until(room: int, current: int, previous: int, left: int, window: int) -> int:
