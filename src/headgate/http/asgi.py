@@ -143,9 +143,9 @@ class RateLimitMiddleware:
             sole = scope[NAME] = scope.setdefault("state", {})[NAME] = Limits(request_limiter.limiter, facts, decision)
             send = _with_fields(sole, send)
             try:
-                await self._app(scope, receive, _with_release(sole, send) if sole.holds else send)
+                await self._app(scope, receive, _with_release(sole, send) if sole.slots else send)
             finally:
-                if sole.holds:
+                if sole.slots:
                     await sole.release_async()
             return
         limits: Limits[AsyncLimiter] | None = scope.get(NAME)
@@ -258,7 +258,7 @@ def _with_fields(limits: Limits[AsyncLimiter], send: Send) -> Send:
 
     def tell(message: Message) -> Awaitable[None]:  # not async itself, which would be a coroutine more per message
         if message["type"] in {"http.response.start", "websocket.accept", "websocket.http.response.start"}:
-            if limits.conditional:
+            if limits.conditions:
                 return _conclude(limits, message, send)
             message = {**message, "headers": [*message.get("headers", ()), *limits.raw_fields]}
         return send(message)
@@ -277,7 +277,7 @@ def _with_release(limits: Limits[AsyncLimiter], send: Send) -> Send:
 
     async def send_and_release(message: Message) -> None:
         await send(message)
-        if message["type"] == "http.response.body" and not message.get("more_body") and limits.holds:
+        if message["type"] == "http.response.body" and not message.get("more_body") and limits.slots:
             await limits.release_async()
 
     return send_and_release

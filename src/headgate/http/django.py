@@ -299,7 +299,7 @@ class _Charge:
 
     def concluded(self, response: Any) -> Any:
         """The response of a view, after what it says is not charged is given back, unless a middleware does that."""
-        if not self._outer and self._limits.conditional:
+        if not self._outer and self._limits.conditions:
             if isinstance(self._limits.limiter, AsyncLimiter):
                 async_to_sync(self._limits.conclude_async)(response)
             else:
@@ -307,7 +307,7 @@ class _Charge:
         return response
 
     async def concluded_async(self, response: Any) -> Any:
-        if not self._outer and self._limits.conditional:
+        if not self._outer and self._limits.conditions:
             if isinstance(self._limits.limiter, AsyncLimiter):
                 await self._limits.conclude_async(response)
             else:

@@ -32,7 +32,7 @@ def with_fields(limits: AnyLimits, response: Any) -> Any:
 
 def with_release(limits: AnyLimits, response: Any) -> Any:
     """The response, which releases what the request holds when it is closed: at its end, or when its client leaves."""
-    if not limits.holds:
+    if not limits.slots:
         return response
     close, loop = response.close, _running_loop()
 

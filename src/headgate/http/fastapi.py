@@ -69,7 +69,7 @@ class RouteDependency:
         passed = await enter(self.limit, self._limiter, connection)
         if passed is None or not passed.alone:
             return
-        if passed.limits.conditional:
+        if passed.limits.conditions:
             raise InvalidRule("deduct_when= needs the middleware, which sees responses: call install(app, limiter=…)")
         for field, value in passed.limits.fields:
             response.headers[field] = value

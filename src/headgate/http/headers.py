@@ -60,7 +60,7 @@ def raw_fields_of(charged: Sequence[Charged], style: HeaderStyle = "both") -> Ra
         return chosen(notes, style)
     decision, cost, _ = binding(charged)
     warns = any(one.decision.state == "warning" for one in charged)
-    arranged = _arranged([(at, limit) for at, (limit, _) in enumerate(limits)])
+    arranged = _arrange([(at, limit) for at, (limit, _) in enumerate(limits)])
     fields = _fields(decision, cost, arranged, [outcome for _, outcome in limits], warns)
     return chosen(fields + notes, style)
 
@@ -78,8 +78,8 @@ def render(decision: Decision, cost: Cost = 1, style: HeaderStyle = "both") -> R
     if arranged is None:
         if len(known) >= MAX_ORDERS:
             known.clear()
-        arranged = known[order] = _arranged([(at, plan.limits[at]) for at in order if plan.limits[at].enforced])
-    fields = _fields(decision, cost, arranged, outcomes, decision.state == "warning") if arranged[2] else []
+        arranged = known[order] = _arrange([(at, plan.limits[at]) for at in order if plan.limits[at].enforced])
+    fields = _fields(decision, cost, arranged, outcomes, decision.state == "warning") if arranged.indexes else []
     if plan.annotates:
         fields += _annotation(decision.annotated)
     return fields if style == "both" else chosen(fields, style)
@@ -90,35 +90,43 @@ def chosen(fields: RawFields, style: HeaderStyle) -> RawFields:
     return [field for field in fields if field[0] not in _HIDDEN[style]]
 
 
-# Limits in the order of the header fields: the fields X-RateLimit-Limit and RateLimit-Policy, and of each limit
-# its place among the outcomes and the start of its status.
-_Arranged = tuple[tuple[bytes, bytes], tuple[bytes, bytes], list[tuple[int, str]]]
+class _Arranged(NamedTuple):
+    """Limits in the order of the header fields, and what their fields have in common in all responses."""
+
+    limit: tuple[bytes, bytes]  # the field X-RateLimit-Limit
+    policies: tuple[bytes, bytes]  # the field RateLimit-Policy
+    statuses: bytes  # the value of RateLimit, to be formatted with what remains and the seconds to the reset of each
+    start: str  # of the first limit's status: `"search-free";r=`
+    indexes: tuple[int, ...]  # of the limits among the outcomes
 
 
-def _arranged(limits: Sequence[tuple[int, Check]]) -> _Arranged:
+def _arrange(limits: Sequence[tuple[int, Check]]) -> _Arranged:
     texts = [_texts_of(limit) for _, limit in limits]
-    policies = ", ".join([text.policy for text in texts]).encode()
-    statuses = [(at, text.start) for (at, _), text in zip(limits, texts, strict=True)]
-    limit = texts[0].limit if texts else b""
-    return (b"x-ratelimit-limit", limit), (b"ratelimit-policy", policies), statuses
+    return _Arranged(
+        (b"x-ratelimit-limit", texts[0].limit if texts else b""),
+        (b"ratelimit-policy", ", ".join([text.policy for text in texts]).encode()),
+        ", ".join([text.start.replace("%", "%%") + "%d;t=%d" for text in texts]).encode(),
+        texts[0].start if texts else "",
+        tuple([index for index, _ in limits]),
+    )
 
 
 def _fields(decision: Decision, cost: Cost, arranged: _Arranged, outcomes: Sequence[Outcome], warns: bool) -> RawFields:
     """The fields of a decision with limits in this order, the most restrictive first."""
-    limit_field, policies, places = arranged
-    statuses = []
-    for at, start in places:
-        _, remaining, reset_us = outcomes[at]
-        left = remaining if remaining <= _LONGEST else _LONGEST
-        statuses.append(f"{start}{left};t={(reset_us + _ALMOST) // MICROSECONDS}")
-    _, remaining, reset_us = outcomes[places[0][0]]
+    limit_field, policies, statuses, start, indexes = arranged
+    figures: tuple[int, ...] = ()
+    for index in indexes:
+        outcome = outcomes[index]
+        remaining = outcome[1]
+        figures += (remaining if remaining <= _LONGEST else _LONGEST, (outcome[2] + _ALMOST) // MICROSECONDS)
+    _, remaining, reset_us = outcomes[indexes[0]]
     until = (decision.verdict[0] + reset_us + _ALMOST) // MICROSECONDS
     fields = [
         limit_field,
         (b"x-ratelimit-remaining", b"%d" % remaining),
-        _resets.get(until) or _reset_field(until),
+        (b"x-ratelimit-reset", b"%d" % until),
         policies,
-        (b"ratelimit", ", ".join(statuses).encode()),
+        (b"ratelimit", statuses % figures),
     ]
     if cost != 1:
         fields.append((b"x-ratelimit-cost", cost_text(cost).encode()))
@@ -126,25 +134,13 @@ def _fields(decision: Decision, cost: Cost, arranged: _Arranged, outcomes: Seque
         if decision.retry_after is not None:
             fields.append((b"retry-after", b"%d" % ceil(decision.retry_after)))
     elif warns:
-        warning = f"{places[0][1]}{remaining};q={limit_field[1].decode()}"
-        fields.append((b"x-ratelimit-warning", warning.encode()))
+        fields.append((b"x-ratelimit-warning", f"{start}{remaining};q={limit_field[1].decode()}".encode()))
     return fields
 
 
 def _annotation(rules: Sequence[str]) -> RawFields:
     """The field that names rules of action `annotate` that are over their limits."""
     return [(b"x-ratelimit-annotation", ", ".join(map(string, rules)).encode())] if rules else []
-
-
-# Of many responses in a second, all or most say the same of when a limit is whole again.
-_resets: Final[dict[int, tuple[bytes, bytes]]] = {}
-
-
-def _reset_field(until: int) -> tuple[bytes, bytes]:
-    if len(_resets) >= REMEMBERED:
-        _resets.clear()
-    field = _resets[until] = (b"x-ratelimit-reset", b"%d" % until)
-    return field
 
 
 def raw(fields: Fields) -> RawFields:

@@ -25,7 +25,7 @@ class Limits(Generic[L]):
     Each limit that decides the request adds itself to `charged`; the outermost middleware writes the headers.
     """
 
-    __slots__ = ("_charged", "_conditions", "_given_back", "_slots", "facts", "limiter", "sole", "style")
+    __slots__ = ("_charged", "_given_back", "conditions", "facts", "limiter", "slots", "sole", "style")
 
     def __init__(self, limiter: L, facts: Mapping[str, str], sole: Decision | None = None) -> None:
         """`sole` is what `limiter` has decided, at cost 1, if that is all so far: it is all for most requests."""
@@ -35,14 +35,11 @@ class Limits(Generic[L]):
         self.style: HeaderStyle | None = None  # None: that of the limiter's rules
         self._charged: list[Charged] = []
         self._given_back = False
-        self._conditions: tuple[tuple[int, DeductWhen], ...] = ()  # of decisions, by their index
-        slot = None if sole is None else getattr(sole, "slot", None)
-        self._slots: list[Any] = [] if slot is None else [slot]  # held until the response has ended
-
-    @property
-    def holds(self) -> bool:
-        """Whether the request holds slots, which the middleware releases at the end of the response."""
-        return bool(self._slots)
+        # Of decisions, by their index: if there are any, the response's sender must call `conclude`.
+        self.conditions: tuple[tuple[int, DeductWhen], ...] = ()
+        self.slots: list[Any] = []  # that the request holds until the middleware releases them, when the response ends
+        if sole is not None and sole.reading.plan.slots:
+            self._add_slot(sole)
 
     @property
     def charged(self) -> list[Charged]:
@@ -55,19 +52,23 @@ class Limits(Generic[L]):
     def add(self, decision: Decision, cost: Cost, limiter: Limiter | AsyncLimiter | None) -> None:
         """Add what a limiter has decided on the request."""
         self.charged.append(Charged(decision, cost, limiter))
+        self._add_slot(decision)
+
+    def _add_slot(self, decision: Decision) -> None:
+        """Remember the slot that a decision has taken, if it has taken one."""
         slot = getattr(decision, "slot", None)
         if slot is not None:
-            self._slots.append(slot)
+            self.slots.append(slot)
 
     def release(self) -> None:
         """Release the slots that the request holds, as it is over: by `Limiter`s. Again, it does nothing."""
-        slots, self._slots = self._slots, []
+        slots, self.slots = self.slots, []
         for slot in slots:
             slot.release()
 
     async def release_async(self) -> None:
         """Release them by `AsyncLimiter`s."""
-        slots, self._slots = self._slots, []
+        slots, self.slots = self.slots, []
         for slot in slots:
             await slot.release()
 
@@ -78,19 +79,14 @@ class Limits(Generic[L]):
             return True
         return limiter.snapshot.is_exempt(self.facts)
 
-    @property
-    def conditional(self) -> bool:
-        """Whether the response decides if some limits are charged: its sender must then call `conclude`."""
-        return bool(self._conditions)
-
     def charge_only_when(self, deduct_when: DeductWhen) -> None:
         """Give back what the last decision charged unless `deduct_when`, a function of the response, returns True."""
         if self.charged[-1].decision.limits:  # else nothing was charged
-            self._conditions += ((len(self.charged) - 1, deduct_when),)
+            self.conditions += ((len(self.charged) - 1, deduct_when),)
 
     def conclude(self, response: Any) -> None:
         """Give back what the response says is not charged: by `Limiter`s. Again, it does nothing."""
-        conditions, self._conditions = self._conditions, ()
+        conditions, self.conditions = self.conditions, ()
         for index, deduct_when in conditions:
             if not deduct_when(response):
                 for decision, _, limiter in self._spare(index):
@@ -98,7 +94,7 @@ class Limits(Generic[L]):
 
     async def conclude_async(self, response: Any) -> None:
         """Give it back by `AsyncLimiter`s. Functions may be async."""
-        conditions, self._conditions = self._conditions, ()
+        conditions, self.conditions = self.conditions, ()
         for index, deduct_when in conditions:
             wanted = deduct_when(response)
             if not (await wanted if inspect.isawaitable(wanted) else wanted):

@@ -153,7 +153,7 @@ class AsyncRequestLimiter:
         if not options.by_subject:
             facts = options.with_endpoint(request, facts, snapshot)
         decision = limiter.decide(facts, cost=cost, slots="take")
-        return (facts, cost, decision) if isinstance(decision, Decision) else _checked_request(facts, cost, decision)
+        return (facts, cost, decision) if isinstance(decision, Decision) else _await_decision(facts, cost, decision)
 
     async def _check_later(self, request: Request) -> CheckedRequest:
         """Check a request whose facts or cost may have to be awaited."""
@@ -234,7 +234,7 @@ class _AsyncPatient(_Patient):
         return True
 
 
-async def _checked_request(facts: Facts, cost: Cost, decision: Awaitable[Decision]) -> CheckedRequest:
+async def _await_decision(facts: Facts, cost: Cost, decision: Awaitable[Decision]) -> CheckedRequest:
     return facts, cost, await decision
 
 

@@ -142,7 +142,7 @@ def released_at_end(limits: Limits[Limiter], answer: Callable[[], Iterable[bytes
     except BaseException:
         limits.release()
         raise
-    return _Body(body, limits) if limits.holds else body
+    return _Body(body, limits) if limits.slots else body
 
 
 class _Body:
@@ -170,7 +170,7 @@ def _with_fields(limits: Limits[Limiter], start_response: StartResponse) -> Star
     def start_with_fields(
         status: str, headers: list[tuple[str, str]], exc_info: Any = None, /
     ) -> Callable[[bytes], object]:
-        if limits.conditional:
+        if limits.conditions:
             limits.conclude(WsgiResponse(status, headers))
         headers = [*headers, *limits.fields]
         return start_response(status, headers) if exc_info is None else start_response(status, headers, exc_info)

@@ -37,7 +37,7 @@ class SyncCalls:
             limits = self._admit(request, outer)
             CURRENT.set(limits)  # the call's alone: it has a context of its own
             tell = partial(_end, limits, context) if outer is None else _leave
-            if limits.holds and outer is None and not context.add_callback(limits.release):
+            if limits.slots and outer is None and not context.add_callback(limits.release):
                 limits.release()  # the client has gone meanwhile
             try:
                 if not limits.charged[-1].decision.allowed:
