@@ -23,10 +23,12 @@ from headgate.rules.rule import FailureMode, Rule
 
 L = TypeVar("L", Limiter, AsyncLimiter)
 Subject = str | int | UUID | None
-Key = Callable[..., Subject | Awaitable[Subject]]
-CostOption = Cost | Callable[..., Cost | Awaitable[Cost]]
-QuotaOption = str | Quota | Callable[..., str | Quota | Awaitable[str | Quota | None] | None]
-ExemptWhen = Callable[..., bool | Awaitable[bool]]
+T = TypeVar("T")
+OfRequest = Callable[[], T | Awaitable[T]] | Callable[[Any], T | Awaitable[T]]  # Flask's functions get no argument
+Key = OfRequest[Subject]
+CostOption = Cost | OfRequest[Cost]
+QuotaOption = str | Quota | OfRequest[str | Quota | None]
+ExemptWhen = OfRequest[bool]
 
 TAKEN: Final = "headgate.routes"  # where a request keeps the names of the limits that were checked for it
 LIMITED: Final = "_headgate_limits"  # an attribute of functions: their limits, which decorators around them keep

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Coroutine
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
 from uuid import UUID
 
 from headgate.core.quota import Quota
@@ -19,7 +19,18 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Key = str | Callable[..., str | int | UUID]
+Subject = str | int | UUID
+
+
+class SubjectOfCall(Protocol):
+    """A function from a call's arguments, whatever they are, to the subject."""
+
+    @property
+    def __call__(self) -> Callable[..., Subject]: ...
+
+
+# pyright knows the types of a lambda's parameters only where a callable of as many parameters is among these
+Key = str | Callable[[], Subject] | Callable[[Any], Subject] | Callable[[Any, Any], Subject] | SubjectOfCall
 
 
 def limit_function(limiter: Limiter, function: Callable[P, R], key: Key | None, cost: int) -> Callable[P, R]:
@@ -108,7 +119,7 @@ def rule_name(function: Callable[..., Any]) -> str:
         raise InvalidCheck(f"limit(): {function!r} has no name to count by; pass one: limit(…, name='…')") from None
 
 
-def subject_of(key: Key | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | int | UUID:
+def subject_of(key: Key | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Subject:
     """Return the function that names the subject: `key` of the call's arguments, or a constant."""
     if key is None:
         return "*"
