@@ -117,6 +117,9 @@ def descriptor(entries: int = 1, hits: int | None = None, **fields: Any) -> rls.
             "checks[1]: cost: must be a whole number",
         ),
         (f"{OURS}/CheckRateLimits", rl.CheckBatchRequest(checks=[rl.CheckRequest()] * 10_000), "got 10,000"),
+        (f"{OURS}/CheckRateLimit", rl.CheckRequest(facts={"usr": "u"}), "unknown fact 'usr'; did you mean 'user'"),
+        (f"{OURS}/GetRemainingQuota", rl.QuotaRequest(facts={"usr": ""}), "unknown fact 'usr'; did you mean 'user'"),
+        (f"{OURS}/CheckRateLimit", rl.CheckRequest(dimension=rl.USER), "identifier: dimension USER needs one"),
         (ENVOY, envoy(*[descriptor()] * 10_000), "descriptors: must be from 1 to 1,000, got 10,000"),
         (ENVOY, envoy(descriptor(), descriptor(hits=2**64 - 1)), "must be a whole number from 0 to 2^53-1"),
         (ENVOY, envoy(), "descriptors: must be from 1"),
@@ -156,6 +159,20 @@ def test_http_bodies(http: httpx.Client, channel: grpc.Channel, path: str, body:
     assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
     assert said in answer.json()["detail"]
     assert serves(http, channel)
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"usr": "u"}, "unknown fact 'usr'; did you mean 'user'"),
+        ({"usr": None}, "unknown fact 'usr'; did you mean 'user'"),
+        ({"user": None}, "user: must not be null"),
+    ],
+)
+@pytest.mark.parametrize("path", DATA)
+def test_http_mistyped_facts(http: httpx.Client, path: str, facts: dict[str, Any], said: str) -> None:
+    answer = http.post(path, json={"checks": [facts]} if path.endswith("/batch") else facts)
+    assert (answer.status_code, said in answer.json()["detail"]) == (400, True), answer.text
 
 
 def test_http_costs_and_counts(http: httpx.Client, channel: grpc.Channel) -> None:

@@ -373,7 +373,7 @@ class Engine:
 
     def texts_of(self, subject: Subject, facts: dict[str, Any]) -> dict[str, str]:
         """The facts of a request as texts. Raises `InvalidCheck`."""
-        texts = facts_of(subject, facts)
+        texts = facts_of(subject, facts, self.snapshot.fact_names)
         if self.by_subject and "user" not in texts:
             raise InvalidCheck("this limiter counts by subject: call check('alice') or check(user='alice')")
         return texts

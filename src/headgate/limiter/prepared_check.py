@@ -11,6 +11,7 @@ from headgate.core.check import Block, Extras, Group, Penalty
 from headgate.core.cost import Cost
 from headgate.errors import InvalidCheck
 from headgate.rules.directory import Unknown
+from headgate.rules.facts import FactNames
 from headgate.rules.penalties import IDENTITIES
 from headgate.rules.plan import RulePlan
 from headgate.rules.snapshot import Snapshot
@@ -57,14 +58,16 @@ class KnownUser(NamedTuple):
     user: User | Unknown | None
 
 
-def facts_of(subject: Subject, facts: dict[str, Any]) -> dict[str, str]:
+def facts_of(subject: Subject, facts: dict[str, Any], names: FactNames) -> dict[str, str]:
     """Return the facts as text, the subject as the user. May return `facts` itself.
 
-    A fact that is None is unknown. A fact that identifies the client must not be None: leave it out if it is unknown.
+    A fact that is None is unknown; its name must still be among `names`. A fact that identifies the client must not be
+    None: leave it out if it is unknown.
     """
     texts: dict[str, str] = facts
     for value in facts.values():
         if value.__class__ is not str:
+            names.require(facts)
             texts = {name: text_of(name, value) for name, value in facts.items() if not _is_unknown(name, value)}
             break
     if subject is not NO_SUBJECT:

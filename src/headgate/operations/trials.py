@@ -67,17 +67,17 @@ class Trials:
         """Return the facts of a request, written as the data plane writes them, and its cost."""
         if not isinstance(table, dict) or len(table) > MAX_FACTS:
             raise InvalidCheck(f"facts: must be an object of at most {MAX_FACTS} facts, got {type(table).__name__}")
-        facts = {name: value for name, value in table.items() if value is not None}
-        cost = facts.pop("cost", 1)
+        facts = dict(table)
+        cost = facts.pop("cost", None)
         for name, value in facts.items():
-            if not isinstance(value, str | int) or isinstance(value, bool):
+            if value is not None and (not isinstance(value, str | int) or isinstance(value, bool)):
                 raise InvalidCheck(f"{name}: must be a string or an integer, got {value!r}")
-        texts = {name: str(value) for name, value in facts.items()}
-        if "ip" in texts:
-            texts |= self._addresses.facts(texts["ip"])
-        if "api_key" in texts:
-            texts["api_key"] = hashed_api_key(texts["api_key"])
-        return texts, cost
+        texts = {name: None if value is None else str(value) for name, value in facts.items()}
+        if (ip := texts.get("ip")) is not None:
+            texts |= self._addresses.facts(ip)
+        if (api_key := texts.get("api_key")) is not None:
+            texts["api_key"] = hashed_api_key(api_key)
+        return texts, 1 if cost is None else cost
 
     def _changed(self, table: Table) -> Snapshot:
         """Return the rules to try: `ruleset` in place of all, or `rules` in place of those of the same ids.

@@ -257,6 +257,20 @@ def test_nobody_is_no_subject(open_limiter: Open, rules: Any) -> None:
     assert limiter.peek("alice").remaining == 3
 
 
+@pytest.mark.parametrize("rules", ["3/minute", [Rule(id="r", quota="3/minute")]])
+def test_a_mistyped_fact_is_refused_also_when_it_is_none(open_limiter: Open, rules: Any) -> None:
+    limiter = open_limiter(rules)
+    methods: list[Any] = [limiter.check, limiter.peek, limiter.wait, limiter.reserve, limiter.reset]
+    for method in methods:
+        with pytest.raises(InvalidCheck, match=r"^unknown fact 'usr'; did you mean 'user'"):
+            method(usr=None)
+        with pytest.raises(InvalidCheck, match=r"^unknown fact 'usr'"):
+            method("alice", usr=None)
+    with pytest.raises(InvalidCheck, match=r"^unknown fact 'usr'"):
+        limiter.check_many(["alice", {"usr": None}])
+    assert limiter.check("alice", tier=None).remaining == 2  # a known fact may be unknown of a request
+
+
 def test_a_uuid_is_its_text(open_limiter: Open) -> None:
     limiter: Any = open_limiter("3/minute")
     number = UUID(int=7)

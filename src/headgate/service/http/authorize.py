@@ -26,6 +26,7 @@ from headgate.http.headers import raw, render
 from headgate.http.identity import Identity, hashed_api_key
 from headgate.http.identity.facts import text_of
 from headgate.http.problem import MEDIA_TYPE, decision_field, problem
+from headgate.rules.facts import FactNames
 from headgate.rules.snapshot import Snapshot
 from headgate.service.access import Access
 from headgate.service.data_plane import DataPlane
@@ -70,7 +71,7 @@ class AuthorizeHandler:
             await self._access.require_data(said, address=address_of(scope))
         admit(scope)
         query: bytes = scope["query_string"]
-        options = options_of(query) if query else _DEFAULT
+        options = options_of(query, self._data.limiter.snapshot.fact_names) if query else _DEFAULT
         request = _Original(scope)
         facts = await self._identity.facts_async(request, self._data.limiter.snapshot, vouched=True)
         uri = request.one_of(_URIS, endpoint_of)
@@ -119,8 +120,11 @@ def endpoint_of(uri: str) -> str:
 
 
 @lru_cache(maxsize=1_024)
-def options_of(query: bytes) -> AuthorizeOptions:
-    """Read the options of a query. The result is shared: do not change it. Raises `InvalidCheck`."""
+def options_of(query: bytes, names: FactNames) -> AuthorizeOptions:
+    """Read the options of a query. The result is shared: do not change it. Raises `InvalidCheck`.
+
+    `names` are those that facts may have: the limiter checks those of the facts that it gets, but not of empty ones.
+    """
     try:
         pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
     except ValueError:
@@ -135,11 +139,12 @@ def options_of(query: bytes) -> AuthorizeOptions:
         raise InvalidCheck("idempotency_key: is not for /v1/authorize: each request is one of its own")
     status = fields.pop("deny_status", None)
     cost = fields.pop("cost", "1")
+    names.require(fields)
     said = {name: value for name, value in fields.items() if value}  # an empty one is unknown
     if "api_key" in said:
         said["api_key"] = hashed_api_key(said["api_key"])
     number = _whole(cost)
-    facts, whole, _ = ask_of({**said, "cost": cost if number is None else number})
+    facts, whole, _ = ask_of({**said, "cost": cost if number is None else number}, names)
     return AuthorizeOptions(None if status is None else _deny_status(status), facts, whole)
 
 

@@ -12,6 +12,7 @@ from headgate.http.asgi import Receive, Scope
 from headgate.http.headers import raw, render
 from headgate.http.problem import decision_field
 from headgate.operations.caller import Role
+from headgate.rules.facts import FactNames
 from headgate.service.access import Access
 from headgate.service.data_plane import DataPlane
 from headgate.service.http.decisions import encoded
@@ -44,7 +45,7 @@ class DataHandlers:
     async def check(self, scope: Scope, receive: Receive) -> Answer:
         """Decide a request and charge it: 200, or the status of the rule that refuses."""
         began = perf_counter()
-        facts, cost, key = ask_of(await self._value(scope, receive))
+        facts, cost, key = ask_of(await self._value(scope, receive), self._names)
         decision = await self._data.check(facts, cost, key)
         answer = self._told(decision, cost)
         self._data.meter.took("http", perf_counter() - began)
@@ -53,7 +54,7 @@ class DataHandlers:
     async def acquire(self, scope: Scope, receive: Receive) -> Answer:
         """Decide a request, and hand out the slot that it holds until it is released: 200, or the rule's status."""
         began = perf_counter()
-        facts, cost, key = ask_of(await self._value(scope, receive))
+        facts, cost, key = ask_of(await self._value(scope, receive), self._names)
         if key is not None:
             raise InvalidCheck("idempotency_key: not supported by /v1/acquire, where every call takes a new slot")
         decision = await self._data.check(facts, cost, slots="lend")
@@ -74,7 +75,7 @@ class DataHandlers:
     async def check_many(self, scope: Scope, receive: Receive) -> Answer:
         """Decide many requests, in order. All of them are looked at before any is charged."""
         began = perf_counter()
-        asks = asks_of(await self._value(scope, receive, limit=MAX_CHECKS))
+        asks = asks_of(await self._value(scope, receive, limit=MAX_CHECKS), self._names)
         decisions = await self._data.check_many(asks) if asks else []
         body = f'{{"decisions":[{",".join([encoded(decision) for decision in decisions])}]}}'
         answer = json_answer(200, body.encode("ascii"))
@@ -83,14 +84,19 @@ class DataHandlers:
 
     async def peek(self, scope: Scope, receive: Receive) -> Answer:
         """Return what a check would decide, and charge nothing. The status is 200, also for a refusal."""
-        facts, cost, _ = ask_of(await self._value(scope, receive))
+        facts, cost, _ = ask_of(await self._value(scope, receive), self._names)
         return json_answer(200, encoded(await self._data.peek(facts, cost)).encode("ascii"))
 
     async def reset(self, scope: Scope, receive: Receive) -> Answer:
         """Forget what these facts have used."""
-        facts, _, _ = ask_of(await self._value(scope, receive, role="operator"))
+        facts, _, _ = ask_of(await self._value(scope, receive, role="operator"), self._names)
         await self._data.reset(facts)
         return Answer(204, [])
+
+    @property
+    def _names(self) -> FactNames:
+        """The names that facts may have, by the rules of now."""
+        return self._data.limiter.snapshot.fact_names
 
     def _told(self, decision: Decision, cost: Cost, more: str = "}") -> Answer:
         body = f"{encoded(decision)[:-1]}{more}".encode("ascii")

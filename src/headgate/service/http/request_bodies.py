@@ -10,6 +10,7 @@ from headgate.core.cost import UNIT
 from headgate.core.quota import MAX_INT
 from headgate.errors import InvalidCheck
 from headgate.http.identity.address import NOWHERE, Trust
+from headgate.rules.facts import FactNames
 from headgate.rules.penalties import IDENTITIES
 from headgate.service.data_plane import MAX_BATCH, BatchedRequest
 
@@ -20,8 +21,10 @@ _SECRET: Final = frozenset({"api_key"})  # not shown in messages
 _ADDRESSES: Final = Trust((), 1, IPV6_PREFIX)  # trusts no proxy: it only parses addresses
 
 
-def ask_of(value: Any, where: str = "") -> BatchedRequest:
+def ask_of(value: Any, names: FactNames, where: str = "") -> BatchedRequest:
     """Read a check from a JSON object with facts, `cost` and `idempotency_key`. May change the object.
+
+    `names` are those that facts may have: the limiter checks those of the facts that it gets, but not of nulls.
 
     Raises `InvalidCheck`, whose message begins with `where` and the field's name.
     """
@@ -35,7 +38,7 @@ def ask_of(value: Any, where: str = "") -> BatchedRequest:
         raise InvalidCheck(f"{where}idempotency_key: must be a non-empty string, got {shown(key)}")
     for fact in value.values():
         if fact.__class__ is not str:
-            value = _texts(value, where)
+            value = _texts(value, names, where)
             break
     if "" in value:
         raise InvalidCheck(f"{where}the name of a fact must not be empty: it has the value {shown(value[''])}")
@@ -66,7 +69,7 @@ def slot_of(value: Any) -> str:
     return value["slot"]
 
 
-def asks_of(value: Any) -> list[BatchedRequest]:
+def asks_of(value: Any, names: FactNames) -> list[BatchedRequest]:
     """Read the checks of a batch, `{"checks": […]}`. Raises `InvalidCheck`."""
     if not isinstance(value, dict):
         raise InvalidCheck(f'must be an object like {{"checks": [{{"user": "alice"}}]}}, got {shown(value)}')
@@ -78,7 +81,7 @@ def asks_of(value: Any) -> list[BatchedRequest]:
         raise InvalidCheck(f'unknown field {shown(other)}; expected only "checks"')
     if len(checks) > MAX_BATCH:
         raise InvalidCheck(f"checks: must be at most {MAX_BATCH:,}, got {len(checks):,}")
-    return [ask_of(check, f"checks[{number}]: ") for number, check in enumerate(checks)]
+    return [ask_of(check, names, f"checks[{number}]: ") for number, check in enumerate(checks)]
 
 
 def place(facts: dict[str, str], where: str = "") -> None:
@@ -128,7 +131,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
-def _texts(facts: dict[str, Any], where: str) -> dict[str, str]:
+def _texts(facts: dict[str, Any], names: FactNames, where: str) -> dict[str, str]:
     """Return the facts as text, without those that are null: unknown. One that identifies the client must not be."""
     texts = {}
     for name, value in facts.items():
@@ -140,10 +143,20 @@ def _texts(facts: dict[str, Any], where: str) -> dict[str, str]:
             raise InvalidCheck(
                 f"{where}{name}: must not be null: it identifies no client; leave it out if it is not known"
             )
-        elif value is not None:
+        elif value is None:
+            _require_known(name, names, where)
+        else:
             got = type(value).__name__ if name in _SECRET else shown(value)
             raise InvalidCheck(f"{where}{shorter(name)}: must be a string or an integer, got {got}")
     return texts
+
+
+def _require_known(name: str, names: FactNames, where: str) -> None:
+    """Raise `InvalidCheck` for a name that no fact has."""
+    try:
+        names.require((name,))
+    except InvalidCheck as error:
+        raise InvalidCheck(f"{where}{error}") from None
 
 
 def shorter(name: str) -> str:

@@ -11,6 +11,7 @@ from headgate.errors import InvalidCheck
 from headgate.http.identity import Identity, hashed_api_key
 from headgate.http.problem import QUOTA_EXCEEDED
 from headgate.rules import Exemption, Snapshot
+from headgate.rules.facts import FactNames
 from headgate.rules.networks import proxy
 from headgate.service.access import Access
 from headgate.service.data_plane import DataPlane
@@ -232,7 +233,9 @@ def test_the_cost_is_the_operators() -> None:
 
 
 def test_options() -> None:
-    assert options_of(b"deny_status=403&cost=2&a=b%20c&d=") == AuthorizeOptions(403, {"a": "b c"}, 2)
+    assert options_of(b"deny_status=403&cost=2&a=b%20c&d=", FactNames(["a", "d"])) == AuthorizeOptions(
+        403, {"a": "b c"}, 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -246,6 +249,7 @@ def test_options() -> None:
         (b"cost=9999999999999999", "cost: must be a whole number from 0 to 2^53-1, got 9999999999999999"),
         (b"tier=a&tier=b", "tier: given twice"),
         (b"idempotency_key=k", "idempotency_key: is not for /v1/authorize: each request is one of its own"),
+        (b"usr=", "unknown fact 'usr'; did you mean 'user'?"),
         (b"ip=here", 'ip: must be an address of IPv4 or IPv6, got "here"'),
         (b"a=%ff", 'the query must be at most 64 fields in UTF-8, such as cost=2&tenant=acme, got "a=%ff"'),
         (b"&".join(b"f%d=1" % n for n in range(65)), "the query must be at most 64 fields in UTF-8"),
@@ -253,7 +257,7 @@ def test_options() -> None:
 )
 def test_a_query_that_makes_no_sense_is_told(query: bytes, said: str) -> None:
     with pytest.raises(InvalidCheck) as raised:
-        options_of(query)
+        options_of(query, FactNames())
     assert str(raised.value).startswith(said)
 
 

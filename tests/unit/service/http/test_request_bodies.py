@@ -7,23 +7,36 @@ from typing import Any
 import pytest
 
 from headgate.errors import InvalidCheck
+from headgate.rules.facts import FactNames
 from headgate.service.data_plane import MAX_BATCH, BatchedRequest
 from headgate.service.http.request_bodies import ask_of, asks_of, decoded
+
+NAMES = FactNames()
 
 
 def test_facts_cost_and_key_are_told_apart() -> None:
     body = b'{"user": "alice", "cost": 5, "idempotency_key": "k-1", "country": "DE", "n": 7, "tier": null}'
-    assert ask_of(decoded(body)) == BatchedRequest({"user": "alice", "country": "DE", "n": "7"}, 5, "k-1")
+    assert ask_of(decoded(body), FactNames(["n"])) == BatchedRequest(
+        {"user": "alice", "country": "DE", "n": "7"}, 5, "k-1"
+    )
 
 
 def test_what_is_null_is_as_good_as_absent() -> None:
-    assert ask_of({"endpoint": None, "cost": None, "idempotency_key": None}) == BatchedRequest({}, 1, None)
+    assert ask_of({"endpoint": None, "cost": None, "idempotency_key": None}, NAMES) == BatchedRequest({}, 1, None)
 
 
 @pytest.mark.parametrize("fact", ["user", "ip", "api_key", "tenant"])
 def test_nobody_is_nobody_to_count(fact: str) -> None:
     with pytest.raises(InvalidCheck, match=f"^{fact}: must not be null"):
-        ask_of({fact: None})
+        ask_of({fact: None}, NAMES)
+
+
+def test_a_mistyped_name_is_refused_also_of_what_is_null() -> None:
+    with pytest.raises(InvalidCheck, match=r"^unknown fact 'usr'; did you mean 'user'"):
+        ask_of({"usr": None}, NAMES)
+    with pytest.raises(InvalidCheck, match=r"^checks\[1\]: unknown fact 'usr'"):
+        asks_of({"checks": [{"user": "a"}, {"usr": None}]}, NAMES)
+    assert ask_of({"plan": None}, FactNames(["plan"])).facts == {}
 
 
 @pytest.mark.parametrize(
@@ -39,7 +52,7 @@ def test_nobody_is_nobody_to_count(fact: str) -> None:
     ],
 )
 def test_addresses_are_those_of_the_middleware(ip: str, facts: dict[str, str]) -> None:
-    assert ask_of({"ip": ip}).facts == facts
+    assert ask_of({"ip": ip}, NAMES).facts == facts
 
 
 @pytest.mark.parametrize(
@@ -66,7 +79,7 @@ def test_addresses_are_those_of_the_middleware(ip: str, facts: dict[str, str]) -
 )
 def test_what_makes_no_sense_is_told_with_its_field_and_value(value: Any, said: str) -> None:
     with pytest.raises(InvalidCheck) as raised:
-        ask_of(value)
+        ask_of(value, NAMES)
     assert str(raised.value) == said
 
 
@@ -98,8 +111,8 @@ def test_a_pair_of_surrogates_is_one_character() -> None:
 
 
 def test_a_batch_is_a_list_of_checks() -> None:
-    assert asks_of({"checks": []}) == []
-    assert asks_of({"checks": [{"user": "a"}, {"user": "b", "cost": 2}]}) == [
+    assert asks_of({"checks": []}, NAMES) == []
+    assert asks_of({"checks": [{"user": "a"}, {"user": "b", "cost": 2}]}, NAMES) == [
         BatchedRequest({"user": "a"}),
         BatchedRequest({"user": "b"}, 2),
     ]
@@ -122,5 +135,5 @@ def test_a_batch_is_a_list_of_checks() -> None:
 )
 def test_what_is_wrong_with_a_batch_is_told_with_its_place(value: Any, said: str) -> None:
     with pytest.raises(InvalidCheck) as raised:
-        asks_of(value)
+        asks_of(value, NAMES)
     assert str(raised.value) == said
