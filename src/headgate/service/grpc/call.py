@@ -49,7 +49,7 @@ def call_of(context: CallContext, connection: Connection, number: int, head: Cal
         return RefusedCall(context, connection, number, head)
     if isinstance(route.method, Flow):
         return FlowCall(context, connection, number, head, route)
-    return UnaryCall(context, connection, number, head, route, route.method)
+    return UnaryCall(context, connection, number, head, route)
 
 
 class RefusedCall(Stream):
@@ -85,18 +85,21 @@ class RefusedCall(Stream):
 class RpcCall(Stream):
     """A call: the base of calls with one message and of calls with a stream of them."""
 
-    __slots__ = ("_context", "_gone", "_head", "_held", "_may", "_reader", "_route", "_task", "_timer")
+    __slots__ = ("_context", "_gone", "_head", "_held", "_may", "_method", "_reader", "_route", "_task", "_timer")
 
     def __init__(
         self, context: CallContext, connection: Connection, number: int, head: CallHeaders, route: MethodRoute
     ) -> None:
-        super().__init__(connection, number, head.length)
-        role, access = route.method.role, context.access
+        Stream.__init__(self, connection, number, head.length)
+        method, access = route.method, context.access
         # Whether its caller is known to have the right to make it; else, that may have to be looked up.
-        self._may = access.open or (role is not None and access.admits_at_once(head.token, role, connection.address))
+        self._may = access.open or (
+            method.role is not None and access.admits_at_once(head.token, method.role, connection.address)
+        )
         self._context = context
         self._head = head
         self._route = route
+        self._method: Any = method
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._reader: MessageReader | None = None  # of a message that comes in parts
@@ -121,7 +124,7 @@ class RpcCall(Stream):
         reader = self._reader
         if reader is None:
             most = self._context.max_message
-            if self._route.method.role is None:
+            if self._method.role is None:
                 most = min(most, MAX_OPEN_MESSAGE)
             reader = self._reader = MessageReader(self._head.encoding, most, None if self._may else self._charge)
         messages = reader.feed(data)
@@ -143,7 +146,7 @@ class RpcCall(Stream):
 
     async def _require(self) -> None:
         """Raises `Unauthenticated` and `Forbidden`."""
-        role = self._route.method.role
+        role = self._method.role
         if not self._may and role is not None:
             await self._context.access.require_data(self._head.token, role, self.connection.address)
             self._may = True
@@ -191,21 +194,11 @@ class RpcCall(Stream):
 class UnaryCall(RpcCall):
     """One message, one answer."""
 
-    __slots__ = ("_method", "_request", "_start_time")
+    __slots__ = ("_request", "_start_time")
 
-    def __init__(
-        self,
-        context: CallContext,
-        connection: Connection,
-        number: int,
-        head: CallHeaders,
-        route: MethodRoute,
-        method: Method,
-    ) -> None:
-        super().__init__(context, connection, number, head, route)
-        self._method = method
-        self._request: bytes | None = None
-        self._start_time = 0.0
+    _method: Method
+    _request: bytes | None  # of one that comes in parts
+    _start_time: float
 
     def received(self, data: bytes) -> None:
         if self.ended and self._reader is None and len(data) >= PREFIX.size:  # all of it at once, as most come
@@ -219,6 +212,8 @@ class UnaryCall(RpcCall):
             self._fail(error)
 
     def _gather(self, data: bytes) -> None:
+        if self._reader is None:
+            self._request = None
         for message in self._read(data):
             if self._request is not None:
                 raise Ended(Code.INTERNAL, "the request has more than one message")
@@ -239,7 +234,7 @@ class UnaryCall(RpcCall):
             self._start(self._run(self._answered(message)))
             return
         if self._may:
-            self.admit()
+            self.connection.admit(self)
         try:
             answer = self._method.answer(message)
         except Exception as error:  # noqa: BLE001 - reported to the caller, and logged
@@ -267,22 +262,21 @@ class UnaryCall(RpcCall):
             return answer if isinstance(answer, tuple) else await answer
 
     def _answer(self, sent: bytes, checks: int) -> None:
-        self._tell(checks)
+        meter, protocol = self._context.meter, self._route.protocol
+        if protocol is not None:
+            meter.took(protocol, perf_counter() - self._start_time, checks)
         if not self._gone:
-            self._count("OK")
+            meter.answered(protocol or OTHER, "OK")
             self._leave()
             self.since = self.connection.hub.now
             self.respond(HEAD, framed(sent), OK)
 
     def _failed(self, error: Exception) -> None:
-        self._tell(1)
-        if not self._gone:
-            self._fail(self._ended(error))
-
-    def _tell(self, checks: int) -> None:
         protocol = self._route.protocol
         if protocol is not None:
-            self._context.meter.took(protocol, perf_counter() - self._start_time, checks)
+            self._context.meter.took(protocol, perf_counter() - self._start_time)
+        if not self._gone:
+            self._fail(self._ended(error))
 
 
 class FlowCall(RpcCall):

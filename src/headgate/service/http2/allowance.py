@@ -38,7 +38,8 @@ class Allowance:
         return self.left >= 0
 
     def earn(self, units: int) -> None:
-        self.left = min(MOST, self.left + units)
+        left = self.left + units
+        self.left = left if left < MOST else MOST
 
     def refill(self) -> None:
         """Once a second."""

@@ -140,7 +140,7 @@ class Connection(asyncio.Protocol):
             self._rest_since = self._loop.time()
         if not has_more:
             self._go_on()
-        elif self.must_wait():
+        elif not self.known and self.must_wait():
             self._hold_back()
             return False
         return has_more
@@ -159,7 +159,7 @@ class Connection(asyncio.Protocol):
     def admit(self, stream: Stream) -> None:
         """The client has the right to make this request."""
         self.known = True
-        self.earn(stream.cost + allowance.ADMITTED)
+        self._allowance.earn(stream.cost + allowance.ADMITTED)
         stream.cost = 0
 
     def earn(self, units: int) -> None:
@@ -238,7 +238,7 @@ class Connection(asyncio.Protocol):
 
     def must_wait(self) -> bool:
         """Whether strangers have caused so much work in this second that this one has to wait for the next."""
-        return not self.known and self.hub.strangers.must_wait(self._allowance)
+        return self.hub.strangers.must_wait(self._allowance)
 
     def _hold_back(self) -> None:
         """Do not read any more until what is here has been looked at."""

@@ -78,7 +78,7 @@ class Receiver:
                     return 0
                 raise ProtocolError(PROTOCOL_ERROR, "this is a server of HTTP/2, for gRPC")
             self._greeted, at = True, len(PREFACE)
-        unpack, head_size = frames.HEAD.unpack_from, frames.HEAD_SIZE
+        unpack, head_size, connection = frames.HEAD.unpack_from, frames.HEAD_SIZE, self._connection
         while size - at >= head_size:
             high, low, kind, flags, number = unpack(data, at)
             length = high << 8 | low
@@ -89,39 +89,40 @@ class Receiver:
                 break
             payload = data[at + head_size : end]
             at = end
-            number &= frames.LARGEST_STREAM
-            if kind == DATA and self.block is None and self.is_settled:  # most of them
-                self._data(flags, number, payload)
-            else:
-                self._frame(kind, flags, number, payload)
-            if self._connection.is_over or monotonic() > until or self._connection.must_wait():
+            if self.block is not None or not self.is_settled:
+                self._require_in_order(kind)
+            handle = _HANDLERS.get(kind, Receiver._unknown)
+            handle(self, flags, number & frames.LARGEST_STREAM, payload)
+            if connection.is_over or monotonic() > until or (not connection.known and connection.must_wait()):
                 break
         return at
 
-    def _frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
+    def _require_in_order(self, kind: int) -> None:
+        """Raises `ProtocolError` if a frame of another kind has to come first."""
         if self.block is not None and kind != CONTINUATION:
             raise ProtocolError(PROTOCOL_ERROR, "a header block that does not go on")
         if not self.is_settled and kind != SETTINGS:
             raise ProtocolError(PROTOCOL_ERROR, "settings come first")
-        read = _READ.get(kind)
-        if read is not None:
-            read(self, flags, number, payload)
-        else:  # unknown frames are ignored
-            self._connection.charge(allowance.FRAME)
+
+    def _unknown(self, _: int, __: int, ___: bytes) -> None:
+        """Ignore a frame of an unknown kind."""
+        self._connection.charge(allowance.FRAME)
 
     def _data(self, flags: int, number: int, payload: bytes) -> None:
-        self._take(len(payload))
-        stream = self.streams.get(number)
+        padded = size = len(payload)
+        self._taken += padded
+        if self._taken > WINDOW // 2:
+            self._give_room()
         if flags & frames.PADDED:
-            padded, payload = len(payload), frames.unpadded(flags, payload)
-        else:
-            padded = len(payload)
+            payload = frames.unpadded(flags, payload)
+            size = len(payload)
+        stream = self.streams.get(number)
         if stream is None:
-            self._late_data(flags, number, len(payload))
+            self._late_data(flags, number, size)
             return
         if stream.ended:
             raise ProtocolError(STREAM_CLOSED, "data behind the end of a stream")
-        if len(payload) < SMALL and not (payload and flags & END_STREAM):
+        if size < SMALL and not (size and flags & END_STREAM):
             stream.charge(allowance.FRAME)
         stream.taken += padded
         if stream.taken > self._app.window:
@@ -129,20 +130,18 @@ class Receiver:
         if flags & END_STREAM:
             stream.ended = True
         if stream.left is not None:
-            stream.left -= len(payload)
+            stream.left -= size
             if stream.left < 0 or (stream.ended and stream.left):
                 self._reset(stream, PROTOCOL_ERROR)
                 return
         stream.received(payload)
 
-    def _take(self, size: int) -> None:
-        """Count bytes of bodies, and give room for as many back in time. Raises `ProtocolError`."""
-        self._taken += size
+    def _give_room(self) -> None:
+        """Let the client send as many more bytes of bodies as it has sent. Raises `ProtocolError`."""
         if self._taken > WINDOW:
             raise ProtocolError(FLOW_CONTROL_ERROR, "more data than there is room for")
-        if self._taken > WINDOW // 2:
-            self._connection.write(frames.window_update(0, self._taken))
-            self._taken = 0
+        self._connection.write(frames.window_update(0, self._taken))
+        self._taken = 0
 
     def _late_data(self, flags: int, number: int, size: int) -> None:
         """Ignore a part of the body of a request that is over. Raises `ProtocolError` if no body may come here."""
@@ -161,7 +160,8 @@ class Receiver:
             del self._abandoned[number]
 
     def _header_block(self, flags: int, number: int, payload: bytes) -> None:
-        payload = frames.block(flags, number, payload)
+        if flags & (frames.PADDED | frames.PRIORITISED):
+            payload = frames.block(flags, number, payload)
         if number % 2 == 0:
             raise ProtocolError(PROTOCOL_ERROR, "a stream that is no client's")
         if flags & END_HEADERS:
@@ -356,7 +356,7 @@ def _are_trailers(flags: int, fields: Fields) -> bool:
     return bool(flags & END_STREAM) and not any(name[:1] == b":" for name, _ in fields)
 
 
-_READ: Final[dict[int, Callable[[Receiver, int, int, bytes], None]]] = {
+_HANDLERS: Final[dict[int, Callable[[Receiver, int, int, bytes], None]]] = {
     DATA: Receiver._data,
     HEADERS: Receiver._header_block,
     PRIORITY: Receiver._priority,
