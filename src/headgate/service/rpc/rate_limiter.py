@@ -42,11 +42,11 @@ class RateLimiter:
         }
 
     def check(self, received: bytes) -> Answered | Awaitable[Answered]:
-        ask, timestamp = self._reader.check(received)
-        decision = self._data.begin(*ask)
-        if not isinstance(decision, Decision):
-            return self._await(decision, timestamp)
-        return self._answer(decision, timestamp)
+        facts, cost, key, timestamp = self._reader.check(received)
+        decision = self._data.begin(facts, cost, key)
+        if isinstance(decision, Decision):
+            return self._answer(decision, timestamp)
+        return self._await(decision, timestamp)
 
     async def _await(self, answer: Awaitable[Decision], timestamp: int) -> Answered:
         return self._answer(await answer, timestamp)

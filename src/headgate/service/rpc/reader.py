@@ -7,7 +7,6 @@ other form of request. It reads joined messages as merged ones, so both ways of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -39,16 +38,21 @@ class Reader:
     def __init__(self) -> None:
         self._rests: dict[bytes, Rest] = {}
 
-    def check(self, received: bytes) -> tuple[BatchedRequest, int]:
-        """Read a CheckRequest: the request, and its timestamp. Raises `InvalidCheck` and `DecodeError`."""
+    def check(self, received: bytes) -> tuple[dict[str, str], Cost, str | None, int]:
+        """Read a CheckRequest: facts, cost, idempotency key and timestamp. Raises `InvalidCheck` and `DecodeError`."""
         if len(received) > 2 and received[0] == _TEXT and 0 < received[1] < _MORE:
             end = 2 + received[1]
-            rest = self._rest(received[end:]) if end <= len(received) else None
-            if rest is not None:
-                with suppress(UnicodeDecodeError):  # protobuf says what is wrong with it
-                    return BatchedRequest({**rest.facts, rest.fact: str(received[2:end], "utf-8")}, rest.cost), 0
+            if end <= len(received):
+                text = received[end:]
+                rest = self._rests.get(text) or self._rest(text)
+                if rest is not None:
+                    facts, fact, cost = rest
+                    try:
+                        return {**facts, fact: str(received[2:end], "utf-8")}, cost, None, 0
+                    except UnicodeDecodeError:
+                        pass  # protobuf says what is wrong with it
         request = messages.CheckRequest.FromString(received)
-        return BatchedRequest(facts_of(request), cost_of(request), request.idempotency_key or None), request.timestamp
+        return facts_of(request), cost_of(request), request.idempotency_key or None, request.timestamp
 
     def check_many(self, received: bytes) -> tuple[list[BatchedRequest], list[tuple[int, int]]]:
         """Read a CheckBatchRequest: its requests, and the places and timestamps of those that have one.
