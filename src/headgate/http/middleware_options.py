@@ -23,7 +23,7 @@ from headgate.http.request import Request
 from headgate.http.route import QuotaOption, RouteLimit
 from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.limiter.limiter import Limiter
-from headgate.rules.path import Pattern, normal_path, routed_path
+from headgate.rules.path import Pattern, normal_path, routed_path, segments_of
 from headgate.rules.recent import Recent
 from headgate.rules.snapshot import HeaderStyle, Snapshot
 
@@ -140,8 +140,8 @@ class MiddlewareOptions:
             return False
         known = self._skipped.get(path)
         if known is None:
-            normal = normal_path(routed_path(path))
-            known = any(pattern.fits(normal) for pattern in self.skip)
+            segments = segments_of(normal_path(routed_path(path)))
+            known = any(pattern.fits(segments) for pattern in self.skip)
             self._skipped.put(path, known)
         return known
 

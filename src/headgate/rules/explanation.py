@@ -15,8 +15,8 @@ from headgate.core.clock import Clock
 from headgate.core.cost import Cost, checked_cost
 from headgate.rules.directory import UNKNOWN, Unknown
 from headgate.rules.exemptions import Exempt, Exemption
-from headgate.rules.matcher import Unmet, rank_reason, unmet_conditions
-from headgate.rules.path import normal_path
+from headgate.rules.matcher import RequestFacts, Unmet, rank_reason, unmet_conditions, unmet_fields
+from headgate.rules.path import normal_path, segments_of
 from headgate.rules.plan import AppliedRule, Facts, RulePlan, checks_of
 from headgate.rules.rule import Rule
 from headgate.rules.snapshot import Snapshot
@@ -122,20 +122,22 @@ def explain_rules(
     winners = {one.rule.group: one.rule for one in plan.applied if one.rule.group is not None}
     unpriced = {one.rule.id for one in whole.applied} - applied.keys()
     checks = checks_of(plan, plan.subjects(facts), costs)
-    looked = _Looked(facts, tier)
+    request = _request(facts, tier)
     # Most of many rules are only counted: details are computed only for rules that are shown.
-    unmet = [() if rule.id in applied else _unmet(rule, looked, no_unit=rule.id in unpriced) for rule in snapshot.rules]
-    losing = [not one and rule.id not in applied for one, rule in zip(unmet, snapshot.rules, strict=True)]
-    shown = nsmallest(MAX_EXPLAINED, zip((len(one) for one in unmet), losing, range(len(unmet)), strict=True))
-    told = []
-    for _, lost, number in shown:
+    lacking = [
+        0 if rule.id in applied else len(unmet_fields(rule, request)) + (rule.id in unpriced) for rule in snapshot.rules
+    ]
+    losing = [not one and rule.id not in applied for one, rule in zip(lacking, snapshot.rules, strict=True)]
+    shown = nsmallest(MAX_EXPLAINED, zip(lacking, losing, range(len(lacking)), strict=True))
+    rules = []
+    for _, _, number in shown:
         rule = snapshot.rules[number]
-        if unmet[number] or lost:
-            told.append(_not_applied(rule, looked, winners, unmet[number]))
+        if rule.id not in applied:
+            rules.append(_not_applied(rule, request, winners, no_unit=rule.id in unpriced))
         else:
             one, check = plan.applied[applied[rule.id]], checks[applied[rule.id]]
             override = _override(known, one, clock)
-            told.append(_explained(rule, str(check.quota), check.cost, override, check.subject, check.key))
+            rules.append(_explained(rule, str(check.quota), check.cost, override, check.subject, check.key))
     explanation = Explanation(
         facts=dict(facts),
         cost=cost,
@@ -144,8 +146,8 @@ def explain_rules(
         tier=tier,
         tier_source=source,
         exemption=_exemption(snapshot, facts),
-        rules=told,
-        omitted=len(unmet) - len(told),
+        rules=rules,
+        omitted=len(lacking) - len(rules),
     )
     return explanation, plan
 
@@ -166,13 +168,14 @@ def other_tiers(snapshot: Snapshot, tier: str | None) -> list[str]:
     return [one for one in named if one != tier]
 
 
-class _Looked:
-    """The request as the matcher looks at it."""
-
-    def __init__(self, facts: Facts, tier: str | None) -> None:
-        self.path = normal_path(facts["endpoint"]) if "endpoint" in facts else None
-        self.method = facts["method"].upper() if "method" in facts else None
-        self.facts: Mapping[str, str] = {**facts, "tier": tier} if tier is not None else facts
+def _request(facts: Facts, tier: str | None) -> RequestFacts:
+    path = normal_path(facts["endpoint"]) if "endpoint" in facts else None
+    return RequestFacts(
+        path=path,
+        segments=None if path is None else segments_of(path),
+        method=facts["method"].upper() if "method" in facts else None,
+        facts=facts if tier is None else {**facts, "tier": tier},
+    )
 
 
 def _explained(
@@ -196,14 +199,12 @@ def _explained(
     )
 
 
-def _unmet(rule: Rule, looked: _Looked, *, no_unit: bool) -> tuple[Unmet, ...]:
-    unmet = unmet_conditions(rule, looked.path, looked.method, looked.facts)
-    return (*unmet, Unmet("unit", rule.unit, None)) if no_unit else unmet
-
-
-def _not_applied(rule: Rule, looked: _Looked, winners: Mapping[str, Rule], unmet: tuple[Unmet, ...]) -> RuleExplanation:
+def _not_applied(rule: Rule, request: RequestFacts, winners: Mapping[str, Rule], *, no_unit: bool) -> RuleExplanation:
+    unmet = unmet_conditions(rule, request)
+    if no_unit:
+        unmet = (*unmet, Unmet("unit", rule.unit, None))
     winner = None if unmet or rule.group is None else winners.get(rule.group)
-    because = None if winner is None else rank_reason(winner, rule, looked.path)
+    because = None if winner is None else rank_reason(winner, rule, request)
     return RuleExplanation(
         rule=rule.id,
         name=rule.name,

@@ -210,33 +210,78 @@ class Unmet(NamedTuple):
         return f"{self.field}: {self.found} is not one of {self.wanted}"
 
 
-def unmet_conditions(rule: Rule, path: str | None, method: str | None, facts: Mapping[str, str]) -> tuple[Unmet, ...]:
-    """Return the conditions of a rule that a request does not fit. Without any, it applies, or another of its group.
+_ENABLED, _ENDPOINTS, _METHODS, _TIERS = ((field, "") for field in ("enabled", "endpoints", "methods", "tiers"))
 
-    `path` is normal, `method` in capitals, and the tier is among `facts`. What `applying` finds in one look, by tables,
-    this asks one by one.
+
+class RequestFacts(NamedTuple):
+    """A request as conditions look at it."""
+
+    path: str | None  # normal; None: the request has none
+    segments: Sequence[str] | None  # of the path
+    method: str | None  # in capitals
+    facts: Mapping[str, str]  # the tier among them
+
+
+def unmet_fields(rule: Rule, request: RequestFacts) -> list[tuple[str, str]]:
+    """Return the fields of a rule that a request does not fit, each with the fact that it asks for, if any.
+
+    Without any, the rule applies, or another of its group. What `applying` finds in one look, by tables, this asks
+    one by one: of thousands of rules, so that it makes no texts.
     """
+    facts = request.facts
     unmet = []
     if not rule.enabled:
-        unmet.append(Unmet("enabled", "true", "false"))
-    if rule.patterns and not _fitting(rule, path):
-        unmet.append(Unmet("endpoints", ", ".join(rule.endpoints), path))
-    if not fits_method(rule, method):
-        unmet.append(Unmet("methods", ", ".join(rule.methods), method))
+        unmet.append(_ENABLED)
+    if rule.patterns and not _fits_path(rule.patterns, request.segments):
+        unmet.append(_ENDPOINTS)
+    if rule.methods and not fits_method(rule, request.method):
+        unmet.append(_METHODS)
     if rule.tiers and facts.get("tier") not in rule.tiers:
-        unmet.append(Unmet("tiers", ", ".join(rule.tiers), facts.get("tier")))
+        unmet.append(_TIERS)
     for fact, value in rule.match.items():
         if facts.get(fact) != value:
-            unmet.append(Unmet("match", f"{fact}={value}", facts.get(fact)))
-    unmet += [Unmet("dimension", fact, None) for fact in rule.facts if fact not in facts]
-    return tuple(unmet)
+            unmet.append(("match", fact))
+    for fact in rule.facts:
+        if fact not in facts:
+            unmet.append(("dimension", fact))
+    return unmet
 
 
-def rank_reason(winner: Rule, loser: Rule, path: str | None) -> str:
-    """Return why a rule comes before another of its group, for a request to a normal path that both fit."""
+def _fits_path(patterns: tuple[Pattern, ...], segments: Sequence[str] | None) -> bool:
+    if segments is None:
+        return False
+    for pattern in patterns:  # noqa: SIM110 - a loop: a generator would take twice the time
+        if pattern.fits(segments):
+            return True
+    return False
+
+
+def unmet_conditions(rule: Rule, request: RequestFacts) -> tuple[Unmet, ...]:
+    """Return the conditions of a rule that a request does not fit, with what it asks for and what the request has."""
+    return tuple(_condition(rule, request, field, fact) for field, fact in unmet_fields(rule, request))
+
+
+def _condition(rule: Rule, request: RequestFacts, field: str, fact: str) -> Unmet:
+    match field:
+        case "enabled":
+            return Unmet(field, "true", "false")
+        case "endpoints":
+            return Unmet(field, ", ".join(rule.endpoints), request.path)
+        case "methods":
+            return Unmet(field, ", ".join(rule.methods), request.method)
+        case "tiers":
+            return Unmet(field, ", ".join(rule.tiers), request.facts.get("tier"))
+        case "match":
+            return Unmet(field, f"{fact}={rule.match[fact]}", request.facts.get(fact))
+        case _:
+            return Unmet(field, fact, None)
+
+
+def rank_reason(winner: Rule, loser: Rule, request: RequestFacts) -> str:
+    """Return why a rule comes before another of its group, for a request that both fit."""
     if winner.priority != loser.priority:
         return f"priority {winner.priority} comes before {loser.priority}"
-    ours, theirs = _fitting(winner, path), _fitting(loser, path)
+    ours, theirs = _fitting(winner, request), _fitting(loser, request)
     if _shape(ours) != _shape(theirs):
         return f"{ours or 'no pattern'} is more specific than {theirs or 'every path'}"
     if winner.conditions != loser.conditions:
@@ -244,9 +289,9 @@ def rank_reason(winner: Rule, loser: Rule, path: str | None) -> str:
     return "they are equal but for their ids, and its id comes first"
 
 
-def _fitting(rule: Rule, path: str | None) -> Pattern | None:
-    """Return the most specific pattern of a rule that fits a path."""
-    fitting = [pattern for pattern in rule.patterns if path is not None and pattern.fits(path)]
+def _fitting(rule: Rule, request: RequestFacts) -> Pattern | None:
+    """Return the most specific pattern of a rule that fits a request's path."""
+    fitting = [pattern for pattern in rule.patterns if request.segments is not None and pattern.fits(request.segments)]
     return min(fitting, key=lambda pattern: pattern.shape, default=None)
 
 

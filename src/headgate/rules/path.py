@@ -16,6 +16,7 @@ Letters keep their case: `/Search` is not `/search`.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote_to_bytes, urlparse
@@ -94,10 +95,10 @@ class Pattern(NamedTuple):
         segments = ["{}" if segment is None else segment for segment in self.segments]
         return "/" + "/".join([*segments, "*"] if self.rest else segments)
 
-    def fits(self, path: str) -> bool:
-        """Whether a normal path is one of those that it matches."""
-        segments = segments_of(path)
-        if len(segments) < len(self.segments) or (len(segments) > len(self.segments) and not self.rest):
+    def fits(self, segments: Sequence[str]) -> bool:
+        """Whether it matches the normal path that has these segments."""
+        count = len(self.segments)
+        if len(segments) != count and not (self.rest and len(segments) > count):
             return False
         for mine, theirs in zip(self.segments, segments, strict=False):  # a loop: explanations ask thousands of these
             if mine is not None and mine != theirs:
