@@ -70,6 +70,17 @@ def test_counts_of_all_nodes_and_windows_add_up(database: Database) -> None:
     assert shown(database, ALL, 60) == [(0, 10, 0)]
 
 
+def test_traffic_is_the_checks_and_refusals_of_a_series(database: Database) -> None:
+    counts = [count(0, "a", allowed=5, refused=2, shadow=1, us_100=8), count(61, "a", refused=3), count(0, "b", cost=1)]
+    Events(database).write("one", [EventBatch(1, [], [], counts)], START_US)
+    for step in (60, 300, 3_600):
+        period = {"since_us": START_US, "until_us": START_US + 2 * HOUR_US, "step": step}
+        history = UsageHistory(database)
+        series = [(one.at_us, one.rule, one.checks, one.refused) for one in history.series(["a", "b"], **period)]
+        assert history.traffic(["a", "b"], **period) == series
+        assert (series[0][2], series[-1][3]) == (8, 3)
+
+
 def test_the_rules_that_refused_most(database: Database) -> None:
     counts = [count(0, ALL, refused=99), count(0, "(other)", refused=50)]
     counts += [count(minute, f"rule-{number}", refused=number) for number in range(5) for minute in (0, 1)]

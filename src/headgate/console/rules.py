@@ -99,7 +99,7 @@ async def sparklines(page: Page) -> Response:
     rules: list[Rule] = _found(page)["rules"]
     period = SPARK.period(page.now_us)
     try:
-        found = await asyncio.to_thread(page.services.history.usage, page.caller, [rule.id for rule in rules], period)
+        found = await asyncio.to_thread(page.services.history.traffic, page.caller, [rule.id for rule in rules], period)
     except DatabaseError:
         found = []
     step_us = SPARK.step * 1_000_000

@@ -55,6 +55,15 @@ class UsageStep(NamedTuple):
         return self.allowed + self.refused + self.shadow
 
 
+class Traffic(NamedTuple):
+    """How many checks a rule had in a step of time, and how many of them it refused."""
+
+    at_us: int  # when the step began
+    rule: str
+    checks: int
+    refused: int
+
+
 class UsageHistory:
     """Reads usage. Safe to share between threads; every method raises `DatabaseError`."""
 
@@ -66,17 +75,19 @@ class UsageHistory:
 
         Read from minutes, or from hours where the step is made of them. `ALL` is all checks, each counted once.
         """
-        table, step_us = schema.usage, step * 1_000_000
-        # As text, so that PostgreSQL knows it for the same expression wherever it stands.
-        begin = table.c.at_us - table.c.at_us % literal_column(str(step_us))
-        query = (
-            _chosen(_sums(begin, table.c.rule), step, since_us, until_us)
-            .where(table.c.rule.in_(rules))
-            .group_by(begin, table.c.rule)
-            .order_by(begin, table.c.rule)
-        )
+        begin, rule = _begin(step), schema.usage.c.rule
+        query = _chosen(_sums(begin, rule), begin, rules, step, since_us, until_us)
         with self._database.read(seconds=LARGE_SECONDS) as connection:
             return [_usage(*row) for row in connection.execute(query)]
+
+    def traffic(self, rules: Collection[str], *, since_us: int, until_us: int, step: int) -> list[Traffic]:
+        """Of each rule, how many checks it had in each step, as `series` does, without all else: for many rules."""
+        begin, table = _begin(step), schema.usage.c
+        sums = func.sum(table.allowed + table.refused + table.shadow), func.sum(table.refused)
+        query = _chosen(select(begin, table.rule, *sums), begin, rules, step, since_us, until_us)
+        with self._database.read(seconds=LARGE_SECONDS) as connection:
+            found = connection.execute(query)
+            return [Traffic(at_us, rule, int(checks), int(refused)) for at_us, rule, checks, refused in found]
 
     def top(self, *, since_us: int, until_us: int, by: str = "refused", most: int = 10) -> list[UsageStep]:
         """The rules that had most of a count in a period, and what they had in all of it."""
@@ -133,12 +144,26 @@ def _sums(begin: Any, rule: Any) -> Select[Any]:
     return select(begin, rule, *(func.sum(schema.usage.c[name]) for name in FIGURES))
 
 
-def _chosen(query: Select[Any], step: int, since_us: int, until_us: int) -> Select[Any]:
-    """Rows of the steps that have a part in the period."""
+def _begin(step: int) -> ColumnElement[int]:
+    """When the step of so many seconds began that a row is in."""
+    # As text, so that PostgreSQL knows it for the same expression wherever it stands.
+    at_us = schema.usage.c.at_us
+    return at_us - at_us % literal_column(str(step * 1_000_000))
+
+
+def _chosen(
+    query: Select[Any], begin: ColumnElement[int], rules: Collection[str], step: int, since_us: int, until_us: int
+) -> Select[Any]:
+    """Rows of rules, of the steps that have a part in the period, by step and rule."""
     table = schema.usage
     kept = HOUR_SECONDS if step % HOUR_SECONDS == 0 else MINUTE_SECONDS
     first_us = since_us - since_us % (step * 1_000_000 if step in STEPS else kept * 1_000_000)
-    return query.where(table.c.step == kept, table.c.at_us >= first_us, table.c.at_us < until_us)
+    return (
+        query.where(table.c.step == kept, table.c.at_us >= first_us, table.c.at_us < until_us)
+        .where(table.c.rule.in_(rules))
+        .group_by(begin, table.c.rule)
+        .order_by(begin, table.c.rule)
+    )
 
 
 def _within(since_us: int, until_us: int) -> ColumnElement[bool]:

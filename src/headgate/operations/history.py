@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from headgate.db.events import Cursor, Event, EventFilter, Events, Refusals, Top
-from headgate.db.usage import UsageHistory, UsageStep
+from headgate.db.usage import Traffic, UsageHistory, UsageStep
 from headgate.operations.caller import Caller
 from headgate.operations.usage import Period
 
-__all__ = ["Cursor", "Event", "EventFilter", "History", "Refusals", "Top", "UsageStep"]
+__all__ = ["Cursor", "Event", "EventFilter", "History", "Refusals", "Top", "Traffic", "UsageStep"]
 
 
 class History:
@@ -48,3 +48,8 @@ class History:
         """What rules had in each step of a period that had traffic. The empty id is all checks, each counted once."""
         caller.require("events")
         return self._usage.series(rules, since_us=period.since_us, until_us=period.until_us, step=period.step)
+
+    def traffic(self, caller: Caller, rules: Collection[str], period: Period) -> Sequence[Traffic]:
+        """How many checks rules had in each step of a period that had traffic, and how many were refused."""
+        caller.require("events")
+        return self._usage.traffic(rules, since_us=period.since_us, until_us=period.until_us, step=period.step)
