@@ -66,7 +66,7 @@ bench: $(VENV)/.bench ## Measure Headgate and its peers in one run (about twenty
 	$(BIN)/python -m benchmarks
 	@$(BIN)/python scripts/benchmark-results
 
-bench-quick: $(VENV)/.bench ## All but web, service and shards, less exactly, in some two minutes.
+bench-quick: $(VENV)/.bench ## All but web, service, shards and console, less exactly, in some two minutes.
 	$(BIN)/python -m benchmarks --quick
 
 docs: $(VENV)/.docs ## Build the docs as a website in site/; a broken link fails. SERVE=1 serves it while you write.

@@ -1,7 +1,7 @@
 """`python -m benchmarks`: Headgate beside its peers, on this machine, in one run.
 
     python -m benchmarks                      all sections, some twenty minutes
-    python -m benchmarks --quick              all but web, service and shards, in some two, less exact
+    python -m benchmarks --quick              all but web, service, shards and console, in some two, less exact
     python -m benchmarks --only memory async  some sections
 
 A missed target is reported and fails nothing. docs/benchmarks.md says what is measured and how it is kept
@@ -23,6 +23,7 @@ from benchmarks import (
     footprint,
     leases,
     memory,
+    pages,
     path,
     redis_async,
     redis_sync,
@@ -55,8 +56,21 @@ SECTIONS = (
     "regions",
     "usage",
     "slots",
+    "console",
 )
-SLOW = ("web", "service", "shards")  # not part of a quick run, unless they are named
+SLOW = ("web", "service", "shards", "console")  # not part of a quick run, unless they are named
+ALONE = {  # sections that need neither a Redis server nor a load generator
+    "memory": memory.run,
+    "footprint": footprint.run,
+    "rules": rules.run,
+    "path": path.run,
+    "replay": replay.run,
+    "shards": shards.run,
+    "cluster": cluster.run,
+    "regions": regions.run,
+    "usage": usage.run,
+    "console": pages.run,
+}
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 
 
@@ -114,24 +128,8 @@ def parse() -> argparse.Namespace:
 
 
 def run(name: str, plan: Plan, binary: Path | None, loader: Path | None) -> report.Section:
-    if name == "memory":
-        return memory.run(plan)
-    if name == "footprint":
-        return footprint.run(plan)
-    if name == "rules":
-        return rules.run(plan)
-    if name == "path":
-        return path.run(plan)
-    if name == "replay":
-        return replay.run(plan)
-    if name == "shards":
-        return shards.run(plan)
-    if name == "cluster":
-        return cluster.run(plan)
-    if name == "regions":
-        return regions.run(plan)
-    if name == "usage":
-        return usage.run(plan)
+    if name in ALONE:
+        return ALONE[name](plan)
     assert binary is not None
     with Server(binary) as server:
         if name in SLOW:
