@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from headgate.core.check import Group
@@ -255,7 +256,7 @@ class AsyncChecks:
         prepared = [
             engine.prepare(facts, (snapshot, plan(facts, engine.clock)), cost, key) for facts, cost, key in asks
         ]
-        return decide_each(prepared, self._decide) if self.in_memory else self._decide_many(prepared)
+        return self._decide_in_memory(prepared) if self.in_memory else self._decide_many(prepared)
 
     async def _decide_many_later(self, asks: Sequence[BatchedRequest]) -> list[Decision]:  # async only
         engine = self._engine
@@ -373,18 +374,18 @@ class AsyncChecks:
             return await self._leasing.check(groups)
         return Decided.of(await self._store.check(groups) if groups else [])
 
-    def _decide(self, prepared: PreparedCheck) -> Decision:
-        """Decide a prepared request in memory."""
-        # sync: return decide(self._engine, prepared)
-        decision = decide_async(self._engine, prepared)  # async only
-        assert isinstance(decision, Decision)  # async only
-        return decision  # async only
+    def _decide_in_memory(self, prepared: list[PreparedCheck]) -> list[Decision]:
+        """Decide prepared requests in memory: in one call, if they have the same program."""
+        many = self._engine.program_of_many(prepared)
+        if many is None:
+            return decide_each(prepared, partial(decide_async, self._engine))
+        return self._engine.conclude_many(prepared, many([(one.subjects, one.costs) for one in prepared]))
 
     async def _decide_many(self, prepared: list[PreparedCheck]) -> list[Decision]:
         if self._reservations.due is not None:
             await self._reservations.attend(self._reservations.due)
         if self.in_memory:
-            return decide_each(prepared, self._decide)
+            return self._decide_in_memory(prepared)
         many = self._engine.program_of_many(prepared)
         if many is not None:
             decided = await many([(one.subjects, one.costs) for one in prepared])

@@ -17,18 +17,20 @@ def decide_async(engine: Engine, prepared: PreparedCheck, *, exact: bool = False
 
     With asyncio, it returns the decision itself where nothing has to be awaited, as in memory.
     """
-    if not prepared.sent:
+    plan, subjects, costs, peek, extras, _, block = prepared
+    if block is not None or not plan.limits:
         return engine.unsent(prepared)
-    plan, subjects, costs, peek, extras, *_ = prepared
+    programs = engine.exact_programs if exact else engine.programs
+    program = programs.get(plan) or engine.program(plan, exact=exact)
     try:
-        decision = engine.program(plan, exact=exact)(subjects, costs, peek, extras)
+        decision = program(subjects, costs, peek, extras)
     except StoreError as error:
         return engine.failed(prepared, error)
     if decision.__class__ is not Decision:  # async only
         return await_decision(engine, decision, prepared)
     if engine.outage.lasts:
         engine.answered(plan)
-    return engine.concluded(prepared, decision)
+    return decision if extras is None and not peek else engine.concluded(prepared, decision)
 
 
 async def await_decision(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from headgate.core.check import Extras, Outcome
 from headgate.core.cost import Cost
@@ -14,8 +14,6 @@ from headgate.limiter.engine import Engine
 from headgate.limiter.prepared_check import KnownUser, PreparedCheck
 from headgate.rules.penalties import IDENTITIES
 from headgate.rules.plan import RulePlan
-
-T = TypeVar("T")
 
 
 class BatchedRequest(NamedTuple):
@@ -165,7 +163,7 @@ def _merge(
     return plan, tuple(places), tuple([subject for _, subject in order]), tuple(costs)
 
 
-def decide_each(requests: Sequence[T], decide: Callable[[T], Decision]) -> list[Decision]:
+def decide_each(requests: Sequence[PreparedCheck], decide: Callable[[PreparedCheck], Any]) -> list[Decision]:
     """Decide requests one after the other. Raises the first `IdempotencyConflict`, when all others are decided."""
     decisions: list[Decision] = []
     conflict: IdempotencyConflict | None = None

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from headgate.core.check import Group
@@ -242,15 +243,18 @@ class Checks:
             return self._leasing.check(groups)
         return Decided.of(self._store.check(groups) if groups else [])
 
-    def _decide(self, prepared: PreparedCheck) -> Decision:
-        """Decide a prepared request in memory."""
-        return decide(self._engine, prepared)
+    def _decide_in_memory(self, prepared: list[PreparedCheck]) -> list[Decision]:
+        """Decide prepared requests in memory: in one call, if they have the same program."""
+        many = self._engine.program_of_many(prepared)
+        if many is None:
+            return decide_each(prepared, partial(decide, self._engine))
+        return self._engine.conclude_many(prepared, many([(one.subjects, one.costs) for one in prepared]))
 
     def _decide_many(self, prepared: list[PreparedCheck]) -> list[Decision]:
         if self._reservations.due is not None:
             self._reservations.attend(self._reservations.due)
         if self.in_memory:
-            return decide_each(prepared, self._decide)
+            return self._decide_in_memory(prepared)
         many = self._engine.program_of_many(prepared)
         if many is not None:
             decided = many([(one.subjects, one.costs) for one in prepared])

@@ -184,13 +184,18 @@ class Engine:
     ) -> PreparedCheck:
         """Prepare a request of which the rules are known. Raises `InvalidCheck`."""
         snapshot, plan = planned
-        self.log_unmatched(plan, texts)
+        if plan.notice is not None:
+            self.log_unmatched(plan, texts)
         plan, costs = plan.priced(cost)
+        terms = snapshot.terms
+        if idempotency_key is None and terms is None and not plan.slots and not slot:
+            plain: PreparedCheck = _new(PreparedCheck, (plan, plan.subjects(texts), costs, peek, None, 0, None))
+            return plain
         if plan.slots and not slot and not peek and any(costs[at] for at in plan.slots):
             raise needs_acquire(plan)
         if idempotency_key is not None and (not isinstance(idempotency_key, str) or not idempotency_key):
             raise InvalidCheck(f"idempotency_key: must be a non-empty string, got {idempotency_key!r}")
-        idempotency, terms = None, snapshot.terms
+        idempotency = None
         if idempotency_key is not None:
             idempotency = Idempotency(idempotency_key, fingerprint(texts, cost, plan, terms is not None), self.name)
         extras = _new(Extras, (idempotency, None, 0, slot)) if idempotency is not None or slot else None

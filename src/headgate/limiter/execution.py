@@ -14,13 +14,15 @@ def decide(engine: Engine, prepared: PreparedCheck, *, exact: bool = False) -> D
 
     An `exact` decision charges the store itself, also where limits are leased.
     """
-    if not prepared.sent:
+    plan, subjects, costs, peek, extras, _, block = prepared
+    if block is not None or not plan.limits:
         return engine.unsent(prepared)
-    plan, subjects, costs, peek, extras, *_ = prepared
+    programs = engine.exact_programs if exact else engine.programs
+    program = programs.get(plan) or engine.program(plan, exact=exact)
     try:
-        decision = engine.program(plan, exact=exact)(subjects, costs, peek, extras)
+        decision = program(subjects, costs, peek, extras)
     except StoreError as error:
         return engine.failed(prepared, error)
     if engine.outage.lasts:
         engine.answered(plan)
-    return engine.concluded(prepared, decision)
+    return decision if extras is None and not peek else engine.concluded(prepared, decision)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headgate import AsyncLimiter, Decision, Rule
+from headgate import AsyncLimiter, Decision, Limiter, Rule
 from headgate.core.check import Answer, Group
 from headgate.errors import IdempotencyConflict, InvalidCheck, StoreUnavailable
 from headgate.http.request_limiter import resolve
@@ -135,6 +135,21 @@ class TestMany:
 
     def test_of_nothing(self, slow: bool) -> None:
         assert asyncio.run(resolve(limiter(slow=slow).decide_many([]))) == []
+
+
+@pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window_counter", "token_bucket", "gcra"])
+def test_a_batch_of_one_program_decides_as_one_after_the_other_would(algorithm: str) -> None:
+    rules = [
+        Rule(id="user", quota=f"3/minute {algorithm}"),
+        Rule(id="all", quota=f"7/minute {algorithm}", dimension="global"),
+        Rule(id="trial", quota=f"2/minute {algorithm}", action="log_only"),
+    ]
+    requests: list[Any] = [{"user": f"u{number % 3}", "cost": number % 4} for number in range(24)]
+    clock = FakeClock(1_700_000_000.0)
+    alone, together = (Limiter(rules, clock=clock) for _ in range(2))
+    expected = [alone.check(**request) for request in requests]
+    assert {bool(decision) for decision in expected} == {True, False}
+    assert together.check_many(requests) == expected
 
 
 def test_a_batch_is_one_call_to_the_store() -> None:

@@ -8,8 +8,10 @@ This is the only place in the memory store that admits anything.
 from __future__ import annotations
 
 import linecache
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from textwrap import indent
 from time import time_ns
 from typing import Any, Final
 
@@ -17,6 +19,7 @@ from headgate.algorithms import concurrency
 from headgate.core.check import Outcome
 from headgate.core.decision import Decision
 from headgate.core.reading import Reading
+from headgate.errors import StoreFull
 
 # subjects, costs, peek and extras to a decision
 MemoryProgram = Callable[..., Decision]
@@ -43,24 +46,7 @@ def make(store, limits, reading, now_us):
                 known = recall(reading, subjects, costs, now, peek, extras.idempotency, extras.penalty)
                 if known is not None:
                     return known
-            # The sweep tells by the quota last asked with what still matters.
-            @table#.quota = quota#
-            @before# = get#(subject#)
-            @wait#, after# = admit#(before#, now, quota#, cost#)
-            allowed = not (REFUSED)
-            if not allowed or peek:  # nothing is charged; outdated state that admit found may still be replaced
-                pass
-                @if peek or not wait#: after# = before#
-            if NEW:
-                befores = (@before#,)
-                afters = (@after#,)
-                make_room(tables, subjects, costs, befores, afters, now)
-            @if after# is not before#: states#[subject#] = after#
-            decision = Decision()
-            decision.allowed = allowed
-            decision.reading = reading
-            decision.verdict = (now, subjects, costs, @wait#, after#,)
-            decision._outcomes = decision._order = decision._state = None
+            ADMIT
             if extras is not None and allowed and not peek:
                 pass
                 TAKE
@@ -74,7 +60,49 @@ def make(store, limits, reading, now_us):
         finally:
             release(None)
 
+    def check_many(requests):
+        decided, peek = [], False
+        now = NOW
+        acquire()
+        try:
+            for subjects, costs in requests:
+                (@subject#,) = subjects
+                (@cost#,) = costs
+                try:
+                    ADMIT
+                except StoreFull as error:  # for others there may be room
+                    decided.append(error)
+                else:
+                    LOOK
+                    decided.append(decision)
+        finally:
+            release(None)
+        return decided
+
+    check.many = check_many
     return check
+"""
+
+# Charge one request to all limits, or to none: what `ADMIT` stands for.
+ADMIT: Final = """\
+# The sweep tells by the quota last asked with what still matters.
+@table#.quota = quota#
+@before# = get#(subject#)
+@wait#, after# = admit#(before#, now, quota#, cost#)
+allowed = not (REFUSED)
+if not allowed or peek:  # nothing is charged; outdated state that admit found may still be replaced
+    pass
+    @if peek or not wait#: after# = before#
+if NEW:
+    befores = (@before#,)
+    afters = (@after#,)
+    make_room(tables, subjects, costs, befores, afters, now)
+@if after# is not before#: states#[subject#] = after#
+decision = Decision()
+decision.allowed = allowed
+decision.reading = reading
+decision.verdict = (now, subjects, costs, @wait#, after#,)
+decision._outcomes = decision._order = decision._state = None
 """
 
 
@@ -118,13 +146,14 @@ def _maker(enforced: tuple[bool, ...], real_time: bool, slots: tuple[int, ...]) 
     `slots` are the places of those that limit concurrency. Their figures are worked out at once, as their states are
     changed in place.
     """
-    template = TEMPLATE.replace("NOW", "time_ns() // 1_000" if real_time else "now_us()")
+    template = re.sub(r"^( *)ADMIT\n", lambda found: indent(ADMIT, found[1]), TEMPLATE, flags=re.MULTILINE)
+    template = template.replace("NOW", "time_ns() // 1_000" if real_time else "now_us()")
     taken = [
         f"                if cost{at} and not wait{at}: take(after{at}, now, quota{at}, cost{at}, extras.slot)\n"
         for at in slots
     ]
     template = template.replace("                TAKE\n", "".join(taken))
-    template = template.replace("            LOOK\n", "            decision.outcomes\n" if slots else "")
+    template = template.replace("LOOK\n", "decision.outcomes\n" if slots else "pass\n")
     return _compiled(template, enforced, f"<headgate memory program, enforced limits: {enforced!r}>")
 
 
@@ -138,7 +167,14 @@ def _compiled(template: str, enforced: tuple[bool, ...], name: str) -> Callable[
     """Return the function that a template makes for so many limits, of which some are enforced."""
     source = "\n".join(expanded for line in template.splitlines() for expanded in _expand(line, enforced))
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)  # for tracebacks
-    names = {"Decision": Decision, "Outcome": Outcome, "new": _new, "time_ns": time_ns, "take": concurrency.take}
+    names = {
+        "Decision": Decision,
+        "Outcome": Outcome,
+        "new": _new,
+        "time_ns": time_ns,
+        "take": concurrency.take,
+        "StoreFull": StoreFull,
+    }
     namespace: dict[str, Any] = dict(names)
     exec(compile(source, name, "exec"), namespace)
     maker: Callable[..., Any] = namespace["make"]
