@@ -12,7 +12,7 @@ try:
 except ImportError as error:
     raise ImportError("headgate.http.grpc needs grpcio: pip install 'headgate[grpc]'") from error
 
-from headgate.http.grpc.answer import current_limits
+from headgate.http.grpc.answer import GrpcResponse, current_limits
 from headgate.http.grpc.interceptor import (
     HEALTH,
     AsyncRateLimitInterceptor,
@@ -25,6 +25,7 @@ __all__ = [
     "HEALTH",
     "AsyncRateLimitInterceptor",
     "GrpcRequest",
+    "GrpcResponse",
     "RateLimitInterceptor",
     "SyncRateLimitInterceptor",
     "current_limits",

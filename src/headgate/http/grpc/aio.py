@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import aclosing
 from contextvars import Context, copy_context
 from functools import wraps
@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 import grpc
 
 from headgate.core.clock import Clock
-from headgate.http.grpc.answer import CURRENT, metadata_of, status_of
+from headgate.http.grpc.answer import CURRENT, GrpcResponse, metadata_of, status_of
 from headgate.http.grpc.handler import Behaviour, Handler, behaviour_of, replaced
 from headgate.http.grpc.request import GrpcRequest
 from headgate.http.limits import Limits
 from headgate.http.request_limiter import AsyncRequestLimiter, resolve
+from headgate.http.route import Ask, charge_async
 from headgate.limiter.async_limiter import AsyncLimiter
 
 T = TypeVar("T")
@@ -46,6 +47,7 @@ class AsyncCalls:
             CURRENT.set(limits)  # the call's alone: it is handled in a task of its own
             limited = LimitsContext(context, limits) if outer is None else context
             if not limits.charged[-1].decision.allowed:
+                await _release(limited, context)
                 await limited.abort(*status_of(limits))
             return limited
 
@@ -55,10 +57,12 @@ class AsyncCalls:
             async def call(message: Any, context: Any) -> Any:
                 limited = await enter(message, context)
                 try:
-                    return await behaviour(message, limited)
-                finally:
-                    _send_limits(limited, context)
-                    await _release(limited, context)
+                    response = await behaviour(message, limited)
+                except BaseException as error:
+                    await _end(limited, context, error)
+                    raise
+                await _end(limited, context)
+                return response
 
             return replaced(handler, call)
 
@@ -71,9 +75,10 @@ class AsyncCalls:
                     async with aclosing(behaviour(message, limited)) as responses:
                         async for response in responses:
                             yield response
-                finally:
-                    _send_limits(limited, context)
-                    await _release(limited, context)
+                except BaseException as error:
+                    await _end(limited, context, error)
+                    raise
+                await _end(limited, context)
 
             return replaced(handler, stream)
 
@@ -84,15 +89,19 @@ class AsyncCalls:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         one = not handler.request_streaming
 
+        def run(work: Coroutine[Any, Any, T]) -> T:
+            return asyncio.run_coroutine_threadsafe(work, loop).result()
+
         def enter(message: Any, context: Any) -> tuple[Any, Context]:
             """The context for the handler, and variables to run it with: other calls use the thread's own."""
             outer = CURRENT.get()
             request = GrpcRequest(path, context, message if one else None)
-            limits = asyncio.run_coroutine_threadsafe(_during(task, self._admit(request, outer)), loop).result()
+            limits = run(_during(task, self._admit(request, outer)))
             variables = copy_context()
             variables.run(CURRENT.set, limits)
-            limited = LimitsContext(context, limits) if outer is None else context
+            limited = ThreadLimitsContext(context, limits, run) if outer is None else context
             if not limits.charged[-1].decision.allowed:
+                run(_release(limited, context))
                 limited.abort(*status_of(limits))
             return limited, variables
 
@@ -102,10 +111,12 @@ class AsyncCalls:
             def call(message: Any, context: Any) -> Any:
                 limited, variables = enter(message, context)
                 try:
-                    return variables.run(behaviour, message, limited)
-                finally:
-                    _send_limits(limited, context)
-                    asyncio.run_coroutine_threadsafe(_release(limited, context), loop).result()
+                    response = variables.run(behaviour, message, limited)
+                except BaseException as error:
+                    run(_end(limited, context, error))
+                    raise
+                run(_end(limited, context))
+                return response
 
             return call
 
@@ -116,9 +127,13 @@ class AsyncCalls:
                 responses = iter(variables.run(behaviour, message, limited))
                 while (response := variables.run(next, responses, _END)) is not _END:
                     yield response
-            finally:
-                _send_limits(limited, context)
-                asyncio.run_coroutine_threadsafe(_release(limited, context), loop)  # it may be the loop's own thread
+            except GeneratorExit as error:  # perhaps in the loop's own thread, which must not wait for itself
+                asyncio.run_coroutine_threadsafe(_end(limited, context, error), loop)
+                raise
+            except BaseException as error:
+                run(_end(limited, context, error))
+                raise
+            run(_end(limited, context))
 
         return stream
 
@@ -134,6 +149,14 @@ class AsyncCalls:
         limits.add(decision, cost, self._request_limiter.limiter)
         if not decision.allowed:
             await limits.refuse_async()
+            return limits
+        options = self._request_limiter.options
+        if options.deduct_when is not None:
+            limits.charge_only_when(options.deduct_when)
+        if options.defaults is not None and not limits.is_exempt(self._request_limiter.limiter):
+            ask = await Ask.of_async(options.defaults, lambda function: resolve(function(request)))
+            if ask is not None:
+                await charge_async(options.defaults, limits, self._request_limiter.limiter, request.path, ask)
         return limits
 
 
@@ -157,13 +180,23 @@ class _AsyncCallWaiter:
 class LimitsContext:
     """The context of a call, with the limits' metadata added to whatever the handler sets or aborts with.
 
-    For handlers of both kinds: what is to be awaited of the context is so of this.
+    What is to be awaited of the context is so of this.
     """
 
     def __init__(self, context: Any, limits: Limits[AsyncLimiter]) -> None:
         self._context = context
         self._limits = limits
         self._own: tuple[Any, ...] = ()
+        self._code: grpc.StatusCode | None = None  # that the handler has set: contexts of threads do not tell
+        self._details: str | None = None
+
+    def set_code(self, code: grpc.StatusCode) -> None:
+        self._context.set_code(code)
+        self._code = code
+
+    def set_details(self, details: str) -> None:
+        self._context.set_details(details)
+        self._details = details
 
     def set_trailing_metadata(self, trailing_metadata: Any) -> None:
         self._context.set_trailing_metadata(trailing_metadata)  # which raises if it is none
@@ -173,8 +206,11 @@ class LimitsContext:
         return self._own
 
     def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> Any:
-        metadata = (*(tuple(trailing_metadata or ()) or self._own), *metadata_of(self._limits))
-        return self._context.abort(code, details, metadata)
+        return self._abort(code, details, tuple(trailing_metadata or ()) or self._own)
+
+    async def _abort(self, code: grpc.StatusCode, details: str, own: tuple[Any, ...]) -> None:
+        await self._limits.conclude_async(GrpcResponse(code, details, None))
+        await self._context.abort(code, details, (*own, *metadata_of(self._limits)))
 
     def abort_with_status(self, status: grpc.Status) -> Any:
         return self.abort(status.code, status.details, status.trailing_metadata)
@@ -183,21 +219,38 @@ class LimitsContext:
         """Release what the call holds, as it is over."""
         await self._limits.release_async()
 
-    def tell(self) -> None:
-        """Add the metadata to the end of the call."""
-        self._context.set_trailing_metadata((*self._own, *metadata_of(self._limits)))
+    async def end(self, error: BaseException | None) -> None:
+        """Give back what is not charged, add the metadata to the end of the call, and release what it holds."""
+        try:
+            if self._limits.conditions:
+                await self._limits.conclude_async(GrpcResponse(self._code, self._details, error))
+            self._context.set_trailing_metadata((*self._own, *metadata_of(self._limits)))
+        finally:
+            await self.release()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
 
 
+class ThreadLimitsContext(LimitsContext):
+    """`LimitsContext` for a handler in a thread. `run` runs a coroutine on the server's loop, and waits for it."""
+
+    def __init__(self, context: Any, limits: Limits[AsyncLimiter], run: Callable[[Coroutine[Any, Any, None]], None]):
+        super().__init__(context, limits)
+        self._run = run
+
+    def _abort(self, code: grpc.StatusCode, details: str, own: tuple[Any, ...]) -> Any:
+        self._run(self._limits.conclude_async(GrpcResponse(code, details, None)))
+        self._context.abort(code, details, (*own, *metadata_of(self._limits)))
+
+
 _END = object()
 
 
-def _send_limits(limited: Any, context: Any) -> None:
-    """Tell of the limits, unless an interceptor further out does."""
+async def _end(limited: Any, context: Any, error: BaseException | None = None) -> None:
+    """End a call, unless an interceptor further out does."""
     if limited is not context:
-        limited.tell()
+        await limited.end(error)
 
 
 async def _release(limited: Any, context: Any) -> None:

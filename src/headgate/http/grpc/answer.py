@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextvars import ContextVar
 from math import ceil
 from typing import Any, Final
@@ -34,6 +35,24 @@ def metadata_of(limits: Limits[Any]) -> Metadata:
         seconds = decision.retry_after
         fields.append((_PUSHBACK, "-1" if seconds is None else str(ceil(seconds * 1_000))))
     return tuple(fields)
+
+
+class GrpcResponse:
+    """The end of a call, as `deduct_when` sees it: its status `code`, and the status's `details`."""
+
+    __slots__ = ("code", "details")
+
+    def __init__(self, code: grpc.StatusCode | None, details: str | bytes | None, error: BaseException | None) -> None:
+        """`code` is the one that the handler has set, and `error` the exception that it has raised, if any."""
+        if code is None:
+            code = grpc.StatusCode.OK if error is None else _code_of(error)
+        self.code = code
+        self.details = details.decode("utf-8", "replace") if isinstance(details, bytes) else details or ""
+
+
+def _code_of(error: BaseException) -> grpc.StatusCode:
+    left = isinstance(error, asyncio.CancelledError | GeneratorExit)  # the client has gone
+    return grpc.StatusCode.CANCELLED if left else grpc.StatusCode.UNKNOWN
 
 
 def status_of(limits: Limits[Any]) -> tuple[grpc.StatusCode, str]:

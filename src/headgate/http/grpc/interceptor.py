@@ -15,10 +15,13 @@ from headgate.http.grpc.aio import AsyncCalls
 from headgate.http.grpc.handler import Handler
 from headgate.http.grpc.sync import SyncCalls
 from headgate.http.identity import Identity
-from headgate.http.middleware_options import MAX_WAITING, CostOption, Identify, MiddlewareArguments
+from headgate.http.limits import DeductWhen
+from headgate.http.middleware_options import MAX_WAITING, CostOption, ExemptWhen, Identify, MiddlewareArguments
 from headgate.http.request_limiter import AsyncRequestLimiter, RequestLimiter
+from headgate.http.route import QuotaOption
 from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.limiter.limiter import Limiter
+from headgate.rules.snapshot import HeaderStyle
 
 HEALTH: Final = "/grpc.health.v1.Health/*"
 
@@ -40,8 +43,8 @@ class RateLimitInterceptor(_Either):
     first of a server's interceptors, or come right after those that authenticate.
 
     The options are those of `MiddlewareOptions`, with methods for paths: `skip` lists the patterns of methods
-    that are not limited, by default those of the health service. Functions are given a `GrpcRequest`; with an
-    `AsyncLimiter`, they may be async.
+    that are not limited, by default those of the health service. `defaults` is a quota of each client on each method.
+    Functions are given a `GrpcRequest`, and `deduct_when` a `GrpcResponse`; with an `AsyncLimiter`, they may be async.
     """
 
     def __new__(cls, *, limiter: Limiter | AsyncLimiter, **_: Any) -> Self:
@@ -59,6 +62,10 @@ class RateLimitInterceptor(_Either):
         identify: Identify | None = None,
         cost: CostOption = 1,
         skip: Iterable[str] = (HEALTH,),
+        exempt_when: ExemptWhen | None = None,
+        deduct_when: DeductWhen | None = None,
+        defaults: QuotaOption | None = None,
+        headers: HeaderStyle | None = None,
         max_waiting: int = MAX_WAITING,
     ) -> None:
         options: MiddlewareArguments = {
@@ -66,6 +73,10 @@ class RateLimitInterceptor(_Either):
             "identify": identify,
             "cost": cost,
             "skip": skip,
+            "exempt_when": exempt_when,
+            "deduct_when": deduct_when,
+            "defaults": defaults,
+            "headers": headers,
             "max_waiting": max_waiting,
             "route": attrgetter("path"),  # the method, which has no parameters
         }

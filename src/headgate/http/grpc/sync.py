@@ -9,11 +9,12 @@ from typing import Any, Final
 import grpc
 
 from headgate.core.clock import Clock
-from headgate.http.grpc.answer import CURRENT, metadata_of, status_of
+from headgate.http.grpc.answer import CURRENT, GrpcResponse, metadata_of, status_of
 from headgate.http.grpc.handler import Handler, behaviour_of, replaced
 from headgate.http.grpc.request import GrpcRequest
 from headgate.http.limits import Limits
 from headgate.http.request_limiter import RequestLimiter
+from headgate.http.route import Ask, charge
 from headgate.limiter.limiter import Limiter
 
 TICK: Final = 0.05  # seconds after which a call that waits looks whether its client is still there
@@ -36,20 +37,22 @@ class SyncCalls:
             request = GrpcRequest(path, context, None if handler.request_streaming else message)
             limits = self._admit(request, outer)
             CURRENT.set(limits)  # the call's alone: it has a context of its own
-            tell = partial(_end, limits, context) if outer is None else _leave
-            if limits.slots and outer is None and not context.add_callback(limits.release):
-                limits.release()  # the client has gone meanwhile
+            end = partial(_end, limits, context) if outer is None else _leave
+            if (limits.slots or limits.conditions) and outer is None:
+                give_up = partial(_give_up, limits)
+                if not context.add_callback(give_up):
+                    give_up()  # the client has gone meanwhile
             try:
                 if not limits.charged[-1].decision.allowed:
                     context.abort(*status_of(limits))
-                answer = behaviour(message, context, *(_with_fields(one, tell) for one in send))
-            except BaseException:
-                tell()
+                answer = behaviour(message, context, *(_with_fields(one, end) for one in send))
+            except BaseException as error:
+                end(error)
                 raise
             if not handler.response_streaming:
-                tell()
+                end()
             elif not send:
-                return _Responses(answer, tell)
+                return _Responses(answer, end)
             return answer
 
         return replaced(handler, call)
@@ -70,6 +73,14 @@ class SyncCalls:
         limits.add(decision, cost, self._request_limiter.limiter)
         if not decision.allowed:
             limits.refuse()
+            return limits
+        options = self._request_limiter.options
+        if options.deduct_when is not None:
+            limits.charge_only_when(options.deduct_when)
+        if options.defaults is not None and not limits.is_exempt(self._request_limiter.limiter):
+            ask = Ask.of(options.defaults, lambda function: function(request))
+            if ask is not None:
+                charge(options.defaults, limits, self._request_limiter.limiter, request.path, ask)
         return limits
 
 
@@ -92,12 +103,33 @@ class _CallWaiter:
         return self._context.is_active()
 
 
-def _end(limits: Limits[Limiter], context: grpc.ServicerContext) -> None:
-    """Tell of the limits, and release what the call holds: grpc's own thread does so for calls that are broken off."""
+End = Callable[..., None]  # to be called at the end of a call, with the error that ends it, if any
+
+
+def _end(limits: Limits[Limiter], context: Any, error: BaseException | None = None) -> None:
+    """Give back what is not charged, tell of the limits, and release what the call holds."""
     try:
+        if limits.conditions:
+            limits.conclude(_response_of(context, error))
         _tell(limits, context)
     finally:
         limits.release()
+
+
+def _give_up(limits: Limits[Limiter]) -> None:
+    """Do so for a call that was broken off, in grpc's own thread. Where the call has ended, it does nothing."""
+    try:
+        limits.conclude(GrpcResponse(grpc.StatusCode.CANCELLED, None, None))
+    finally:
+        limits.release()
+
+
+def _response_of(context: Any, error: BaseException | None) -> GrpcResponse:
+    try:
+        code = context.code() if context.is_active() else grpc.StatusCode.CANCELLED
+        return GrpcResponse(code, context.details(), error)
+    except NotImplementedError:  # another interceptor's context
+        return GrpcResponse(None, None, error)
 
 
 def _tell(limits: Limits[Limiter], context: grpc.ServicerContext) -> None:
@@ -109,16 +141,16 @@ def _tell(limits: Limits[Limiter], context: grpc.ServicerContext) -> None:
     context.set_trailing_metadata((*(own or ()), *metadata_of(limits)))
 
 
-def _leave() -> None:
+def _leave(_: BaseException | None = None) -> None:
     """Tell nothing: an interceptor further out does."""
 
 
-def _with_fields(send: Callable[[Any], None], tell: Callable[[], None]) -> Callable[[Any], None]:
+def _with_fields(send: Callable[[Any], None], end: End) -> Callable[[Any], None]:
     """`send` of a handler that does not block: it ends the call by sending None."""
 
     def start_with_fields(response: Any) -> None:
         if response is None:
-            tell()
+            end()
         send(response)
 
     return start_with_fields
@@ -127,11 +159,11 @@ def _with_fields(send: Callable[[Any], None], tell: Callable[[], None]) -> Calla
 class _Responses:
     """A stream of responses that tells of the limits at its end, whichever end that is."""
 
-    __slots__ = ("_responses", "_tell")
+    __slots__ = ("_end", "_responses")
 
-    def __init__(self, responses: Iterator[Any], tell: Callable[[], None]) -> None:
+    def __init__(self, responses: Iterator[Any], end: End) -> None:
         self._responses = responses
-        self._tell = tell
+        self._end = end
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -139,6 +171,6 @@ class _Responses:
     def __next__(self) -> Any:
         try:
             return next(self._responses)
-        except BaseException:
-            self._tell()
+        except BaseException as error:
+            self._end(None if isinstance(error, StopIteration) else error)
             raise
