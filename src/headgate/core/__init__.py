@@ -1,4 +1,4 @@
-"""The words of Headgate as types: Quota, Check, Outcome, Decision, clock, keys.
+"""Headgate's domain types: Quota, Check, Outcome, Decision, clock, keys.
 
-Pure and standard library only: nothing in here does I/O, and nothing knows of rules, stores or frameworks.
+Only the standard library, and no I/O. Nothing in here knows about rules, stores or frameworks.
 """

@@ -1,12 +1,12 @@
 """Calendar windows: days, weeks, months and years of a time zone.
 
-A fixed window has a start that is worked out from the time alone. Where a month begins depends on the calendar and, by
-its clock changes, on the time zone. The planner works out four boundaries around now, and these travel with the check:
-the store's clock picks among them, so that no client's clock decides. They are exact as long as the two clocks are not
-a whole period apart; further away, windows of the outermost length follow one another.
+The start of a fixed window follows from the time alone. The start of a month depends on the calendar and on the time
+zone's clock changes. The planner computes four boundaries around now and sends them with the check. The store's clock
+picks among them, so no client's clock decides. The boundaries are exact while the two clocks differ by less than a
+period; beyond them, windows of the outermost length repeat.
 
-The boundaries are packed into one whole number below 2^53, which travels where a bucket's burst does: all of them lie
-on a quarter of an hour, as every time zone since 1972 is off UTC by a multiple of that.
+The boundaries are packed into one whole number below 2^53, which travels in the place of a bucket's burst. All of them
+fall on a quarter of an hour, because every time zone since 1972 differs from UTC by a multiple of 15 minutes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headgate.errors import InvalidQuota
 
 MICROSECONDS: Final = 1_000_000
 QUARTER_US: Final = 900 * MICROSECONDS
-PERIODS_US: Final = {  # how long each is about; the packed lengths are what they differ from this by
+PERIODS_US: Final = {  # approximate lengths; packed lengths are stored as differences from these
     "day": 86_400 * MICROSECONDS,
     "week": 7 * 86_400 * MICROSECONDS,
     "month": 30 * 86_400 * MICROSECONDS,
@@ -28,18 +28,18 @@ PERIODS_US: Final = {  # how long each is about; the packed lengths are what the
 }
 WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MIDDLE: Final = 256  # of the numbers that stand for a length
-_LENGTHS: Final = 512  # how many there are
-_AROUND: Final = 4  # periods to either side that are looked at
+_MIDDLE: Final = 256  # the code of a period of exactly the approximate length
+_LENGTHS: Final = 512  # number of codes for a length
+_AROUND: Final = 4  # periods to compute on either side of a time
 
-Bounds = tuple[int, int, int, int]  # when the period before begins, this one, the next one, and the one after
+Bounds = tuple[int, int, int, int]  # the starts of the previous, the current, the next, and the period after that
 
 
 class Calendar(NamedTuple):
-    """A period of the calendar, in a time zone, that begins at an anchor.
+    """A calendar period in a time zone that begins at an anchor.
 
-    `anchor` is the day of the month from 1 (a month that has no such day begins on its last), the weekday from 0 for
-    Monday, or the hour of the day from 0. A year begins on January 1.
+    `anchor` is the day of the month from 1 (shorter months begin on their last day), the weekday from 0 for Monday, or
+    the hour of the day from 0. A year begins on January 1.
     """
 
     period: str
@@ -48,7 +48,7 @@ class Calendar(NamedTuple):
 
     @classmethod
     def of(cls, period: Any, tz: Any = None, anchor: Any = None) -> Calendar:
-        """Return the calendar that these fields mean. Raises `InvalidQuota`."""
+        """Return the calendar with these fields. Raises `InvalidQuota`."""
         text = period.strip().lower() if isinstance(period, str) else ""
         if text not in PERIODS_US:
             raise InvalidQuota(f"window: a calendar has {', '.join(PERIODS_US)}; got {period!r}")
@@ -57,7 +57,7 @@ class Calendar(NamedTuple):
         return cls(text, name, _anchor(text, anchor))
 
     def anchored(self, anchor: int | str) -> Calendar | None:
-        """Return this calendar with another anchor; None when that is not an anchor of its period."""
+        """Return this calendar with another anchor; None if the anchor is invalid for its period."""
         try:
             return self._replace(anchor=_anchor(self.period, anchor))
         except InvalidQuota:
@@ -65,7 +65,7 @@ class Calendar(NamedTuple):
 
     @property
     def anchor_text(self) -> int | str | None:
-        """The anchor as users write it; None: that of a calendar without one."""
+        """The anchor as users write it; None for the default anchor."""
         if self.anchor == _anchor(self.period, None):
             return None
         return WEEKDAYS[self.anchor] if self.period == "week" else self.anchor
@@ -75,7 +75,7 @@ class Calendar(NamedTuple):
         return f"calendar {self.period}{zone}{'' if anchor is None else f' anchor {anchor}'}"
 
     def bounds(self, now_us: int) -> Bounds:
-        """Return the boundaries around a time. A period that the zone's clocks leave out altogether is none."""
+        """Return the boundaries around a time. A period that the zone's clock changes skip entirely has no boundary."""
         zone = zone_of(self.tz)
         local = (_EPOCH + timedelta(microseconds=now_us)).astimezone(zone)
         starts = sorted({_instant_us(start, zone) for start in self._starts(local)})
@@ -84,7 +84,7 @@ class Calendar(NamedTuple):
         return before, start, following, last
 
     def _starts(self, local: datetime) -> Iterator[datetime]:
-        """Yield the local times at which periods around a time begin, without their zone."""
+        """Yield the local start times, without a zone, of the periods around a time."""
         near = range(-_AROUND, _AROUND + 1)
         if self.period == "year":
             yield from (datetime(local.year + step, 1, 1) for step in near if local.year + step > 0)
@@ -104,7 +104,7 @@ class Calendar(NamedTuple):
 
 
 def pack(calendar: Calendar, bounds: Bounds) -> int:
-    """Return boundaries as one whole number below 2^53; `unpack` has them again."""
+    """Pack boundaries into one whole number below 2^53, for `unpack`."""
     packed = bounds[1] // QUARTER_US
     for begin, end in ((bounds[0], bounds[1]), (bounds[1], bounds[2]), (bounds[2], bounds[3])):
         length = (end - begin - PERIODS_US[calendar.period]) // QUARTER_US + _MIDDLE
@@ -114,7 +114,7 @@ def pack(calendar: Calendar, bounds: Bounds) -> int:
 
 @lru_cache(maxsize=4_096)
 def unpack(packed: int, period_us: int) -> Bounds:
-    """Return the boundaries that were packed, of a period that is about so long."""
+    """Return the boundaries that `pack` packed, for a period of approximately `period_us`."""
     lengths = []
     for _ in range(3):
         packed, length = divmod(packed, _LENGTHS)
@@ -125,10 +125,10 @@ def unpack(packed: int, period_us: int) -> Bounds:
 
 
 def zone_of(name: Any) -> tzinfo:
-    """Return a time zone by its name, as in `Europe/Berlin`. Raises `InvalidQuota`."""
+    """Return the time zone of this name, for example `Europe/Berlin`. Raises `InvalidQuota`."""
     if name == "UTC":
         return UTC
-    import zoneinfo  # noqa: PLC0415 - for those who have calendars in other zones
+    import zoneinfo  # noqa: PLC0415 - only calendars in other zones need it
 
     try:
         return zoneinfo.ZoneInfo(name)
@@ -138,7 +138,7 @@ def zone_of(name: Any) -> tzinfo:
 
 
 def _instant_us(local: datetime, zone: tzinfo) -> int:
-    """Return when a local time comes first. One that the zone's clocks leave out comes when they do so."""
+    """Return the first instant of a local time. A time that a clock change skips maps to the instant of the change."""
     return (local.replace(tzinfo=zone, fold=0) - _EPOCH) // timedelta(microseconds=1)
 
 

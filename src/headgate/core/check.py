@@ -1,4 +1,4 @@
-"""Checks: the requests that a store decides, and its answers."""
+"""Checks: the questions that a store decides, and its answers."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from headgate.core.key import joined, key
 from headgate.core.quota import MAX_REFILL_US, Quota
 from headgate.errors import IdempotencyConflict, StoreError
 
-NEVER: Final = -1  # a wait that no waiting ends: the cost is larger than the quota can ever hold
+NEVER: Final = -1  # the cost exceeds what the quota can ever hold, so waiting does not help
 
 
 class Refusal(NamedTuple):
     """The fields of a rule that a decision shows. Stores do not read them."""
 
-    status: int = 429  # of HTTP
+    status: int = 429  # HTTP status of a refusal
     message: str = ""  # empty: the HTTP and gRPC layers write their own
-    max_delay_us: int = 0  # how long the request may be held back and tried again, instead of being refused
+    max_delay_us: int = 0  # how long the request may be delayed and retried instead of refused
     unit: str = REQUESTS  # what the quota counts
-    annotates: bool = False  # of a limit that is not enforced: whether the decision shows that it is used up
+    annotates: bool = False  # for a shadow limit: the decision shows that it is used up
 
 
 REFUSAL: Final = Refusal()
@@ -30,38 +30,38 @@ class Check(NamedTuple):
     """One rule to check for one subject."""
 
     rule: str
-    space: str  # headgate.core.key: all of the key but the subject
+    space: str  # the key with a placeholder for the subject: see headgate.core.key
     subject: str
     quota: Quota
-    cost: int = 1  # 0 looks and charges nothing
-    enforced: bool = True  # False: a shadow; evaluated and counted, but never refuses
+    cost: int = 1  # 0 reads the state without charging it
+    enforced: bool = True  # False: a shadow, which is evaluated and counted but never refuses
     refusal: Refusal = REFUSAL
-    leased: bool = False  # nodes hold slices of it, and give them back all the time: a refusal is soon out of date
-    reservation: int = 0  # the mark of the reservation that it is part of, by which its bucket knows it; 0: none
-    slot: str = ""  # the id of the slot that it takes, where the quota is of concurrency
+    leased: bool = False  # nodes hold slices of it and return them often, so a refusal is soon out of date
+    reservation: int = 0  # the number by which a bucket tracks this reservation; 0: none
+    slot: str = ""  # for a concurrency quota: the id of the slot to take
 
     @property
     def key(self) -> str:
-        """The text of the key, as Redis sees it behind the store's prefix."""
+        """The key as Redis stores it, without the store's prefix."""
         return key(self.space, self.subject)
 
 
 class Idempotency(NamedTuple):
-    """Makes a group safe to send twice: the first answer to `key` is kept and given again for five minutes.
+    """An idempotency key: makes a group safe to send twice. The store replays the first answer for five minutes.
 
-    `fingerprint` is a hash of the request: the same key with another fingerprint is a conflict. A `scope` has keys of
-    its own.
+    `fingerprint` is a hash of the request: reusing a key with another fingerprint is a conflict. Each `scope` has its
+    own keys.
     """
 
     key: str
     fingerprint: str
     scope: str = ""
-    is_receipt: bool = False  # of a reservation: on a cluster, each slot keeps its own part of the answer
-    tag: str = ""  # the hash tag of the slot that keeps it; empty: the name's own
+    is_receipt: bool = False  # for a reservation: on a cluster, each slot keeps its own part of the answer
+    tag: str = ""  # the hash tag of the cluster slot that keeps it; empty: the hash tag of the name
 
     @property
     def name(self) -> str:
-        """The key in its scope."""
+        """The key, qualified by its scope."""
         return joined((self.scope, self.key))
 
 
@@ -75,15 +75,15 @@ class Client(NamedTuple):
     name: str
 
 
-MAX_VIOLATIONS: Final = 1_000  # remembered of one client
+MAX_VIOLATIONS: Final = 1_000  # remembered per client
 MAX_BLOCK_US: Final = MAX_REFILL_US
 
 
 class Terms(NamedTuple):
-    """When clients are blocked, and for how long.
+    """The terms of penalties: when a client is blocked, and for how long.
 
-    A refusal by an enforced check is a violation. From the `threshold`-th within `detection_us` on, each one blocks
-    the client for the window of the binding check times the next of `multipliers`, the last of which repeats.
+    A refusal by an enforced check is a violation. From the `threshold`-th violation within `detection_us` on, each one
+    blocks the client for the binding check's window times the next of `multipliers`. The last multiplier repeats.
     """
 
     detection_us: int
@@ -91,7 +91,7 @@ class Terms(NamedTuple):
     multipliers: tuple[int, ...]
 
     def block_us(self, violations: int, window_us: int) -> int:
-        """How long a client is blocked at this many violations; 0 when it is not."""
+        """Return how long this many violations block a client; 0 if they do not."""
         step = violations - self.threshold
         if step < 0:
             return 0
@@ -99,7 +99,7 @@ class Terms(NamedTuple):
 
 
 class Penalty(NamedTuple):
-    """Has a group's refusal count against its client, and refuses the group while that client is blocked."""
+    """A penalty on refusals: counts a group's refusal against its client, and refuses the group while it is blocked."""
 
     client: Client
     terms: Terms
@@ -110,15 +110,15 @@ class Extras(NamedTuple):
 
     idempotency: Idempotency | None = None
     penalty: Penalty | None = None
-    reservation: int = 0  # the mark of a reservation: see `Check`
-    slot: str = ""  # the id of the slot to take, where limits are of concurrency
+    reservation: int = 0  # the number of a reservation: see `Check`
+    slot: str = ""  # for concurrency limits: the id of the slot to take
 
 
 class Group(NamedTuple):
-    """The checks of one request, decided together: all of them are charged, or none is.
+    """The checks of one request, decided together: the store charges all of them or none.
 
-    Their keys differ from one another. A `peek` answers the same and charges nothing. With a `penalty`, looking at
-    the client's block, recording a violation and beginning a block are part of the same atomic step.
+    Each check has a different key. A `peek` gets the same answer but charges nothing. With a `penalty`, the store also
+    reads the client's block, records a violation and starts a block in the same atomic step.
     """
 
     checks: tuple[Check, ...]
@@ -128,15 +128,15 @@ class Group(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The answer to one check, after the charge if there was one. All times are microseconds from now."""
+    """The answer to one check, after any charge. All times are microseconds from now."""
 
-    wait_us: int  # 0: it fits now; NEVER: it never will; else the time until it would
-    remaining: int  # what still fits
+    wait_us: int  # 0: it fits now; NEVER: it never fits; else the time until it fits
+    remaining: int  # how much still fits
     reset_us: int  # the time until the whole quota is available again
 
 
 class OutcomeAt(Outcome):
-    """The answer to a check that was decided at a time of its own, by a server whose clock is not the others'."""
+    """An outcome with its own time, from a server whose clock differs from the other servers'."""
 
     at_us: int
 
@@ -148,17 +148,17 @@ class OutcomeAt(Outcome):
 
 
 class Block(NamedTuple):
-    """A client is refused everything for a while."""
+    """A block: every request of a client is refused until it ends."""
 
-    left_us: int  # until it ends; always above 0
-    rule: str  # whose refusal began it
+    left_us: int  # time until it ends; always above 0
+    rule: str  # the rule whose refusal started the block
 
 
 class Result(NamedTuple):
-    """The answer to one group: an outcome per check, in order, and the store's time at which it was decided.
+    """The answer to one group: one outcome per check, in order, and the store's time of the decision.
 
-    `block` is there when the group's client is blocked. If it was blocked before, the checks were not looked at,
-    and there are no outcomes; if there are, this group's refusal began the block.
+    `block` is set when the group's client is blocked. If it was blocked before, the checks were not evaluated and there
+    are no outcomes. If there are outcomes, this group's refusal started the block.
     """
 
     now_us: int
@@ -167,9 +167,9 @@ class Result(NamedTuple):
 
 
 class SharedResult(Result):
-    """An answer by other quotas than those of the checks: this region's shares of them."""
+    """An answer for other quotas than those of the checks: this region's shares of them."""
 
-    quotas: tuple[Quota | None, ...] = ()  # by check; None: its own
+    quotas: tuple[Quota | None, ...] = ()  # by check; None: the check's own quota
 
     @classmethod
     def of(cls, result: Result, quotas: tuple[Quota | None, ...]) -> Self:
@@ -178,7 +178,7 @@ class SharedResult(Result):
         return shared
 
     def applied_to(self, checks: tuple[Check, ...]) -> tuple[Check, ...]:
-        """The checks that this is the answer to."""
+        """Return the checks with the quotas that this result is based on."""
         quotas = self.quotas or (None,) * len(checks)
         return tuple(
             check if quota is None else check._replace(quota=quota) for check, quota in zip(checks, quotas, strict=True)
@@ -186,28 +186,28 @@ class SharedResult(Result):
 
 
 class RepeatedResult(SharedResult):
-    """The first answer to an idempotency key, given again: the repetition itself charged nothing."""
+    """The first answer to an idempotency key, replayed. The repetition itself charged nothing."""
 
 
-Answer = Result | IdempotencyConflict | StoreError  # to a group
+Answer = Result | IdempotencyConflict | StoreError  # the answer to a group
 
 
 def are_faults(answers: Sequence[Answer]) -> TypeGuard[Sequence[StoreError]]:
-    """Whether these are nothing but faults."""
+    """Return whether every answer is a fault. False if there are none."""
     return bool(answers) and all(isinstance(answer, StoreError) for answer in answers)
 
 
 def answered(answers: list[Answer]) -> list[Answer]:
-    """The answers to several groups. Raises the first fault when there is nothing but faults."""
+    """Return the answers to several groups. Raises the first fault if all of them are faults."""
     if are_faults(answers):
         raise answers[0]
     return answers
 
 
 def binding(checks: tuple[Check, ...], outcomes: tuple[Outcome, ...]) -> Check | None:
-    """The enforced check that makes a request wait longest: that of the `Decision`. None when none does.
+    """Return the enforced check with the longest wait, which binds the `Decision`. None if no check waits.
 
-    A check of cost 0 only looked, and is passed over.
+    Checks of cost 0 are ignored: they only read the state.
     """
     found: tuple[float, int, int] | None = None
     binds = None
@@ -220,10 +220,10 @@ def binding(checks: tuple[Check, ...], outcomes: tuple[Outcome, ...]) -> Check |
 
 
 class Charge(NamedTuple):
-    """A check that was charged at `at_us`, to be undone. `reset_us` is what its outcome said then.
+    """A check that was charged at `at_us`, to be undone. `reset_us` is the reset time that its outcome reported.
 
-    Without it, the bucket is taken to have been empty before the charge: right for a refund at once, and else too
-    little rather than too much.
+    Without `reset_us`, the refund assumes that the bucket was empty before the charge. This is exact for an immediate
+    refund; later, it returns too little rather than too much.
     """
 
     check: Check
@@ -232,7 +232,7 @@ class Charge(NamedTuple):
 
 
 class OutcomeOf(Outcome):
-    """The answer to a check whose state is in several places: what was charged in which of them."""
+    """The answer to a check whose state is in several places, with the charge made to each of them."""
 
     charges: tuple[Charge, ...] = ()
 

@@ -1,4 +1,4 @@
-"""What time it is. Stores read it; nothing else in the engine does."""
+"""Clocks. Only stores read the time; the rest of the engine does not."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """A source of time that can also pass it. `headgate.testing.FakeClock` is one that a test moves by hand."""
+    """A clock that can also sleep. `headgate.testing.FakeClock` is a clock that a test advances by hand."""
 
     def now_us(self) -> int:
-        """Microseconds since the Unix epoch."""
+        """Return the microseconds since the Unix epoch."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Return once `seconds` have passed on this clock."""
+        """Sleep for `seconds` on this clock."""
         ...
 
     async def sleep_async(self, seconds: float) -> None:
-        """Wait until `seconds` have passed on this clock, without blocking the event loop."""
+        """Sleep for `seconds` on this clock without blocking the event loop."""
         ...
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The machine's clock."""
 
     def now_us(self) -> int:
         return time.time_ns() // 1_000

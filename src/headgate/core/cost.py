@@ -1,4 +1,4 @@
-"""What a request costs: a number of requests, or so much of each of several units."""
+"""The cost of a request: a number of requests, or an amount for each of several units."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 Cost = int | Mapping[str, int]
 """`5` means 5 requests. `{"requests": 1, "tokens": 4_000}` charges each rule by its own unit, in one step.
 
-A rule whose unit is not named does not apply. A unit that is named with 0 is looked at, and not charged.
+A rule whose unit the cost does not name does not apply. A unit with the amount 0 is evaluated but not charged.
 """
 
 REQUESTS: Final = "requests"
@@ -22,7 +22,7 @@ _BOUNDS: Final = "must be a whole number from 0 to 2^53-1"
 
 
 def checked_cost(cost: Any) -> Cost:
-    """Return a cost that is known to be one. Raises `InvalidCheck`."""
+    """Validate a cost and return it. Raises `InvalidCheck`."""
     if isinstance(cost, Mapping):
         for unit, amount in cost.items():
             if not isinstance(unit, str) or not UNIT.fullmatch(unit):
@@ -36,16 +36,16 @@ def checked_cost(cost: Any) -> Cost:
 
 
 def whole_cost(cost: Any) -> int:
-    """Return a cost in requests. Raises `InvalidCheck`."""
+    """Validate a cost in requests and return it. Raises `InvalidCheck`."""
     if isinstance(cost, bool) or not isinstance(cost, int) or not 0 <= cost <= MAX_INT:
         raise InvalidCheck(f"cost: {_BOUNDS}, got {cost!r}")
     return cost
 
 
 def cost_of_units(cost: Cost | None, units: Mapping[str, int], *, default: int | None = None) -> Cost:
-    """Return the one cost of a call that takes it as a number, as a mapping, or by the names of units.
+    """Return the cost of a call that accepts a number, a mapping, or units as keyword arguments.
 
-    Raises `InvalidCheck` unless it is given in exactly one of these ways.
+    Raises `InvalidCheck` unless exactly one of them is given.
     """
     if (cost is None) == (not units):
         if cost is None and default is not None:
@@ -55,16 +55,16 @@ def cost_of_units(cost: Cost | None, units: Mapping[str, int], *, default: int |
 
 
 def amount_of(cost: Cost, unit: str) -> int:
-    """Return how much of a unit a cost names; 0 when it does not name it."""
+    """Return the amount of a unit in a cost; 0 if the cost does not name the unit."""
     if isinstance(cost, int):
         return cost if unit == REQUESTS else 0
     return cost.get(unit, 0)
 
 
 def spent(cost: Cost, unit: str, reserved: int) -> int:
-    """Return how much of a unit was spent of what was reserved, when it really cost `cost`.
+    """Return how much of `reserved` units was spent, given the actual `cost`.
 
-    A plain 0 means nothing of any unit. A unit that the cost does not name cost what was reserved.
+    A plain 0 means that nothing was spent in any unit. A unit that the cost does not name was spent in full.
     """
     if isinstance(cost, int):
         return cost if unit == REQUESTS or cost == 0 else reserved
@@ -72,7 +72,7 @@ def spent(cost: Cost, unit: str, reserved: int) -> int:
 
 
 def total_of(costs: Sequence[Cost]) -> Cost:
-    """Return the sum of costs: a number if all are, else by unit."""
+    """Return the sum of costs: a number if all of them are numbers, else a mapping by unit."""
     if all(isinstance(cost, int) for cost in costs):
         return sum(costs)  # type: ignore[arg-type]
     units = dict.fromkeys(unit for cost in costs for unit in _units(cost))
@@ -80,10 +80,10 @@ def total_of(costs: Sequence[Cost]) -> Cost:
 
 
 def divided(cost: Cost, reserved: Sequence[tuple[T, Cost]]) -> list[tuple[T, Cost]]:
-    """Divide what something really cost among what was reserved for it, in order.
+    """Divide an actual cost among the amounts that were reserved for it, in order.
 
-    Of each unit, the last that has it bears the rest, however much that is. Units that the cost does not name cost
-    what was reserved.
+    For each unit, the last entry that has the unit bears the remainder, however large. An entry keeps its reserved
+    amount of every unit that the cost does not name.
     """
     if cost == 0:
         return [(one, 0) for one, _ in reserved]
@@ -105,7 +105,7 @@ def _units(cost: Cost) -> Iterable[str]:
 
 
 def cost_text(cost: Cost) -> str:
-    """Return a cost as header fields have it: `5`, or `requests=1, tokens=4000`."""
+    """Return a cost as header fields show it: `5`, or `requests=1, tokens=4000`."""
     if isinstance(cost, int):
         return str(cost)
     return ", ".join(f"{unit}={amount}" for unit, amount in cost.items())

@@ -1,4 +1,4 @@
-"""Decision: what the caller gets. A lazy view of a plan and of what a program answered to it."""
+"""Decision: the answer to the caller. A lazy view of a plan and of a program's answer."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from headgate.core.verdict import delay_us, hold_us
 
 State = Literal["normal", "warning", "annotated", "throttled"]
 
-_SEQUENCE = count()  # orders the ids of decisions of one moment
+_SEQUENCE = count()  # distinguishes the ids of decisions made at the same microsecond
 
 
 class Decision:
     """Whether a request may pass, and the figures of the limit that binds it. Truthy when allowed.
 
-    The binding limit is, of a refused request, the one that makes it wait longest; of an allowed one, the one
-    with the least remaining. For `100/minute`, after 30 of 100 requests at one moment:
-    `limit=100, remaining=70, retry_after=0.0`; after 100: the next has `allowed=False, remaining=0` and
-    `retry_after` the seconds until it would pass, exact to the microsecond.
+    For a refused request, the binding limit is the one with the longest wait; for an allowed request, the one with the
+    least remaining. Example for `100/minute`: after 30 requests, `limit=100, remaining=70, retry_after=0.0`. After 100
+    requests, the next one has `allowed=False, remaining=0`, and `retry_after` is the seconds until it would pass, exact
+    to the microsecond.
 
     A decision computes everything but `allowed` when you read it. `of` makes one from its parts, and `decision_with`
-    from a program's answer. Programs that must be quick set the same attributes themselves.
+    from a program's answer. Programs on the hot path set the attributes directly.
     """
 
     __slots__ = (
@@ -45,12 +45,12 @@ class Decision:
 
     allowed: bool
     reading: Reading
-    verdict: Any  # what the program answered: time, subjects, costs, and the outcomes or what they are read from
-    settled: bool  # True: it charged nothing, or what it charged was given back or corrected; else not there
-    slot: Any  # what it holds by `concurrency`, to be released: `headgate.limiter.slots`; there if it holds anything
-    block: Block  # of a client: there only on its way from the store to the limiter
+    verdict: Any  # the program's answer: time, subjects, costs, and the outcomes or the data that they are read from
+    settled: bool  # True: it charged nothing, or its charge was refunded or corrected; otherwise unset
+    slot: Any  # the concurrency slots to release: see `headgate.limiter.slots`; unset if there are none
+    block: Block  # a client's block: set only on the way from the store to the limiter
     _id: str
-    _order: tuple[int, ...] | None  # these three are None until they are first read
+    _order: tuple[int, ...] | None  # this and the next two are None until they are first read
     _outcomes: tuple[Outcome, ...] | None
     _state: State | None
 
@@ -67,7 +67,7 @@ class Decision:
         reason: Reason | None = None,
         states: WarningStates | None = None,
     ) -> Self:
-        """Make a decision of which the outcomes are known."""
+        """Make a decision from known outcomes."""
         decision = cls()
         decision.allowed = allowed
         plan = plan or _NO_PLAN
@@ -83,13 +83,13 @@ class Decision:
 
     @property
     def at_us(self) -> int:
-        """When it was made: the store's time, in microseconds since the epoch."""
+        """The store's time of the decision, in microseconds since the epoch."""
         at_us: int = self.verdict[0]
         return at_us
 
     @property
     def id(self) -> str:
-        """The name of this decision in problem details, events and logs: 30 hexadecimal digits, in order of time."""
+        """The id in problem details, events and logs: 30 hexadecimal digits that sort by time."""
         known: str | None = getattr(self, "_id", None)
         if known is None:
             self._id = known = f"{self.at_us:014x}{next(_SEQUENCE) % 2**32:08x}{urandom(4).hex()}"
@@ -103,29 +103,29 @@ class Decision:
 
     @property
     def costs(self) -> tuple[int, ...]:
-        """What the request costs each limit."""
+        """The cost of the request to each limit."""
         costs: tuple[int, ...] = self.verdict[2]
         return costs
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
-        """What the store answered to each limit of the plan, in order."""
+        """The store's answer for each limit of the plan, in order."""
         known = self._outcomes
-        if known is None:  # two threads may both get here: they read the same
+        if known is None:  # two threads may both get here: they read the same values
             read, verdict = self.reading.read, self.verdict
             self._outcomes = known = verdict[3] if read is None else read(verdict)
         return known
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The places of all limits in the plan, the most restrictive first: the first is the one that binds."""
+        """The indexes of the plan's limits, the most restrictive first. The first one binds."""
         order = self.reading.plan.places
         if len(order) < 2:
             return order
         known = self._order
         if known is None:
             outcomes, plan = self.outcomes, self.reading.plan
-            if self.allowed and not plan.shadows:  # all are enforced, and no one waits
+            if self.allowed and not plan.shadows:  # all limits are enforced, and none makes the request wait
                 ranks: list[Any] = []
                 for at in order:
                     outcome = outcomes[at]
@@ -141,7 +141,7 @@ class Decision:
 
     @property
     def binding(self) -> tuple[Check | None, Outcome]:
-        """The binding limit and what the store answered to it; None and zeros when no limit applied."""
+        """The binding limit and its outcome; None and zeros when no limit applied."""
         limits = self.reading.plan.limits
         if not limits:
             return None, _NOTHING
@@ -150,13 +150,13 @@ class Decision:
 
     @property
     def ranked(self) -> list[tuple[Check, Outcome]]:
-        """All limits, the most restrictive first, and what the store answered to them."""
+        """All limits with their outcomes, the most restrictive first."""
         limits, outcomes = self.reading.plan.limits, self.outcomes
         return [(limits[at], outcomes[at]) for at in self.order]
 
     @property
     def enforced(self) -> list[tuple[Check, Outcome]]:
-        """The limits that can refuse, the most restrictive first, and what the store answered to them."""
+        """The limits that can refuse, with their outcomes, the most restrictive first."""
         ranked = self.ranked
         return [pair for pair in ranked if pair[0].enforced] if self.reading.plan.shadows else ranked
 
@@ -168,7 +168,7 @@ class Decision:
 
     @property
     def remaining(self) -> int:
-        """How much still fits right now."""
+        """How much of the binding limit is left now."""
         return self.binding[1].remaining
 
     @property
@@ -178,12 +178,12 @@ class Decision:
 
     @property
     def reset_at(self) -> float:
-        """The Unix time at which the binding limit is whole again, on the store's clock."""
+        """The Unix time, on the store's clock, at which the whole binding limit is available again."""
         return self.at_us / MICROSECONDS + self.reset_after
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds until this request would pass, if no other request came: 0 when allowed, None for never."""
+        """Seconds until this request would pass if no other request came: 0 when allowed, None for never."""
         if self.allowed:
             return 0.0
         if self.reading.plan.refuses:
@@ -193,7 +193,7 @@ class Decision:
 
     @property
     def delay(self) -> float:
-        """Seconds until this request's turn, of a leaky bucket; 0 for all others and for refusals."""
+        """Seconds until this request's turn in a leaky bucket; 0 for other algorithms and for refusals."""
         if not self.allowed:
             return 0.0
         delays = map(delay_us, self.reading.plan.limits, self.outcomes, self.costs)
@@ -201,7 +201,7 @@ class Decision:
 
     @property
     def hold(self) -> float:
-        """Seconds to hold an allowed request back: its `delay`, as far as rules of action `throttle` cause it."""
+        """Seconds to delay an allowed request: the part of `delay` that rules with action `throttle` cause."""
         plan = self.reading.plan
         if not plan.holds or not self.allowed:
             return 0.0
@@ -215,8 +215,8 @@ class Decision:
 
     @property
     def status(self) -> int:
-        """The HTTP status to answer with: 200, or the refusing rule's own; 503 when the store could not decide; 403
-        where requests without a rule are refused."""
+        """The HTTP status to answer with: 200, or the refusing rule's status; 503 when the store could not decide; 403
+        when requests without a rule are refused."""
         if self.allowed:
             return 200
         if self.reading.plan.refuses:
@@ -225,21 +225,21 @@ class Decision:
 
     @property
     def message(self) -> str:
-        """What the refusing rule has to say to the client; empty when it says nothing of its own."""
+        """The refusing rule's message for the client; empty if the rule has none."""
         return self._refusal.message
 
     @property
     def max_delay(self) -> float:
-        """Seconds that a refused request may be held back and tried again (action `throttle`); 0 for all others."""
+        """Seconds for which a refused request may be delayed and retried (action `throttle`); 0 for other rules."""
         return self._refusal.max_delay_us / MICROSECONDS
 
     @property
     def state(self) -> State:
-        """`throttled` when refused, `annotated` when a rule of action `annotate` is over its limit, `warning` from 80 %
-        used until below 70 %, else `normal`.
+        """`throttled` when refused, `annotated` when a rule with action `annotate` is over its limit, `warning` from 80
+        % used until below 70 %, else `normal`.
 
-        The percentages are the limiter's. When you first read this, and only then, the limiter remembers which limits
-        are in warning. The decision keeps the state that it first returned.
+        The limiter sets the percentages. It records which limits are in warning when you first read this, and only
+        then. The decision keeps the state that it first returned.
         """
         state = self._state
         if state is not None:
@@ -263,9 +263,9 @@ class Decision:
 
     @property
     def is_near_limit(self) -> bool:
-        """Whether a request was allowed with 80 % or more of its binding limit used, itself included.
+        """Whether the request was allowed and 80 % or more of its binding limit is now used.
 
-        The percentage is the limiter's. Unlike `state`, this remembers nothing: it looks at this decision alone.
+        The limiter sets the percentage. Unlike `state`, this records nothing and depends on this decision alone.
         """
         outcomes = self.outcomes
         if not self.allowed or not outcomes:
@@ -275,7 +275,7 @@ class Decision:
 
     @property
     def annotated(self) -> tuple[str, ...]:
-        """The rules of action `annotate` that are over their limits, of a request that passes."""
+        """The rules with action `annotate` that are over their limits, for an allowed request."""
         limits = self.reading.plan.limits
         if not self.allowed or not self.reading.plan.annotates:
             return ()
@@ -287,7 +287,7 @@ class Decision:
 
     @property
     def reason(self) -> Reason:
-        """Why: `over_limit`, `within_limit`, `shadow` (only a shadow rule would have refused), or a special case."""
+        """The reason: `over_limit`, `within_limit`, `shadow` (only a shadow rule would refuse), or a special case."""
         reading = self.reading
         if reading.reason is not None:
             return reading.reason
@@ -303,15 +303,15 @@ class Decision:
         return "within_limit"
 
     def cause(self) -> tuple[str | None, Reason]:
-        """Return the rule that decided and the `reason`, for counting. Computes no figures unless it needs them.
+        """Return the rule that decided and the `reason`, for metrics. Computes figures only if it needs them.
 
-        The rule is the binding one; for the reason `shadow`, the shadow that would have refused.
+        The rule is the binding one; for the reason `shadow`, it is the shadow rule that would have refused.
         """
         plan = self.reading.plan
         if self.allowed and not plan.shadows and plan.limits and self.reading.reason is None:
             return plan.limits[self.order[0]].rule, "within_limit"
         reason = self.reason
-        if reason == "shadow":  # the enforced come first, and none of them refuses
+        if reason == "shadow":  # enforced limits come first, and none of them refuses
             return next(limit.rule for limit, outcome in self.ranked if outcome.wait_us), reason
         return self.rule, reason
 
@@ -327,7 +327,7 @@ class Decision:
         return REFUSAL if self.allowed or limit is None else limit.refusal
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures as plain data, ready for JSON; of a refusal also its `decision_id`."""
+        """Return the figures as plain data for JSON. A refusal includes its `decision_id`."""
         figures: dict[str, Any] = {name: getattr(self, name) for name in FIGURES}
         figures["limits"] = [
             status._replace(quota=str(status.quota))._asdict()  # type: ignore[arg-type]
@@ -339,13 +339,13 @@ class Decision:
         return self.allowed
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what was decided, without the limiter that decided it. Only the original can be given back."""
+        """Pickle the decision without its limiter. Only the original can be refunded."""
         plan = self.plan
         told = (self.allowed, self.at_us, plan.limits, plan.reason, self.outcomes, self.costs, self.subjects)
         return _restore, (*told, self.reading.reason, self.state, None if self.allowed else self.id)
 
     def __eq__(self, other: object) -> bool:
-        """Whether they decide the same, whatever their ids."""
+        """Return whether both decide the same, ignoring their ids."""
         if not isinstance(other, Decision):
             return NotImplemented
         return self.as_dict() | {"decision_id": ""} == other.as_dict() | {"decision_id": ""}
@@ -373,7 +373,7 @@ def _restore(
     state: State,
     decision_id: str | None,
 ) -> Decision:
-    """Make the decision that was pickled."""
+    """Rebuild a pickled decision."""
     plan = Plan(limits, unlimited)
     decision = Decision.of(allowed, at_us, plan, outcomes, costs=costs, subjects=subjects, reason=reason)
     decision._state = state
@@ -388,7 +388,7 @@ _NEVER_FIRST = float("-inf")
 
 
 def decision_with(reading: Reading, verdict: tuple[Any, ...], allowed: bool) -> Decision:
-    """Make the decision of a program: see `Decision.verdict`."""
+    """Make the decision from a program's answer: see `Decision.verdict`."""
     decision = Decision()
     decision.allowed = allowed
     decision.reading = reading

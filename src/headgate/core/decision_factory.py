@@ -1,4 +1,4 @@
-"""Decisions made by hand: from outcomes that are known, or from another decision."""
+"""Make decisions outside of a program: from known outcomes, or from another decision."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from headgate.core.verdict import hold_us
 
 
 def turn_us(decision: Decision) -> int:
-    """The time until a request is forwarded at the soonest, where rules of action `throttle` hold it back.
+    """Return the time until a request delayed by rules with action `throttle` can be forwarded.
 
-    Not for refusals that no waiting helps.
+    Do not call it for refusals with a wait of `NEVER`.
     """
     limits = zip(decision.plan.limits, decision.outcomes, decision.costs, strict=True)
     return max((_turn_us(*one) for one in limits if one[0].enforced), default=0)
@@ -21,7 +21,7 @@ def turn_us(decision: Decision) -> int:
 def _turn_us(limit: Check, outcome: Outcome, cost: int) -> int:
     if outcome.wait_us == 0:
         return hold_us(limit, outcome, cost)
-    # Once a leaky bucket has room for it, its turn comes when all that is in the bucket now has left.
+    # Once a leaky bucket has room for the request, its turn comes when everything now in the bucket has left.
     leaks = limit.quota.algorithm == "leaky_bucket" and limit.refusal.max_delay_us > 0
     return max(outcome.wait_us, outcome.reset_us) if leaks else outcome.wait_us
 
@@ -36,7 +36,7 @@ def decide(
     reason: Reason | None = None,
     states: WarningStates | None = None,
 ) -> Decision:
-    """Make the decision on a request whose limits had these outcomes: allowed unless an enforced one must wait."""
+    """Make a decision from the outcomes of a request's limits: allowed unless an enforced limit must wait."""
     allowed = True
     for limit, outcome in zip(plan.limits, outcomes, strict=True):
         if outcome[0] and limit.enforced:
@@ -52,19 +52,19 @@ def combine(
     cost: int = 1,
     reason: Reason | None = None,
 ) -> Decision:
-    """Make the same decision where there is no plan yet: of checks at the cost of a request of cost 1."""
+    """Make a decision without an existing plan, from checks whose costs are those of a request of cost 1."""
     plan = Plan(checks)
     return decide(plan, outcomes, now_us, costs=plan.costs(cost), reason=reason)
 
 
 def blocked(limit: Check, block: Block, now_us: int) -> Decision:
-    """Make the decision on a request of a client that is blocked: `limit` is that of the rule which it ran into."""
+    """Make the refusal of a blocked client. `limit` belongs to the rule whose refusal started the block."""
     outcome = Outcome(block.left_us, 0, block.left_us)
     return Decision.of(False, now_us, Plan((limit,)), (outcome,), reason="penalty", subjects=("",))
 
 
 def turned_away(decision: Decision) -> Decision:
-    """Make the refusal of a request that was to be held back, when there is no place for it to wait."""
+    """Make the refusal of a request that should be delayed when too many requests already wait."""
     plan, costs = decision.plan, decision.costs
     waiting = tuple(
         outcome._replace(wait_us=hold_us(limit, outcome, cost) or outcome.wait_us)
@@ -74,9 +74,9 @@ def turned_away(decision: Decision) -> Decision:
 
 
 def uncharged(decision: Decision) -> Decision:
-    """Return the decision to show after the charge of an allowed one was given back.
+    """Return the decision to show after the charge of an allowed request was refunded.
 
-    What remains is exact; the reset may be that of the charge, which is late rather than early.
+    `remaining` is exact. The reset may still include the charge, so it is late rather than early.
     """
     if decision.reason not in ("within_limit", "shadow"):
         return decision  # it charged nothing

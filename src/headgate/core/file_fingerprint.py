@@ -8,7 +8,7 @@ FileFingerprint = tuple[int, ...]
 
 
 def fingerprint_of(path: Path) -> FileFingerprint | None:
-    """Return a fingerprint that differs after the file was changed or replaced; None if there is no file."""
+    """Return a fingerprint that changes when the file is changed or replaced; None if there is no file."""
     try:
         status = path.stat()
     except OSError:

@@ -1,6 +1,6 @@
 """Keep objects that threads share usable after a fork.
 
-The child has neither its parent's threads nor any use for its connections, so some objects reset there. Others
+The child has neither its parent's threads nor any use for its connections, so some objects reset in the child. Others
 halt while the process forks, so that the child gets them in a consistent state, with no lock held by a missing thread.
 """
 
@@ -14,37 +14,37 @@ from weakref import WeakKeyDictionary
 
 class Forked(Protocol):
     def forked(self) -> None:
-        """Reset: called in the child, before anything else runs there."""
+        """Reset the object. Called in the child, before anything else runs there."""
         ...
 
 
 class Halted(Forked, Protocol):
     def halt(self) -> None:
-        """Wait for changes under way to end, and block new ones: called before a fork. Must not wait for ever."""
+        """Wait for changes in progress and block new ones. Called before a fork; must not wait forever."""
         ...
 
     def resume(self) -> None:
-        """Go on: called in the parent, after the fork."""
+        """Allow changes again. Called in the parent, after the fork."""
         ...
 
 
-_halted: Final[WeakKeyDictionary[Halted, None]] = WeakKeyDictionary()  # the oldest first: the order of halting
-_things: Final[WeakKeyDictionary[Forked, None]] = WeakKeyDictionary()  # the oldest first
+_halted: Final[WeakKeyDictionary[Halted, None]] = WeakKeyDictionary()  # oldest first, which is the order of halting
+_things: Final[WeakKeyDictionary[Forked, None]] = WeakKeyDictionary()  # oldest first
 
 
 def renew_in_children(thing: Forked) -> None:
-    """Have `thing.forked` called in every child that is forked off from now on, as long as there is the thing."""
+    """Call `thing.forked` in every child forked from now on. Does not keep `thing` alive."""
     _things[thing] = None
 
 
 def halt_for_forks(thing: Halted) -> None:
-    """Have `thing` halted whenever the process forks, and renewed in the children."""
+    """Halt `thing` during every fork, and reset it in the children."""
     _halted[thing] = None
     renew_in_children(thing)
 
 
 def _halt() -> None:
-    for reference in _halted.keyrefs():  # a list, made in one step: there are other threads
+    for reference in _halted.keyrefs():  # a copy, made in one step: other threads may change the dictionary
         thing = reference()
         if thing is not None:
             thing.halt()

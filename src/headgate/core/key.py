@@ -1,20 +1,20 @@
-"""Where one rule keeps one subject's state.
+"""Keys: where a store keeps the state of one rule for one subject.
 
 In Redis a key reads `<prefix>:<dimension>:{<subject>}:<rule>:<algorithm>`. The subject is the hash tag, so that on a
 cluster all limits of one subject share a slot and are decided in one atomic step. The prefix belongs to the store,
 which puts it before every key and channel when it encodes a command: everything in this module is without it.
 
-A *space* is a key with `*` for the subject: all that a rule fixes once. A store that lives in this process
-keeps one table per space and never builds the text of a key; Redis is given `key(space, subject)`, behind its prefix.
+A *space* is a key with `*` for the subject: the part that depends on the rule alone. A store in this process keeps one
+table per space and never builds the text of a key; Redis gets `key(space, subject)`, behind its prefix.
 
-A limit that a limiter makes itself, for a route say, has `<limiter>/<rule>` in the place of the rule. No escaped text
-has a `/`, so such a limit never shares a key with a rule of the same id, nor with a limit of another limiter.
+A limit that a limiter creates itself, for example for a route, has `<limiter>/<rule>` in place of the rule. Escaped
+text never contains `/`, so the limit never shares a key with a rule of the same id or with a limit of another limiter.
 
-A rule with `shards` has a space for each: the first is the plain one, the others read `<dimension>:{*#<shard>}:…`,
-so that the shards of one subject are in slots of their own.
+A rule with `shards` has one space per shard: the first is the plain one, the others read `<dimension>:{*#<shard>}:…`,
+so that the shards of one subject are in different cluster slots.
 
-Subjects, dimensions and rule ids are escaped, so that two of them never make the same key, whatever characters
-they contain: everything but letters, digits and `_.-~@` is percent-encoded as UTF-8.
+Subjects, dimensions and rule ids are escaped, so that two of them never make the same key, whatever characters they
+contain: everything but letters, digits and `_.-~@` is percent-encoded as UTF-8.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ MAX_PREFIX: Final = 64
 MAX_ESCAPED: Final = 128
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_.\-]+(?::[A-Za-z0-9_.\-]+)*").fullmatch
 _SAFE: Final = re.compile(r"[A-Za-z0-9_.\-~@]{1,128}").fullmatch
-_EMPTY: Final = "%"  # an empty hash tag would make Redis hash the whole key; a lone % is never an escape
+_EMPTY: Final = "%"  # with an empty hash tag, Redis would hash the whole key; a lone % is never an escape
 
 
 def checked_prefix(prefix: str) -> str:
-    """Return `prefix` if a store's keys may begin with it. Raises `ValueError`."""
+    """Return `prefix` if it is a valid key prefix. Raises `ValueError`."""
     if isinstance(prefix, str) and len(prefix) <= MAX_PREFIX and _PREFIX(prefix):
         return prefix
     raise ValueError(
@@ -43,44 +43,44 @@ def checked_prefix(prefix: str) -> str:
 
 
 def space(dimension: str, rule: str, algorithm: str, *, limiter: str | None = None) -> str:
-    """The key of `rule` with a `*` in the subject's place. `limiter` names the one that made the rule itself."""
+    """Return the key of `rule` with `*` for the subject. `limiter` names the limiter that created the rule, if any."""
     name = escape(rule) if limiter is None else qualified(limiter, rule)
     return f"{escape(dimension)}:{{*}}:{name}:{algorithm}"
 
 
 def qualified(limiter: str, name: str) -> str:
-    """The name of something that a limiter made itself. Injective, and different from every escaped text."""
+    """Return the name of something that a limiter created itself. Unique, and different from every escaped text."""
     return f"{escape(limiter)}/{escape(name)}"
 
 
 def key(space: str, subject: str) -> str:
-    """The key of one subject in a space."""
+    """Return the key of one subject in a space."""
     return space.replace("*", escape(subject), 1)
 
 
 def shard_space(space: str, shard: int) -> str:
-    """Return the space of one shard, from 0.
+    """Return the space of one shard. Shards count from 0.
 
-    An escaped subject has `#` only at its beginning, so the keys of two subjects never collide.
+    An escaped subject contains `#` only as its first character, so the keys of two subjects never collide.
     """
     return space if shard == 0 else space.replace("*", f"*#{shard}", 1)
 
 
 def dimension_of(space: str) -> str:
-    """The dimension whose subjects have their keys in a space; its hash, when it is very long."""
+    """Return the dimension of a space, or its hash if the dimension is very long."""
     return unquote(space.split(":", 1)[0], errors="surrogatepass")
 
 
 def penalty_keys(fact: str, name: str) -> tuple[str, str]:
-    """Where a client's block is kept, and its violations. The client is the hash tag, as it is of its own limits."""
+    """Return the keys of a client's block and of its violations. The client is the hash tag, as in its limits' keys."""
     stem = f"penalty:{{{escape(name)}}}:{escape(fact)}"
     return f"{stem}:block", f"{stem}:violations"
 
 
 def escape(text: str) -> str:
-    """`text` in characters that are safe in a key; injective, and at most 128 characters long.
+    """Return `text` in characters that are safe in a key: unique per text, and at most 128 characters long.
 
-    What would be longer is hashed (256 bits) behind a `#`, which an escaped text never contains.
+    A longer result is replaced by `#` and a 256-bit hash. Escaped text never contains `#`.
     """
     if _SAFE(text):
         return text
@@ -94,12 +94,12 @@ def escape(text: str) -> str:
 
 
 def joined(parts: tuple[str, ...]) -> str:
-    """One subject out of several facts (`user+endpoint`), injectively: lengths first, so nothing can blur."""
+    """Join several facts into one subject (`user+endpoint`). Lengths come first, so that no two lists collide."""
     return "".join(f"{len(part)}:{part}" for part in parts)
 
 
 def split(subject: str) -> tuple[str, ...]:
-    """The facts that `joined` made one subject of."""
+    """Return the facts that `joined` joined into a subject."""
     parts = []
     while subject:
         length, _, rest = subject.partition(":")

@@ -1,4 +1,4 @@
-"""The data that regions read from one another's stores: counts, and pages on which they agree."""
+"""The data that regions read from one another's stores: counts, and shared pages of text."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from typing import NamedTuple
 
 
 class Counted(NamedTuple):
-    """The count of a key of a window algorithm. In one bucket of time, it only grows."""
+    """The count of a key of a window algorithm. It only grows within one time bucket."""
 
-    start_us: int  # of the bucket, by the store's clock
+    start_us: int  # start of the time bucket, by the store's clock
     current: int
-    previous: int = 0  # in the bucket before; a fixed_window does not remember it
+    previous: int = 0  # count of the bucket before; fixed_window does not store it
 
 
 class LedgerPage(NamedTuple):
-    """A page of a ledger, and the time at which it was read, by the clock of the server that keeps it."""
+    """A page of a ledger, and the time of the read, by the clock of the server that keeps it."""
 
     now_us: int
     text: str | None  # None: nothing was written, or it has expired
 
 
 class Swap(NamedTuple):
-    """A page to write if it has not changed since it was read. The store forgets it after `ttl_us`."""
+    """A page to write if it has not changed since it was read. The store deletes it after `ttl_us`."""
 
     name: str
     before: str | None

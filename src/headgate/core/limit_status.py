@@ -25,7 +25,7 @@ FIGURES = [
 
 
 class LimitStatus(NamedTuple):
-    """One rule's part in a decision. The figures mean what they mean in `Decision`."""
+    """One rule's part in a decision. The figures have the same meaning as in `Decision`."""
 
     rule: str
     quota: Quota

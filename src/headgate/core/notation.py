@@ -1,4 +1,4 @@
-"""What is wrong with a notation that makes no quota: the word, where it is, and what was meant perhaps."""
+"""Explain why a notation cannot be parsed: the wrong word, its position, and a likely correction."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WORD: Final = re.compile(r"[a-z_]+|\S+?(?=[\s/]|$)|/")
 
 
 def explain(notation: object, algorithms: Collection[str]) -> str:
-    """Return what is wrong with a notation, and how to write it."""
+    """Return what is wrong with a notation and how to write it."""
     if not isinstance(notation, str):
         return f"cannot read {notation!r} as a quota; {EXAMPLES}"
     text = notation.lower()

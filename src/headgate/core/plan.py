@@ -1,4 +1,4 @@
-"""Plan: the limits that apply to requests of one shape, and all about them that no single request changes."""
+"""Plan: the limits that apply to requests of one shape, with everything about them that no single request changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Reason = Literal[
     "fail_closed",
     "local_fallback",
 ]
-MAX_PARTS: Final = 64  # of one plan that are remembered, by the units that they charge
+MAX_PARTS: Final = 64  # largest number of a plan's parts to remember, by the units that they charge
 
 Subjects = Callable[[Mapping[str, str]], tuple[str, ...]]
 
@@ -29,9 +29,9 @@ Subjects = Callable[[Mapping[str, str]], tuple[str, ...]]
 class Plan:
     """The limits of requests of one shape, in the order in which they are checked.
 
-    Each limit is a `Check` without a subject, at the cost of a request that costs 1. Without limits, `reason` says why
-    there are none. `prepared` is where stores and protocols keep what they worked out for this plan, each under a key
-    of its own. Plans are compared by identity.
+    Each limit is a `Check` without a subject, with the cost of a request of cost 1. If there are no limits, `reason`
+    says why. `prepared` is where stores and protocols keep what they computed for this plan, each under its own key.
+    Plans are compared by identity.
     """
 
     __slots__ = (
@@ -56,24 +56,24 @@ class Plan:
     def __init__(self, limits: tuple[Check, ...], reason: Reason | None = None, *, refuses: bool = False) -> None:
         self.limits = limits
         self.reason = reason
-        self.refuses = refuses  # whether requests are refused because there are no limits for them
-        self.enforced = any(limit.enforced for limit in limits)  # whether any of them can refuse
+        self.refuses = refuses  # whether requests are refused because no limit applies to them
+        self.enforced = any(limit.enforced for limit in limits)  # whether any limit can refuse
         self.annotates = any(limit.refusal.annotates for limit in limits)  # whether decisions name shadow limits
         self.shadows = not all(limit.enforced for limit in limits)
-        self.holds = any(limit.refusal.max_delay_us for limit in limits)  # whether requests may be held back
-        # What the limits count down from; 0 for those that never warn, as they are not enforced.
+        self.holds = any(limit.refusal.max_delay_us for limit in limits)  # whether requests may be delayed
+        # The capacity of each limit; 0 for shadow limits, which never warn.
         self.capacities = tuple(limit.quota.capacity if limit.enforced else 0 for limit in limits)
         self.places = tuple(range(len(limits)))
-        self.ones = tuple(limit.cost for limit in limits)  # what a request of cost 1 costs each limit
+        self.ones = tuple(limit.cost for limit in limits)  # the cost of a request of cost 1 to each limit
         self._factors = None if self.ones.count(1) == len(limits) else self.ones
         self.slots = tuple([at for at, limit in enumerate(limits) if limit.quota.algorithm == CONCURRENCY])
         units = tuple(limit.refusal.unit for limit in limits)
-        self.units = None if units.count(REQUESTS) == len(units) else units  # of each limit; None: all count requests
-        self._parts: dict[tuple[str, ...] | None, Self | None] = {}  # by units; None: all of it
+        self.units = None if units.count(REQUESTS) == len(units) else units  # by limit; None: all count requests
+        self._parts: dict[tuple[str, ...] | None, Self | None] = {}  # by units; None: the whole plan
         self.prepared: dict[Any, Any] = {}
 
     def priced(self, cost: Cost) -> tuple[Self, tuple[int, ...]]:
-        """Return the limits whose units a cost names, as a plan, and what it costs each of them.
+        """Return a plan of the limits whose units a cost names, and the cost to each of them.
 
         Raises `InvalidCheck`.
         """
@@ -85,7 +85,7 @@ class Plan:
             plan = self._parts[names] or self
         else:
             cost = checked_cost(cost)
-            if isinstance(cost, int):  # of a class of its own
+            if isinstance(cost, int):  # an instance of a subclass of int
                 return self.priced(int(cost))
             plan = self._charging(tuple(cost))
         assert isinstance(cost, Mapping)
@@ -111,7 +111,7 @@ class Plan:
         return type(self)(tuple(self.limits[place] for place in places), None if places else "no_rule")
 
     def costs(self, cost: int) -> tuple[int, ...]:
-        """Return what so much of its own unit costs each limit. Raises `InvalidCheck`."""
+        """Return what an amount of its own unit costs each limit. Raises `InvalidCheck`."""
         if cost == 1 and cost.__class__ is int:
             return self.ones
         checked_cost(cost)
@@ -128,7 +128,7 @@ class Plan:
 
 
 def _are_amounts(amounts: Iterable[object]) -> bool:
-    """Whether these can be what a request costs of its units."""
+    """Return whether these are valid amounts of units."""
     for amount in amounts:  # noqa: SIM110 - a generator takes twice as long
         if amount.__class__ is not int or not 0 <= amount <= MAX_INT:
             return False

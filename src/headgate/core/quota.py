@@ -1,4 +1,4 @@
-"""Quota: how much per how long, and with which algorithm; and the notation that users write it in."""
+"""Quota: a limit per window and its algorithm, and the notation in which users write it."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from headgate.core.notation import explain
 from headgate.core.suggestion import did_you_mean
 from headgate.errors import InvalidQuota
 
-MAX_INT: Final = 2**53 - 1  # the largest integer that a Lua number holds exactly, with all below it
+MAX_INT: Final = 2**53 - 1  # the largest integer up to which a Lua number is exact
 MICROSECONDS: Final = 1_000_000
 MIN_WINDOW_US: Final = 1_000
 MAX_WINDOW_US: Final = 366 * 86_400 * MICROSECONDS
-MAX_REFILL_US: Final = 100 * 365 * 86_400 * MICROSECONDS  # keeps every point in time below 2^53
+MAX_REFILL_US: Final = 100 * 365 * 86_400 * MICROSECONDS  # keeps every timestamp below 2^53
 
 DEFAULT_ALGORITHM: Final = "sliding_window_counter"
-BURST_ALGORITHM: Final = "token_bucket"  # of a burst without an algorithm
+BURST_ALGORITHM: Final = "token_bucket"  # for a burst without an algorithm
 WINDOWS: Final = ("fixed_window", "sliding_window_log", "sliding_window_counter")
 BUCKETS: Final = ("token_bucket", "leaky_bucket", "gcra")
 CONCURRENCY: Final = "concurrency"
-CALENDAR: Final[Any] = "calendar_window"  # what a fixed_window with `calendar` is counted by
+CALENDAR: Final[Any] = "calendar_window"  # the algorithm that counts a fixed_window with `calendar`
 Algorithm = Literal[
     "fixed_window",
     "sliding_window_log",
     "sliding_window_counter",
-    "sliding_window",  # another name of the one before
+    "sliding_window",  # an alias of sliding_window_counter
     "token_bucket",
     "leaky_bucket",
     "gcra",
     "concurrency",
 ]
 KNOWN: Final = (*WINDOWS, *BUCKETS, CONCURRENCY)
-DEFAULT_TTL: Final = 60  # seconds after which a slot expires that is neither released nor renewed
+DEFAULT_TTL: Final = 60  # seconds until a slot expires that is neither released nor renewed
 ALIASES: Final[dict[str, Algorithm]] = {"sliding_window": "sliding_window_counter"}
 _LISTED: Final = ", ".join(KNOWN)
-_WORDS: Final = (*WINDOWS, *BUCKETS, *ALIASES)  # algorithms in the notation of a rate
+_WORDS: Final = (*WINDOWS, *BUCKETS, *ALIASES)  # algorithms that the notation of a rate accepts
 
 _UNITS_US: Final = {
     unit: us
@@ -76,21 +76,23 @@ _CONCURRENT = re.compile(
 class Quota:
     """`limit` per `window`, counted by `algorithm`.
 
-    `window` is given in seconds, as a `timedelta` or as text (`"15m"`, `"250ms"`), from 1 ms to 366 days, and
-    kept as whole microseconds. `burst` is the capacity of the bucket algorithms (`token_bucket`,
-    `leaky_bucket`, `gcra`), and equals `limit` unless it is set; the window algorithms have no use for it. A burst
-    without an algorithm means `token_bucket`, as in the notation; without both, it is `sliding_window_counter`.
-    Of `concurrency`, `limit` is how many slots may be held at a time, and `ttl`, which is kept as the window, how long
-    each: a slot that is neither released nor renewed expires after so long (60 seconds by default).
-    With `calendar`, the window is a `day`, `week`, `month` or `year` of the time zone `tz` (UTC by default),
-    which begins at `anchor`: an hour, a weekday, or a day of the month. Only a `fixed_window` has such windows.
+    `window` is in seconds, a `timedelta` or a string (`"15m"`, `"250ms"`), from 1 ms to 366 days, and is stored as
+    whole microseconds. `burst` is the capacity of the bucket algorithms (`token_bucket`, `leaky_bucket`, `gcra`) and
+    defaults to `limit`; the window algorithms do not use it. The default algorithm is `token_bucket` with a burst, as
+    in the notation, and `sliding_window_counter` without one.
 
-    A small limit in a long window needs a fitting algorithm. `1/day` by the default algorithm weighs the day before:
-    the next request passes at the turn of the day (UTC) at the earliest, and `reset_after` may grow from one request to
-    the next. `1/day sliding_window_log` passes exactly 24 hours after the last one; `10/day token_bucket` passes one
-    every 2.4 hours.
+    For `concurrency`, `limit` is the number of slots that may be held at the same time. A slot that is neither released
+    nor renewed expires after `ttl` (60 seconds by default), which is stored as the window.
 
-    Raises `InvalidQuota`, naming field and value.
+    With `calendar`, the window is a `day`, `week`, `month` or `year` in the time zone `tz` (UTC by default) that begins
+    at `anchor`: an hour, a weekday, or a day of the month. Only `fixed_window` supports calendar windows.
+
+    For a small limit in a long window, choose the algorithm with care. With the default algorithm, `1/day` weighs the
+    day before: the next request passes at midnight UTC at the earliest, and `reset_after` may grow from one request to
+    the next. `1/day sliding_window_log` allows the next request exactly 24 hours after the last one; `10/day
+    token_bucket` allows one every 2.4 hours.
+
+    Raises `InvalidQuota`, which names the field and the value.
     """
 
     limit: int
@@ -101,8 +103,8 @@ class Quota:
     capacity: int = field(
         repr=False, compare=False
     )  # what `remaining` counts down from: a bucket's burst, or the limit
-    # Worked out once: the time that one unit takes, and that all of `burst` takes, in whole microseconds and
-    # what is left over in 1/limit of one.
+    # Computed once: the time that one unit takes, and the time that all of `burst` takes, in whole microseconds plus a
+    # remainder in 1/limit of a microsecond.
     step: tuple[int, int] = field(repr=False, compare=False)
     refill: tuple[int, int] = field(repr=False, compare=False)
 
@@ -124,7 +126,7 @@ class Quota:
         if kept is not None:
             algorithm, window = CALENDAR, timedelta(microseconds=PERIODS_US[kept.period])
         elif algorithm == CALENDAR and burst is not None:
-            pass  # boundaries that were worked out before: see `dated`
+            pass  # boundaries that were computed before: see `dated`
         elif algorithm not in KNOWN:
             meant = did_you_mean(algorithm, KNOWN) if isinstance(algorithm, str) else ""
             raise InvalidQuota(f"algorithm: {algorithm!r} is not known{meant or f'; choose one of {_LISTED}'}")
@@ -158,15 +160,16 @@ class Quota:
 
     @property
     def ttl(self) -> float | None:
-        """The seconds after which a slot expires by itself; None: this quota has no slots."""
+        """The seconds after which a slot expires; None if this quota has no slots."""
         return self.window if self.algorithm == CONCURRENCY else None
 
     @classmethod
     def parse(cls, notation: str) -> Quota:
-        """One quota from its notation: `"100/minute"`, `"500 per 15m"`, `"10/second burst 20"`, `"5/h gcra"`.
+        """Parse one quota: `"100/minute"`, `"500 per 15m"`, `"10/second burst 20"`, `"5/h gcra"`.
 
-        A burst without an algorithm means `token_bucket`: the window algorithms have none. `"5 concurrent"` is how many
-        may run at a time, `"5 concurrent ttl 90s"` with another time to live than 60 seconds.
+        A burst without an algorithm means `token_bucket`: the window algorithms have no burst. `"5 concurrent"` is the
+        number of slots that may be held at the same time; `"5 concurrent ttl 90s"` sets a time to live other than 60
+        seconds.
         """
         text = notation.strip().lower() if isinstance(notation, str) else ""
         calendar = _CALENDAR.fullmatch(notation.strip()) if text else None
@@ -215,16 +218,16 @@ class Quota:
             raise InvalidQuota(f"in {notation!r}: {error}") from None
 
     def with_limit(self, limit: int) -> Quota:
-        """Return this quota of a calendar with another limit."""
+        """Return this calendar quota with another limit."""
         return self._with(limit=limit, capacity=limit, burst=limit if self.burst == self.limit else self.burst)
 
     def with_anchor(self, anchor: int | str | None) -> Quota | None:
-        """Return this quota with another anchor of its calendar; None when its periods have none like that."""
+        """Return this quota with another anchor for its calendar; None if the anchor is invalid for its period."""
         calendar = None if self.calendar is None or anchor is None else self.calendar.anchored(anchor)
         return None if calendar is None else self._with(calendar=calendar)
 
     def dated(self, now_us: int) -> tuple[Quota, int, int]:
-        """Return this quota of a calendar with the boundaries around a time, and from when until when these are so."""
+        """Return this calendar quota with the boundaries around a time, and the start and end of that time's period."""
         assert self.calendar is not None
         bounds = self.calendar.bounds(now_us)
         return self._with(burst=pack(self.calendar, bounds)), bounds[1], bounds[2]
@@ -237,7 +240,7 @@ class Quota:
 
     @classmethod
     def parse_all(cls, notation: str) -> list[Quota]:
-        """Several quotas joined by `;`, in order: `"10/second; 100/minute"`."""
+        """Parse several quotas joined by `;`, in order: `"10/second; 100/minute"`."""
         parts = notation.split(";") if isinstance(notation, str) else [notation]
         return [cls.parse(part) for part in parts]
 
@@ -251,11 +254,11 @@ class Quota:
 
 
 def duration_us(value: float | str | timedelta) -> int:
-    """A duration in whole microseconds: seconds as a number, `"1h"`, `"250ms"`, `"minute"`, or a timedelta."""
+    """Return a duration in whole microseconds, from seconds, a string like `"1h"` or `"250ms"`, or a timedelta."""
     meant = ""
     if isinstance(value, timedelta):
         return value // timedelta(microseconds=1)
-    with suppress(OverflowError):  # of what is too large to be a float
+    with suppress(OverflowError):  # the value is too large for a float
         if isinstance(value, str):
             text = value.strip().lower()
             found = _DURATION.fullmatch(text)
@@ -269,7 +272,7 @@ def duration_us(value: float | str | timedelta) -> int:
 
 
 def duration_text(us: int) -> str:
-    """The shortest text that `duration_us` reads back as `us`: `15m`, `250ms`, `0.0015s`."""
+    """Return the shortest text that `duration_us` parses as `us`: `15m`, `250ms`, `0.0015s`."""
     for unit in ("d", "h", "m", "s", "ms"):
         if us % _UNITS_US[unit] == 0:
             return f"{us // _UNITS_US[unit]}{unit}"
@@ -279,7 +282,7 @@ def duration_text(us: int) -> str:
 def _window(
     algorithm: str, window: float | str | timedelta | None, ttl: float | str | timedelta | None
 ) -> float | str | timedelta:
-    """A quota's window, or the time to live of its slots."""
+    """Return a quota's window, or the time to live of its slots, in microseconds."""
     if algorithm != CONCURRENCY and ttl is not None:
         raise InvalidQuota(f"ttl: a {algorithm} has no slots that could expire; give a window, got {ttl!r}")
     if algorithm == CONCURRENCY:
@@ -291,7 +294,7 @@ def _window(
 
 
 def _calendar(algorithm: str, window: Any, burst: Any, calendar: Any, tz: Any, anchor: Any) -> Calendar | None:
-    """The calendar of a quota, if it has one."""
+    """Return a quota's calendar; None if it has none."""
     if not isinstance(calendar, bool):
         raise InvalidQuota(f"calendar: must be true or false, got {calendar!r}")
     if not calendar:
@@ -309,7 +312,7 @@ def _calendar(algorithm: str, window: Any, burst: Any, calendar: Any, tz: Any, a
 
 
 def _number(name: str, digits: str) -> int:
-    """Digits as a number; those of a number that no quota may have are not even read."""
+    """Convert digits to a number. Does not convert numbers that are too long for any quota."""
     return int(digits) if len(digits) < 40 else _whole(name, 10**40)
 
 

@@ -1,4 +1,4 @@
-"""Reading: what all decisions of one program share, and how to read their figures."""
+"""Reading: the data that all decisions of one program share, and the way to read their figures."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ WARNING_PERCENT = 80
 
 
 class WarningStates(Protocol):
-    """A memory of which limits are in warning: what makes them stay in it for a while."""
+    """A memory of the limits that are in warning, so that a limit stays in warning for a while."""
 
-    warned: bool  # whether there ever was one to remember
+    warned: bool  # whether any limit was ever in warning
 
     def percent(self) -> int:
-        """The share of use from which on a limit is in warning."""
+        """Return the percentage of use at which a limit enters warning."""
         ...
 
     def warns(self, space: str, subject: str, used: int, limit: int, now_us: int, reset_us: int) -> bool:
-        """Whether the subject's limit, of which `used` is used, is in warning."""
+        """Return whether the subject's limit is in warning when `used` of it is used."""
         ...
 
 
 class Reading:
-    """What all decisions of one program share: their plan, and how to compute their figures.
+    """The data that all decisions of one program share: their plan, and how to compute their figures.
 
-    `read` computes the outcomes from a decision's `verdict`; None: the verdict contains them. `reason` is the reason of
-    decisions without limits. `states` remembers which limits are in warning.
+    `read` computes the outcomes from a decision's `verdict`; None means that the verdict contains them. `reason`
+    applies to decisions without limits. `states` remembers which limits are in warning.
     """
 
     __slots__ = ("low", "plan", "read", "reason", "states", "told")
@@ -44,15 +44,15 @@ class Reading:
         self.plan = plan
         self.states = states
         percent = WARNING_PERCENT if states is None else states.percent()
-        # What remains of each limit when it begins to be in warning; -1: it never is, as it is not enforced.
+        # The remaining amount at which each limit enters warning; -1 for shadow limits, which never warn.
         self.low = tuple([capacity + (capacity * percent // -100) if capacity else -1 for capacity in plan.capacities])
         self.read = read
         self.reason = reason
-        self.told: Reading = self if read is None else Reading(plan, states, reason=reason)  # of known outcomes
+        self.told: Reading = self if read is None else Reading(plan, states, reason=reason)  # for known outcomes
 
     @classmethod
     def of_outcomes(cls, plan: Plan, states: WarningStates | None = None, reason: Reason | None = None) -> Reading:
-        """Return what decisions of known outcomes share. It is kept with the plan."""
+        """Return the shared data for decisions with known outcomes. The plan keeps it."""
         if not plan.limits:  # a plan without limits outlives the limiter that `states` belongs to
             return cls(plan, states, reason=reason)
         key = (states, reason)

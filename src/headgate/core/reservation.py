@@ -1,4 +1,4 @@
-"""Reservations: what is recorded of them, and what settling one means for the limits that it charged. Pure; no I/O."""
+"""Reservations: their records, and the changes to limits that settle them. Pure; no I/O."""
 
 from __future__ import annotations
 
@@ -33,50 +33,50 @@ from headgate.errors import InvalidCheck, StoreError
 
 MIN_TTL_US: Final = 1_000
 MAX_TTL_US: Final = 7 * 86_400 * MICROSECONDS
-LATE_US: Final = 3_600 * MICROSECONDS  # for how long after its expiry a reservation can still be settled
-PENDING_US: Final = 10 * MICROSECONDS  # for how long a charge may be under way; less than idempotency keys are kept
+LATE_US: Final = 3_600 * MICROSECONDS  # how long after its expiry a reservation can still be settled
+PENDING_US: Final = 10 * MICROSECONDS  # how long a charge may be in progress; shorter than idempotency keys are kept
 MAX_ID: Final = 128  # characters
 
 SettlementReason = Literal["settled", "late", "gone", "unrecorded", "store_error"]
 
 
 class Status(Enum):
-    """How a store finds a reservation that is claimed."""
+    """The status of a reservation when it is claimed from the store."""
 
     OPEN = 0
-    OVERDUE = 1  # it has expired, and its charge was not given back yet: the caller that claims it must do that
-    LATE = 2  # it has expired, and was given back
+    OVERDUE = 1  # expired, but its charge was not refunded yet: the claimer must refund it
+    LATE = 2  # expired and refunded
 
 
 class Claim(NamedTuple):
-    """A reservation that was taken out of a store, which happens once."""
+    """A reservation taken out of a store. A store gives it out once."""
 
     record: str
     status: Status
 
 
 class Expired(NamedTuple):
-    """Reservations that expired, taken out of a store to be given back, and the time until the next one does."""
+    """Expired reservations taken out of a store to be refunded, and the time until the next one expires."""
 
     records: tuple[str, ...]
-    next_us: int | None  # None: there is none
+    next_us: int | None  # None: no reservation is left
 
 
 class ReservedLimit(NamedTuple):
     """One limit's part in a reservation."""
 
-    charge: Charge  # of the whole
+    charge: Charge  # for the whole limit
     factor: int  # what 1 of its unit costs by its rule
-    parts: tuple[Charge, ...] = ()  # of a rule with shards: what was charged to which
+    parts: tuple[Charge, ...] = ()  # for a rule with shards: the charge to each shard
 
     @property
     def unit(self) -> str:
-        """What the limit counts."""
+        """The unit that the limit counts."""
         return self.charge.check.refusal.unit
 
 
 class Adjustments(NamedTuple):
-    """The changes that settle a reservation: charges to undo, and checks to charge whether they fit or not."""
+    """The changes that settle a reservation: charges to undo, and checks to charge even if they do not fit."""
 
     refunds: tuple[Charge, ...] = ()
     surcharges: tuple[Check, ...] = ()
@@ -89,23 +89,23 @@ class Settlement:
     The `reason` is one of these:
 
     - `settled`;
-    - `late`: it had expired, so its estimate was given back, and all of the cost is charged now;
-    - `gone`: it was settled before, or expired more than an hour ago, or never existed;
+    - `late`: it had expired and its estimate was refunded, so the whole cost is charged now;
+    - `gone`: it was settled before, expired more than an hour ago, or never existed;
     - `unrecorded`: nothing was charged, because it was refused, no rule applied, or the store was down;
     - `store_error`: the store could not be reached.
     """
 
     reason: SettlementReason
-    cost: Cost  # what it really cost
-    reserved: Cost = 0  # what had been charged; 0 when that is not known
-    refunded: Cost = field(default=0, compare=False)  # what was given back; of several limits, where it was least
+    cost: Cost  # the actual cost
+    reserved: Cost = 0  # the amount charged in advance; 0 if unknown
+    refunded: Cost = field(default=0, compare=False)  # the amount refunded: the least over all limits
 
     def __bool__(self) -> bool:
         return self.reason in ("settled", "late")
 
     @property
     def surcharged(self) -> Cost:
-        """How much more it cost than was reserved; by unit, if it was reserved by unit."""
+        """How much the actual cost exceeded the reserved amount; by unit, if it was reserved by unit."""
         if not self:
             return 0
         if isinstance(self.reserved, int):
@@ -114,10 +114,10 @@ class Settlement:
 
 
 class Record(NamedTuple):
-    """What a store keeps of a reservation, as text.
+    """The record of a reservation that a store keeps as text.
 
-    A `pending` record was written before the charge, so it does not say whether or when the charge was made. It has the
-    id of the reservation, which is the charge's idempotency key, and the charge's penalty, if there is one. A store
+    A `pending` record was written before the charge, so it does not say whether or when the charge was made. It
+    contains the id of the reservation, which is the charge's idempotency key, and the charge's penalty, if any. A store
     that charges and writes in one step writes the pending record and, on the next line, the answer: the time, and the
     wait, remaining and reset of each check.
     """
@@ -137,17 +137,17 @@ class Record(NamedTuple):
 
     @property
     def group(self) -> Group:
-        """The group that a pending record is about. Asked again, it gets the first answer, or is decided now."""
+        """The group of a pending record. Sent again, it gets the first answer, or is decided now if there is none."""
         checks = tuple(one.charge.check for one in self.reserved)
         return Group(checks, idempotency=receipt_of(self.pending), penalty=self.penalty)
 
     @property
     def charge(self) -> Group:
-        """The group that a pending record is about, for a store that charges it and writes the record in one step."""
+        """The group of a pending record, for a store that charges it and writes the record in one step."""
         return Group(tuple(one.charge.check for one in self.reserved), penalty=self.penalty)
 
     def found(self, answer: Answer) -> Record:
-        """Return what a pending record stands for, by the answer to its group. Raises it, if it is a fault."""
+        """Complete a pending record with the answer to its group. Raises the answer if it is a fault."""
         if isinstance(answer, StoreError):
             raise answer
         if not isinstance(answer, Result) or not answer.outcomes:
@@ -201,10 +201,10 @@ class Record(NamedTuple):
         return record.found(_answer(answer)) if answer else record
 
     def settled(self, cost: Cost, status: Status = Status.OPEN) -> Adjustments:
-        """Return the changes that settle it with `cost`. A unit that `cost` does not name cost what was reserved.
+        """Return the changes that settle it at `cost`. A unit that `cost` does not name cost its reserved amount.
 
-        What was reserved too much is given back where it was charged; what is missing is charged now. If the
-        reservation has expired, its whole estimate is given back, and all of the cost is charged now.
+        An overcharge is refunded where it was charged, and a shortfall is charged now. If the reservation has expired,
+        its whole estimate is refunded, and the whole cost is charged now.
         """
         refunds, surcharges = [], []
         for one in self.reserved:
@@ -217,7 +217,7 @@ class Record(NamedTuple):
             closes = status is not Status.LATE and check.reservation and check.quota.algorithm in BUCKETS
             for part in parts or (charge,):
                 given = min(back, part.check.cost)
-                if given or closes:  # its bucket need not keep track of it any longer
+                if given or closes:  # the bucket no longer needs to track the reservation
                     refunds.append(part._replace(check=part.check._replace(cost=given)))
                     back -= given
             if more:
@@ -226,14 +226,14 @@ class Record(NamedTuple):
 
 
 class Settling(NamedTuple):
-    """A settlement before the store has done its part."""
+    """A settlement that the store has not applied yet."""
 
     settlement: Settlement
     adjustments: Adjustments
     factors: Mapping[str, int] = MappingProxyType({})  # what 1 of its unit costs by each rule
 
     def settled(self, given: Sequence[int] | None) -> Settlement:
-        """Return the settlement, now that so much of each refund was given back. None: all, as far as is known."""
+        """Return the settlement after the store refunded `given`, by refund. None: assume that all was refunded."""
         settlement, (refunds, _), factors = self
         if given is None:
             given = [charge.check.cost for charge in refunds]
@@ -244,7 +244,7 @@ class Settling(NamedTuple):
         least: dict[str, int] = {}
         for (unit, rule), back in by_rule.items():
             least[unit] = min(least.get(unit, MAX_INT), back // factors[rule])
-        if settlement.reason == "late":  # all of the cost was charged anew
+        if settlement.reason == "late":  # the whole cost was charged again
             for unit, back in least.items():
                 least[unit] = max(0, back - spent(settlement.cost, unit, amount_of(settlement.reserved, unit)))
         if isinstance(settlement.reserved, int):
@@ -258,7 +258,7 @@ def _figures(check: Check) -> tuple[int, int, int, str]:
 
 
 def _answer(text: str) -> Result:
-    """The answer behind a pending record."""
+    """Parse the answer that follows a pending record."""
     now_us, *figures = map(int, text.split())
     return Result(now_us, tuple(Outcome(*figures[at : at + 3]) for at in range(0, len(figures), 3)))
 
@@ -276,7 +276,7 @@ def receipt_of(reservation_id: str) -> Idempotency:
 def charged(
     checks: Sequence[Check], outcomes: Sequence[Outcome], factors: Sequence[int], now_us: int
 ) -> tuple[ReservedLimit, ...]:
-    """Return what an allowed group has charged. A shadow that did not fit was not charged, and slots are released."""
+    """Return the charges that an allowed group made, except to shadow limits that did not fit and to slots."""
     reserved = []
     for check, outcome, factor in zip(checks, outcomes, factors, strict=True):
         if outcome.wait_us == 0 and check.quota.algorithm != CONCURRENCY:
@@ -287,12 +287,12 @@ def charged(
 
 
 def given_back(records: Iterable[Record]) -> tuple[Charge, ...]:
-    """Return what to undo of reservations that expired."""
+    """Return the charges to undo for reservations that expired."""
     return tuple(charge for record in records for charge in record.settled(0).refunds)
 
 
 def ttl_us(seconds: float) -> int:
-    """A time to live, in microseconds. Raises `InvalidCheck`."""
+    """Return a time to live in microseconds. Raises `InvalidCheck`."""
     if isinstance(seconds, int | float) and not isinstance(seconds, bool):
         us = seconds * MICROSECONDS
         if MIN_TTL_US <= us <= MAX_TTL_US:
@@ -301,7 +301,7 @@ def ttl_us(seconds: float) -> int:
 
 
 def checked_id(text: str) -> str:
-    """Return `text` if it can be the id of a reservation. Raises `InvalidCheck` otherwise."""
+    """Return `text` if it is a valid reservation id. Raises `InvalidCheck` otherwise."""
     if not isinstance(text, str) or not 0 < len(text) <= MAX_ID or not text.isascii():
         raise InvalidCheck(f"reservation_id: must be the id of a Reservation, got {text!r}")
     return text

@@ -1,6 +1,6 @@
-"""Shards: one subject's quota, divided into parts that are kept and charged in different places. Pure; no I/O.
+"""Shards: parts of one subject's quota that are kept and charged in different places. Pure; no I/O.
 
-The parts add up to the quota exactly. A request is charged to one part if that has room for it, and else to several.
+The parts add up to the quota exactly. A request is charged to one part if it fits there, and otherwise to several.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from headgate.core.quota import Quota
 from headgate.core.share import Standing, share
 
 MAX_SHARDS: Final = 64
-SPLITS: Final = 3  # attempts to charge the shards that had room left: other requests may take it first
+SPLITS: Final = 3  # attempts to charge shards that had room: other requests may take the room first
 
-Layout = list[tuple[int, int]]  # places and costs: what to charge where, all of it or nothing
+Layout = list[tuple[int, int]]  # indexes of parts and costs: the charges to make, all or none
 
 
 @lru_cache(maxsize=4_096)
 def parts_of(quota: Quota, shards: int) -> tuple[Quota, ...]:
-    """Return the quotas of all shards: fewer than `shards` if the quota, perhaps an override's, is too small."""
+    """Return the quotas of all shards: fewer than `shards` if the quota, for example an override, is too small."""
     count = min(shards, quota.limit, quota.capacity)
     parts = (share(quota, Standing(count, place)) for place in range(count))
     return tuple(part for part in parts if part is not None)
 
 
 def is_whole(quota: Quota, shards: int) -> bool:
-    """Whether there is a part for each shard, and nothing is lost to rounding."""
+    """Return whether each shard has a part and rounding loses nothing."""
     parts = parts_of(quota, shards)
     return len(parts) == shards and sum(part.capacity for part in parts) == quota.capacity
 
 
 def checks_of(check: Check, shards: int) -> list[Check]:
-    """Return a check of each part of the quota, each at the cost of the whole check."""
+    """Return a check for each part of the quota, each with the cost of the whole check."""
     return [
         check._replace(space=shard_space(check.space, place), quota=part)
         for place, part in enumerate(parts_of(check.quota, shards))
@@ -45,7 +45,7 @@ def checks_of(check: Check, shards: int) -> list[Check]:
 
 
 def evenly(parts: Sequence[Check], cost: int) -> Layout:
-    """Divide a cost by the size of the parts. If the parts together can hold the cost, so can each its share of it."""
+    """Divide a cost in proportion to the parts. If all parts together can hold the cost, each can hold its share."""
     total = sum(part.quota.capacity for part in parts)
     layout, before = [], 0
     for place, size in enumerate(accumulate(part.quota.capacity for part in parts)):
@@ -57,12 +57,12 @@ def evenly(parts: Sequence[Check], cost: int) -> Layout:
 
 
 def forgotten(check: Check, shards: int) -> list[Check]:
-    """Return the checks of all places where a check's state may be."""
+    """Return checks for all places that may hold a check's state."""
     return [check._replace(space=shard_space(check.space, place)) for place in range(shards)]
 
 
 class ShardSearch:
-    """The search for room for one check of a rule with shards: where to charge it next, and its outcome in the end.
+    """The search for room for one check of a rule with shards: where to charge it next, and its final outcome.
 
     `home` is the part to try first. With `look`, it reads all parts and charges nothing. `layout` is what to send to
     the store now; pass the answers to `told`.
@@ -88,19 +88,19 @@ class ShardSearch:
         self.parts = parts = checks_of(check, shards)
         self.home = home % len(parts)
         self._look = look or check.cost == 0
-        self._seen: dict[int, Outcome] = {}  # by place, as it was told last
-        self._waits: list[int] = []  # by the last answers
-        self._costs: Layout = []  # that were charged, or would have been
+        self._seen: dict[int, Outcome] = {}  # the last outcome of each part, by index
+        self._waits: list[int] = []  # from the last answers
+        self._costs: Layout = []  # charged, or that would have been charged
         self._now_us = 0
         self._fits = False
-        self._away: set[int] = set()  # places that could not be asked
+        self._away: set[int] = set()  # indexes of parts that could not be reached
         self._splits = 0
         self.layout: Layout = [(self.home, check.cost)]
         if self._look:
             some = dict(evenly(parts, check.cost)) if check.cost <= check.quota.capacity else {}
             cost = check.cost
             self.layout = [(place, cost if cost == 1 else some.get(place, 0)) for place in range(len(parts))]
-        elif check.cost > check.quota.capacity:  # never: but what is left is to be told
+        elif check.cost > check.quota.capacity:  # it never fits, but the outcome needs what is left
             self.layout += [(place, 0) for place in range(len(parts)) if place != self.home]
         elif check.enforced and check.cost > parts[self.home].quota.capacity:
             self.layout = evenly(parts, check.cost)
@@ -110,17 +110,17 @@ class ShardSearch:
         """The checks of this layout."""
         enforced = self.check.enforced
         return [
-            self.parts[place]._replace(cost=cost, enforced=enforced and cost > 0)  # to look is not to be refused
+            self.parts[place]._replace(cost=cost, enforced=enforced and cost > 0)  # reading alone never refuses
             for place, cost in self.layout
         ]
 
     @property
     def fits(self) -> bool:
-        """Whether the last layout fitted."""
+        """Return whether the last layout fitted."""
         return self._fits
 
     def told(self, outcomes: Sequence[Outcome], now_us: int) -> None:
-        """Take the answers to this layout, as of `now_us` on the store's clock."""
+        """Record the answers to this layout, as of `now_us` on the store's clock."""
         self._now_us, self._costs, self._waits = now_us, self.layout, []
         for (place, cost), outcome in zip(self.layout, outcomes, strict=True):
             self._seen[place] = outcome
@@ -131,12 +131,12 @@ class ShardSearch:
             self._fits = not any(self._waits)
 
     def passed_over(self) -> bool:
-        """Note that the first part of the layout cannot be reached. Returns whether there is another part to try."""
+        """Record that the first part of the layout cannot be reached. Return whether there is another part to try."""
         self._away.add(self.layout[0][0])
         return self.advance()
 
     def advance(self) -> bool:
-        """Go on after the cost did not fit. Returns whether there is another layout to try: then `layout` has it."""
+        """Choose the next `layout` after the cost did not fit. Return False if there is none left to try."""
         cost, parts = self.check.cost, self.parts
         if self._look or cost > self.check.quota.capacity:
             return False
@@ -152,7 +152,7 @@ class ShardSearch:
         if len(self._seen) < len(parts):
             layout = evenly(parts, cost)
             missing = [(place, 0) for place in range(len(parts)) if place not in dict(layout)]
-            self.layout = layout + missing  # those that are only looked at: what is there may be needed
+            self.layout = layout + missing  # the missing parts are only read: their room may be needed
             return True
         if self._splits == SPLITS or self._left() < cost:
             return False
@@ -161,13 +161,13 @@ class ShardSearch:
         return True
 
     def surcharges(self, cost: int) -> list[Check]:
-        """Return checks that charge a cost whether it fits or not: first where there is room, the rest evenly."""
+        """Return checks that charge a cost even if it does not fit: first where there is room, the rest evenly."""
         costs = Counter(dict(self._where_there_is_room(cost)))
         costs.update(dict(evenly(self.parts, cost - costs.total())))
         return [self.parts[place]._replace(cost=some) for place, some in costs.items()]
 
     def _where_there_is_room(self, cost: int) -> Layout:
-        """Lay out as much of a cost as fits, on as few parts as possible."""
+        """Place as much of a cost as fits on as few parts as possible."""
         layout = []
         for place in sorted(self._seen, key=lambda place: -self._seen[place].remaining):
             taken = min(cost, self._seen[place].remaining)
@@ -191,11 +191,11 @@ class ShardSearch:
         return OutcomeOf.of(Outcome(0, self._likely(), reset_us), charges)
 
     def _left(self) -> int:
-        """Return what is left in the parts that were read."""
+        """Return the room left in the parts that were read."""
         return sum(outcome.remaining for outcome in self._seen.values())
 
     def _likely(self) -> int:
-        """Estimate what is left in all parts: unread parts count as full as the one that was charged."""
+        """Estimate the room left in all parts: assume that unread parts are as full as the one that was charged."""
         asked = self._seen[self._costs[0][0]].remaining, self.parts[self._costs[0][0]].quota.capacity
         others = sum(part.quota.capacity for place, part in enumerate(self.parts) if place not in self._seen)
         return self._left() + asked[0] * others // asked[1]

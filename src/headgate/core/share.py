@@ -1,4 +1,4 @@
-"""Share: the part of a quota that a node may spend by itself, while it cannot learn what the other nodes spend."""
+"""Share: the part of a quota that a node may spend on its own while it cannot learn what the other nodes spend."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headgate.core.quota import BUCKETS, MAX_REFILL_US, MAX_WINDOW_US, Quota
 
 
 class Standing(NamedTuple):
-    """How many nodes are alive, and the place of this one among them, from 0."""
+    """The number of live nodes, and the rank of this node among them, from 0."""
 
     nodes: int = 1
     place: int = 0
@@ -21,10 +21,10 @@ ALONE: Final = Standing()
 
 @lru_cache(maxsize=4_096)
 def share(quota: Quota, standing: Standing) -> Quota | None:
-    """The quota of one node; None when there is nothing for it. The shares of all nodes add up to `quota`, or less.
+    """Return the quota of one node; None if there is nothing for it. The shares of all nodes add up to at most `quota`.
 
-    What cannot be divided goes to the first nodes, a unit each. A bucket is filled as many times slower as there are
-    nodes, by making its window longer, so that no part of the rate is lost to rounding.
+    The remainder of the division goes to the first nodes, one unit each. For a bucket, the window is multiplied by the
+    number of nodes instead, if that is not too long: this divides its refill rate without rounding.
     """
     nodes, _ = standing
     if nodes == 1:

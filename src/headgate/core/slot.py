@@ -1,9 +1,9 @@
-"""Slot ids: what one request holds by `concurrency`, as a text by which any process on the same store can release it.
+"""Slot ids: the concurrency slots of one request, as text with which any process on the same store can release them.
 
-An id names the keys that hold the slot, so no process has to remember them. The id is encoded, not signed: the reader
-treats it as untrusted input. It can name only keys of concurrency limits, behind the store's own prefix, and in them
-only the entry under the id's own 96 random bits. A client that cannot guess those bits can neither release nor renew
-another client's slot. `docs/adr` has the reasons.
+An id names the keys that hold the slot, so no process has to remember them. The id is encoded, not signed, so the
+reader treats it as untrusted input. An id can name only keys of concurrency limits, behind the store's own prefix, and
+in them only the entry under the id's own 96 random bits. A client that cannot guess those bits can neither release nor
+renew another client's slot. `docs/adr` gives the reasons.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SPACE: Final = re.compile(
 
 
 class _RandomIds:
-    """Random ids, made many at a time. A forked child starts over: it must not hand out its parent's."""
+    """Random ids, generated in bulk. A forked child starts over, because it must not hand out its parent's ids."""
 
     def __init__(self) -> None:
         self.forked()
@@ -58,19 +58,19 @@ _random_ids: Final = _RandomIds()
 
 
 def new_slot() -> str:
-    """Return what a slot goes by in its keys: 96 random bits. It cannot be guessed."""
+    """Return the random part of a slot's id, which names it in its keys: 96 bits that cannot be guessed."""
     return _random_ids.pop()
 
 
 def encode_slot(held: Sequence[Check]) -> str:
-    """Return the id of a slot that these checks hold."""
+    """Return the id of the slot that these checks hold."""
     rows = [(check.rule, check.space, check.subject, check.cost, check.quota.window_us) for check in held]
     text = json.dumps((held[0].slot, rows), separators=(",", ":"))
     return _VERSION + urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
 def decode_slot(slot_id: str) -> tuple[Check, ...]:
-    """Return the checks that hold the slot of this id. Raises `InvalidCheck` for a text that is no such id."""
+    """Return the checks that hold the slot with this id. Raises `InvalidCheck` if the text is not a slot's id."""
     if isinstance(slot_id, str) and slot_id.startswith(_VERSION) and len(slot_id) <= MAX_ID and slot_id.isascii():
         encoded = slot_id[len(_VERSION) :]
         try:

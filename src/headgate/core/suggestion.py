@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word that is most like `word`, whatever their case; None when none is like it."""
-    from difflib import get_close_matches  # noqa: PLC0415 - for mistakes alone: they are rare, and may take long
+    """Return the known word most similar to `word`, ignoring case; None if none is similar."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only mistakes need it: they are rare and may be slow
 
     by_lower = {one.lower(): one for one in known}
     found = get_close_matches(word.lower(), by_lower, n=1)
@@ -15,6 +15,6 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return `"; did you mean 'user'?"`, to follow what is wrong; empty when no known word is like `word`."""
+    """Return `"; did you mean 'user'?"`, to append to an error message; empty if no known word is similar."""
     found = nearest(word, known)
     return "" if found is None else f"; did you mean {found!r}?"
