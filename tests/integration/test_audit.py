@@ -449,6 +449,27 @@ def test_filters(filled: World) -> None:
     assert found(filled, rule="no such rule") == 0
 
 
+def test_what_a_rule_annotates_is_told_from_shadows_and_counted_as_passed(world: World) -> None:
+    rules = [Rule(id=action, quota="1/day", action=action) for action in ("annotate", "log_only", "reject")]
+    auditor = world.auditor()
+    for rule in rules:
+        limiter = Limiter([rule], clock=world.clock)
+        for _ in range(3):
+            decision = limiter.check(user="alice")
+            if not decision.allowed or decision.reason == "shadow":
+                auditor.record({"user": "alice"}, 1, decision)
+    auditor.flush()
+    auditor.write()
+    assert [event.rule for event in world.events.page(EventFilter(reason="annotate"))] == ["annotate"] * 2
+    assert [event.rule for event in world.events.page(EventFilter(reason="shadow"))] == ["log_only"] * 2
+    assert found(world, shadow=True) == 4
+    figures = {one.rule: (one.refused, one.shadow) for one in world.events.top()}
+    assert figures == {"annotate": (0, 2), "log_only": (0, 2), "reject": (2, 0)}
+    period = {"since_us": START_US, "until_us": START_US + 60_000_000, "step": 60}
+    (steps,) = world.events.refusals("user", "alice", **period)
+    assert (steps.refused, steps.shadow) == (2, 4)
+
+
 def test_pages_go_through_everything_once_the_latest_first(filled: World) -> None:
     whole = filled.events.page(EVERYTHING, most=1_000)
     assert [event.at_us for event in whole] == sorted((event.at_us for event in whole), reverse=True)

@@ -18,7 +18,7 @@ from headgate.core.cost import Cost, amount_of
 from headgate.core.decision import Decision
 from headgate.core.key import dimension_of, split
 from headgate.core.verdict import restrictiveness
-from headgate.db.events import MAX_TEXT, MINUTE_US, Event, kept_text
+from headgate.db.events import ANNOTATE, MAX_TEXT, MINUTE_US, Event, kept_text
 from headgate.rules.rule import GLOBAL
 
 CLIENT: Final = ("user", "ip", "api_key", "tenant")  # the facts by which events are counted, whatever the rule
@@ -68,8 +68,8 @@ class Buffer:
     def add(self, facts: Mapping[str, str], cost: Cost, decision: Decision) -> None:
         """Count a decision, and keep it if it is to be kept.
 
-        A refusal is an event of the rule that binds. A request that only shadows would have refused is an event of
-        each of them.
+        A refusal is an event of the rule that binds. A request that passes although rules that do not
+        enforce are over their limits is an event of each of them, of reason `shadow` or `annotate`.
         """
         checks, outcomes, subjects = decision.plan.limits, decision.outcomes, decision.subjects
         if decision.allowed:
@@ -99,7 +99,8 @@ class Buffer:
     def _add(
         self, facts: Mapping[str, str], cost: int, decision: Decision, check: Check, outcome: Outcome, subject: str
     ) -> None:
-        at_us, reason, space = decision.at_us, decision.reason, check.space
+        at_us, space = decision.at_us, check.space
+        reason = ANNOTATE if decision.allowed and check.refusal.annotates else decision.reason
         dimension = self._dimensions.get(space) or self._dimension(space)
         if dimension == GLOBAL:
             subject = ""

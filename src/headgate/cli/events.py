@@ -47,7 +47,8 @@ def events(
     endpoint: Annotated[str | None, typer.Option(help="Only this endpoint.")] = None,
     reason: Annotated[str | None, typer.Option(help="Only this reason: over_limit, penalty, fail_closed …")] = None,
     shadow: Annotated[
-        bool | None, typer.Option("--shadow/--no-shadow", help="Only events of shadow rules, or only refusals.")
+        bool | None,
+        typer.Option("--shadow/--no-shadow", help="Only events of rules that do not enforce, or only refusals."),
     ] = None,
     since: Annotated[str | None, typer.Option(help=f"Start of the period. {_WHEN}", metavar="WHEN")] = None,
     until: Annotated[str | None, typer.Option(help=f"End of the period, exclusive. {_WHEN}", metavar="WHEN")] = None,
@@ -61,7 +62,7 @@ def events(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List refused requests, and those that a shadow rule would have refused; the latest first.
+    """List refused requests, and those over the limit of a shadow or an annotating rule; the latest first.
 
     With --json, one object on a line for each event.
     """
@@ -99,7 +100,7 @@ def row_of(event: Json) -> tuple[Cell, ...]:
     who = " ".join(part for part in (event["dimension"], event["subject"]) if part)
     return (
         local_time(event["at"]),
-        "shadow" if event["allowed"] else "refused",
+        event["reason"] if event["allowed"] else "refused",
         event["reason"],
         event["rule"],
         who,

@@ -80,7 +80,8 @@ def explanation_tree(explanation: Json) -> Tree:
 
 def event_tree(event: Json) -> Tree:
     """Return what is known of a refusal as a tree."""
-    verdict = "would have been refused" if event["allowed"] else "refused"
+    passed = "annotated" if event["reason"] == "annotate" else "would have been refused"
+    verdict = passed if event["allowed"] else "refused"
     tree = Tree(_text(f"{verdict} by {event['rule']}: {event['reason']}", STYLES["refused"]))
     tree.add(_text(f"at {local_time(event['at'])}, on {event['node']}"))
     request = " ".join(part for part in (event["method"], event["endpoint"]) if part)

@@ -24,7 +24,13 @@ from rich.text import Text
 from headgate.cli import FAULT, INTERRUPTED, complain
 from headgate.errors import HeadgateError
 
-STYLES: Final = {"allowed": "green", "refused": "bold red", "shadow": "yellow", "warning": "yellow"}
+STYLES: Final = {
+    "allowed": "green",
+    "refused": "bold red",
+    "shadow": "yellow",
+    "annotate": "yellow",
+    "warning": "yellow",
+}
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 Cell = str | int | float | bool | None

@@ -22,7 +22,7 @@ PAGE: Final = 100
 CSV_PAGE: Final = 1_000
 MOST_LIVE: Final = 50  # events that are shown of one second
 FACTS: Final = ("rule", "user", "ip", "api_key", "tenant", "endpoint")
-REASONS: Final = ("over_limit", "penalty", "shadow", "fail_closed", "local_fallback")
+REASONS: Final = ("over_limit", "penalty", "shadow", "annotate", "fail_closed", "local_fallback")
 COLUMNS: Final = (
     *("at", "rule", "reason", "allowed", "dimension", "subject", "user", "ip", "api_key", "tenant", "endpoint"),
     *("method", "tier", "cost", "limit", "remaining", "weight", "node"),

@@ -76,11 +76,6 @@ class Page:
         value = self.form.get(name, "")
         return value.strip() if isinstance(value, str) else ""
 
-    def annotates(self, rule_id: str) -> bool:
-        """Whether a rule lets requests over its limit pass, and says so."""
-        check = self.services.operations.source.holder.current.template(rule_id)
-        return check is not None and check.refusal.annotates
-
     def link(self, path: str = "", **parameters: object) -> str:
         """A link below the console; without a path, to this page with other parameters. None leaves one out."""
         if not path:

@@ -19,18 +19,20 @@ from headgate.db.upsert import add_rows
 from headgate.db.usage import FIGURES, UsageCount, usage_rows
 
 MINUTE_US: Final = 60_000_000
+ANNOTATE: Final = "annotate"  # the reason of events of rules that let requests pass, and mark them
+PASSED: Final = ("shadow", ANNOTATE)  # the reasons of events of requests that passed
 MAX_TEXT: Final = 512  # characters that are kept of one text: a row fits into PostgreSQL's indexes, whatever it holds
 
 
 class Event(NamedTuple):
-    """One request that was refused, or that a shadow would have refused."""
+    """One request that was refused, or that passed although a rule that does not enforce is over its limit."""
 
     id: str
     at_us: int  # the store's time
     node: str
     rule: str
     reason: str
-    allowed: bool  # it was a shadow's
+    allowed: bool  # it passed: the rule is a shadow, or annotates
     dimension: str  # the rule's
     subject: str  # whose limit it was
     user: str | None
@@ -81,7 +83,7 @@ class EventFilter:
     tenant: str | None = None
     endpoint: str | None = None
     reason: str | None = None
-    shadow: bool | None = None
+    shadow: bool | None = None  # True: what passed; False: what was refused
     since_us: int | None = None
     until_us: int | None = None
 
@@ -100,7 +102,7 @@ class Top(NamedTuple):
     dimension: str
     subject: str
     refused: int
-    shadow: int  # how often only a shadow would have refused it
+    shadow: int  # how often it passed although over the limit
     cost: int
     first_us: int  # the minute of its first event
     last_us: int  # and of its last
@@ -111,7 +113,7 @@ class Top(NamedTuple):
 
 
 class Refusals(NamedTuple):
-    """How often a subject was refused in a step of time, and how often only a shadow would have."""
+    """How often a subject was refused in a step of time, and how often it passed although over a limit."""
 
     at_us: int  # when the step began
     refused: int
@@ -178,7 +180,7 @@ class Events:
         requests together. None: each rule's own dimension.
         """
         table = schema.event_counts
-        shadow = func.sum(case((table.c.reason == "shadow", table.c.events), else_=0))
+        shadow = func.sum(case((table.c.reason.in_(PASSED), table.c.events), else_=0))
         events = func.sum(table.c.events)
         who = (table.c.rule, table.c.dimension, table.c.subject)
         query = (
@@ -207,7 +209,7 @@ class Events:
         table = schema.event_counts
         # As text, so that PostgreSQL knows it for the same expression wherever it stands.
         begin = table.c.minute_us - table.c.minute_us % literal_column(str(step * 1_000_000))
-        shadow = func.sum(case((table.c.reason == "shadow", table.c.events), else_=0))
+        shadow = func.sum(case((table.c.reason.in_(PASSED), table.c.events), else_=0))
         query = (
             select(begin, func.sum(table.c.events) - shadow, shadow)
             .where(table.c.dimension == kept_text(dimension), table.c.subject == kept_text(subject))

@@ -131,6 +131,18 @@ def test_each_shadow_that_would_have_refused_is_an_event() -> None:
     assert counted(batch.counts)["strict", "user", "alice"] == 1
 
 
+def test_an_event_of_a_rule_that_annotates_says_so() -> None:
+    world = World(rule("soft", "1/hour", action="annotate"), rule("trial", "1/hour", action="log_only"))
+    for _ in range(2):
+        world.ask(user="alice")
+    batch = world.batch()
+    assert [(event.rule, event.reason, event.allowed) for event in batch.events] == [
+        ("soft", "annotate", True),
+        ("trial", "shadow", True),
+    ]
+    assert {(count.rule, count.reason) for count in batch.counts} == {("soft", "annotate"), ("trial", "shadow")}
+
+
 def test_what_is_neither_refused_nor_a_shadows_is_no_event() -> None:
     world = World(rule("real", "100/hour"))
     world.buffer.add({"user": "alice"}, 1, world.limiter.check(user="alice"))

@@ -70,7 +70,7 @@ COLUMNS: Final = tuple(EVENT)  # of CSV
 
 
 class EventShown(BaseModel):
-    """A request that was refused, or that a shadow rule would have refused."""
+    """A request that was refused, or that passed although a rule that does not enforce is over its limit."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": EVENT})
 
@@ -78,8 +78,8 @@ class EventShown(BaseModel):
     at: str = Field(description="By the store's clock.")
     node: str = Field(description="Which process decided.")
     rule: str
-    reason: str = Field(description="`over_limit`, `penalty`, `fail_closed`, `local_fallback` or `shadow`.")
-    allowed: bool = Field(description="True: only a shadow rule would have refused it.")
+    reason: str = Field(description="`over_limit`, `penalty`, `fail_closed`, `local_fallback`, `shadow` or `annotate`.")
+    allowed: bool = Field(description="True: it passed, as the rule is a shadow or annotates.")
     dimension: str = Field(description="The rule's.")
     subject: str = Field(description="Whose limit it was; a list as JSON where the dimension has several facts.")
     user: str | None
@@ -114,7 +114,7 @@ class TopShown(BaseModel):
     subject: str = Field(description="`(other)`: subjects that were not counted separately in a flood.")
     events: int
     refused: int
-    shadow: int = Field(description="How many of the events only a shadow rule would have refused.")
+    shadow: int = Field(description="How many of the events passed, as the rule is a shadow or annotates.")
     cost: int
     first: str = Field(description="The minute of the first event in the period.")
     last: str = Field(description="The minute of the last one.")
@@ -196,7 +196,7 @@ def events_router(events: Events, require: Dependency) -> APIRouter:
         endpoint: Annotated[Text, Query(description="As the request named it: no pattern.")] = None,
         reason: Text = None,
         shadow: Annotated[
-            bool | None, Query(description="Only shadow rules' (true), or only refusals (false).")
+            bool | None, Query(description="Only of rules that do not enforce (true), or only refusals (false).")
         ] = None,
         since: Since = None,
         until: Until = None,
@@ -211,7 +211,9 @@ def events_router(events: Events, require: Dependency) -> APIRouter:
         ] = None,
         accept: Annotated[str, Header(include_in_schema=False)] = "",
     ) -> Response:
-        """Requests that were refused, or that a shadow rule would have refused: the latest first.
+        """Requests that were refused, or that passed although over the limit of a shadow or an annotating rule.
+
+        The latest first.
 
         As CSV (`Accept: text/csv`, or `?format=csv`), all that match in one answer.
         """
