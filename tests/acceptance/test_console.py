@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -169,7 +170,8 @@ def test_rules_are_created_reviewed_switched_and_deleted(service: Service, visit
     assert (rule["limit"], rule["endpoints"]) == (20, ["/a", "/b"])
     for to, expected in (("shadow", ("log_only", True)), ("enforce", ("reject", True)), ("disable", ("reject", False))):
         page = visitor.get("/rules/confirm", rule="made-here", to=to)
-        visitor.post("/rules/switch", page, reason=f"to {to}")
+        action = {"action": "reject"} if to == "enforce" else {}
+        visitor.post("/rules/switch", page, reason=f"to {to}", **action)
         rule = api(service, "GET", "/rules/made-here").json()
         assert (rule["action"], rule["enabled"]) == expected
     page = visitor.get("/rules/delete", id="made-here")
@@ -179,6 +181,24 @@ def test_rules_are_created_reviewed_switched_and_deleted(service: Service, visit
     reasons = [change["reason"] for change in changes]
     assert reasons == ["was a trial", "to disable", "to enforce", "to shadow", "a new endpoint"]
     assert "was a trial" in visitor.get("/changes", kind="rule")
+
+
+@pytest.mark.parametrize("action", ["reject", "throttle", "annotate", "log_only"])
+def test_a_shadow_that_is_enforced_is_offered_the_action_that_it_had(
+    service: Service, visitor: Visitor, action: str
+) -> None:
+    table = {"id": f"was-{action}", "dimension": "user", "limit": 5, "window": "1m", "action": action}
+    assert api(service, "POST", "/rules", json=table).status_code == 201
+    if action != "log_only":
+        page = visitor.get("/rules/confirm", rule=table["id"], to="shadow")
+        visitor.post("/rules/switch", page)
+    page = visitor.get("/rules/confirm", rule=table["id"], to="enforce")
+    expected = "reject" if action == "log_only" else action
+    assert re.findall(r'<option value="(\w+)" selected>', page) == [expected]
+    visitor.post("/rules/switch", page, 422, action="log_only")
+    visitor.post("/rules/switch", page, action=expected)
+    assert api(service, "GET", f"/rules/{table['id']}").json()["action"] == expected
+    assert api(service, "DELETE", f"/rules/{table['id']}").is_success
 
 
 KINDS: dict[str, dict[str, Any]] = {

@@ -21,12 +21,19 @@ PAGE: Final = 50
 STATES: Final = ("enforced", "throttled", "annotates", "shadow", "disabled")
 SPARK: Final = named_range("1h")
 SETTLED_US: Final = 15_000_000  # after which what a step had is written
+SHADOW: Final = "log_only"
 CHANGES: Final[dict[str, dict[str, Any]]] = {  # what each switch does to a rule's table
     "enable": {"enabled": True},
     "disable": {"enabled": False},
-    "enforce": {"action": "reject"},
-    "shadow": {"action": "log_only"},
+    "enforce": {},  # the form says which action
+    "shadow": {"action": SHADOW},
 }
+ENFORCED: Final = {  # actions that a shadow can get, and what becomes of requests beyond the limit
+    "reject": "are refused",
+    "throttle": "are delayed, and refused beyond the longest delay",
+    "annotate": "pass, and are marked",
+}
+MOST_CHANGES: Final = 25  # in which the action that a rule had before is looked for
 
 
 class Indexed(NamedTuple):
@@ -119,23 +126,34 @@ async def confirm(page: Page) -> Response:
     _wanted(to)
     operations = page.services.operations
     stored = await asyncio.to_thread(operations.rules.get, page.caller, rule_id)
-    would = None
-    if to == "enforce" and page.caller.may("events"):
-        period = named_range("24h").period(page.now_us)
-        usage = await asyncio.to_thread(page.services.history.usage, page.caller, [rule_id], period)
-        would = (sum(one.shadow for one in usage), sum(one.checks for one in usage))
-    return page.render("rule_confirm.html", rule=stored.rule, version=stored.version, to=to, would=would)
+    values: dict[str, Any] = {"rule": stored.rule, "version": stored.version, "to": to, "would": None}
+    if to == "enforce":
+        values |= {"actions": ENFORCED, "before": await _action_before(page, rule_id)}
+        if page.caller.may("events"):
+            period = named_range("24h").period(page.now_us)
+            usage = await asyncio.to_thread(page.services.history.usage, page.caller, [rule_id], period)
+            values["would"] = (sum(one.shadow for one in usage), sum(one.checks for one in usage))
+    return page.render("rule_confirm.html", **values)
+
+
+async def _action_before(page: Page, rule_id: str) -> str:
+    """The action that a rule had before it was made a shadow, by the change log; `reject` if it has always been one."""
+    changes = page.services.operations.changes
+    found = await asyncio.to_thread(changes.page, page.caller, kind="rule", subject=rule_id, most=MOST_CHANGES)
+    actions = (change.before.get("action", "reject") for change in found if change.before is not None)
+    return next((action for action in actions if action != SHADOW), "reject")
 
 
 async def switch(page: Page) -> Response:
     rule_id, to = page.text("rule"), page.text("to")
-    change = _wanted(to)
+    change = {"action": _action(page.text("action"))} if to == "enforce" else _wanted(to)
     rules = page.services.operations.rules
     stored = await asyncio.to_thread(rules.get, page.caller, rule_id)
     table = rule_table(stored.rule) | change
     await asyncio.to_thread(rules.put, page.actor, rule_id, table, expect=expecting(page.text("version")))
-    done = {"enable": "enabled", "disable": "disabled", "enforce": "now enforced", "shadow": "now a shadow"}[to]
-    return page.redirect("/rules", f"{rule_id} is {done}.", q=rule_id)
+    done = {"enable": "enabled", "disable": "disabled", "shadow": "now a shadow"}
+    done |= {"enforce": f"now enforced: requests beyond its limit {ENFORCED.get(table['action'])}"}
+    return page.redirect("/rules", f"{rule_id} is {done[to]}.", q=rule_id)
 
 
 def expecting(version: str) -> Expect:
@@ -152,6 +170,12 @@ def _wanted(to: str) -> dict[str, Any]:
     if to not in CHANGES:
         raise InvalidRule(Problem("query", "to", f"must be one of {', '.join(CHANGES)}, got {to!r}"))
     return CHANGES[to]
+
+
+def _action(name: str) -> str:
+    if name not in ENFORCED:
+        raise InvalidRule(Problem("form", "action", f"must be one of {', '.join(ENFORCED)}, got {name!r}"))
+    return name
 
 
 ROUTES: Final = (
