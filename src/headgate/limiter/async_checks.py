@@ -108,6 +108,7 @@ class AsyncChecks:
             self._engine.compile, self._engine.leases = self._leasing.compile, True
         self._reservations = AsyncReservations(self._store, self._engine)
         self._slots = AsyncSlots(self._engine, self._here)
+        # check("alice") calls its plan's program directly: looking the plan up would take longer than the check itself.
         program = self._engine.subject_program() if on_refused is None else None
         # sync: self._subject_program = program  # of check("alice")
         self._subject_program = program if self.in_memory else None  # async only
