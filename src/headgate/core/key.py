@@ -20,6 +20,7 @@ contain: everything but letters, digits and `_.-~@` is percent-encoded as UTF-8.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 from urllib.parse import quote, unquote
@@ -27,6 +28,7 @@ from urllib.parse import quote, unquote
 DEFAULT_PREFIX: Final = "rl"
 MAX_PREFIX: Final = 64
 MAX_ESCAPED: Final = 128
+REMEMBERED: Final = 4_096  # escaped texts, such as subjects of several facts
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_.\-]+(?::[A-Za-z0-9_.\-]+)*").fullmatch
 _SAFE: Final = re.compile(r"[A-Za-z0-9_.\-~@]{1,128}").fullmatch
 _EMPTY: Final = "%"  # with an empty hash tag, Redis would hash the whole key; a lone % is never an escape
@@ -87,15 +89,20 @@ def escape(text: str) -> str:
     if not text:
         return _EMPTY
     if len(text) <= MAX_ESCAPED:
-        escaped = quote(text, safe="@", errors="surrogatepass")
+        escaped = _percent_encode(text)
         if len(escaped) <= MAX_ESCAPED:
             return escaped
     return "#" + blake2b(text.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()
 
 
+@lru_cache(maxsize=REMEMBERED)
+def _percent_encode(text: str) -> str:
+    return quote(text, safe="@", errors="surrogatepass")
+
+
 def joined(parts: tuple[str, ...]) -> str:
     """Join several facts into one subject (`user+endpoint`). Lengths come first, so that no two lists collide."""
-    return "".join(f"{len(part)}:{part}" for part in parts)
+    return "".join([f"{len(part)}:{part}" for part in parts])
 
 
 def split(subject: str) -> tuple[str, ...]:
