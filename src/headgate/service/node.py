@@ -35,7 +35,7 @@ from headgate.stores.urls import open_async_store
 from headgate.telemetry.loop_lag import measure_loop_lag
 from headgate.telemetry.meter import Meter
 from headgate.telemetry.metrics import Metrics
-from headgate.telemetry.traces import configure_tracing
+from headgate.telemetry.traces import configure_tracing, process_tracing
 
 if TYPE_CHECKING:
     from headgate.rules.holder import Holder
@@ -81,7 +81,7 @@ class Node:
         )
         self.usage = UsageCounter()
         self.auditor = _auditor(settings, self.database, self.directory, self.usage, self.webhook)
-        self.tracing = None if settings.otlp_endpoint is None else _tracing(settings.otlp_endpoint)
+        self.tracing = process_tracing() if settings.otlp_endpoint is None else _tracing(settings.otlp_endpoint)
         self._kept: Snapshot | None = None
         self._unkept = False  # whether rules could not be written down when they last should have been
         self._tasks: list[asyncio.Task[None]] = []

@@ -33,8 +33,11 @@ def configure_tracing(endpoint: str, service_name: str = "headgate") -> Tracing:
     return _tracing(provider, owned=True)
 
 
-def found_tracing() -> Tracing | None:
-    """By the tracer provider that this process has been given by others, such as `opentelemetry-instrument`, if any."""
+def process_tracing() -> Tracing | None:
+    """Return tracing by the process's own tracer provider, which `opentelemetry-instrument` sets, for example.
+
+    None: there is no such provider.
+    """
     try:
         trace = import_module("opentelemetry.trace")
     except ImportError:

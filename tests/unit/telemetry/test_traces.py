@@ -15,7 +15,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from headgate import Limiter, Quota, Rule
 from headgate.errors import InvalidCheck, StoreTimeout
 from headgate.telemetry.spans import TracedApp, TracedMeter, Tracing
-from headgate.telemetry.traces import configure_tracing, found_tracing
+from headgate.telemetry.traces import configure_tracing, process_tracing
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 RULES = [Rule(id="search", quota=Quota.parse("1/minute"))]
@@ -161,6 +161,6 @@ def test_without_opentelemetry_it_says_what_to_install(monkeypatch: pytest.Monke
 
 
 def test_without_a_tracer_provider_there_is_no_tracing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert found_tracing() is None
+    assert process_tracing() is None
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
-    assert found_tracing() is None
+    assert process_tracing() is None
