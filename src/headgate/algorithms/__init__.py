@@ -1,26 +1,26 @@
-"""The seven algorithms, each as a pair of twins: a Python module and a Lua file of the same name.
+"""The seven algorithms. Each has two implementations of the same name, called twins: a Python module and a Lua file.
 
-A Python twin has three pure functions, over explicit state (None is a key never seen) and time in microseconds:
+A Python twin has three pure functions over an explicit state (None: the key is new) and a time in microseconds:
 
     admit(state, now, quota, cost) -> (wait, state)
 
-        `wait` is 0 when `cost` fits, `NEVER` when it never can, else the exact time until it would. The state
-        returned is the one to keep: charged when it fitted. Otherwise it says the same as the one given, and is
-        another object only when that one was outdated or, by a clock that went back, from the future.
+        `wait` is 0 when `cost` fits, `NEVER` when it never can, else the exact time until it fits. Store the returned
+        state: it is charged if the cost fitted. If not, it is equivalent to the given state, and is a different object
+        only if the given state was outdated, or lay in the future because the clock went back.
 
     figures(state, now, quota) -> (remaining, reset)
 
-        What still fits, and the time until the whole capacity does: 0 when the state no longer matters.
+        What still fits, and the time until the whole capacity is free: 0 when the state no longer matters.
 
     refund(state, now, quota, cost, charged_at, reset) -> state
 
-        Undoes a charge of `cost` made at `charged_at`, after which the figures said `reset`. The result never has more
-        room than if the charge had not been made. Charges made since then stay counted.
+        Undo a charge of `cost` made at `charged_at`, after which `figures` returned `reset`. The result never has more
+        room than if the charge had not been made. Later charges stay counted.
 
-`concurrency` has more: `take`, `release` and `renew`, of slots by their ids.
+`concurrency` has three more functions, `take`, `release` and `renew`, which take the id of a slot.
 
-All arithmetic is on whole numbers and exact: fractions of a token or of a microsecond are kept as remainders.
-The Lua twins (see prelude.lua) have the same functions and give the same answers.
+All arithmetic uses whole numbers and is exact: fractions of a token or of a microsecond are kept as remainders.
+The Lua twins (see prelude.lua) have the same functions and return the same answers.
 """
 
 from __future__ import annotations
@@ -64,5 +64,5 @@ ALGORITHMS: dict[str, Algorithm] = {
 
 
 def lua(name: str) -> str:
-    """The Lua source of one twin, or of the `prelude` that they share."""
+    """Return the Lua source of one twin, or of the `prelude` that they share."""
     return files(__package__).joinpath(f"{name}.lua").read_text(encoding="utf-8")

@@ -16,7 +16,7 @@ do
     quota.last = quota.following + window + last * QUARTER
   end
 
-  -- When the period begins and ends that now is in.
+  -- Returns the start and end of the period that contains now.
   local function period(now, quota)
     if not quota.start then unpacked(quota) end
     local before, start, following, last = quota.before, quota.start, quota.following, quota.last

@@ -1,6 +1,6 @@
 """Calendar window: a count per day, week, month or year of a time zone.
 
-State: (start, count): when the period began, and what was admitted in it. Allowed while `count + cost <= limit`. The
+State: (start, count): the start of the period, and the cost admitted in it. Allowed while `count + cost <= limit`. The
 boundaries of the periods around now are packed in the quota's `burst`: see `headgate.core.calendar`.
 """
 
@@ -14,7 +14,7 @@ State = tuple[int, int]
 
 
 def period(now: int, quota: Quota) -> tuple[int, int]:
-    """Return when the period begins and ends that a time is in."""
+    """Return the start and end of the period that contains `now`."""
     before, start, following, last = unpack(quota.burst, quota.window_us)
     if start <= now < following:
         return start, following
@@ -22,7 +22,7 @@ def period(now: int, quota: Quota) -> tuple[int, int]:
         return before, start
     if following <= now < last:
         return following, last
-    if now < before:  # a whole period away: as if all before it were as long as the first
+    if now < before:  # outside the boundaries: all earlier periods are assumed to be as long as the first
         length = start - before
         begin = before + (now - before) // length * length
     else:

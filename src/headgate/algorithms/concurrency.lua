@@ -1,12 +1,12 @@
 -- Concurrency. Twin of concurrency.py. State: total, latest (when the last slot expires), slots.
--- In Redis: a sorted set. A slot is a member `<id>:<cost>:<ttl>`, and its score is when it expires. Two more members
--- have negative scores, and so come first: `expires`, when the key does, and `total`, what all slots cost together.
--- Slots is a table: first (when the first slot expires); and what save has to do, if anything:
---   key    the key, if it is there
---   gone   slots have expired, and are removed
+-- In Redis: a sorted set. A slot is a member `<id>:<cost>:<ttl>`, scored by its expiry. Two more members have negative
+-- scores, so they come first: `expires`, the expiry of the key, and `total`, the cost of all slots together.
+-- Slots is a table: first (when the first slot expires), and the changes for save to make, if any:
+--   key    the key, if it exists
+--   gone   slots have expired: remove them
 --   moved  scores and members of slots that were from the future
---   fresh  nothing in the set counts any more
---   taken  a slot is added: at, cost and life are when it expires, its cost and its time to live
+--   fresh  nothing in the set counts any more: delete it
+--   taken  add a slot: at, cost and life are its expiry, cost and time to live
 do
   local function cost_of(member)
     return string.match(member, ':(%d+):') + 0
@@ -18,14 +18,14 @@ do
 
   local function load(key)
     local found = try('ZRANGE', key, '0', '2', 'WITHSCORES')
-    if #found ~= 6 then return nil end -- of another type, or never seen
+    if #found ~= 6 then return nil end -- of another type, or new
     local expires, total = -found[2], -found[4]
-    if found[1] == 'total' then expires, total = total, expires end -- a total that is larger than a time
+    if found[1] == 'total' then expires, total = total, expires end -- the total is larger than the expiry
     local last = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
     return expires, total, last[2] + 0, { key = key, first = found[6] + 0, last = last[1] }
   end
 
-  -- Without slots that have expired, and with none from the future; nil when none is left.
+  -- Drops expired slots and moves those from the future to now. Returns nil when no slot is left.
   local function current(now, total, latest, slots)
     if slots.first > now and latest - ttl_of(slots.last) <= now then return total, latest, slots end
     local moved, first, last = {}, nil, nil
@@ -46,13 +46,13 @@ do
     return total, latest, { key = slots.key, first = first, last = last, gone = slots.first <= now, moved = moved }
   end
 
-  -- When so much will have been freed at the latest.
+  -- Returns the time at which needed is free at the latest.
   local function frees(now, needed, slots)
     local times, costs = {}, {}
     local held = call('ZRANGEBYSCORE', slots.key, format('(%.0f', now), '+inf', 'WITHSCORES')
     for i = 1, #held, 2 do
       local expires = held[i + 1] + 0
-      if slots.moved then -- the order may be another
+      if slots.moved then -- moving may have changed the order
         expires = min(expires, now + ttl_of(held[i]))
         times[#times + 1] = expires
         costs[expires] = (costs[expires] or 0) + cost_of(held[i])
@@ -71,7 +71,7 @@ do
   local function admit(now, quota, cost, total, latest, slots)
     local limit, window = quota.limit, quota.window
     if total then total, latest, slots = current(now, total, latest, slots) end
-    if not total then -- none is left: unless one is taken, what was there may stay until it expires
+    if not total then -- no slot is left; the old set may stay until it expires unless a slot is taken
       if cost > limit then return NEVER end
       if cost == 0 then return 0 end
       return 0, cost, now + window, { fresh = true, taken = true, cost = cost, at = now + window, life = window }
@@ -94,7 +94,7 @@ do
   local function save(key, expires, is_new, total, latest, slots)
     if slots.fresh then
       call('DEL', key)
-      is_new = true -- and Redis knows of no time to expire
+      is_new = true -- DEL also removed the expiry
     end
     if slots.gone then call('ZREMRANGEBYSCORE', key, '(0', format('%.0f', now)) end
     local moved = slots.moved or {}
@@ -115,7 +115,7 @@ do
     if is_new then call('PEXPIRE', key, ttl(expires)) end
   end
 
-  -- Gives a slot back; whether it was held. One that has expired was not.
+  -- Releases a slot. Returns whether it was held; an expired slot is not held.
   local function release(key, member)
     local expires = try('ZSCORE', key, member)
     if type(expires) ~= 'string' then return false end
@@ -124,7 +124,7 @@ do
     return expires + 0 > now
   end
 
-  -- Has a slot expire its time to live from now; whether it was held.
+  -- Extends a slot to its time to live from now. Returns whether it was held.
   local function renew(key, member)
     local expires = try('ZSCORE', key, member)
     if type(expires) ~= 'string' or expires + 0 <= now then return false end

@@ -1,14 +1,14 @@
-"""Concurrency: how many are under way at a time. Each takes a slot, until it is released or its own time is over.
+"""Concurrency: a limit on requests in progress. Each takes a slot until it is released or expires.
 
-State: the slots that are held, by id, each with its expiry, cost and time to live. Allowed while the costs of those
-that have not expired, and `cost`, are at most `limit`. A quota's `window` is the time to live of the slots that it
-admits; a slot keeps its own when the quota changes.
+State: the held slots by id, each with its expiry, cost and time to live. Allowed while `cost` and the costs of all
+unexpired slots add up to at most `limit`. A quota's `window` is the time to live of the slots that it admits; a slot
+keeps its own time to live when the quota changes.
 
-Unlike the other states, this one is changed in place: `admit` finds out whether there is room, `take` takes it, and
-`release` and `renew` find a slot by its id. A store must read the state's figures before it changes the state again.
+Unlike the other states, this one is changed in place: `admit` checks for room, `take` takes a slot, and `release` and
+`renew` find a slot by its id. A store must read the state's figures before it changes the state again.
 
-A slot that expires later than its own time to live from now was taken or renewed in the future: the clock went back. It
-is moved, to expire its time to live from now.
+If a slot expires later than its own time to live from now, the clock went back since it was taken or renewed. Its
+expiry is then moved to its time to live from now.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any, Final, NamedTuple
 from headgate.core.check import NEVER
 from headgate.core.quota import Quota
 
-_new: Final[Any] = tuple.__new__  # makes a named tuple in half the time that calling its class takes
+_new: Final[Any] = tuple.__new__  # makes a named tuple in half the time of calling its class
 
 
 class HeldSlot(NamedTuple):
-    """A slot that is held."""
+    """A held slot."""
 
     expires: int
     cost: int
@@ -37,11 +37,11 @@ class SlotSet:
 
     def __init__(self) -> None:
         self.by_id: dict[str, HeldSlot] = {}
-        self.order: list[tuple[int, str]] = []  # expiry and id of each, the first to expire first
-        self.total = 0  # what they cost together
+        self.order: list[tuple[int, str]] = []  # expiry and id of each slot, by expiry
+        self.total = 0  # the sum of their costs
 
     def put(self, slot: str, held: HeldSlot) -> None:
-        """Hold a slot; it is not held yet."""
+        """Add a slot that is not held yet."""
         self.by_id[slot] = held
         self.total += held.cost
         entry = (held.expires, slot)
@@ -51,7 +51,7 @@ class SlotSet:
             self.order.append(entry)
 
     def pop(self, slot: str) -> HeldSlot | None:
-        """Hold a slot no longer."""
+        """Remove a slot and return it; None if it is not held."""
         held = self.by_id.pop(slot, None)
         if held is not None:
             self.total -= held.cost
@@ -59,7 +59,7 @@ class SlotSet:
         return held
 
     def is_current(self, now: int) -> bool:
-        """Whether none has expired, and none is from the future."""
+        """Return whether no slot has expired and none is from the future."""
         order = self.order
         if not order:
             return True
@@ -67,7 +67,7 @@ class SlotSet:
         return order[0][0] > now and last - self.by_id[slot].ttl <= now
 
     def current(self, now: int) -> SlotSet:
-        """Return a copy without those that have expired, and with none from the future."""
+        """Return a copy without expired slots, with the slots from the future moved to now."""
         slots = SlotSet()
         for expires, slot in self.order:
             held = self.by_id[slot]
@@ -76,7 +76,7 @@ class SlotSet:
         return slots
 
     def frees(self, needed: int) -> int:
-        """Return when so much will have been freed at the latest: when the slots that expire first have expired."""
+        """Return the time at which `needed` is free at the latest, as the earliest slots expire."""
         for expires, slot in self.order:
             needed -= self.by_id[slot].cost
             if needed <= 0:
@@ -87,7 +87,7 @@ class SlotSet:
 def admit(state: SlotSet | None, now: int, quota: Quota, cost: int) -> tuple[int, SlotSet | None]:
     limit = quota.limit
     live = state if state is None or state.is_current(now) else state.current(now)
-    if live is None or not live.order:  # none is left: unless one is taken, what was there may stay
+    if live is None or not live.order:  # no slot is left; the old state may stay unless a slot is taken
         if cost > limit:
             return NEVER, state
         return 0, SlotSet() if cost else state
@@ -97,7 +97,7 @@ def admit(state: SlotSet | None, now: int, quota: Quota, cost: int) -> tuple[int
 
 
 def take(state: SlotSet, now: int, quota: Quota, cost: int, slot: str) -> None:
-    """Hold a slot that was just admitted."""
+    """Hold a slot that `admit` just admitted."""
     ttl = quota.window_us
     state.put(slot, _new(HeldSlot, (now + ttl, cost, ttl)))
 
@@ -112,13 +112,13 @@ def figures(state: SlotSet | None, now: int, quota: Quota) -> tuple[int, int]:
 
 
 def release(state: SlotSet | None, now: int, slot: str) -> bool:
-    """Give a slot back. Returns whether it was held; one that has expired was not."""
+    """Release a slot. Return whether it was held; an expired slot is not held."""
     held = None if state is None else state.pop(slot)
     return held is not None and held.expires > now
 
 
 def renew(state: SlotSet | None, now: int, slot: str) -> bool:
-    """Have a slot expire its time to live from now. Returns whether it was held; one that has expired was not."""
+    """Extend a slot to its time to live from now. Return whether it was held; an expired slot is not held."""
     held = None if state is None else state.by_id.get(slot)
     if state is None or held is None or held.expires <= now:
         return False
@@ -135,5 +135,5 @@ def refund(
     charged_at: int,
     reset: int,
 ) -> SlotSet | None:
-    """Change nothing: what was taken has an id, by which it is released."""
+    """Do nothing: a slot is released by its id."""
     return state

@@ -1,4 +1,4 @@
-"""Debt: the state of a bucket that was charged more than it holds."""
+"""Debt: the state of a bucket that was charged more than its capacity."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Final
 
 from headgate.core.quota import MAX_REFILL_US
 
-LONGEST: Final = 2 * MAX_REFILL_US  # to wait for a debt, in microseconds: a slower rate could make it any longer
+LONGEST: Final = 2 * MAX_REFILL_US  # longest wait for a debt, in microseconds: at a slow rate there would be no bound
 
 
 class Debt(tuple[int, ...]):
-    """A state in debt, of a type of its own: a debt is paid by waiting.
+    """A state in debt. Time pays the debt off.
 
-    A plain state may seem too full because the clock went back or the burst was lowered. That one is cut down to what
-    the bucket holds.
+    It has its own type because a plain state may also be too full, when the clock went back or the burst was lowered. A
+    plain state is reduced to the bucket's capacity.
     """
 
-    since: int  # when it was last added to
+    since: int  # the time of the last charge to it
 
     def __new__(cls, state: Iterable[int], since: int) -> Debt:
         debt = super().__new__(cls, state)

@@ -1,7 +1,7 @@
-"""Fixed window: a count per bucket of time.
+"""Fixed window: one count per time bucket.
 
-State: (start, count): when the bucket began, and what was admitted in it. Allowed while `count + cost <= limit`.
-Up to twice the limit can pass around a boundary: that is the algorithm; the sliding ones do not have it.
+State: (start, count): the start of the bucket, and the cost admitted in it. Allowed while `count + cost <= limit`.
+Up to twice the limit can pass around a boundary, by design. The sliding algorithms avoid this.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
--- Force: charge a cost even if it does not fit. Twin of force.py. Assembled behind the algorithms into the script
--- that settles; see stores/redis/adjust.lua.
+-- Force: charge a cost even if it does not fit. Twin of force.py. Appended to the algorithms in the script that settles
+-- reservations; see stores/redis/adjust.lua.
 --
 -- forces[algorithm](now, quota, cost, ...) -> ...      where ... is a state, as in prelude.lua
 local forces = {}
@@ -7,7 +7,7 @@ do
   local MOST = 4503599627370496
   local MAX_REFILL = 3153600000000000
 
-  -- Of a bucket, in units. What is above 2^53 is not exact, and the smaller one is taken anyway.
+  -- The largest debt of a bucket, in units. Numbers above 2^53 are inexact, but then the smaller one is used anyway.
   local function most_debt(quota)
     local most = min(MOST, EXACT - 1 - quota.burst)
     if MAX_REFILL / quota.window * quota.limit >= 2 * MOST then return most end
@@ -45,7 +45,7 @@ do
     local stamp = twin.stamp(now, quota)
     if newest then
       local _
-      _, newest, newest_cost, total, log = twin.admit(now, quota, 0, newest, newest_cost, total, log) -- up to now
+      _, newest, newest_cost, total, log = twin.admit(now, quota, 0, newest, newest_cost, total, log) -- as of now
     end
     if not newest then
       cost = min(MOST, cost)
@@ -58,7 +58,7 @@ do
 
   function forces.token_bucket(now, quota, cost, tokens, part, last)
     if tokens then
-      tokens, part = algorithms.token_bucket.refund(now, quota, 0, now, 0, tokens, part, last) -- up to now
+      tokens, part = algorithms.token_bucket.refund(now, quota, 0, now, 0, tokens, part, last) -- as of now
     else
       tokens, part = quota.burst, 0
     end
@@ -67,7 +67,7 @@ do
 
   function forces.leaky_bucket(now, quota, cost, level, part, last, owes)
     if level then
-      level, part = algorithms.leaky_bucket.refund(now, quota, 0, now, 0, level, part, last, owes) -- up to now
+      level, part = algorithms.leaky_bucket.refund(now, quota, 0, now, 0, level, part, last, owes) -- as of now
     else
       level, part = 0, 0
     end
@@ -78,7 +78,7 @@ do
   function forces.gcra(now, quota, cost, tat, part, since)
     local limit, window = quota.limit, quota.window
     local _
-    _, tat, part = algorithms.gcra.admit(now, quota, 0, tat, part, since) -- no fuller than it can be
+    _, tat, part = algorithms.gcra.admit(now, quota, 0, tat, part, since) -- reduced to the capacity
     local ahead = 0
     if tat and tat >= now then
       ahead, part = tat - now, min(part, limit - 1)

@@ -1,8 +1,8 @@
 """Force: charge a cost even if it does not fit, because the client has already used it. Twin of force.lua.
 
-A window counts the cost, above its limit if need be. A bucket goes into debt, and nothing fits until the debt is paid.
+A window counts the cost even above its limit. A bucket goes into debt, and nothing fits until the debt is paid off.
 Each function takes a state, the time, a quota and a cost, as the `admit` of its algorithm does, and returns the state
-to keep.
+to store.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from headgate.core.quota import MAX_INT, MAX_REFILL_US, Quota
 
 Force = Callable[[Any, int, Quota, int], Any]
 
-MOST: Final = 2**52  # counted in a window: with a limit, still below 2^53
+MOST: Final = 2**52  # largest count of a window: with a limit added, still below 2^53
 
 
 def most_debt(quota: Quota) -> int:
-    """Of a bucket, in units: what takes 100 years to pay, or as much as can be counted."""
+    """Return the largest debt of a bucket, in units: what takes 100 years to pay off, or the largest exact number."""
     return min(MOST, MAX_INT - quota.burst, MAX_REFILL_US * quota.limit // quota.window_us)
 
 
@@ -101,7 +101,7 @@ def _gcra(state: Any, now: int, quota: Quota, cost: int) -> Any:
 
 
 def _of_held(bucket: held.Bucket, force: Force) -> Force:
-    """Return the same `force`, also for buckets with open reservations."""
+    """Extend `force` to buckets with open reservations."""
 
     def forced(state: Any, now: int, quota: Quota, cost: int) -> Any:
         if not isinstance(state, held.ReservedBucket):

@@ -1,7 +1,7 @@
--- GCRA. Twin of gcra.py. State: tat, part (in 1/limit); of a debt also since when. In Redis: a string.
+-- GCRA. Twin of gcra.py. State: tat, part (in 1/limit); for a debt also its time. In Redis: a string.
 do
-  -- How far the schedule is ahead of now, and its part. A time and two refills would not stay below 2^53 for ever, so
-  -- that refills are only added to one another.
+  -- Returns how far tat is ahead of now, and its part. A time plus two refills could exceed 2^53 one day, so refills
+  -- are only added to one another.
   local function current(now, quota, tat, part, since)
     if not quota.refill then
       quota.refill, quota.refill_part = muldiv(quota.burst, quota.window, quota.limit)
@@ -10,9 +10,9 @@ do
     if part >= quota.limit then part = quota.limit - 1 end
     local ahead, refill = tat - now, quota.refill
     if ahead > refill or (ahead == refill and part > quota.refill_part) then
-      -- Full, and no fuller than that: what is beyond comes from the future, or from a larger burst.
+      -- Treated as exactly full: anything beyond comes from the future or from a larger burst.
       if not since then return refill, quota.refill_part end
-      if since > now then return max(0, tat - since), part end -- a debt stands, also when the clock went back
+      if since > now then return max(0, tat - since), part end -- a debt stays, even when the clock went back
     end
     return ahead, part
   end

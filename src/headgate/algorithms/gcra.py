@@ -1,10 +1,10 @@
-"""GCRA: the theoretical arrival time (tat) at which the next request would be exactly on schedule.
+"""GCRA: tracks the theoretical arrival time (tat), at which the next request would be exactly on schedule.
 
-State: (tat, part): whole microseconds, and the part of the next one in 1/limit; or tat alone, when there is no part,
-as is usual, and where a key is to take little memory. Each unit of cost moves tat by `window / limit`; a check is
-allowed while that leaves tat at most `burst * window / limit` ahead of now: the horizon. A tat beyond that, from the
-future or from a larger burst, is taken to be there: full, and no fuller than that; unless it is a `Debt`, which `force`
-makes.
+State: (tat, part), where tat is in whole microseconds and part is a fraction of one in 1/limit; or just tat when part
+is 0, which is the common case and saves memory. Each unit of cost moves tat by `window / limit`. A check is allowed
+while that leaves tat at most `burst * window / limit` ahead of now: the horizon. A tat beyond the horizon comes from
+the future or from a larger burst, and is treated as if it were at the horizon: a full bucket. The exception is a
+`Debt`, which `force` creates.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
 
 
 def _beyond(state: State | None, now: int, quota: Quota) -> tuple[int, int] | Debt:
-    """Return the state for a tat beyond the horizon: a debt stays, and any other state is as full as possible."""
+    """Return the state for a tat beyond the horizon: a debt stays, and any other state becomes exactly full."""
     if not isinstance(state, Debt):
         horizon, part = quota.refill
         return now + horizon, part
@@ -125,7 +125,7 @@ def lowered(state: State, now: int, quota: Quota, by: Level) -> State:
 
 
 def _current(state: State, now: int, quota: Quota) -> tuple[int, int] | Debt:
-    """Return tat and part: no earlier than now, and no later than a bucket that is full, or owes so much, has them."""
+    """Return tat and part: no earlier than now, and no later than the horizon unless the state is a debt."""
     tat, part = (state, 0) if isinstance(state, int) else state
     horizon, horizon_part = quota.refill
     if tat < now:

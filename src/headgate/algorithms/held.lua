@@ -1,14 +1,14 @@
--- Buckets with open reservations. Twin of held.py. Assembled behind the prelude where there are buckets.
+-- Buckets with open reservations. Twin of held.py. Appended to the prelude in scripts with bucket algorithms.
 --
--- In Redis, such a bucket is a string of doubles: when the key expires, up to four values of the state (-1: there is no
--- such value), what the newest reservation can give back and the part of that, and its mark; then, of each older one
--- and the oldest first: mark, what it can give back, and part.
+-- In Redis, such a bucket is a string of doubles: the expiry of the key, up to four values of the state (-1: no value),
+-- what the newest reservation can refund and its fraction, and its mark; then, for each older reservation, oldest
+-- first: mark, what it can refund, and the fraction.
 --
--- Levels are a whole number and a part of the next one: units and 1/window, but microseconds and 1/limit for gcra.
--- A bucket has two functions more:
+-- A level is a whole number and a fraction: units and 1/window, or, for gcra, microseconds and 1/limit.
+-- A bucket has two more functions:
 --   level(now, quota, ...)               -> level, part
 --   lowered(now, quota, by, part, ...)   -> ...           where REFUNDS is true
--- Most calls meet no such bucket, and need none of this: it is made when the first one is met.
+-- Most calls see no such bucket, so these functions are created when the first one is seen.
 begin_held = function()
   local HEAD, ENTRY, MAX_OPEN = 64, 24, 1024
   held = {}
@@ -19,7 +19,7 @@ begin_held = function()
     return expires, a, b, c >= 0 and c or nil, d >= 0 and d or nil
   end
 
-  -- Before a charge: none can give back more than the level.
+  -- Call before a charge: no reservation can refund more than the level.
   touch_held = function(key, quota, twin, a, b, c, d)
     local one = held[key]
     if not one then return end
@@ -41,7 +41,7 @@ begin_held = function()
     end
   end
 
-  -- After a reservation was charged.
+  -- Call after a reservation was charged.
   open_held = function(key, quota, twin, mark, a, b, c, d)
     local one = held[key]
     local older = ''

@@ -1,17 +1,17 @@
-"""Buckets with open reservations: how much of each reservation can still be given back. Twin of held.lua.
+"""Buckets with open reservations: how much of each reservation can still be refunded. Twin of held.lua.
 
-A bucket drains while it is not empty. Had a reservation cost less, the bucket might have been empty earlier, and what
-would have drained from then on is lost: it must not be given back. So a refund takes a bucket no lower than a bucket
-would be that was empty right after the reservation and was charged all that came later.
+A bucket drains only while it is not empty. Had a reservation cost less, the bucket might have been empty earlier, and
+the capacity that drained after that would have been lost. A refund must not return it. So a refund lowers a bucket no
+further than the level of a hypothetical bucket that was empty right after the reservation and got all later charges.
 
-For each open reservation, `low` is the distance from the level of the bucket down to that of the other bucket: the most
-that settling it gives back. It begins as the level right after the reservation. Charges raise both levels, and
-draining lowers both, until the other bucket is empty: so `low` becomes the lowest level that the bucket has had since.
-An older reservation has at most the `low` of a newer one. So a check updates one number, that of the newest one, and a
-settlement applies it to the older ones.
+For each open reservation, `low` is the distance from the level of the bucket down to that of the hypothetical one: the
+most that settling it can refund. It starts as the level right after the reservation. Charges raise both levels, and
+draining lowers both until the hypothetical bucket is empty. So `low` becomes the lowest level of the bucket since the
+reservation. The `low` of an older reservation is at most that of a newer one. So a check updates only the `low` of the
+newest reservation, and a settlement applies it to the older ones.
 
-A level is a whole number and a part of the next one, as in the states: in units and 1/window, or, of gcra, in
-microseconds and 1/limit.
+A level is a whole number and a fraction, as in the states: units and 1/window, or, for gcra, microseconds and 1/limit.
+
 `docs/adr/0022-what-settling-gives-back.md` has the proof.
 """
 
@@ -21,9 +21,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from headgate.core.quota import Quota
 
-MAX_OPEN: Final = (
-    1_024  # reservations of one bucket that are tracked separately; beyond that, the oldest refunds nothing
-)
+MAX_OPEN: Final = 1_024  # reservations tracked separately per bucket; beyond that, the oldest refunds nothing
 
 
 Level = tuple[int, int]
@@ -40,7 +38,7 @@ class Bucket(Protocol):
     def refund(self, state: Any, now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> Any: ...
 
     def base(self, quota: Quota) -> int:
-        """Return how many parts are a whole of a level."""
+        """Return the denominator of a level's fraction."""
         ...
 
     def level(self, state: Any, now: int, quota: Quota) -> Level:
@@ -48,12 +46,12 @@ class Bucket(Protocol):
         ...
 
     def lowered(self, state: Any, now: int, quota: Quota, by: Level) -> Any:
-        """Return the state with its level lowered, by no more than the level."""
+        """Return the state with its level lowered by `by`, which is at most the level."""
         ...
 
 
 class Open(NamedTuple):
-    """An open reservation: the mark that identifies it in its buckets, and how much it can still give back."""
+    """An open reservation: the number that identifies it in its buckets, and how much can still be refunded."""
 
     mark: int
     low: Level
@@ -62,34 +60,35 @@ class Open(NamedTuple):
 class ReservedBucket:
     """The state of a bucket with open reservations. Immutable.
 
-    It does not unpack, as the other states do: by that, `admit` and `figures` find out, and others do not pay for it.
+    Unlike the other states, it cannot be unpacked. `admit` and `figures` detect it by the error, at no cost to plain
+    states.
     """
 
     __slots__ = ("newest", "older", "state")
 
     def __init__(self, state: Any, newest: Open, older: tuple[Open, ...] = ()) -> None:
-        self.state = state  # as it is without reservations
+        self.state = state  # the state without reservations
         self.newest = newest
-        self.older = older  # the oldest first; each `low` as it was when the next one was made
+        self.older = older  # oldest first; each `low` is from the time when the next reservation was made
 
     def lowest(self, level: Level) -> Open:
-        """Return the newest reservation at this level of the bucket."""
+        """Return the newest reservation, given the current level of the bucket."""
         return self.newest if self.newest.low <= level else Open(self.newest.mark, level)
 
 
 def plain(state: Any) -> Any:
-    """Return a state as it is without reservations."""
+    """Return a state without its reservations."""
     return state.state if isinstance(state, ReservedBucket) else state
 
 
 def changed(held: ReservedBucket, state: Any, level: Level) -> Any:
-    """Return the state to keep when `held` becomes `state` by a charge made at this level."""
+    """Return the state to store after a charge made at this level turned `held` into `state`."""
     newest = held.lowest(level)
     return state if newest.low == NONE else ReservedBucket(state, newest, held.older)
 
 
 def admit(bucket: Bucket, held: Any, now: int, quota: Quota, cost: int) -> tuple[int, Any]:
-    """`Bucket.admit`, of a bucket with open reservations."""
+    """Do `Bucket.admit` for a bucket with open reservations."""
     if not isinstance(held, ReservedBucket):
         raise TypeError(f"the state of a bucket: expected numbers, got {held!r}")
     wait, state = bucket.admit(held.state, now, quota, cost)
@@ -99,7 +98,7 @@ def admit(bucket: Bucket, held: Any, now: int, quota: Quota, cost: int) -> tuple
 
 
 def figures(bucket: Bucket, held: Any, now: int, quota: Quota) -> tuple[int, int]:
-    """`Bucket.figures`, of a bucket with open reservations."""
+    """Do `Bucket.figures` for a bucket with open reservations."""
     if not isinstance(held, ReservedBucket):
         raise TypeError(f"the state of a bucket: expected numbers, got {held!r}")
     return bucket.figures(held.state, now, quota)
@@ -114,9 +113,9 @@ def opened(bucket: Bucket, state: Any, now: int, quota: Quota, mark: int) -> Any
 
 
 def settled(bucket: Bucket, state: Any, now: int, quota: Quota, cost: int, mark: int) -> tuple[Any, int]:
-    """Close a reservation that cost less by `cost`: the state to keep, and how much was given back.
+    """Settle a reservation that cost `cost` less than reserved. Return the state to store and the amount refunded.
 
-    Nothing is given back of a reservation that the bucket does not know: it has been empty or was reset since.
+    Nothing is refunded for a reservation that the bucket does not know: it was empty or reset since then.
     """
     if not isinstance(state, ReservedBucket):
         return state, 0
@@ -134,9 +133,9 @@ def settled(bucket: Bucket, state: Any, now: int, quota: Quota, cost: int, mark:
 
 
 def refund(bucket: Bucket, held: Any, now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> Any:
-    """`Bucket.refund` of a charge that is no reservation's, of a bucket with open reservations.
+    """Do `Bucket.refund` for a charge outside of any reservation, for a bucket with open reservations.
 
-    Which of them the charge came before is not known: what they can give back becomes less by as much as was refunded.
+    It is unknown which reservations the charge preceded, so each of them can refund less by the amount refunded here.
     """
     if not isinstance(held, ReservedBucket):
         raise TypeError(f"the state of a bucket: expected numbers, got {held!r}")
@@ -148,12 +147,12 @@ def refund(bucket: Bucket, held: Any, now: int, quota: Quota, cost: int, charged
 
 
 def units(bucket: Bucket, level: Level, quota: Quota) -> int:
-    """Return the largest cost that raises a level by no more than this."""
+    """Return the largest cost that raises a level by at most `level`."""
     return (level[0] * bucket.base(quota) + level[1]) // quota.window_us
 
 
 def given(bucket: Bucket, before: Any, after: Any, now: int, quota: Quota) -> int:
-    """Return what a refund gave back, that made one state of another."""
+    """Return the cost that a refund from state `before` to state `after` returned."""
     levels = bucket.level(plain(before), now, quota), bucket.level(plain(after), now, quota)
     return units(bucket, _minus(*levels, bucket.base(quota)), quota)
 
@@ -165,7 +164,7 @@ def _minus(level: Level, other: Level, base: int) -> Level:
 
 
 def _current(bucket: Bucket, held: ReservedBucket, now: int, quota: Quota) -> list[Open]:
-    """Return all open reservations, the oldest first, with what they can give back now."""
+    """Return all open reservations, oldest first, with what they can refund now."""
     newest, most = held.lowest(bucket.level(held.state, now, quota)), bucket.base(quota) - 1
     low = (newest.low[0], min(newest.low[1], most))
     known = [Open(newest.mark, low)]
@@ -178,6 +177,6 @@ def _current(bucket: Bucket, held: ReservedBucket, now: int, quota: Quota) -> li
 
 
 def _held(state: Any, known: list[Open]) -> Any:
-    """Return a state with those of its reservations that can give back anything."""
+    """Return a state with those of its reservations that can refund anything."""
     known = [one for one in known if one.low != NONE]
     return ReservedBucket(state, known[-1], tuple(known[:-1])) if known else state

@@ -1,15 +1,15 @@
--- Refunds: twin of idle.py, and of `settled` and `refund` in held.py. Assembled behind the prelude where there may be
--- refunds, which nothing else needs.
+-- Refunds: twin of idle.py, and of `settled` and `refund` in held.py. Appended to the prelude only in scripts that
+-- refund.
 REFUNDS = true
 
--- How long a bucket would have stood idle since charged_at, had cost not been charged: an upper bound.
+-- Returns an upper bound of the time that a bucket would have been idle since charged_at without the charge.
 idle = function(now, quota, cost, charged_at, reset)
   local share, rest = muldiv(cost, quota.window, quota.limit)
   local busy = max(0, reset - 1 - share - (rest > 0 and 1 or 0))
   return max(0, now - charged_at - busy)
 end
 
--- Undoes a charge, of a reservation if mark is not 0. Returns how much of it was given back.
+-- Undoes a charge; the charge of a reservation if mark is not 0. Returns the amount refunded.
 undo = function(twin, key, quota, cost, charged_at, reset, mark)
   if twin.release then
     return twin.release(key, format('%s:%.0f:%.0f', slot, cost, quota.window)) and cost or 0
@@ -39,7 +39,7 @@ undo = function(twin, key, quota, cost, charged_at, reset, mark)
     return low - other, low_part - other_part
   end
 
-  -- What each can give back now, the newest first.
+  -- What each reservation can refund now, newest first.
   local known, found = {}, nil
   if one then
     touch_held(key, quota, twin, a, b, c, d)

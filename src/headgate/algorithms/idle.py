@@ -1,4 +1,4 @@
-"""Idle time, which the three buckets need for a refund. Twin of idle.lua."""
+"""Idle time of a bucket, which refunds need. Twin of idle.lua."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from headgate.core.quota import Quota
 
 
 def idle(now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> int:
-    """Return how long a bucket would have been idle since `charged_at`, had `cost` not been charged: an upper bound.
+    """Return an upper bound of the time that a bucket would have been idle since `charged_at` without the charge.
 
-    While a bucket is idle, its flow is lost; so that much of the charge has been made good already, and a refund must
-    not give it back again. Right after the charge it took `reset` until the bucket was idle; without the charge, it
-    would have taken less by the charge's own share, and more by whatever came since.
+    An idle bucket drains nothing. Without the charge, that capacity would have been lost, so a refund must not return
+    it. Right after the charge, the bucket needed `reset` to become idle. Without the charge it would have needed less,
+    by the charge's own share; later charges only make it idle later.
     """
     share, rest = divmod(cost * quota.window_us, quota.limit)
     busy = max(0, reset - 1 - share - (rest > 0))

@@ -1,7 +1,7 @@
--- Leaky bucket. Twin of leaky_bucket.py. State: level, part (in 1/window), last; of a debt also 1.
+-- Leaky bucket. Twin of leaky_bucket.py. State: level, part (in 1/window), last; for a debt also 1.
 -- In Redis: a string.
 do
-  -- Level and part, now.
+  -- Returns the level and its fraction now.
   local function drained(now, quota, level, part, last, owes)
     if not level then return 0, 0 end
     local window, burst = quota.window, quota.burst
@@ -16,7 +16,7 @@ do
     return burst, 0
   end
 
-  -- The time until level and part have drained.
+  -- Returns the time until level and part have drained.
   local function until_(level, part, quota)
     local limit = quota.limit
     if level > quota.burst and level / limit * quota.window >= LONGEST then return LONGEST end
@@ -57,7 +57,7 @@ do
       if part >= window then level, part = level + 1, part - window end
     end
     if level < 0 then level, part = 0, 0 end
-    return level, part, now, owes -- for an empty bucket, that means nothing
+    return level, part, now, owes -- owes is ignored when the bucket is empty
   end
 
   local lowered = REFUNDS and function(now, quota, by, by_part, level, part, last, owes)

@@ -1,9 +1,8 @@
 """Leaky bucket: a level that drains at `limit` per `window`; a check pours in `cost`, up to `burst`.
 
-State: (level, part, last): the whole level, the part above it in 1/window, and when it was so.
-What is in the bucket leaves in order at a constant rate, so the level says how long a request has to wait for
-its turn (`Decision.delay`). A level above `burst` comes from a larger one, and is taken to be full; unless it is a
-`Debt`, which `force` makes.
+State: (level, part, last): the whole level, the fraction above it in 1/window, and the time of both. Requests leave the
+bucket in order at a constant rate, so the level tells how long a request has to wait for its turn (`Decision.delay`).
+A level above `burst` comes from a larger burst, and is treated as full, unless it is a `Debt`, which `force` creates.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
 
 
 def _drained(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
-    """Level and part, now."""
+    """Return the level and its fraction now."""
     if state is None:
         return 0, 0
     level, part, last = state
@@ -59,7 +58,7 @@ def _drained(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
         if part < 0:
             level, part = level - 1, part + window
             if part < 0:
-                leaked, part = divmod(part, window)  # below 0, and rounded down
+                leaked, part = divmod(part, window)  # below 0, rounded down
                 level += leaked
             if level < 0:
                 return 0, 0
@@ -67,7 +66,7 @@ def _drained(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
 
 
 def _until(level: int, part: int, quota: Quota) -> int:
-    """The time until `level` and `part` have drained."""
+    """Return the time until `level` and `part` have drained."""
     if level > quota.burst and level / quota.limit * quota.window_us >= LONGEST:
         return LONGEST
     return -((level * quota.window_us + part) // -quota.limit)
@@ -100,5 +99,5 @@ def lowered(state: State, now: int, quota: Quota, by: Level) -> State:
 
 
 def _like(state: State, changed: State) -> State:
-    """A debt stays one."""
+    """Return `changed`, as a debt if `state` is one."""
     return Debt(changed, state.since) if isinstance(state, Debt) else changed

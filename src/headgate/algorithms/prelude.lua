@@ -1,48 +1,48 @@
--- What the Lua twins share. Assembled in front of them into one script; see stores/redis/script.py.
+-- Code that the Lua twins share. Comes before them in each script; see stores/redis/script.py.
 --
--- Each twin adds a table to `algorithms`. A state is up to four values, written `...` here; a key never seen has none.
+-- Each twin adds a table to `algorithms`. A state is up to four values, written `...` here; a new key has none.
 --   load(key)                                          -> expires, ...
 --   admit(now, quota, cost, ...)                       -> wait, ...
 --   figures(now, quota, ...)                           -> remaining, reset
 --   refund(now, quota, cost, charged_at, reset, ...)   -> ...         where REFUNDS is true
---   save(key, expires, is_new, ...)                    is_new: Redis does not know of this time to expire yet
--- The meaning is that of the Python twins (algorithms/__init__.py). Times are in microseconds.
--- A quota is a table: limit, window, burst; and what a twin cares to remember in it for the time of the call.
+--   save(key, expires, is_new, ...)                    is_new: this expiry was not sent to Redis yet
+-- The functions mean what they mean in the Python twins (algorithms/__init__.py). Times are in microseconds.
+-- A quota is a table: limit, window, burst; and values that a twin caches in it during the call.
 --
--- Every key remembers when it expires: to tell Redis takes longer than to decide, and is only done when it must live
--- longer. So each is given some time more than it needs.
+-- Every key stores its own expiry. Setting an expiry in Redis takes longer than the decision, so it is only set when
+-- the key must live longer, and then to somewhat later than needed.
 --
--- What a bucket owes is a state of one value more: gcra has since when, and the leaky bucket 1. A bucket that owes
--- expires at 0, as far as load tells, so that its key is written as a whole: what it no longer owes is not to stay.
+-- The state of a bucket in debt has one more value: the time of the debt for gcra, and 1 for the leaky bucket. load
+-- returns 0 as the expiry of a bucket in debt, so that save rewrites the whole key and drops a debt that is paid off.
 --
--- Lua has doubles only: whole numbers are exact below 2^53, and ours stay below that. Where a product
--- might not, muldiv does it in steps.
+-- Lua numbers are doubles: whole numbers are exact below 2^53, and ours stay below that. muldiv computes products that
+-- might not, in steps.
 --
--- A script runs from its top at every call, and what it makes there takes time: nothing is made that is not used. For
--- the same reason, `x + 0` makes a number of a text: it takes half as long as tonumber.
+-- A script runs from its top at every call, and creating values there takes time, so nothing is created that is not
+-- used. For the same reason, `x + 0` converts text to a number: it takes half as long as tonumber.
 
 local algorithms = {}
 local REFUNDS, idle, undo = false, nil, nil -- see idle.lua
-local held -- by key: what is known of its open reservations; nil: none was met
+local held -- by key: its open reservations; nil: none seen yet
 local begin_held, load_held, save_held, touch_held, open_held -- see held.lua
-local slot = '' -- the id of the slot that a group takes or gives back; see concurrency.lua
+local slot = '' -- the id of the slot that a group takes or releases; see concurrency.lua
 local NEVER = -1
 local EXACT = 9007199254740992
-local LONGEST = 6307200000000000 -- to wait for a debt; see debt.py
+local LONGEST = 6307200000000000 -- the longest wait for a debt; see debt.py
 local KEYS, ARGV = KEYS, ARGV
 local call, try, pack, unpack, format = redis.call, redis.pcall, struct.pack, struct.unpack, string.format
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 
 local now = tonumber(ARGV[1])
-local least, slack = 0, 1000000 -- how long a key must outlive its meaning, and how long it does when Redis is told
+local least, slack = 0, 1000000 -- how long a key must outlive its meaning, and how long it does when its expiry is set
 if now then
-  least, slack = 1800000000, 3600000000 -- a clock of the caller's own may run slower than ours, by which keys expire
+  least, slack = 1800000000, 3600000000 -- the caller's clock may run slower than Redis's, by which keys expire
 else
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]
 end
 
--- floor(a * b / c), and the remainder; exact for a, b, c from 0 to 2^53-1 whose quotient is below 2^53.
+-- Returns floor(a * b / c) and the remainder. Exact for a, b, c from 0 to 2^53-1 whose quotient is below 2^53.
 local function muldiv(a, b, c)
   local product = a * b
   if product < EXACT then
@@ -78,28 +78,28 @@ local function muldiv(a, b, c)
   return quotient + whole * b, remainder
 end
 
--- In how many milliseconds, as text: Redis reads it faster than a number.
+-- Returns the milliseconds until expires, as text, which Redis reads faster than a number.
 local function ttl(expires)
   return format('%d', ceil((expires - now) / 1000))
 end
 
--- When a key expires that matters until reset, and whether Redis has to be told.
+-- Returns the expiry of a key that matters until reset, and whether it has to be set in Redis.
 local function lasting(expires, reset)
   local ends = now + reset
   if expires and expires >= ends + least and expires <= ends + slack then return expires, false end
   return ends + slack, true
 end
 
--- States of two and of three numbers are kept as little-endian doubles behind the time at which the key expires: a
--- fifth of the time that text takes. A value of any other form (an older version's, or another program's) counts as
--- never seen; the last result is the value that was found.
+-- States of two and of three numbers are stored as little-endian doubles after the expiry of the key: five times as
+-- fast as text. A value of any other form (from an older version or another program) is treated as a new key; the last
+-- result is the value that was found.
 local function load2(key)
   local value = try('GET', key)
   if value and #value == 24 then
     local expires, a, b = unpack('<ddd', value)
     return expires, a, b
   end
-  if value and #value == 32 then -- it owes
+  if value and #value == 32 then -- in debt
     local _, a, b, c = unpack('<dddd', value)
     return 0, a, b, c
   end
@@ -125,7 +125,7 @@ local function load3(key)
     local expires, a, b, c = unpack('<dddd', value)
     return expires, a, b, c
   end
-  if value and #value == 40 then -- it owes
+  if value and #value == 40 then -- in debt
     local _, a, b, c, d = unpack('<ddddd', value)
     return 0, a, b, c, d
   end

@@ -1,6 +1,6 @@
 -- Sliding window counter. Twin of sliding_window_counter.py. State: start, current, previous. In Redis: a string.
 do
-  -- The time until floor(count * left / window) <= room, from now, while left runs down.
+  -- Returns the time until floor(count * left / window) <= room, as left runs down.
   local function fade(room, count, left, window)
     if count <= room then return 0 end
     local quotient, remainder = muldiv(room + 1, window, count)
@@ -8,7 +8,7 @@ do
     return time > 0 and time or 0
   end
 
-  -- The time until no more than room is counted, if no further request comes. left: the time to this bucket's end.
+  -- Returns the time until at most room is counted if no request comes. left: the time to this bucket's end.
   local function until_(room, current, previous, left, window)
     if current > room then return left + fade(room, current, window, window) end
     return fade(room - current, previous, left, window)
@@ -20,7 +20,7 @@ do
     local current, previous = 0, 0
     if since then
       if since > now then
-        -- From the future. What the other bucket had would fade too early here, so it counts in full.
+        -- From the future. The previous count would fade too early here, so it counts in full.
         since, counted, before = start, min(limit, counted + before), 0
       end
       if since >= start then

@@ -1,7 +1,7 @@
-"""Sliding window counter: the counts of this bucket and of the one before, which fades as this one ages.
+"""Sliding window counter: the count of this time bucket, plus a share of the last one that shrinks as this one ages.
 
 State: (start, current, previous). Allowed while `floor(previous * (window - elapsed) / window) + current + cost
-<= limit`: the previous bucket is taken to have been filled evenly.
+<= limit`. This assumes that requests were spread evenly over the previous bucket.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, 
         since, current, previous = state
         if since != start:
             if since > now:
-                # From the future. What the other bucket had would fade too early here, so it counts in full.
+                # From the future. The previous count would fade too early here, so it counts in full.
                 current, previous = min(limit, current + previous), 0
                 state = (start, current, previous)
             elif since < start:
@@ -54,9 +54,9 @@ def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
 
 
 def _until(room: int, current: int, previous: int, left: int, window: int) -> int:
-    """Return the time until no more than `room` is counted, if no further request comes; this bucket ends in `left`.
+    """Return the time until at most `room` is counted if no request comes. This bucket ends in `left`.
 
-    `floor(count * left / window) <= room` from the moment on at which `left` is `((room + 1) * window - 1) // count`.
+    `floor(count * left / window) <= room` holds as soon as `left` is `((room + 1) * window - 1) // count` or less.
     """
     if current > room:
         return left + window - ((room + 1) * window - 1) // current

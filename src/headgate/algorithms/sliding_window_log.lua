@@ -1,11 +1,11 @@
 -- Sliding window log. Twin of sliding_window_log.py. State: stamp and cost of the newest entry, total, log.
--- In Redis: a list, oldest first, of stamp, cost, total, oldest and expires per entry; the last three count in the
--- newest only: the cost of all entries, the stamp of the oldest or an earlier time, and when the key expires.
--- The log is a table: key, oldest, newest (the last stamp that the list has); and what save has to do, if anything:
---   gone   how many entries at the list's head have left the window
---   future how many entries at the list's tail lay in the future and are merged into the newest
---   fresh  nothing in the list counts any more
---   undo   the place of an entry that a refund changes to undo_stamp and undo_cost
+-- In Redis: a list, oldest first, of stamp, cost, total, oldest and expires per entry. The last three are valid only in
+-- the newest entry: the cost of all entries, the stamp of the oldest or an earlier time, and the expiry of the key.
+-- The log is a table: key, oldest, newest (the last stamp in the list), and the changes for save to make, if any:
+--   gone   how many entries at the head of the list have left the window
+--   future how many entries at the tail of the list were in the future and are merged into the newest
+--   fresh  nothing in the list counts any more: delete it
+--   undo   the index of an entry that a refund changes to undo_stamp and undo_cost
 do
   local MAX_ENTRIES = 16384
   local SMALL, LARGE = '<i7I4I4i7i7', '<i7i7i7i7i7'
@@ -19,14 +19,14 @@ do
     return pack(total < SMALL_TOTAL and SMALL or LARGE, stamp, cost, total, oldest, expires)
   end
 
-  -- When a check at time is logged: at the end of its step.
+  -- Returns the time under which a check at time is logged: the end of its step.
   local function stamp_of(time, quota)
     if quota.limit <= MAX_ENTRIES then return time end
     local step = ceil(quota.window / MAX_ENTRIES)
     return ceil(time / step) * step
   end
 
-  -- Walks entries from the oldest (or, with step -1, from the newest) until visit(stamp, cost) returns true.
+  -- Visits entries from the oldest (or, with step -1, from the newest) until visit(stamp, cost) returns true.
   local function walk(key, from, step, visit)
     local size = 4
     while true do
@@ -52,7 +52,7 @@ do
     return expires, stamp, cost, total, { key = key, oldest = oldest, newest = stamp }
   end
 
-  -- Without the entries stamped at horizon or before; the newest is not. The total, and the log.
+  -- Drops the entries stamped at horizon or before; the newest must be later. Returns the total and the log.
   local function expired(horizon, total, log)
     local gone, oldest = 0, nil
     walk(log.key, 0, 1, function(stamp, cost)
@@ -63,7 +63,7 @@ do
     return total, { key = log.key, oldest = oldest, newest = log.newest, gone = gone }
   end
 
-  -- With all entries from the future moved to stamp: a clock that went back. Their cost, and the log.
+  -- Moves all entries from the future to stamp, after the clock went back. Returns their cost and the log.
   local function rebased(stamp, log)
     local future, merged = 0, 0
     walk(log.key, 0, -1, function(other, cost)
@@ -74,7 +74,7 @@ do
                      future = future }
   end
 
-  -- The stamp of the entry whose leaving frees what is needed, counted from the oldest.
+  -- Returns the stamp of the entry that frees needed when it expires, counted from the oldest.
   local function freed(needed, newest, newest_cost, total, log)
     if newest_cost == total then return newest end
     local at = newest
@@ -86,7 +86,7 @@ do
     return at
   end
 
-  -- Without what has left the window, and with nothing in the future; nil when nothing is left.
+  -- Drops expired entries and moves those from the future to stamp. Returns nil when no entry is left.
   local function current(horizon, stamp, newest, cost, total, log)
     if newest <= horizon then return nil end
     if log.oldest <= horizon then total, log = expired(horizon, total, log) end
@@ -103,7 +103,7 @@ do
     if newest and (newest > stamp or log.oldest <= now - window) then
       newest, newest_cost, total, log = current(now - window, stamp, newest, newest_cost, total, log)
     end
-    if not newest then -- nothing is left: unless something is charged, what was there may stay until it expires
+    if not newest then -- nothing is left; the old list may stay until it expires unless something is charged
       if cost > limit then return NEVER end
       if cost == 0 then return 0 end
       return 0, stamp, cost, cost, { oldest = stamp, fresh = true }
@@ -142,7 +142,7 @@ do
 
   local function save_refund(key, expires, total, log)
     call('LSET', key, log.undo, written(log.undo_stamp, log.undo_cost, log.undo_cost, 0, 0))
-    if log.undo_cost == 0 then -- an entry that a refund emptied does not stay
+    if log.undo_cost == 0 then -- remove an entry that a refund emptied
       call('LSET', key, log.undo, '')
       call('LREM', key, -1, '')
     end

@@ -1,13 +1,12 @@
-"""Sliding window log: every admitted check is remembered for exactly one window.
+"""Sliding window log: remembers every admitted check for exactly one window.
 
-State: (entries, first, end, total, oldest, stamp, cost). The newest entry is `stamp` and `cost`; the older ones stand
-in `entries` as a flat array of stamp, cost, stamp, cost …, of which the positions from `first` to `end` count;
-`oldest` is the first one's stamp, and `total` the cost of them all. States share the array: what stands outside a
-state's own part of it means nothing to that state, so that a charge that is not kept in the end leaves no trace, and
-none copies the log.
+State: (entries, first, end, total, oldest, stamp, cost). The newest entry is `stamp` and `cost`. The older ones are in
+`entries`, a flat array of stamp, cost, stamp, cost …, at the positions from `first` to `end`. `oldest` is the stamp of
+the first entry, and `total` the cost of all entries. States share the array: a state ignores what is outside of its own
+part. So a charge that is discarded leaves no trace, and no charge copies the log.
 
-Memory is bounded: a limit above MAX_ENTRIES is logged in steps of `window / MAX_ENTRIES`, each check at the end
-of its step, so that it is never forgotten too early.
+Memory is bounded: a limit above MAX_ENTRIES is logged in steps of `window / MAX_ENTRIES`. Each check is logged at the
+end of its step, so that it never expires too early.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, 
     if total > limit:
         if cost > limit:
             return NEVER, live
-        leaves = oldest if total - limit == 1 else _freed(live, total - limit)  # an entry's cost is 1 at least
+        leaves = oldest if total - limit == 1 else _freed(live, total - limit)  # every entry costs at least 1
         return leaves + window - now, live
     if cost == 0:
         return 0, live
@@ -63,7 +62,7 @@ def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
 
 
 def _current(state: State, horizon: int, stamp: int) -> State | None:
-    """Without what has left the window, and with nothing in the future; None when nothing is left."""
+    """Return the state without expired entries and with none in the future; None if no entry is left."""
     oldest, newest = state[4], state[5]
     if newest <= horizon:
         return None
@@ -73,7 +72,7 @@ def _current(state: State, horizon: int, stamp: int) -> State | None:
 
 
 def _stamp(time: int, quota: Quota) -> int:
-    """When a check at `time` is logged: at the end of its step."""
+    """Return the time under which a check at `time` is logged: the end of its step."""
     if quota.limit <= MAX_ENTRIES:
         return time
     step = -(quota.window_us // -MAX_ENTRIES)
@@ -81,7 +80,7 @@ def _stamp(time: int, quota: Quota) -> int:
 
 
 def _expired(state: State, horizon: int) -> State:
-    """Without the entries stamped `horizon` or before; the newest is not."""
+    """Return the state without the entries stamped `horizon` or before. The newest entry must be later."""
     entries, first, end, total, _, stamp, cost = state
     while first < end and entries[first] <= horizon:
         total -= entries[first + 1]
@@ -92,7 +91,7 @@ def _expired(state: State, horizon: int) -> State:
 
 
 def _rebased(state: State, stamp: int) -> State:
-    """With all entries from the future moved to now: a clock that went back."""
+    """Return the state with all entries from the future moved to `stamp`, after the clock went back."""
     entries, first, end, total, oldest, _, cost = state
     while first < end and entries[end - 2] >= stamp:
         cost += entries[end - 1]
@@ -101,7 +100,7 @@ def _rebased(state: State, stamp: int) -> State:
 
 
 def _freed(state: State, needed: int) -> int:
-    """The stamp of the entry whose leaving frees `needed`, counted from the oldest."""
+    """Return the stamp of the entry that frees `needed` when it expires, counted from the oldest."""
     entries, first, end, _, _, stamp, _ = state
     while first < end:
         needed -= entries[first + 1]

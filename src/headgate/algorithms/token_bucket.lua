@@ -1,7 +1,7 @@
 -- Token bucket. Twin of token_bucket.py. State: tokens (below 0: a debt), part (in 1/window), last.
 -- In Redis: a string.
 do
-  -- Tokens and part, now.
+  -- Returns the tokens and the fraction of the next one now.
   local function filled(now, quota, tokens, part, last)
     local window, burst = quota.window, quota.burst
     if not tokens then return burst, 0 end
@@ -15,7 +15,7 @@ do
     return burst, 0
   end
 
-  -- The time until missing more tokens are there, of which part is.
+  -- Returns the time until missing more tokens are there; part of the next one already is.
   local function until_(missing, part, quota)
     if missing == 0 then return 0 end
     if missing > quota.burst and missing / quota.limit * quota.window >= LONGEST then return LONGEST end

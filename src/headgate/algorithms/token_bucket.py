@@ -1,7 +1,7 @@
-"""Token bucket: tokens drip in at `limit` per `window`, up to `burst`; a check takes `cost` of them.
+"""Token bucket: tokens are added at `limit` per `window`, up to `burst`; a check takes `cost` of them.
 
-State: (tokens, part, last): whole tokens, the part of the next one in 1/window, and when it was so.
-Nothing of a token in the making is ever thrown away. Tokens below 0 are a debt, which `force` makes.
+State: (tokens, part, last): whole tokens, a fraction of the next one in 1/window, and the time of both. No fraction of
+a token is ever lost. Tokens below 0 are a debt, which `force` creates.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
 
 
 def _filled(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
-    """Tokens and part, now."""
+    """Return the tokens and the fraction of the next one now."""
     if state is None:
         return quota.burst, 0
     tokens, part, last = state
@@ -58,7 +58,7 @@ def _filled(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
 
 
 def _until(missing: int, part: int, quota: Quota) -> int:
-    """The time until `missing` more tokens are there, of which `part` is."""
+    """Return the time until `missing` more tokens are there; `part` of the next one already is."""
     if missing > quota.burst and missing / quota.limit * quota.window_us >= LONGEST:
         return LONGEST
     return -((missing * quota.window_us - part) // -quota.limit) if missing else 0
