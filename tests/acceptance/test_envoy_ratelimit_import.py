@@ -207,7 +207,7 @@ def test_several_descriptors_are_one_request(tmp_path: Path) -> None:
         ("domain: d\ndescriptors:\n- key: k\n  value: v*\n  rate_limit: {unlimited: true}", "value 'v*'"),
         (
             "domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: x}]}",
-            "replaces",
+            "replaces 'x': has no equivalent, so a request whose descriptors lead to both limits is checked by both",
         ),
         (
             "domain: d\ndescriptors:\n- key: k\n  detailed_metric: true\n  rate_limit: {unlimited: true}",

@@ -137,8 +137,9 @@ class _ConfigReader:
         named: Table = {"name": str(limit["name"])} if limit.get("name") else {}
         if limit.get("replaces"):
             self.report.append(
-                f"{where}: replaces: descriptors of one request do not replace one another's limits here; send one "
-                "descriptor with all entries, and give the rules one group"
+                f"{where}: replaces {_names(limit['replaces'])}: has no equivalent, so a request whose descriptors "
+                "lead to both limits is checked by both; a group chooses only among the rules of one descriptor: have "
+                "Envoy send one descriptor with all entries, and put both rules into one group"
             )
         if _flag(limit, "unlimited"):
             return {**named, **UNLIMITED}
@@ -171,6 +172,12 @@ class _ConfigReader:
 
 def _flag(table: Mapping[str, Any], name: str) -> bool:
     return str(table.get(name, "")).lower() in ("true", "yes", "on")
+
+
+def _names(replaced: Any) -> str:
+    """The names in a list like `[{name: x}]`."""
+    entries = replaced if isinstance(replaced, list) else [replaced]
+    return ", ".join(repr(str(one.get("name", "") if isinstance(one, Mapping) else one)) for one in entries)
 
 
 def _form(found: Found) -> tuple[str, ...]:
