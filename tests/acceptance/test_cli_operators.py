@@ -145,3 +145,24 @@ def test_top_says_whose_figures_it_shows(headgate: Cli, service: Service) -> Non
     assert f'node="{node}"' in page
     assert shown[0] == f"rates: node {node} alone ({service.url})"
     assert "who hits limits: on all nodes, in the last 15 min" in shown
+
+
+def test_top_and_the_log_show_requests_that_no_rule_limits(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text(RULES)  # which count by user
+    with warm_service(tmp_path, rules=rules) as service:
+        for facts in [{"ip": "192.0.2.1"}, {"ip": "192.0.2.2"}] * 2 + [{"tenant": "acme"}, {"user": "alice"}]:
+            decided = httpx.post(f"{service.url}/v1/check", json=facts).json()
+            assert (decided["reason"] == "no_rule") == ("user" not in facts)
+        cli = Cli(server=service.url, data_dir=service.data_dir)
+        shown = cli("top", "--once", "--interval", "0.1")
+        (row,) = [line for line in shown.splitlines() if line.startswith("(no rule applies)")]
+        assert row.split()[-1] == "5"
+        data = cli.json("top", "--once", "--interval", "0.1")
+        assert {"rule": None, "reason": "no_rule", "checks": 5}.items() <= data["rules"][0].items()
+        # One line for each shape of request, however many such requests there are.
+        logged = [json.loads(line)["event"] for line in service.log.splitlines() if "no rule applies" in line]
+        assert sorted(logged) == [
+            "no rule applies to requests with the facts ip: they are allowed, and not limited",
+            "no rule applies to requests with the facts tenant: they are allowed, and not limited",
+        ]

@@ -152,9 +152,16 @@ class Planner:
         plan = self._plans.get(shape)
         if plan is None:
             plan = self._make(facts, tier, shelves)
-            if not plan.applied:
-                plan = self.unmatched.plan((tuple(shelf.text for shelf in shelves), *shape[1:]))
             self._plans.put(shape, plan)
+        return plan if plan.applied else self._unmatched(facts, shape, shelves)
+
+    def _unmatched(self, facts: Facts, shape: Shape, shelves: tuple[Shelf, ...]) -> RulePlan:
+        """The plan of a request to which no rule applies. Each set of facts has its own, so that each is logged."""
+        named = (*shape, frozenset(facts))
+        plan = self._plans.get(named)
+        if plan is None:
+            plan = self.unmatched.plan((tuple(shelf.text for shelf in shelves), *named[1:]))
+            self._plans.put(named, plan)
         return plan
 
     def is_exempt(self, facts: Facts) -> bool:
