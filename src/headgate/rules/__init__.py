@@ -1,7 +1,7 @@
-"""Rules: who is limited, and by how much.
+"""Rules: which requests are limited, and by how much.
 
-`Rule`, `User` and the other words are in modules of their own; `Snapshot` is all of them at one version, and plans
-requests; `sources` are where snapshots come from. Standard library only, but for `sources`.
+`Rule`, `User` and the other types are in separate modules. A `Snapshot` holds all of them at one version, and plans
+requests. `sources` supply snapshots. Only `sources` needs more than the standard library.
 """
 
 from headgate.core.plan import Plan

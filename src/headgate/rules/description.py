@@ -1,6 +1,6 @@
-"""The one description of a rule's fields, as rules files have them.
+"""The one description of a rule's fields, as they appear in rules files.
 
-`Rule` declares its own fields; those of its quota are declared here. From `FIELDS` come the keys of a rules file
+`Rule` declares its own fields; the fields of its quota are declared here. `FIELDS` defines the keys of a rules file
 (`rules/sources/schema.py`), the database's records (`db/records.py`), the admin API's model and its OpenAPI
 (`service/admin/models.py`), exports, and the table in docs/reference/rules.md.
 """
@@ -20,16 +20,16 @@ from headgate.rules.rule import Rule
 Table = dict[str, Any]
 
 _LINK: Final = re.compile(r"\[([^]]+)\]\([^)]+\)")
-_NOT_IN_A_FILE: Final = "quota"  # of a Rule; a file has the quota's own fields instead
+_NOT_IN_A_FILE: Final = "quota"  # a field of Rule; a file has the quota's own fields instead
 
 
 class RuleField(NamedTuple):
-    """A field of a rule as rules files have it."""
+    """A field of a rule, as it appears in rules files."""
 
     name: str
     kind: Kind
-    meaning: str  # in Markdown, with links as docs/reference has them
-    default: Any  # None: none, or one that depends on other fields
+    meaning: str  # in Markdown, with links relative to docs/reference
+    default: Any  # None: no default, or one that depends on other fields
     default_text: str  # as the docs show it
     is_required: bool
 
@@ -46,7 +46,7 @@ def _field(name: str, description: Description, default: Any = dataclasses.MISSI
 
 
 def _shown(default: Any) -> str:
-    """A default as TOML writes it."""
+    """Return a default as TOML writes it."""
     if default is dataclasses.MISSING:
         return "required"
     if default is None:
@@ -128,7 +128,7 @@ FIELDS: Final = (*_RULE_FIELDS[:1], *QUOTA_FIELDS, *_RULE_FIELDS[1:])  # the id 
 
 
 def rule_table(rule: Rule) -> Table:
-    """Return a rule as a rules file has it: every field but those that have no value. Durations are seconds."""
+    """Return a rule as a table of a rules file, with every field that has a value. Durations are in seconds."""
     table = quota_table(rule.quota)
     for field in _RULE_FIELDS:
         table[field.name] = _plain(getattr(rule, field.name))
@@ -146,7 +146,7 @@ def quota_table(quota: Quota) -> Table:
     if quota.burst == quota.limit:
         table["burst"] = None
     if quota.algorithm == CONCURRENCY:
-        table["window"] = None  # which is the ttl
+        table["window"] = None  # the ttl says it
     return table
 
 
@@ -157,7 +157,7 @@ def docs_table() -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a field's value as TOML and JSON have it."""
+    """Return a field's value as TOML and JSON represent it."""
     if isinstance(value, tuple):
         return list(value)
     return dict(value) if isinstance(value, Mapping) else value

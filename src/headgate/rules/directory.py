@@ -1,4 +1,4 @@
-"""Directory: where a snapshot's users are found. Those of a file are all at hand; those in a database are not."""
+"""Directory: looks up a snapshot's users. A rules file's users are all in memory; a database's users are not."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class _Unknown(Enum):
 
 
 Unknown = Literal[_Unknown.UNKNOWN]
-UNKNOWN: Final = _Unknown.UNKNOWN  # a user who may have a tier and overrides, or not
+UNKNOWN: Final = _Unknown.UNKNOWN  # the user is not in memory, and may have a tier and overrides
 
 
 class Directory(Protocol):
-    """Finds users by id. None is a user without tier and overrides. Safe to share between threads."""
+    """Finds users by id; None means a user without tier and overrides. Safe to share between threads."""
 
     @property
     def has_tiers(self) -> bool:
@@ -31,11 +31,11 @@ class Directory(Protocol):
         ...
 
     def recall(self, user_id: str) -> User | Unknown | None:
-        """The user if they are at hand, else `UNKNOWN`. Never waits."""
+        """Return the user if in memory, else `UNKNOWN`. Never waits."""
         ...
 
     def find(self, user_id: str) -> User | None:
-        """The user, looked up if need be. Waits a short time at most: then they are taken for one without a tier."""
+        """Return the user, looked up if necessary. Waits only for a short time, then assumes a user without a tier."""
         ...
 
     async def find_async(self, user_id: str) -> User | None:
@@ -44,7 +44,7 @@ class Directory(Protocol):
 
 
 class Listed:
-    """Users who are all at hand."""
+    """Users who are all in memory."""
 
     __slots__ = ("_users", "has_overrides", "has_tiers", "recall")
 

@@ -1,4 +1,4 @@
-"""Exemptions: who is never limited."""
+"""Exemptions: requests that are never limited."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ExemptionType = Literal["ip", "user", "api_key", "tenant"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exemption:
-    """Requests whose fact `type` is `value` are not limited: an `ip` address or network, or a user, api_key, tenant.
+    """An exemption of requests whose fact `type` is `value`: an `ip` address or network, a user, api_key or tenant.
 
-    Exemptions may overlap and repeat one another: one that covers a request is enough. Of a request whose `ip` stands
-    for a group of addresses, the fact `address` is looked at instead.
+    Exemptions may overlap: one that covers a request is enough. If a request's `ip` stands for a group of addresses,
+    the fact `address` is compared instead.
     """
 
     type: ExemptionType
@@ -35,7 +35,7 @@ class Exemption:
 
 
 class Exempt:
-    """Tells whether a request is exempt, in a time that does not depend on how many exemptions there are."""
+    """An index of exemptions. The time of a look-up does not depend on their number."""
 
     def __init__(self, exemptions: Iterable[Exemption]) -> None:
         named: dict[str, set[str]] = {}
@@ -49,13 +49,13 @@ class Exempt:
         self._networks = Networks(networks)
 
     def covers(self, facts: Mapping[str, str]) -> bool:
-        """Whether a request with these facts is exempt. An `ip` that is no address is not."""
+        """Return whether a request with these facts is exempt. An `ip` that is not an address is not exempt."""
         for fact, values in self._named:
             if facts.get(fact) in values:
                 return True
         if self._networks and "ip" in facts:
             address = packed(facts["ip"])
-            if address is None and "address" in facts:  # a group such as 2001:db8::/64, and who of it is asking
+            if address is None and "address" in facts:  # ip is a group such as 2001:db8::/64; use the client's address
                 address = packed(facts["address"])
             return address is not None and self._networks.cover(address)
         return False

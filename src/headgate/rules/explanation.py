@@ -1,7 +1,7 @@
-"""Explanations: why each rule applies to a request or does not, what it is asked with, and what would let it pass.
+"""Explanations: why each rule applies to a request or does not, its inputs, and what would let the request pass.
 
-Pure: conditions are those of the matcher, and what applies is what the planner says. The limiter adds what its store
-knows.
+Pure: the matcher supplies the conditions and the planner the rules that apply. The limiter adds the state from its
+store.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from headgate.rules.rule import Rule
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.users import Override, User
 
-MAX_EXPLAINED: Final = 50  # rules: those that apply, then those that lack least
+MAX_EXPLAINED: Final = 50  # rules: first those that apply, then those with the fewest unmet conditions
 
 TierSource = Literal["request", "user", "default"]
 
 
 @dataclass(frozen=True, slots=True)
 class LimitState:
-    """What is left of a limit now, before the request. Times are in seconds."""
+    """The state of a limit now, before the request. Times are in seconds."""
 
     limit: int
     used: int
     remaining: int
     reset_after: float
     allowed: bool  # whether this limit lets the request pass
-    retry_after: float | None  # 0 when it does; None: never
+    retry_after: float | None  # 0 when allowed; None: never
 
 
 @dataclass(slots=True)
@@ -46,47 +46,47 @@ class RuleExplanation:
     rule: str
     name: str
     applies: bool
-    unmet: tuple[Unmet, ...]  # the conditions that the request does not fit
+    unmet: tuple[Unmet, ...]  # the conditions that the request does not meet
     group: str | None
-    lost_to: str | None  # the rule of the same group that applies in its place
+    lost_to: str | None  # the rule of the same group that applies instead
     lost_because: str | None
     quota: str  # in force for this request
-    rule_quota: str  # that of the rule itself
-    override: dict[str, Any] | None  # the user's own limit, where that is in force
+    rule_quota: str  # the rule's own
+    override: dict[str, Any] | None  # the user's own limit, if it is in force
     action: str
     cost: int  # what the request costs this rule
-    subject: str | None  # whose state it looks at
-    key: str | None  # where that is, behind the store's prefix
+    subject: str | None  # the subject whose state it reads
+    key: str | None  # the key of that state, without the store's prefix
     state: LimitState | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What would let a refused request pass."""
+    """A change that would let a refused request pass."""
 
     kind: Literal["wait", "tier", "cost"]
     value: str | float | Cost  # seconds, a tier, the largest cost that passes now
-    at: str | None = None  # of kind wait: when
+    at: str | None = None  # for kind wait: the time
 
 
 @dataclass(slots=True)
 class Explanation:
-    """All that decides a request. `decision` and `remedies` are the limiter's to say."""
+    """Everything that decides a request. The limiter fills in `decision` and `remedies`."""
 
     facts: dict[str, str]
     cost: Cost
     enabled: bool
-    version: str  # of the rules
+    version: str  # version of the rules
     tier: str | None
     tier_source: TierSource | None
     exemption: Exemption | None
     rules: list[RuleExplanation]
-    omitted: int  # rules that are left out, as they match least
+    omitted: int  # number of rules left out, which match least
     decision: dict[str, Any] | None = None
     remedies: list[Remedy] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain data, ready for JSON."""
+        """Return it as plain data for JSON."""
         return {
             "facts": self.facts,
             "cost": self.cost if isinstance(self.cost, int) else dict(self.cost),
@@ -107,10 +107,10 @@ class Explanation:
 def explain_rules(
     snapshot: Snapshot, facts: Facts, clock: Clock, user: User | Unknown | None, cost: Cost = 1
 ) -> tuple[Explanation, RulePlan]:
-    """Return why each rule applies to a request or does not, and the plan of those that do.
+    """Explain why each rule applies to a request or does not. Also return the plan of the rules that apply.
 
-    `user` is who the facts are of, as for `Snapshot.plan`: where they are not known, they are looked up.
-    Raises `InvalidCheck` if the cost makes no sense.
+    `user` is the user of the request, as for `Snapshot.plan`; an `UNKNOWN` user is looked up. Raises `InvalidCheck` if
+    the cost is invalid.
     """
     if user is UNKNOWN and snapshot.directory is not None and "user" in facts:
         user = snapshot.directory.find(facts["user"])
@@ -123,7 +123,7 @@ def explain_rules(
     unpriced = {one.rule.id for one in whole.applied} - applied.keys()
     checks = checks_of(plan, plan.subjects(facts), costs)
     request = _request(facts, tier)
-    # Most of many rules are only counted: details are computed only for rules that are shown.
+    # Most rules are only counted: details are computed only for the rules that are shown.
     lacking = [
         0 if rule.id in applied else len(unmet_fields(rule, request)) + (rule.id in unpriced) for rule in snapshot.rules
     ]
@@ -162,7 +162,7 @@ def tier_of(snapshot: Snapshot, facts: Facts, user: User | None) -> tuple[str | 
 
 
 def other_tiers(snapshot: Snapshot, tier: str | None) -> list[str]:
-    """Return the tiers that rules and the list of tiers name, but for this one."""
+    """Return all tiers in the rules and in the list of tiers except this one."""
     named = dict.fromkeys(one.name for one in snapshot.tiers)
     named.update(dict.fromkeys(one for rule in snapshot.rules for one in rule.tiers))
     return [one for one in named if one != tier]
@@ -224,7 +224,7 @@ def _not_applied(rule: Rule, request: RequestFacts, winners: Mapping[str, Rule],
 
 
 def _override(user: User | None, applied: AppliedRule, clock: Clock) -> dict[str, Any] | None:
-    """Return the override that made the quota of an applied rule what it is; None: it is the rule's own."""
+    """Return the override that set the quota of an applied rule; None if the quota is the rule's own."""
     if user is None:
         return None
     override: Override | None = next((one for one in user.overrides if one.rule == applied.rule.id), None)

@@ -1,7 +1,7 @@
-"""The names that facts may have: the well-known ones, and those that are declared.
+"""The names that facts may have: the well-known ones and the declared ones.
 
-A rule that counts by a fact which no request has never applies, and a request whose fact no rule knows is not limited
-by it. Both are typing mistakes nearly always, so both are errors.
+A rule that counts by a fact that no request has never applies. A fact that no rule knows has no effect. Both are nearly
+always typing mistakes, so both are errors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headgate.errors import InvalidCheck
 
 WELL_KNOWN: Final = (
     *("user", "ip", "api_key", "tenant"),  # the client
-    *("endpoint", "route", "method"),  # for what
+    *("endpoint", "route", "method"),  # the target
     *("tier", "address", "country"),
 )
 ENVOY: Final = (
@@ -27,12 +27,12 @@ ENVOY: Final = (
     "query_match",
     "descriptor",
 )
-OWN: Final = ("headgate_token", "headgate_address")  # by which the service counts its own callers
-_AGAIN: Final = re.compile(r"(.+)_[1-9][0-9]*")  # a fact that an Envoy descriptor states more than once
+OWN: Final = ("headgate_token", "headgate_address")  # by which the service limits its own callers
+_AGAIN: Final = re.compile(r"(.+)_[1-9][0-9]*")  # a fact that appears more than once in an Envoy descriptor
 
 
 class FactNames:
-    """The names that facts may have where `declared` are known besides the well-known ones."""
+    """The names that facts may have: the well-known ones and those in `declared`."""
 
     __slots__ = ("_declared", "_names")
 
@@ -47,7 +47,7 @@ class FactNames:
         return again is not None and again[1] in self._names
 
     def require(self, facts: Iterable[str]) -> None:
-        """Raise `InvalidCheck` if one of a request's facts has no known name."""
+        """Raise `InvalidCheck` if any fact of a request has an unknown name."""
         if self._names.issuperset(facts):
             return
         for name in facts:
@@ -55,7 +55,7 @@ class FactNames:
                 raise InvalidCheck(self.describe_unknown(name))
 
     def describe_unknown(self, name: str) -> str:
-        """Return what is wrong with a name that is not known, and what to do about it."""
+        """Return an error message for an unknown name that says what to do."""
         shown = name if len(name) <= 64 else f"{name[:64]}…"
         meant = did_you_mean(name, (*WELL_KNOWN, *self._declared))
         known = ", ".join((*WELL_KNOWN, *self._declared))

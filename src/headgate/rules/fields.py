@@ -1,8 +1,8 @@
-"""What the fields of rules, users, exemptions and penalties may hold.
+"""Valid values for the fields of rules, users, exemptions and penalties.
 
-A `Kind` checks a value: it returns the one to keep, or raises `ValueError` with what is wrong with it. It also says of
-which type the values are, and within which bounds, for code that describes a field: `headgate.rules.description`.
-`checked` runs the checks of a record's fields, all of them, so that its author hears of every mistake at once.
+A `Kind` checks a value: it returns the value to store, or raises `ValueError` with the mistake. It also gives the type
+and the bounds of the values, for code that describes a field: see `headgate.rules.description`. `checked` checks all
+fields of a record, so that its author sees every mistake at once.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ Type = Literal["text", "whole", "flag", "duration", "texts", "table", "anchor"]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a field may hold. `type` is how a rules file writes it; a duration is seconds, or a text like `"15m"`."""
+    """The values that a field accepts. `type` is the type in a rules file; a duration is seconds or text like
+    `"15m"`."""
 
     type: Type
     check: Check
-    choices: tuple[str, ...] = ()  # the only texts that it may be; empty: any
+    choices: tuple[str, ...] = ()  # the only valid texts; empty: any
     aliases: tuple[str, ...] = ()  # texts that stand for one of `choices`
     low: int | None = None  # the bounds of a whole number
     high: int | None = None
@@ -38,7 +39,7 @@ Out = TypeVar("Out")
 
 
 class Converted(Generic[In, Out]):
-    """The type of a record's field that takes an `In` and keeps an `Out`, for type checkers: nothing is one."""
+    """The type of a field that accepts an `In` and stores an `Out`. For type checkers only: it has no instances."""
 
     def __get__(self, record: object, owner: type | None = None) -> Out:
         raise NotImplementedError
@@ -48,11 +49,11 @@ class Converted(Generic[In, Out]):
 
 
 class Description(NamedTuple):
-    """What a field of a rule may hold, and what it means, in Markdown as docs/reference has it."""
+    """The values that a field of a rule accepts, and its meaning, in Markdown relative to docs/reference."""
 
     kind: Kind
     meaning: str
-    default: str = ""  # how the docs show the default; empty: as it is
+    default: str = ""  # how the docs show the default; empty: the default itself
 
 
 def described(kind: Kind, meaning: str, default: str = "") -> dict[str, Description]:
@@ -78,7 +79,7 @@ def checked(record: object, where: str, values: Mapping[str, Any], checks: Mappi
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"must be a string, got {value!r}")  # noqa: TRY004 - a field's mistakes are all of one kind
+        raise ValueError(f"must be a string, got {value!r}")  # noqa: TRY004 - all mistakes raise the same type
     return value
 
 
@@ -95,7 +96,7 @@ def _flag(value: Any) -> bool:
 
 
 def whole(low: int, high: int = MAX_INT) -> Kind:
-    """A whole number from `low` to `high`."""
+    """Return a kind that accepts whole numbers from `low` to `high`."""
     bounds = f"from {_figure(low)} to {_figure(high)}"
 
     def check(value: Any) -> int:
@@ -107,7 +108,7 @@ def whole(low: int, high: int = MAX_INT) -> Kind:
 
 
 def choice(*choices: str, **aliases: str) -> Kind:
-    """One of a few words. An alias stands for one of them."""
+    """Return a kind that accepts one of a few words. An alias stands for one of them."""
 
     def check(value: Any) -> str:
         value = aliases.get(value, value) if isinstance(value, str) else value
@@ -120,7 +121,7 @@ def choice(*choices: str, **aliases: str) -> Kind:
 
 
 def optional(check: Check) -> Kind:
-    """None, or what `check` lets pass."""
+    """Return a kind that accepts None and whatever `check` accepts."""
 
     def check_any(value: Any) -> Any:
         return None if value is None else check(value)
@@ -131,7 +132,10 @@ def optional(check: Check) -> Kind:
 
 
 def several(check: Check, what: str) -> Kind:
-    """A list, kept as a tuple, of what `check` lets pass; each once. `what` names its members in messages."""
+    """Return a kind that accepts a list of values that `check` accepts, stored as a tuple without repetitions.
+
+    `what` names the members in messages.
+    """
 
     def check_all(value: Any) -> tuple[Any, ...]:
         if isinstance(value, str | bytes | Mapping) or not hasattr(value, "__iter__"):
@@ -168,10 +172,10 @@ def _window(value: Any) -> float:
 
 
 text = Kind("text", _text)
-name = Kind("text", _name)  # not empty, and can be shown on one line
+name = Kind("text", _name)  # not empty, and fits on one line
 flag = Kind("flag", _flag)
-seconds = Kind("duration", _seconds)  # from 0 to 366 days: seconds, a timedelta, or text like "2s"; kept as seconds
-window = Kind("duration", _window)  # can be a quota's window: from 1 ms to 366 days; kept as seconds
+seconds = Kind("duration", _seconds)  # from 0 to 366 days: seconds, a timedelta, or text like "2s"; stored as seconds
+window = Kind("duration", _window)  # a quota's window, from 1 ms to 366 days; stored as seconds
 failure_mode = choice("open", "closed", "local", fail_open="open", fail_closed="closed")
 
 

@@ -1,11 +1,11 @@
-"""The matcher: finds the rules that fit a request, in a time that does not depend on how many there are.
+"""The matcher: finds the rules that match a request, in a time that does not depend on the number of rules.
 
-Patterns are kept in a trie, one node per segment. Where a pattern ends, a shelf holds the rules that have it,
-in tables: those that ask for a tier, for a country, for both and for nothing are in four tables, each by the
-values that they ask for. So a request costs one look-up per segment and one per table, and not one per rule.
+Patterns are in a trie, with one node per segment. Where a pattern ends, a shelf holds its rules in tables: one table
+for each set of facts that rules require. Rules that require a tier, a country, both or neither are in four tables, each
+indexed by the required values. So a request costs one look-up per segment and one per table, not one per rule.
 
-A matcher whose rules are nearly those of the one before is made from it: nodes and shelves of rules that came or went
-are copied, and all others shared.
+A matcher with nearly the same rules as the previous one is derived from it: it copies the nodes and shelves of rules
+that were added or removed, and shares all others.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from headgate.rules.rule import Rule
 
 Shape = tuple[int, ...]
 
-SHARED: Final = 10  # at most one of so many rules may differ for the matcher before to be of use
+SHARED: Final = 10  # at most one in this many rules may differ to derive a matcher from the previous one
 
 
 class Shelf:
-    """The rules that share one pattern. None is that of rules without endpoints."""
+    """The rules that share one pattern. The pattern None is for rules without endpoints."""
 
     __slots__ = ("_names", "_rules", "shape", "text")
 
     def __init__(self, pattern: Pattern | None) -> None:
         self.text = None if pattern is None else str(pattern)
         self.shape: Shape = (EVERYWHERE,) if pattern is None else pattern.shape
-        self._names: dict[tuple[str, ...], None] = {}  # of the facts that rules here ask for: one for each table
+        self._names: dict[tuple[str, ...], None] = {}  # sets of facts that rules here require: one per table
         self._rules: dict[tuple[tuple[str, ...], tuple[str, ...]], list[Rule]] = {}  # by names and values
 
     def add(self, rule: Rule) -> None:
@@ -42,14 +42,14 @@ class Shelf:
             self._put(("tier", *names), (tier, *wanted), rule)
 
     def without(self, gone: set[int]) -> Shelf:
-        """A copy that lacks rules, by their identity."""
+        """Return a copy without some rules, given by identity."""
         copied = copy(self)
         copied._names = dict(self._names)
         copied._rules = {key: [rule for rule in rules if id(rule) not in gone] for key, rules in self._rules.items()}
         return copied
 
     def find(self, facts: Mapping[str, str]) -> Iterator[Rule]:
-        """The rules whose tiers and `match` fit."""
+        """Yield the rules whose tiers and `match` fit."""
         for names in self._names:
             values = tuple(facts[name] for name in names if name in facts)
             yield from self._rules.get((names, values), ())
@@ -65,8 +65,8 @@ class _Node:
     def __init__(self) -> None:
         self.literals: dict[str, _Node] = {}
         self.parameter: _Node | None = None
-        self.here: Shelf | None = None  # of patterns that end here
-        self.rest: Shelf | None = None  # of patterns that go on with /*
+        self.here: Shelf | None = None  # for patterns that end here
+        self.rest: Shelf | None = None  # for patterns that continue with /*
 
     def copy(self) -> _Node:
         copied = copy(self)
@@ -75,13 +75,13 @@ class _Node:
 
 
 class Matcher:
-    """All rules of a snapshot that are enabled. `previous` is that of the snapshot before, if there is one."""
+    """All enabled rules of a snapshot. `previous` is the matcher of the snapshot before, if there is one."""
 
     def __init__(self, rules: Iterable[Rule], previous: Matcher | None = None) -> None:
-        self._rules = {id(rule): rule for rule in rules}  # which are kept, so that no other takes their identity
+        self._rules = {id(rule): rule for rule in rules}  # keeps the rules alive, so that their identities stay unique
         self._root = _Node()
         self._everywhere = Shelf(None)
-        self._own: set[int] = set()  # nodes and shelves that are not shared with the matcher before, by identity
+        self._own: set[int] = set()  # identities of nodes and shelves that are not shared with the previous matcher
         new: Iterable[Rule] = self._rules.values()
         if previous is not None:
             gone = previous._rules.keys() - self._rules.keys()
@@ -99,7 +99,7 @@ class Matcher:
                 self._shelf(pattern).add(rule)
         self._own.clear()
 
-    _shares = False  # whether nodes may be those of the matcher before
+    _shares = False  # whether nodes may be shared with the previous matcher
 
     def _remove(self, rules: Sequence[Rule]) -> None:
         gone = {id(rule) for rule in rules}
@@ -109,7 +109,7 @@ class Matcher:
             self._shelf(pattern, gone)
 
     def _owned_node(self, node: _Node) -> _Node:
-        """A node that may be changed: a copy, if it is shared."""
+        """Return a node that may be changed: a copy if it is shared."""
         if not self._shares or id(node) in self._own:
             return node
         copied = node.copy()
@@ -117,7 +117,7 @@ class Matcher:
         return copied
 
     def _owned_shelf(self, shelf: Shelf, gone: set[int]) -> Shelf:
-        """A shelf that may be changed: a copy without rules that are gone, if it is shared."""
+        """Return a shelf that may be changed: if it is shared, a copy without the rules that are gone."""
         if not self._shares or id(shelf) in self._own:
             return shelf
         copied = shelf.without(gone)
@@ -125,7 +125,7 @@ class Matcher:
         return copied
 
     def shelves(self, path: str | None) -> tuple[Shelf, ...]:
-        """The shelves whose rules fit a normal path; None: a request without one."""
+        """Return the shelves whose patterns match a normal path; None: a request without a path."""
         found = [self._everywhere]
         if path is None:
             return tuple(found)
@@ -148,7 +148,7 @@ class Matcher:
         return tuple(found)
 
     def _shelf(self, pattern: Pattern, gone: set[int] | None = None) -> Shelf:
-        """The shelf of a pattern, to be changed: without rules that are gone."""
+        """Return the shelf of a pattern, to be changed: without the rules that are gone."""
         node = self._root = self._owned_node(self._root)
         for segment in pattern.segments:
             if segment is None:
@@ -165,10 +165,10 @@ class Matcher:
 
 
 def applying(shelves: Iterable[Shelf], facts: Mapping[str, str], method: str | None) -> list[tuple[Rule, Shelf]]:
-    """The rules on these shelves that apply to a request, each with the most specific of its patterns that fit.
+    """Return the rules on these shelves that apply to a request, each with its most specific matching pattern.
 
-    Of the rules that share a group, only the first applies, by `(priority, specificity, id)`: the more specific
-    pattern is first, and of equal patterns the rule with more conditions. In that order they are returned.
+    Only the first rule of each group applies. The order is `(priority, specificity, id)`: the more specific pattern is
+    first, and for equal patterns the rule with more conditions. The result has the same order.
     """
     best: dict[str, tuple[Rule, Shelf]] = {}
     for shelf in shelves:
@@ -189,11 +189,11 @@ def applying(shelves: Iterable[Shelf], facts: Mapping[str, str], method: str | N
 
 
 class Unmet(NamedTuple):
-    """A condition of a rule that a request does not fit."""
+    """A condition of a rule that a request does not meet."""
 
-    field: str  # of the rule: enabled, endpoints, methods, tiers, match, dimension, unit
+    field: str  # the rule's field: enabled, endpoints, methods, tiers, match, dimension, unit
     wanted: str
-    found: str | None  # None: the request does not say
+    found: str | None  # None: the request does not have it
 
     def __str__(self) -> str:
         if self.field == "enabled":
@@ -214,19 +214,19 @@ _ENABLED, _ENDPOINTS, _METHODS, _TIERS = ((field, "") for field in ("enabled", "
 
 
 class RequestFacts(NamedTuple):
-    """A request as conditions look at it."""
+    """A request as conditions see it."""
 
-    path: str | None  # normal; None: the request has none
+    path: str | None  # normalized; None: the request has none
     segments: Sequence[str] | None  # of the path
-    method: str | None  # in capitals
-    facts: Mapping[str, str]  # the tier among them
+    method: str | None  # in upper case
+    facts: Mapping[str, str]  # including the tier
 
 
 def unmet_fields(rule: Rule, request: RequestFacts) -> list[tuple[str, str]]:
-    """Return the fields of a rule that a request does not fit, each with the fact that it asks for, if any.
+    """Return the fields of a rule that a request does not match, each with the required fact, if any.
 
-    Without any, the rule applies, or another of its group. What `applying` finds in one look, by tables, this asks
-    one by one: of thousands of rules, so that it makes no texts.
+    If there are none, either the rule applies or another rule of its group does. `applying` finds rules with look-ups;
+    this function checks conditions one by one. It runs for thousands of rules, so it builds no text.
     """
     facts = request.facts
     unmet = []
@@ -250,14 +250,14 @@ def unmet_fields(rule: Rule, request: RequestFacts) -> list[tuple[str, str]]:
 def _fits_path(patterns: tuple[Pattern, ...], segments: Sequence[str] | None) -> bool:
     if segments is None:
         return False
-    for pattern in patterns:  # noqa: SIM110 - a loop: a generator would take twice the time
+    for pattern in patterns:  # noqa: SIM110 - a generator would take twice as long
         if pattern.fits(segments):
             return True
     return False
 
 
 def unmet_conditions(rule: Rule, request: RequestFacts) -> tuple[Unmet, ...]:
-    """Return the conditions of a rule that a request does not fit, with what it asks for and what the request has."""
+    """Return the conditions of a rule that a request does not meet, with the required and the actual value."""
     return tuple(_condition(rule, request, field, fact) for field, fact in unmet_fields(rule, request))
 
 
@@ -278,7 +278,7 @@ def _condition(rule: Rule, request: RequestFacts, field: str, fact: str) -> Unme
 
 
 def rank_reason(winner: Rule, loser: Rule, request: RequestFacts) -> str:
-    """Return why a rule comes before another of its group, for a request that both fit."""
+    """Return why `winner` comes before `loser` in their group, for a request that matches both."""
     if winner.priority != loser.priority:
         return f"priority {winner.priority} comes before {loser.priority}"
     ours, theirs = _fitting(winner, request), _fitting(loser, request)
@@ -290,7 +290,7 @@ def rank_reason(winner: Rule, loser: Rule, request: RequestFacts) -> str:
 
 
 def _fitting(rule: Rule, request: RequestFacts) -> Pattern | None:
-    """Return the most specific pattern of a rule that fits a request's path."""
+    """Return the most specific pattern of a rule that matches a request's path."""
     fitting = [pattern for pattern in rule.patterns if request.segments is not None and pattern.fits(request.segments)]
     return min(fitting, key=lambda pattern: pattern.shape, default=None)
 
@@ -300,7 +300,7 @@ def _shape(pattern: Pattern | None) -> Shape:
 
 
 def fits_method(rule: Rule, method: str | None) -> bool:
-    """Whether a method, in capitals, is one of the rule's. GET means HEAD too: servers answer it the same way."""
+    """Return whether the rule applies to an upper-case method. GET includes HEAD: servers handle both alike."""
     return not rule.methods or method in rule.methods or (method == "HEAD" and "GET" in rule.methods)
 
 

@@ -1,4 +1,4 @@
-"""Addresses and networks of IPv4 and IPv6: what is an address, and which networks cover it."""
+"""IPv4 and IPv6 addresses and networks: parse addresses, and find out which networks contain them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from socket import AF_INET, AF_INET6, inet_pton
 from typing import Any, Final, Literal
 
 Network = IPv4Network | IPv6Network
-Proxy = Network | Literal["unix"]  # unix: clients of a unix socket, which have no address
+Proxy = Network | Literal["unix"]  # unix: clients of a Unix socket, which have no address
 
-_MAPPED: Final = bytes(10) + b"\xff\xff"  # what an IPv4 address written as IPv6 begins with
+_MAPPED: Final = bytes(10) + b"\xff\xff"  # the prefix of an IPv4 address written as IPv6
 
 
 def network(value: Any) -> Network:
-    """An address or a network (`10.0.0.0/8`) as a network. Raises `ValueError`."""
+    """Parse an address or a network (`10.0.0.0/8`) as a network. Raises `ValueError`."""
     if isinstance(value, Network):
         return value
-    text = value if isinstance(value, str) else ""  # a number would be taken for an address
+    text = value if isinstance(value, str) else ""  # a number would be read as an address
     try:
         return ip_network(text)
     except ValueError:
@@ -35,18 +35,18 @@ def proxy(value: Any) -> Proxy:
 
 
 def packed(address: str) -> bytes | None:
-    """The bytes of an address, without zone; IPv4 in four bytes, however it was written. None: no address."""
+    """Return the bytes of an address without its zone: always four for IPv4. None if it is not an address."""
     try:
         if ":" not in address:
             return inet_pton(AF_INET, address)
         found = inet_pton(AF_INET6, address.partition("%")[0])
-    except (OSError, ValueError):  # ValueError: a NUL, or a character that is no ASCII
+    except (OSError, ValueError):  # ValueError: a NUL or a non-ASCII character
         return None
     return found[12:] if found.startswith(_MAPPED) else found
 
 
 class Networks:
-    """Tells whether an address is in any of them, in a time that does not depend on how many there are."""
+    """A set of networks. The time to look up an address does not depend on their number."""
 
     __slots__ = ("_prefixes",)
 
@@ -61,13 +61,13 @@ class Networks:
         return bool(self._prefixes)
 
     def cover(self, address: bytes) -> bool:
-        """Whether `address`, as `packed` gives it, is in one of the networks."""
+        """Return whether `address`, as `packed` returns it, is in one of the networks."""
         bits, number = 8 * len(address), int.from_bytes(address)
         return any(bits == length and number >> ignored in prefixes for length, ignored, prefixes in self._prefixes)
 
 
 def _unmapped(covered: Network) -> Network:
-    """An IPv4 network that was written as IPv6 (`::ffff:10.0.0.0/104`) as IPv4."""
+    """Return an IPv4 network written as IPv6 (`::ffff:10.0.0.0/104`) as IPv4."""
     if isinstance(covered, IPv6Network) and covered.prefixlen >= 96:
         mapped = covered.network_address.ipv4_mapped
         if mapped is not None:

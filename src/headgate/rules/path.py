@@ -1,16 +1,16 @@
-"""Paths as rules see them: one spelling for each, and the patterns that match them.
+"""Normalized paths, and the patterns that match them.
 
-`normal_path` exists so that a client cannot get around a rule by spelling a path differently. In this order:
+`normal_path` prevents clients from evading a rule by spelling a path differently. In this order:
 
-1. Everything from the first `?` or `#` is cut off.
-2. Percent-escapes are decoded, and what cannot stand for itself in a segment is escaped again, in capitals: so
-   `%7Euser`, `%7euser` and `~user` are one, and so are `caf%c3%a9` and `café`. `%2F` stays as it is: an escaped
-   slash divides no segments. A `%` that begins no escape counts as `%25`.
-3. Empty segments and `.` are dropped, so that `//` is `/` and a slash at the end does not matter; `..` takes the
-   segment before it away, and nothing at the root.
-4. It begins with a slash.
+1. Everything from the first `?` or `#` is removed.
+2. Percent-escapes are decoded, and characters that are not allowed in a segment are escaped again, in upper case: so
+   `%7Euser`, `%7euser` and `~user` are equal, and so are `caf%c3%a9` and `café`. `%2F` stays: an escaped slash does not
+   separate segments. A `%` that does not begin an escape becomes `%25`.
+3. Empty segments and `.` are dropped, so that `//` equals `/` and a trailing slash does not matter. `..` removes the
+   segment before it, if there is one.
+4. The path begins with a slash.
 
-Letters keep their case: `/Search` is not `/search`.
+Case matters: `/Search` is not `/search`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from urllib.parse import quote, unquote_to_bytes, urlparse
 
 from headgate.errors import InvalidRule
 
-_PLAIN: Final = "!$&'()*+,;=:@"  # with letters, digits and -._~, what stands for itself in a segment (RFC 3986)
+_PLAIN: Final = "!$&'()*+,;=:@"  # allowed in a segment, with letters, digits and -._~ (RFC 3986)
 _SEGMENT: Final = re.compile(rf"[\w\-.~{re.escape(_PLAIN)}]+", re.ASCII)
 _NORMAL: Final = re.compile(rf"(?:/(?!\.\.?(?:/|\Z)){_SEGMENT.pattern})+", re.ASCII)
 _MISREAD: Final = re.compile(r"[%?#]|(?:/|\A)\.\.?(?=/|\Z)")
@@ -33,7 +33,7 @@ LITERAL, PARAMETER, REST, EVERYWHERE = range(4)
 
 
 def normal_path(path: str) -> str:
-    """The one spelling of a path. Normal paths are returned as they are."""
+    """Return the normalized path. Normalized paths are returned unchanged."""
     if _NORMAL.fullmatch(path):
         return path
     segments: list[str] = []
@@ -47,17 +47,17 @@ def normal_path(path: str) -> str:
 
 
 def routed_path(path: str) -> str:
-    """A path as a server hands it to an app, decoded, in a spelling whose normal form keeps every segment.
+    """Return the decoded path that a server passes to an app, spelled so that `normal_path` keeps every segment.
 
-    Apps route such a path as it is: to them, `/files/..` is a file of that name, and so are `/files/?` and
-    `/files/%2E`, which came as `%3F` and `%252E`. Read as in a URL, they would be other paths than those that are
-    served, and a way around the rules for `/files/*`. Of a whole URL, which a client may send in place of a path, some
-    route the path.
+    Apps route a decoded path literally: to them, `/files/..` is a file of that name, and so are `/files/?` and
+    `/files/%2E`, which came as `%3F` and `%252E`. Read as parts of a URL, they would be different paths from those that
+    are served, and would evade the rules for `/files/*`. If a client sends a whole URL in place of a path, some apps
+    route its path.
     """
     if path[:1] == "/" and "." not in path and "%" not in path and "?" not in path and "#" not in path:
-        return path  # nearly always
+        return path  # the common case
     if path[:1] != "/":
-        with suppress(ValueError):  # no URL either
+        with suppress(ValueError):  # not a URL either
             path = urlparse(path).path
     return _MISREAD.sub(_kept, path)
 
@@ -66,11 +66,11 @@ def _kept(found: re.Match[str]) -> str:
     text = found[0]
     if text in "%?#":
         return quote(text)
-    return text.replace(".", "%252E")  # escaped twice: escaped once, it would still be a step up
+    return text.replace(".", "%252E")  # escaped twice: escaped once, it would still mean the parent
 
 
 def segments_of(path: str) -> list[str]:
-    """The segments of a normal path."""
+    """Return the segments of a normal path."""
     return path[1:].split("/") if len(path) > 1 else []
 
 
@@ -79,35 +79,35 @@ def _normal_segment(segment: str) -> str:
 
 
 class Pattern(NamedTuple):
-    """Which paths a rule applies to. Patterns that match the same paths are equal."""
+    """The paths that a rule applies to. Patterns that match the same paths are equal."""
 
     segments: tuple[str | None, ...]  # None: any one segment
     rest: bool  # whether anything may follow
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Sorts the more specific first, segment by segment: a literal, a parameter, the rest."""
+        """A sort key that puts more specific patterns first, segment by segment: a literal, a parameter, the rest."""
         shape = tuple(PARAMETER if segment is None else LITERAL for segment in self.segments)
         return (*shape, REST) if self.rest else shape
 
     def __str__(self) -> str:
-        """Without the parameters' names, which do not matter: `/users/{}/posts`."""
+        """Return the pattern without the names of parameters, which do not matter: `/users/{}/posts`."""
         segments = ["{}" if segment is None else segment for segment in self.segments]
         return "/" + "/".join([*segments, "*"] if self.rest else segments)
 
     def fits(self, segments: Sequence[str]) -> bool:
-        """Whether it matches the normal path that has these segments."""
+        """Return whether it matches the normal path with these segments."""
         count = len(self.segments)
         if len(segments) != count and not (self.rest and len(segments) > count):
             return False
-        for mine, theirs in zip(self.segments, segments, strict=False):  # a loop: explanations ask thousands of these
+        for mine, theirs in zip(self.segments, segments, strict=False):  # a loop: explanations call this often
             if mine is not None and mine != theirs:
                 return False
         return True
 
     @classmethod
     def parse(cls, text: str) -> Pattern:
-        """`/users/{id}/posts`: any one segment for `{id}`. `/api/*`: `/api` and all below it. `*`: every path.
+        """Parse a pattern. `{id}` matches any one segment, `/api/*` matches `/api` and all below it, `*` every path.
 
         Raises `InvalidRule`.
         """

@@ -1,4 +1,4 @@
-"""Penalties: what happens to clients that keep running into their limits."""
+"""Penalties: blocks for clients that keep exceeding their limits."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from headgate.core.check import MAX_VIOLATIONS, Client, Terms
 from headgate.core.quota import duration_us
 from headgate.rules import fields
 
-IDENTITIES: Final = ("api_key", "user", "ip", "tenant")  # the most specific first
+IDENTITIES: Final = ("api_key", "user", "ip", "tenant")  # most specific first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Penalties:
-    """Blocks a client once it was refused `violation_threshold` times within `detection_window`.
+    """The settings of penalties: a client is blocked after `violation_threshold` refusals in `detection_window`.
 
-    It is blocked for the rule's window times the first of `multipliers`; once it is free, each further refusal
-    blocks it for the next of them, and the last one repeats. docs/reference/rules.md has it in full.
+    The first block lasts for the rule's window times the first of `multipliers`. After it, each further refusal blocks
+    the client for the next multiplier; the last one repeats. docs/reference/rules.md has the details.
     """
 
     enabled: bool = False
-    detection_window: float | str | timedelta = 3600.0  # kept as seconds
+    detection_window: float | str | timedelta = 3600.0  # stored as seconds
     violation_threshold: int = 3
     multipliers: Sequence[int] = (1, 2, 4, 8)
 
@@ -40,7 +40,7 @@ class Penalties:
 
 
 def client_of(facts: Mapping[str, str]) -> Client | None:
-    """Whom a penalty for this request would meet: the most specific identity that is known of it."""
+    """Return the client that a penalty for this request would block: its most specific known identity."""
     for fact in IDENTITIES:
         if fact in facts:
             return Client(fact, facts[fact])
@@ -53,7 +53,7 @@ def clients_of(facts: Mapping[str, str]) -> tuple[Client, ...]:
 
 
 def _multipliers(value: Any) -> tuple[int, ...]:
-    # Not fields.several, which drops what comes twice: multipliers may repeat.
+    # Not fields.several, which drops repetitions: multipliers may repeat.
     if not isinstance(value, list | tuple) or not value:
         raise ValueError(f"must be a list of whole numbers that is not empty, got {value!r}")
     check = fields.whole(1, 1_000_000)
@@ -63,6 +63,6 @@ def _multipliers(value: Any) -> tuple[int, ...]:
 _CHECKS: Final[dict[str, fields.Check]] = {
     "enabled": fields.flag,
     "detection_window": fields.window,
-    "violation_threshold": fields.whole(1, MAX_VIOLATIONS),  # more are not remembered
+    "violation_threshold": fields.whole(1, MAX_VIOLATIONS),  # stores do not remember more
     "multipliers": _multipliers,
 }

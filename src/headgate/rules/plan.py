@@ -1,4 +1,4 @@
-"""Plans made from rules: which rules apply to requests of one shape, and how each finds its subject."""
+"""Plans made from rules: the rules that apply to requests of one shape, and how each finds its subject."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from headgate.rules.rule import FailureMode, Rule
 
 Facts = Mapping[str, str]
 
-NO_SUBJECT: Final = joined(())  # the subject of a rule of dimension global
+NO_SUBJECT: Final = joined(())  # the subject of a rule with dimension global
 
 
 class AppliedRule(NamedTuple):
     """One rule of a plan."""
 
     rule: Rule
-    template: Check  # lacks its subject, and is of a request that costs 1
+    template: Check  # without a subject, for a request of cost 1
     failure_mode: FailureMode | None  # None leaves it to the limiter
-    fact: str | None  # the fact that is the subject; None when it is not as simple as that
+    fact: str | None  # the fact whose value is the subject; None if the subject is not a single fact
     fixed: Mapping[str, str]  # facts whose part in the subject is the same in all requests of the shape
 
     def subject(self) -> Callable[[Facts], str]:
@@ -54,7 +54,7 @@ class AppliedRule(NamedTuple):
 
 
 class RulePlan(Plan):
-    """A plan of rules. `subjects` finds whose state each limit looks at, in a request with these facts."""
+    """A plan of rules. `subjects` returns the subject of each limit for a request with these facts."""
 
     __slots__ = ("_dated", "_rates", "applied", "failure_modes", "has_calendar", "notice", "subjects")
 
@@ -68,15 +68,15 @@ class RulePlan(Plan):
     ) -> None:
         super().__init__(tuple(one.template for one in applied), reason, refuses=refuses)
         self.applied = applied
-        self.notice = notice  # logs that there are such requests; called with the facts of the first, and then None
+        self.notice = notice  # called with the facts of the first request, which it logs; then set to None
         self.failure_modes = tuple(one.failure_mode for one in applied)  # None leaves it to the limiter
         self.subjects: Callable[[Facts], tuple[str, ...]] = _subjects(applied)
         self._rates: RulePlan | None = None
         self.has_calendar = any(limit.quota.calendar is not None for limit in self.limits)
-        self._dated: tuple[int, int, RulePlan] | None = None  # from when, until when, and what the plan is then
+        self._dated: tuple[int, int, RulePlan] | None = None  # the start and end of its validity, and the plan for it
 
     def dated(self, now_us: int) -> RulePlan:
-        """Return the plan with the boundaries of its calendars around a time."""
+        """Return the plan with its calendars' boundaries around a time."""
         known = self._dated
         if known is not None and known[0] <= now_us < known[1]:
             return known[2]
@@ -94,7 +94,7 @@ class RulePlan(Plan):
 
     @property
     def rates(self) -> RulePlan:
-        """The plan without its limits of concurrency: for those who cannot say when a request is over."""
+        """The plan without concurrency limits, for callers that cannot tell when a request ends."""
         if not self.slots:
             return self
         if self._rates is None:
@@ -115,7 +115,7 @@ class RulePlan(Plan):
 
 
 def checks_of(plan: Plan, subjects: tuple[str, ...], costs: tuple[int, ...]) -> tuple[Check, ...]:
-    """Return a plan's limits as checks of these subjects at these costs."""
+    """Return a plan's limits as checks for these subjects at these costs."""
     return tuple(
         [
             Check(rule, space, subject, quota, cost, enforced, refusal, leased)
@@ -127,7 +127,7 @@ def checks_of(plan: Plan, subjects: tuple[str, ...], costs: tuple[int, ...]) -> 
 
 
 def _subjects(applied: tuple[AppliedRule, ...]) -> Callable[[Facts], tuple[str, ...]]:
-    """Return the function that finds all subjects. It is generated, so that it has no loop."""
+    """Return the function that finds all subjects. Its code is generated, to avoid a loop."""
     finders: dict[str, Callable[[Facts], str]] = {}
     source = ""
     for at, one in enumerate(applied):
@@ -150,13 +150,13 @@ def plan_of(applied: tuple[AppliedRule, ...]) -> RulePlan:
 
 
 def plan_of_rule(rule: Rule) -> RulePlan:
-    """Return the plan of requests to which this rule applies, and no other."""
+    """Return the plan of requests to which this rule alone applies."""
     fact = rule.facts[0] if len(rule.facts) == 1 else None
     return RulePlan((AppliedRule(rule, template_of(rule), rule.failure_mode, fact, {}),))
 
 
 def template_of(rule: Rule) -> Check:
-    """The check of a rule, for a subject that is not known yet and a request of cost 1."""
+    """Return the check of a rule, without a subject, for a request of cost 1."""
     delay = 0
     if rule.action == "throttle":
         delay = rule.quota.window_us if rule.max_delay is None else round(rule.max_delay * MICROSECONDS)
@@ -167,10 +167,10 @@ def template_of(rule: Rule) -> Check:
 
 
 def quota_in_force(rule: Rule, quota: Quota) -> Quota:
-    """The quota that a rule asks with, when `quota` is its own or that of an override.
+    """Return the quota that a rule sends to the store; `quota` is its own or an override's.
 
-    A leaky bucket that throttles is made no deeper than what leaks in `max_delay`, and one request: what does not
-    get its turn within that time is refused at once.
+    For a leaky bucket with action `throttle`, the burst is reduced to what leaks in `max_delay`, plus one request:
+    requests that would not get their turn within that time are refused at once.
     """
     if rule.action != "throttle" or rule.max_delay is None or quota.algorithm != "leaky_bucket":
         return quota

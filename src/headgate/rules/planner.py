@@ -1,10 +1,10 @@
-"""The planner: a snapshot's rules, made ready to tell quickly which of them apply to a request.
+"""The planner: finds the rules that apply to a request, quickly.
 
-Plans are cached by the *shape* of a request: which patterns its path fits, its method and tier and the values of
-facts that rules match on, as far as any rule names them, and which facts of the rules' dimensions it has. Users,
-addresses and values that no rule names are not part of it, so that few shapes are shared by all requests. The plan of a
-user with overrides is cached by the quotas that these make of it, so that users with equal overrides share one. What
-is cached is still bounded, and goes with the snapshot.
+Plans are cached by the *shape* of a request: the patterns that its path matches; its method, its tier and the facts
+that rules match on, as far as any rule names their values; and which facts of the rules' dimensions it has. Users,
+addresses and values that no rule names are not part of the shape, so a few shapes cover all requests. The plan of a
+user with overrides is cached by the resulting quotas, so that users with equal overrides share it. The caches are
+bounded, and are discarded with the snapshot.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from headgate.rules.rule import FailureMode, Rule
 from headgate.rules.unmatched import UnmatchedRequests
 from headgate.rules.users import User, misfit
 
-MIN_REMEMBERED: Final = 4_096  # paths, and plans: with more rules than this, as many as there are rules
-MAX_PLANS: Final = 64  # of one user with overrides
-MAX_PATH: Final = 256  # characters: longer paths are not remembered
+MIN_REMEMBERED: Final = 4_096  # paths and plans; if there are more rules, as many as rules
+MAX_PLANS: Final = 64  # for one user with overrides
+MAX_PATH: Final = 256  # characters: longer paths are not cached
 
-_NAMED: Final = ("endpoint", "method", "tier")  # facts that patterns, methods and tiers of rules are about
+_NAMED: Final = ("endpoint", "method", "tier")  # facts that have their own fields in rules
 
 Shape = tuple[object, ...]
 
 
 class _Overriding(NamedTuple):
-    """A user's override of one rule, worked out."""
+    """A user's override of one rule, resolved."""
 
     expires_us: int | None
     space: str
@@ -47,7 +47,7 @@ class _Overriding(NamedTuple):
 
 
 class _Overrides:
-    """All overrides of one user, and the plans that they make of others while none of them expires."""
+    """All overrides of one user, and the resulting plans until the first override expires."""
 
     __slots__ = ("by_rule", "in_force", "plans", "until_us", "user")
 
@@ -59,11 +59,11 @@ class _Overrides:
         self.in_force = {
             rule: one for rule, one in by_rule.items() if one.expires_us is None or now_us < one.expires_us
         }
-        self.plans: dict[RulePlan, RulePlan] = {}  # by what they replace
+        self.plans: dict[RulePlan, RulePlan] = {}  # by the plan that they replace
 
 
 class Planner:
-    """Plans requests. Safe to share between threads. `previous` is that of the snapshot before, if there is one."""
+    """Plans requests. Safe to share between threads. `previous` is the planner of the snapshot before, if any."""
 
     def __init__(
         self,
@@ -100,15 +100,15 @@ class Planner:
             for fact, wanted in rule.match.items():
                 values.setdefault(fact, set()).add(wanted)
         self._values = tuple((fact, frozenset(wanted)) for fact, wanted in values.items())
-        self._by_value = frozenset((*_NAMED, *values))  # facts of which it matters what they say
-        self.by_route = "route" in self._facts or "route" in values  # whether it matters which route a request is for
+        self._by_value = frozenset((*_NAMED, *values))  # facts whose values matter, not just their presence
+        self.by_route = "route" in self._facts or "route" in values  # whether the route of a request matters
         self._by_tier = bool(self._tiers) or "tier" in self._facts
         self._by_user = "user" in self._facts  # only rules that count by user can be overridden
         self._asks = not isinstance(directory, Listed) or directory.has_tiers or directory.has_overrides
         self._by_path = any(rule.patterns for rule in rules)
         self._no_path = self._matcher.shelves(None)
         paths, methods = ["endpoint"] if self._by_path else [], ["method"] if self._methods else []
-        self._valued = (*paths, *methods, *values)  # facts of which the value matters, but for the tier
+        self._valued = (*paths, *methods, *values)  # facts whose values matter, except the tier
 
         remembered = max(MIN_REMEMBERED, len(rules))
         self._plans: Recent[Shape, RulePlan] = Recent(remembered)
@@ -118,7 +118,7 @@ class Planner:
         self._overrides: Recent[str, _Overrides] = Recent(remembered)
 
     def plan(self, facts: Facts, clock: Clock, user: User | Unknown | None = UNKNOWN) -> RulePlan:
-        """The rules that apply to a request. The clock is asked whether the user's overrides have expired.
+        """Return the rules that apply to a request. `clock` decides whether the user's overrides have expired.
 
         Raises `InvalidCheck` if a fact has a name that is neither well-known nor declared.
         """
@@ -145,7 +145,7 @@ class Planner:
         return plan.dated(clock.now_us()) if plan.has_calendar else plan
 
     def _found(self, facts: Facts, tier: str | None) -> RulePlan:
-        """The plan of a request by its shape: of a user without overrides. Raises `InvalidCheck` on unknown facts."""
+        """Return the plan for a request's shape, without overrides. Raises `InvalidCheck` on unknown facts."""
         self._fact_names.require(facts)
         shelves = self._shelves_of(facts["endpoint"]) if self._by_path and "endpoint" in facts else self._no_path
         shape = self._shape(facts, tier, shelves)
@@ -165,11 +165,11 @@ class Planner:
         return plan
 
     def is_exempt(self, facts: Facts) -> bool:
-        """Whether a request is never limited."""
+        """Return whether a request is never limited."""
         return self._exempt is not None and self._exempt.covers(facts)
 
     def user(self, facts: Facts) -> User | Unknown | None:
-        """Who a request is of, as far as a plan depends on it and the directory knows without looking."""
+        """Return the user of a request if a plan depends on it; `UNKNOWN` if the directory must look them up."""
         directory = self._directory
         if (directory.has_overrides and self._by_user) or (
             directory.has_tiers and self._by_tier and "tier" not in facts
@@ -180,9 +180,9 @@ class Planner:
         return None
 
     def depends_on(self, fact: str, facts: Facts) -> bool:
-        """Whether the plan of a request with these facts depends on what another one says, and not on its being there.
+        """Return whether the plan of a request with these facts depends on the value of another fact.
 
-        A user that has to be looked up counts as that.
+        A user who has to be looked up counts as such a value.
         """
         if self._exempt is not None or fact in self._by_value:
             return True
@@ -200,7 +200,7 @@ class Planner:
         return self._default_tier if tier is None else tier
 
     def _overrides_of(self, user: User, clock: Clock) -> _Overrides:
-        """A user's overrides, remembered for as long as they are the same and none of them has expired."""
+        """Return a user's overrides, cached until they change or one of them expires."""
         found = self._overrides.get(user.id)
         if found is not None and found.user is user:
             if found.until_us is None:
@@ -215,7 +215,7 @@ class Planner:
         return found
 
     def _overridden(self, plan: RulePlan, overrides: _Overrides) -> RulePlan:
-        """The plan of a user with these overrides, where others have `plan`."""
+        """Return the plan of a user with these overrides, in place of `plan`."""
         in_force = overrides.in_force
         own = [(place, in_force[one.rule.id]) for place, one in enumerate(plan.applied) if one.rule.id in in_force]
         found = plan
@@ -243,7 +243,7 @@ class Planner:
         return shelves
 
     def _shape(self, facts: Facts, tier: str | None, shelves: tuple[Shelf, ...]) -> Shape:
-        """All that a plan depends on. Whatever no rule names looks the same."""
+        """Return everything that a plan depends on. Values that no rule names are all treated alike."""
         method = facts.get("method") if self._methods else None
         if method is not None:
             method = method.upper()
@@ -285,10 +285,10 @@ class Planner:
 
 
 def _overriding(user: User, rules: Mapping[str, Rule], calendars: Sequence[Rule]) -> dict[str, _Overriding]:
-    """A user's overrides by rule. Those of another window count apart: a window's state means nothing to another.
+    """Return a user's overrides by rule. An override with another window has its own count, because states differ.
 
-    One that fits no rule of the snapshot is left out: a directory may be ahead of it, or behind. A user with an anchor
-    has quotas of their own for all `calendars` whose periods have such anchors.
+    An override that fits no rule of the snapshot is ignored: the directory may be newer or older than the snapshot. A
+    user with an anchor has separate quotas for all `calendars` whose periods accept that anchor.
     """
     worked_out = {}
     for one in () if user.anchor is None else calendars:

@@ -1,4 +1,4 @@
-"""A bounded memory of what was used lately."""
+"""A bounded cache of recently used values."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ V = TypeVar("V")
 
 
 class Recent(Generic[K, V]):
-    """Keeps between `size` and twice `size` of the values last used, in two generations.
+    """Keeps between `size` and twice `size` of the most recently used values, in two generations.
 
-    New values enter the young generation. When that is full it becomes the old one, and what the old one held
-    is forgotten; a value that is used in the meantime enters the young one again. So a flood of values used
-    once never drives out those that are used all the time, and no use costs more than two look-ups.
+    New values enter the young generation. When it is full, it becomes the old generation, and the values of the
+    previous old generation are dropped. A value that is used while it is in the old generation enters the young one
+    again. So a flood of values used once never evicts those in constant use, and no use costs more than two look-ups.
 
-    Safe to share between threads: two that rotate at once forget some values early, and nothing else.
+    Safe to share between threads: if two rotate at the same time, some values are dropped early.
     """
 
     __slots__ = ("_old", "_size", "_young")
@@ -37,12 +37,12 @@ class Recent(Generic[K, V]):
         return value
 
     def drop(self, key: K) -> None:
-        """Forget a value, if it is known."""
+        """Drop a value if it is cached."""
         self._young.pop(key, None)
         self._old.pop(key, None)
 
     def clear(self) -> None:
-        """Forget all values."""
+        """Drop all values."""
         self._young, self._old = {}, {}
 
     def put(self, key: K, value: V) -> None:

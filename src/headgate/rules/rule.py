@@ -1,4 +1,4 @@
-"""Rule: a Quota plus who and what it applies to."""
+"""Rule: a quota, and the requests that it applies to."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Sync = Literal["exact", "leased"]
 Spread = Literal["separate", "central", "quota", "quota_auto", "synced"]
 
 DEFAULT_PRIORITY: Final = 100
-MIN_AUTO_US: Final = 10 * MICROSECONDS  # the shortest window whose shares can follow the demand
+MIN_AUTO_US: Final = 10 * MICROSECONDS  # the shortest window whose shares can follow demand
 GLOBAL: Final = "global"
 _METHOD: Final = re.compile(r"[A-Z][A-Z_-]*")
-_SEPARATORS: Final = re.compile(r"[\s,;&|+/]*[\s,;&|/][\s,;&|+/]*")  # what people write between facts, but for a lone +
+_SEPARATORS: Final = re.compile(r"[\s,;&|+/]*[\s,;&|/][\s,;&|+/]*")  # mistaken separators between facts
 _OWN_FIELDS: Final = {"endpoint": "endpoints", "method": "methods", "tier": "tiers"}
 
 
@@ -95,7 +95,7 @@ _ENDPOINTS: Final = several(_endpoint, "patterns")
 _METHODS: Final = several(_method, "methods")
 _TIERS: Final = several(fields.name, "tiers")
 _MATCH: Final = Kind("table", _match)
-# Typed as Any: the types of fields that are converted are those of `Converted`, which no value has.
+# Typed as Any: converted fields have the type `Converted`, which no value has.
 _EMPTY: Final[Any] = ()
 _NONE: Final[Any] = None
 _MISSING: Final[Any] = ...
@@ -103,18 +103,18 @@ _MISSING: Final[Any] = ...
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """Limits each subject of a dimension to a quota, in the requests that it matches.
+    """A limit of a quota for each subject of a dimension, in the requests that it matches.
 
     `quota` is a `Quota` or its notation (`"100/minute"`). `dimension` names the fact whose value is the subject
-    (`user`, `ip`, `api_key`, `tenant`, or one that the limiter declares in `facts`), several joined by `+`
-    (`user+endpoint`), or `global`: one subject for all. A rule applies to requests that have all of its dimension's
-    facts and that fit `endpoints`, `methods`, `tiers` and `match`; one that is left empty fits every request.
-    docs/reference/rules.md has all fields and their meanings.
+    (`user`, `ip`, `api_key`, `tenant`, or one that the limiter declares in `facts`), several facts joined by `+`
+    (`user+endpoint`), or `global`: one subject for all requests. A rule applies to requests that have all facts of its
+    dimension and match `endpoints`, `methods`, `tiers` and `match`; an empty field matches every request.
+    docs/reference/rules.md documents all fields.
 
-    A field is declared here once, with what it may hold and what it means. Rules files, the database, the admin API
-    and the table in docs/reference/rules.md have it from here: see `headgate.rules.description`.
+    Each field is declared once, here, with its valid values and its meaning. Rules files, the database, the admin API
+    and the table in docs/reference/rules.md use this declaration: see `headgate.rules.description`.
 
-    Raises `InvalidRule`, which names every field that is wrong.
+    Raises `InvalidRule`, which names every invalid field.
     """
 
     id: str = field(
@@ -224,7 +224,7 @@ class Rule:
     enabled: bool = field(default=True, metadata=described(fields.flag, "`false` turns the rule off"))
 
     space: str = field(init=False, repr=False, compare=False)
-    facts: tuple[str, ...] = field(init=False, repr=False, compare=False)  # whose values make the subject
+    facts: tuple[str, ...] = field(init=False, repr=False, compare=False)  # the facts whose values make up the subject
     patterns: tuple[Pattern, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -258,19 +258,19 @@ class Rule:
 
     @property
     def conditions(self) -> int:
-        """How many things other than the endpoint a request must fit: breaks ties of equal patterns."""
+        """How many conditions a rule has besides the endpoint. Breaks ties between equal patterns."""
         return bool(self.methods) + bool(self.tiers) + len(self.match)
 
 
 def made_by(limiter: str, rule: Rule) -> Rule:
-    """Return `rule` as a limit that the limiter of this name makes itself: its keys have the limiter's name."""
+    """Return `rule` as a limit that the named limiter creates itself: its keys include the limiter's name."""
     own = copy(rule)
     object.__setattr__(own, "space", space(rule.dimension, rule.id, rule.quota.algorithm, limiter=limiter))
     return own
 
 
 def _slots_misfit(where: str, rule: Rule) -> Iterator[Problem]:
-    """Why a rule that limits concurrency cannot be as it is: slots are counted in one place, by one clock."""
+    """Yield the problems of a concurrency rule: slots are counted in one place, by one clock."""
     if rule.sync == "leased":
         yield Problem(where, "sync", "concurrency cannot be leased: every slot is counted in the store; use 'exact'")
     if rule.shards > 1:
@@ -283,7 +283,7 @@ def _slots_misfit(where: str, rule: Rule) -> Iterator[Problem]:
 
 
 def _shards_misfit(rule: Rule) -> Iterator[str]:
-    """Why a rule cannot have its shards."""
+    """Yield the reasons why a rule cannot have its shards."""
     quota, shards = rule.quota, rule.shards
     if quota.calendar is not None:
         yield "a calendar's windows cannot have shards; use 1"
@@ -299,17 +299,17 @@ def _shards_misfit(rule: Rule) -> Iterator[str]:
 
 
 def unspreadable(spread: Spread, quota: Quota, shards: int) -> str | None:
-    """Why several regions cannot share a quota in this way; None: they can."""
+    """Return why regions cannot share a quota in this way; None if they can."""
     algorithm = quota.algorithm
     if algorithm == CONCURRENCY and spread != "separate":
         return "regions cannot share slots: each is held in one store, by its clock; use regions = 'separate'"
     if quota.calendar is not None and spread not in ("separate", "central"):
         return "regions cannot share the windows of a calendar; use regions = 'central' or 'separate'"
     if shards > 1 and spread != "separate":
-        return "a rule with shards cannot be shared by regions: what is in which shard differs; use shards = 1"
+        return "a rule with shards cannot be shared by regions: their shards differ; use shards = 1"
     if spread == "synced" and algorithm in BUCKETS:
         return (
-            f"a {algorithm} cannot be synced: it drains, and so is no count that regions could add up; "
+            f"a {algorithm} cannot be synced: it drains, so it has no count that regions could add up; "
             "use fixed_window or sliding_window_counter, or regions = 'central' or 'quota'"
         )
     if spread == "synced" and algorithm == "sliding_window_log":
@@ -324,12 +324,12 @@ def unspreadable(spread: Spread, quota: Quota, shards: int) -> str | None:
         )
     if spread == "quota_auto" and quota.window_us < MIN_AUTO_US:
         return (
-            "a window of less than 10 seconds is over before its shares have been divided anew; "
+            "a window of less than 10 seconds ends before its shares can be divided again; "
             "use regions = 'quota' or 'central'"
         )
     return None
 
 
-CHECKS: Final[dict[str, fields.Kind]] = {  # by field, in the order of their declaration
+CHECKS: Final[dict[str, fields.Kind]] = {  # by field, in order of declaration
     one.name: one.metadata["description"].kind for one in dataclasses.fields(Rule) if one.metadata
 }

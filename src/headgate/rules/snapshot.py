@@ -22,26 +22,29 @@ from headgate.rules.rule import FailureMode, Rule, Spread, unspreadable
 from headgate.rules.users import Tier, User, misfit
 
 Unmatched = Literal["allow", "refuse"]
-HeaderStyle = Literal["both", "ietf", "x", "off"]  # which header fields responses have
+HeaderStyle = Literal["both", "ietf", "x", "off"]  # the header fields of responses
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """What a limiter goes by. Nothing in it changes: a change of rules makes another one.
+    """The configuration of a limiter. It is immutable: a change of rules makes another snapshot.
 
-    `users` are those with a tier or overrides of their own; where they are too many to list, a `directory` finds them
-    instead. `default_tier` is that of requests that neither say their tier nor come from a user with one.
-    `failure_mode` is that of rules that have none; None leaves it to the limiter. `trusted_proxies` and
-    `trusted_proxy_depth` are for code that reads the client's address from a request. `warning_at` and `warning_until`
-    are the percentages of use at which state `warning` begins, and below which it ends; None leaves them to the
-    limiter. `facts` declares the names of facts that rules and requests may have besides the well-known ones.
-    `unmatched` is what becomes of requests to which no rule applies, where there are rules. `regions` is how several
-    regions share the quotas of rules that do not say so themselves; None: each has them whole. `decision_header` has
-    refusals carry the id of their decision in a header field. `headers` chooses the header fields of responses. While
-    not `enabled`, no rule applies to anything. `version` tells one snapshot from another. `previous` is the snapshot
-    that this one replaces: what was worked out for rules that are the same objects in both is used again.
+    - `users` are the users with a tier or overrides; if there are too many to list, a `directory` finds them instead.
+    - `default_tier` applies to requests that have no tier and whose user has none.
+    - `failure_mode` applies to rules that have none; None leaves it to the limiter.
+    - `trusted_proxies` and `trusted_proxy_depth` are for code that reads the client's address from a request.
+    - `warning_at` and `warning_until` are the percentages of use at which state `warning` begins, and below which it
+      ends; None leaves them to the limiter.
+    - `facts` declares names of facts for rules and requests besides the well-known ones.
+    - `unmatched` decides what happens to requests to which no rule applies, if there are rules.
+    - `regions` is how several regions share the quotas of rules that do not set it; None: each region has all of them.
+    - `decision_header` adds a header field with the id of the decision to refusals.
+    - `headers` chooses the header fields of responses.
+    - Unless `enabled`, no rule applies.
+    - `version` distinguishes snapshots.
+    - `previous` is the snapshot that this one replaces: results for rules that are the same objects in both are reused.
 
-    Raises `InvalidRule` with every problem that its parts have with one another.
+    Raises `InvalidRule` with every conflict between its parts.
     """
 
     rules: Sequence[Rule]
@@ -65,10 +68,10 @@ class Snapshot:
     version: str = "1"
     directory: Directory | None = None
     previous: InitVar[Snapshot | None] = None
-    terms: Terms | None = field(init=False, repr=False)  # of penalties; None while there are none
-    leased: frozenset[str] = field(init=False, repr=False)  # the ids of rules whose quota nodes take slices of
-    sharded: Mapping[str, int] = field(init=False, repr=False)  # how many shards rules have that have any, by id
-    spread: Mapping[str, Spread] = field(init=False, repr=False)  # by id: how regions share what they do not have whole
+    terms: Terms | None = field(init=False, repr=False)  # of penalties; None if disabled
+    leased: frozenset[str] = field(init=False, repr=False)  # the ids of leased rules
+    sharded: Mapping[str, int] = field(init=False, repr=False)  # the number of shards, by id of rules that have any
+    spread: Mapping[str, Spread] = field(init=False, repr=False)  # by id: how regions share rules that they do share
     fact_names: FactNames = field(init=False, repr=False)  # that rules and requests may have
     planner: Planner = field(init=False, repr=False)
     _by_id: Mapping[str, Rule] = field(init=False, repr=False)
@@ -104,46 +107,46 @@ class Snapshot:
         object.__setattr__(self, "_by_id", {rule.id: rule for rule in self.rules})
 
     def plan(self, facts: Facts, clock: Clock, user: User | Unknown | None = UNKNOWN) -> RulePlan:
-        """The rules that apply to a request, by the time of `clock`. Cached: see `headgate.rules.planner`.
+        """Return the rules that apply to a request at the time of `clock`. Cached: see `headgate.rules.planner`.
 
-        `user` is who `facts` are of, if the caller has looked; None: a user without tier and overrides. Otherwise
-        they are looked up, which may take a short while where there is a directory.
+        `user` is the user of `facts`, if the caller has looked them up; None means a user without tier and overrides.
+        Otherwise they are looked up here, which may take a short time with a directory.
         """
         return self.planner.plan(facts, clock, user)
 
     def is_exempt(self, facts: Facts) -> bool:
-        """Whether a request is never limited: it is exempt, or the rules are switched off."""
+        """Return whether a request is never limited: it is exempt, or the rules are disabled."""
         return not self.enabled or self.planner.is_exempt(facts)
 
     def user(self, facts: Facts) -> User | Unknown | None:
-        """The user whose tier and overrides `plan` needs for a request, None if it needs none.
+        """Return the user whose tier and overrides `plan` needs for a request; None if it needs none.
 
-        `UNKNOWN` when the directory has to look them up first. Never waits.
+        Returns `UNKNOWN` if the directory has to look them up first. Never waits.
         """
         return self.planner.user(facts)
 
     def depends_on(self, fact: str, facts: Facts) -> bool:
-        """Whether the plan of a request with these facts depends on what another one says, beyond its being there."""
+        """Return whether the plan of a request with these facts depends on the value of another fact."""
         return self.planner.depends_on(fact, facts)
 
     @property
     def has_users(self) -> bool:
-        """Whether users may have tiers or overrides of their own."""
+        """Whether users may have their own tiers or overrides."""
         return bool(self.users) or self.directory is not None
 
     def at(self, version: str) -> Snapshot:
-        """Return this snapshot under another version, after only the directory's users have changed."""
+        """Return this snapshot with another version, after only the directory's users have changed."""
         other = copy(self)
         object.__setattr__(other, "version", version)
         return other
 
     def template(self, rule_id: str) -> Check | None:
-        """The check of one rule, without its subject; None when there is no such rule."""
+        """Return the check of one rule, without its subject; None if there is no such rule."""
         rule = self._by_id.get(rule_id)
         return None if rule is None else template_of(rule)
 
     def failure_mode_of(self, rule_id: str) -> FailureMode | None:
-        """What one rule says should happen when the store cannot decide; None leaves it to the limiter."""
+        """Return one rule's failure mode; None leaves it to the limiter."""
         rule = self._by_id.get(rule_id)
         return (None if rule is None else rule.failure_mode) or self.failure_mode
 
@@ -154,7 +157,7 @@ class Snapshot:
                 yield rule.id, spread
 
     def _unspreadable(self) -> Iterator[Problem]:
-        """Rules that regions cannot share as all rules are to be shared that do not say so themselves."""
+        """Yield the rules that regions cannot share in the way that `[headgate]` sets for all rules."""
         spread = self.regions
         if spread is None or spread not in get_args(Spread):
             return
@@ -176,7 +179,7 @@ class Snapshot:
                         yield Problem(f"rule {rule.id!r}", name, self.fact_names.describe_unknown(fact))
 
     def _problems(self) -> Iterator[Problem]:
-        """What does not fit together."""
+        """Yield the conflicts between the parts."""
         at, until = self.warning_at, self.warning_until
         if isinstance(at, int) and isinstance(until, int) and until > at:
             yield Problem(SETTINGS, "warning_until", f"must not be above warning_at ({at}), got {until}")
@@ -239,4 +242,4 @@ _CHECKS: Final[dict[str, fields.Check]] = {
     "facts": fields.several(fields.name, "names of facts"),
     "unmatched": fields.choice(*get_args(Unmatched)),
 }
-SETTING_NAMES: Final = tuple(_CHECKS)  # what [headgate] may hold
+SETTING_NAMES: Final = tuple(_CHECKS)  # the keys of [headgate]

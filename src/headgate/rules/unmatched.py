@@ -1,4 +1,4 @@
-"""Requests to which no rule applies, where there are rules: what becomes of them, and who hears of it."""
+"""Requests to which no rule applies, although there are rules: whether they pass, and how they are logged."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Final, Literal
 
 from headgate.rules.plan import Facts, RulePlan
 
-MAX_SHAPES: Final = 256  # that are logged, each once
+MAX_SHAPES: Final = 256  # shapes to log, each once
 
 log = logging.getLogger("headgate")
 
 
 class UnmatchedRequests:
-    """Plans requests to which no rule applies, and logs each of their shapes once, also if the rules change.
+    """Plans requests to which no rule applies, and logs each of their shapes once, even if the rules change.
 
-    `previous` is that of the rules before, if there were any.
+    `previous` is the one of the rules before, if there were any.
     """
 
     def __init__(self, unmatched: Literal["allow", "refuse"], previous: UnmatchedRequests | None = None) -> None:
         self._refuses = unmatched == "refuse"
-        self.is_silent = False  # whether none is logged
+        self.is_silent = False  # disables the log
         self._logged: set[tuple[object, ...]] = set() if previous is None else previous._logged
 
     def plan(self, shape: tuple[object, ...]) -> RulePlan:
-        """Return the plan of requests of this shape. The first of them that is decided is logged."""
+        """Return the plan of requests of this shape. It logs the first of them that is decided."""
         notice = None if self.is_silent else lambda facts: self._log(shape, facts)
         return RulePlan((), "no_rule", refuses=self._refuses, notice=notice)
 

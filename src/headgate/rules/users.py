@@ -1,4 +1,4 @@
-"""Tier, User and Override: what single users have that others have not."""
+"""Tier, User and Override: settings of individual users."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from headgate.errors import InvalidQuota
 from headgate.rules import fields
 from headgate.rules.rule import Rule
 
-MAX_ID: Final = 512  # characters of the id of a user that a database may hold
+MAX_ID: Final = 512  # characters in the id of a user in a database
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """A plan that users are on. Listing tiers makes a misspelt one an error."""
+    """A plan that users are on. If tiers are listed, a misspelt tier is an error."""
 
     name: str
 
@@ -29,10 +29,10 @@ class Tier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Override:
-    """A user's own figures in place of a rule's: `limit`, and `window` and `burst` if they are given.
+    """A user's own figures in place of a rule's: `limit`, and optionally `window` and `burst`.
 
-    It counts until `expires`, a time with a time zone, by the limiter's clock; None: for ever. What was counted
-    before goes on counting, unless the window is another.
+    It applies until `expires`, a time with a time zone, by the limiter's clock; None: forever. The user's count
+    continues, unless the override changes the window.
     """
 
     rule: str
@@ -51,12 +51,12 @@ class Override:
         return None if self.expires is None else (self.expires - _EPOCH) // timedelta(microseconds=1)
 
     def has_expired(self, now_us: int) -> bool:
-        """Whether it no longer counts."""
+        """Return whether it no longer applies."""
         expires_us = self.expires_us
         return expires_us is not None and expires_us <= now_us
 
     def applied_to(self, quota: Quota) -> Quota:
-        """The user's quota under a rule of this quota. Raises `InvalidQuota`."""
+        """Return the user's quota under a rule with this quota. Raises `InvalidQuota`."""
         if quota.calendar is not None:
             if self.window is not None or self.burst is not None:
                 name = "burst" if self.window is None else "window"
@@ -73,10 +73,10 @@ class Override:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """A user's tier, when requests do not say it themselves, overrides, and anchor.
+    """A user's overrides and anchor, and the tier for requests that do not have one.
 
-    The anchor is where the user's periods begin under rules of the calendar, as their billing does: a day of the month
-    (or an hour, for days), or a weekday.
+    The anchor is the start of the user's calendar periods, usually the start of their billing period: a day of the
+    month (or an hour, for days), or a weekday.
     """
 
     id: str
@@ -90,7 +90,7 @@ class User:
 
 
 def misfit(override: Override, rule: Rule | None) -> tuple[str, str] | None:
-    """What is wrong with an override of a rule, and in which field. None: nothing."""
+    """Return the invalid field of an override of a rule, and the problem; None if the override is valid."""
     if rule is None:
         return "rule", "there is no rule of that id"
     if "user" not in rule.facts:

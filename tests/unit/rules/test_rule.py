@@ -154,7 +154,7 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         ("quota_auto", "1/m gcra", "the shares of a gcra cannot be moved"),
         ("quota_auto", "1/m token_bucket", "the shares of a token_bucket cannot be moved"),
         ("quota_auto", "1/m leaky_bucket", "the shares of a leaky_bucket cannot be moved"),
-        ("quota_auto", "1/9s", "a window of less than 10 seconds is over before its shares have been divided anew"),
+        ("quota_auto", "1/9s", "a window of less than 10 seconds ends before its shares can be divided again"),
     ],
 )
 def test_what_regions_cannot_share_is_refused_with_the_reason(regions: Any, quota: str, why: str) -> None:

@@ -1,4 +1,4 @@
-"""Where rules come from. A source keeps a `Holder` supplied with good snapshots: see `headgate.rules.holder`.
+"""Sources of rules. A source keeps valid snapshots in a `Holder`: see `headgate.rules.holder`.
 
-Imported only by those who use one, as sources need more than the standard library.
+Import these modules only where you use them: sources need more than the standard library.
 """

@@ -1,4 +1,4 @@
-"""The garbage collector, and when sources do without it."""
+"""Pause the garbage collector while sources load."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """Without the garbage collector, which would go through all that is being loaded again and again and find nothing.
+    """Pause the garbage collector, which would scan everything that is being loaded many times and find nothing.
 
-    All that is made of it either stays or goes when its last reference does.
+    Loaded data either stays, or is freed when its last reference goes.
     """
     enabled = gc.isenabled()
     gc.disable()

@@ -1,9 +1,9 @@
-"""Rules from a database, which all nodes follow.
+"""Rules from a database that all nodes follow.
 
     source = DatabaseSource("postgresql://…")
     limiter = Limiter(source)
 
-`Limiter("postgresql://…")` is short for the same. `headgate.db.Changes` is how rules get there and change.
+`Limiter("postgresql://…")` is a short form. `headgate.db.Changes` writes and changes the rules.
 """
 
 from __future__ import annotations
@@ -33,45 +33,49 @@ from headgate.rules.sources.users import CachedDirectory, UsersStatus
 from headgate.rules.users import User
 
 POLL_SECONDS: Final = 30.0
-RETRY_SECONDS: Final = (0.1, 0.2, 0.3, 0.5)  # before the next try to listen again; the last one repeats
-CLOSE_SECONDS: Final = 1.0  # that closing waits for a database that is being asked
-MAX_FORGOTTEN: Final = 1_000  # users that changed at once; when more did, all are looked up again
-CHANNEL: Final = "rules"  # of Redis, behind the store's prefix
-SEEDED_BY: Final = "headgate"  # in the change log
+RETRY_SECONDS: Final = (0.1, 0.2, 0.3, 0.5)  # delays before listening again; the last one repeats
+CLOSE_SECONDS: Final = 1.0  # how long `close` waits for a query in progress
+MAX_FORGOTTEN: Final = 1_000  # users that changed at once; if more did, all are looked up again
+CHANNEL: Final = "rules"  # in Redis, behind the store's prefix
+SEEDED_BY: Final = "headgate"  # author in the change log
 
 log = logging.getLogger("headgate")
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseStatus:
-    """How a source is doing."""
+    """The status of a source."""
 
-    version: str  # of the snapshot in force
-    failing: bool  # whether the database could not be asked when it last should have been
+    version: str  # version of the snapshot in force
+    failing: bool  # whether the last query of the database failed
     error: str | None  # why
     failing_since: float | None  # Unix time, in seconds
-    loads: int  # how often rules were read and put in force
-    failures: int  # how often the database could not be asked
+    loads: int  # how often rules were loaded and put in force
+    failures: int  # how often the database could not be queried
     rejected: int  # versions of the rules that were invalid
-    stale: bool  # whether the latest version was invalid: the rules in force are older
+    stale: bool  # whether the latest version was invalid, so that older rules are in force
     users: UsersStatus
 
 
 class DatabaseSource:
-    """Keeps the rules of a database in force: of PostgreSQL (`postgresql://…`) or SQLite (`sqlite:///rules.db`).
+    """A source that keeps the rules of a database in force: PostgreSQL (`postgresql://…`) or SQLite
+    (`sqlite:///rules.db`).
 
-    Changes are in force within a second: PostgreSQL notifies, a SQLite file is looked at a few times a second, and
-    with `redis`, a URL as stores have it, what is announced there counts too. Every `poll` seconds it looks
-    without a notification. While the database is down, the last good rules stay in force; it reconnects automatically.
+    Changes take effect within a second: PostgreSQL notifies, a SQLite file is checked a few times a second, and with
+    `redis`, the URL of a store, notifications through Redis count too. Every `poll` seconds the source also checks
+    without a notification. While the database is down, the last valid rules stay in force, and the source reconnects
+    automatically.
 
-    Users' tiers and overrides are not loaded but looked up when they come: `users_cached` and `users_seconds` say
-    how many are remembered for how long, `users_deadline` how long a check waits for one.
+    Users' tiers and overrides are not loaded in advance but looked up when their requests come. `users_cached` and
+    `users_seconds` limit how many users are cached and for how long; `users_deadline` is how long a check waits for
+    one.
 
-    `migrated` first brings the database's tables up to date; `seed` is put into one that has never held anything.
-    Raises `DatabaseError` when the database cannot be reached to begin with, `InvalidRule` when its rules are not
-    good; with a `fallback`, that is in force instead until the database is there with good rules.
+    `migrated` first brings the database's tables up to date; `seed` is written to a database that was never used.
+    Raises `DatabaseError` if the database cannot be reached at the start, and `InvalidRule` if its rules are invalid.
+    With a `fallback`, it does not raise: the fallback is in force until the database can be reached and has valid
+    rules.
 
-    A `Database` that it is given stays its caller's to close. Safe to use from any thread.
+    The caller must close a `Database` that it passes in. Safe to use from any thread.
     """
 
     def __init__(
@@ -93,8 +97,8 @@ class DatabaseSource:
         self._migrated = migrated
         self._seed = seed
         self._stop = Event()
-        self._ready = False  # whether the database has its tables, and its seed
-        self._lock = Lock()  # of what follows: one load at a time, so that an older never replaces a newer
+        self._ready = False  # whether the database has its tables and its seed
+        self._lock = Lock()  # guards the fields below: one load at a time, in order
         self._versions = Versions(0, 0)
         self._error: DatabaseError | None = None
         self._failing_since: float | None = None
@@ -124,14 +128,14 @@ class DatabaseSource:
         return self._holder
 
     def reload(self) -> Snapshot:
-        """Read the rules, now, and put them in force.
+        """Read the rules now and put them in force.
 
-        Raises `InvalidRule` or `DatabaseError`: then what was in force still is.
+        Raises `InvalidRule` or `DatabaseError`; the previous rules then stay in force.
         """
         return self._catch_up(anyway=True)
 
     def refresh(self) -> None:
-        """Look whether anything has changed, and put it in force. What goes wrong is logged, once."""
+        """Check for changes and put them in force. Errors are logged, once."""
         try:
             self._catch_up()
         except DatabaseError as error:
@@ -145,18 +149,19 @@ class DatabaseSource:
                 len(error.problems),
                 error,
             )
-        except Exception:  # of any kind: the thread that follows the rules must outlive it, or they would never change
-            log.exception("rules: %s could not be followed", self._database.name)
+        except Exception:  # any error: the thread that follows the rules must survive it, or they would never change
+            log.exception("rules: %s cannot be followed: unexpected error", self._database.name)
 
     def changes(self, listener: ChangeListener | None = None) -> Changes:
-        """What changes the rules of this database; here they are in force as soon as they are committed.
+        """Return an object that changes the rules of this database. Here, changes take effect as soon as they are
+        committed.
 
         `listener` is called with each transaction.
         """
         return Changes(self._database, announce=self._announce, listener=listener)
 
     def status(self) -> DatabaseStatus:
-        """How it is doing."""
+        """Return the status of the source."""
         return DatabaseStatus(
             version=self.holder.current.version,
             failing=self._error is not None,
@@ -170,7 +175,7 @@ class DatabaseSource:
         )
 
     def close(self) -> None:
-        """Stop following the database, and give back its connections."""
+        """Stop following the database, and close its connections."""
         self._stop.set()
         listener = self._listener
         if listener is not None:
@@ -191,7 +196,7 @@ class DatabaseSource:
         self._thread.start()
 
     def forked(self) -> None:
-        """In a child process, which has neither the parent's threads nor any business with its connections."""
+        """Reset in a child process, which has neither the parent's threads nor a right to use its connections."""
         self._lock = Lock()
         self._database.forked()
         self._directory.forked()
@@ -199,7 +204,7 @@ class DatabaseSource:
             self._start()
 
     def _catch_up(self, *, anyway: bool = False) -> Snapshot:
-        """Put in force what has changed since the last time; with `anyway`, everything."""
+        """Put the changes since the last call in force; with `anyway`, everything."""
         with self._lock:
             self._make_ready()
             seen = self._versions
@@ -210,7 +215,7 @@ class DatabaseSource:
                     self._answered()
                     return self.holder.current
                 allow(connection, LARGE_SECONDS)
-                later = now.version > seen.version  # else it is another database, or one from a backup
+                later = now.version > seen.version  # else it is another database, or one restored from a backup
                 changed = queries.users_changed(connection, seen.version, most=MAX_FORGOTTEN) if later else None
                 tiers, overrides = queries.users_kept(connection)
                 snapshot = None if self._holder is None else self._holder.current
@@ -242,7 +247,7 @@ class DatabaseSource:
             return snapshot
 
     def _make_ready(self) -> None:
-        """What is to be done once, as soon as the database can be reached."""
+        """Do the one-time set-up as soon as the database can be reached."""
         if self._ready:
             return
         if self._migrated:
@@ -251,7 +256,7 @@ class DatabaseSource:
             with Changes(self._database).begin(SEEDED_BY) as change:
                 if change.is_first:
                     change.apply(self._seed)
-                    log.info("rules: %s was empty, and has sample rules now", self._database.name)
+                    log.info("rules: %s was empty: wrote the sample rules", self._database.name)
         self._ready = True
 
     def _swap(self, snapshot: Snapshot, *, loaded: bool) -> None:
@@ -264,14 +269,14 @@ class DatabaseSource:
             log.info("rules: version %s of %s is in force", snapshot.version, self._database.name)
 
     def _follow(self) -> None:
-        """What the thread does: listen, look, and listen again when the connection broke."""
+        """Run the thread: listen, check, and listen again when the connection breaks."""
         tries = 0
         while not self._stop.is_set():
             try:
                 with closing(listen(self._database)) as self._listener:
                     tries = 0
                     while not self._stop.is_set():
-                        self.refresh()  # first, as it may have missed something before it listened
+                        self.refresh()  # first, because changes may have been missed before it listened
                         self._listener.wait(self._poll if self._error is None else RETRY_SECONDS[-1])
             except DatabaseError as error:
                 self._failed(error)
@@ -288,7 +293,7 @@ class DatabaseSource:
     def _failed(self, error: DatabaseError) -> None:
         with self._lock:
             self._failures += 1
-            if self._error is None and not self._stop.is_set():  # else it may be that it was closed
+            if self._error is None and not self._stop.is_set():  # else the error may come from closing
                 self._failing_since = time.time()
                 log.error("rules: version %s stays in force: %s", self.holder.current.version, error)
             self._error = error
@@ -307,5 +312,5 @@ def _channel(url: str, heard: Callable[[], None]) -> Any:
     try:
         channels = import_module("headgate.stores.redis.channel")
     except ImportError as error:
-        raise ImportError("hearing of changes by Redis needs redis: pip install 'headgate[redis]'") from error
+        raise ImportError("notifications of changes through Redis need redis: pip install 'headgate[redis]'") from error
     return channels.Channel(url, CHANNEL, heard)

@@ -1,7 +1,7 @@
-"""From a rules file's data to a snapshot, or to everything that is wrong with it.
+"""Convert the data of a rules file to a snapshot, or to a list of everything that is wrong with it.
 
-So that one mistake does not hide another, what is wrong is left out, a harmless value stands in for it where one is
-needed, and the rest is looked at as if it were right.
+So that one mistake does not hide another, invalid values are left out. Where a value is required, a harmless one takes
+its place, and the rest is checked as if it were valid.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ T = TypeVar("T")
 Table = dict[str, Any]
 
 BURST_ALGORITHM: Final = "token_bucket"
-_LAST: Final = 2**31  # after all entries of a section
+_LAST: Final = 2**31  # sorts after all entries of a section
 _STAND_INS: Final[Table] = {"limit": 1, "window": 1}
 _QUOTA: Final[Table] = {field.name: _STAND_INS.get(field.name, field.default) for field in QUOTA_FIELDS}
 
 
 def parsed(content: bytes, file: str = "") -> Table:
-    """A file's data. Raises `InvalidRule`."""
+    """Parse a file's data. Raises `InvalidRule`."""
     try:
         data = tomllib.loads(content.decode())
     except UnicodeDecodeError as error:
         raise InvalidRule(Problem("", "", f"is not UTF-8 at byte {error.start}", file)) from None
-    except (ValueError, RecursionError) as error:  # also of a number of 5,000 digits, or a list in a list in a list …
+    except (ValueError, RecursionError) as error:  # includes numbers of 5,000 digits and deeply nested lists
         raise InvalidRule(Problem("", "", f"is not TOML: {error}", file)) from None
     if not data:
         raise InvalidRule(
@@ -45,9 +45,9 @@ def parsed(content: bytes, file: str = "") -> Table:
 
 
 def snapshot_of(data: Table, *, version: str, file: str = "", facts: Sequence[str] = ()) -> Snapshot:
-    """The snapshot that a file's data means; `data` is used up. Raises `InvalidRule` with all problems at once.
+    """Return the snapshot for a file's data, and consume `data`. Raises `InvalidRule` with all problems at once.
 
-    `facts` are declared besides those that the data declares.
+    `facts` are declared in addition to those in the data.
     """
     reader = _DocumentReader()
     reader.leave_out_mistakes(data)
@@ -61,23 +61,23 @@ def snapshot_of(data: Table, *, version: str, file: str = "", facts: Sequence[st
 
 
 def rule_from(entry: Table) -> Rule:
-    """The rule that one table of `[[rules]]` means; `entry` is used up. Raises `InvalidRule` with all problems.
+    """Return the rule for one table of `[[rules]]`, and consume `entry`. Raises `InvalidRule` with all problems.
 
-    Whether its facts and tiers are known is for the snapshot to say that it becomes part of.
+    The snapshot that the rule becomes part of checks whether its facts and tiers are known.
     """
     return _only(_DocumentReader(), {"rules": [entry]}, lambda reader, data: reader.rules(data)[0])
 
 
 def users_from(entries: list[Any]) -> list[User]:
-    """The users that tables of `[[users]]` mean; `entries` is used up. Raises `InvalidRule` with all problems.
+    """Return the users for tables of `[[users]]`, and consume `entries`. Raises `InvalidRule` with all problems.
 
-    Whether there are such tiers and rules is for others to say.
+    This does not check whether their tiers and rules exist.
     """
     return _only(_DocumentReader(), {"users": entries}, lambda reader, data: reader.users(data, set()))
 
 
 def _only(reader: _DocumentReader, data: Table, read: Callable[[_DocumentReader, Table], T]) -> T:
-    """What `read` makes of data. Raises `InvalidRule` with all problems."""
+    """Return the result of `read` on data. Raises `InvalidRule` with all problems."""
     reader.leave_out_mistakes(data)
     made = read(reader, data)
     problems = reader.sorted()
@@ -87,7 +87,7 @@ def _only(reader: _DocumentReader, data: Table, read: Callable[[_DocumentReader,
 
 
 def _leave_out(data: Table, location: Location) -> None:
-    """Remove a value; in a list, put None in its place, which TOML does not have."""
+    """Remove a value; in a list, replace it with None, which TOML does not have."""
     holder: Any = data
     *path, last = location
     for step in path:
@@ -99,7 +99,7 @@ def _leave_out(data: Table, location: Location) -> None:
 
 
 def _close_up(data: Table, location: Location) -> None:
-    """Remove the None that `_leave_out` may have put into a list of values; entries keep their places."""
+    """Remove the None that `_leave_out` may have put into a list of values. Entries keep their indexes."""
     match location:
         case (str(), int(), "overrides", int(), *_):
             return
@@ -114,15 +114,15 @@ def _close_up(data: Table, location: Location) -> None:
 
 
 class _DocumentReader:
-    """Reads data whose keys and types are right, and takes note of what else is wrong."""
+    """Reads data with valid keys and types, and records all other mistakes."""
 
     def __init__(self) -> None:
         self._problems: list[tuple[int, int, Problem]] = []
         self._quotas: dict[tuple[tuple[str, Any], ...], tuple[Quota, list[tuple[str, str]]]] = {}
-        self._nameless: dict[str, str] = {}  # rules without a good id: what the stand-in makes them, and should
+        self._nameless: dict[str, str] = {}  # rules without a valid id: stand-in name, and proper name
 
     def leave_out_mistakes(self, data: Table) -> None:
-        """Note what is wrong with keys and types, and remove it."""
+        """Record mistakes in keys and types, and remove them."""
         found = mistakes(data)
         for location, problem in found:
             self.note(location, problem)
@@ -136,11 +136,11 @@ class _DocumentReader:
         self._problems.append((order, place if isinstance(place, int) else 0, problem))
 
     def sorted(self) -> list[Problem]:
-        """The problems in the order of the sections, and of the entries in each."""
+        """Return the problems in the order of the sections and of their entries."""
         return [problem for _, _, problem in sorted(self._problems, key=lambda noted: noted[:2])]
 
     def snapshot(self, data: Table, version: str) -> Snapshot | None:
-        """The snapshot; None when anything was noted."""
+        """Return the snapshot; None if there are any problems."""
         rules = self.rules(data)
         tiers = [self._tier(entry, place) for place, entry in _entries(data, "tiers")]
         ids = {rule.id for rule in rules}
@@ -194,7 +194,7 @@ class _DocumentReader:
         return tier if tier.name == entry.get("name") else None
 
     def _user(self, entry: Table, place: int, rules: set[str]) -> User:
-        """`rules` are the ids that an override may name, as far as they are known."""
+        """Return the user of an entry. `rules` are the ids that an override may name, as far as they are known."""
         all_known = not self._nameless
         where = entry_name("users", place, entry)
         overrides = []
@@ -223,12 +223,13 @@ class _DocumentReader:
 
 
 def _entries(data: Table, section: str) -> list[tuple[int, Table]]:
-    """The entries of a section that are tables, with their places."""
+    """Return the entries of a section that are tables, with their indexes."""
     return [(place, entry) for place, entry in enumerate(data.get(section, ())) if entry is not None]
 
 
 def _quota(given: Mapping[str, Any]) -> tuple[Quota, list[tuple[str, str]]]:
-    """A rule's quota, and what is wrong in which field. As in the notation, a burst alone means token_bucket."""
+    """Return a rule's quota, and the invalid fields with their problems. A burst without algorithm means
+    token_bucket."""
     fields = {**_QUOTA, **given}
     if "burst" in given and "algorithm" not in given:
         fields["algorithm"] = BURST_ALGORITHM
@@ -242,7 +243,7 @@ def _quota(given: Mapping[str, Any]) -> tuple[Quota, list[tuple[str, str]]]:
         return Quota(**fields), []
     except InvalidQuota as error:
         together = error
-    if given.get("calendar") is True:  # what its fields mean, they mean together
+    if given.get("calendar") is True:  # these fields are only valid together
         return Quota(1, 1), [_split(together)]
     problems = []
     for name, value in given.items():
@@ -260,6 +261,6 @@ def _split(error: InvalidQuota) -> tuple[str, str]:
 
 
 def _section_of(problem: Problem) -> Location:
-    """Where to list a problem that several entries have with one another."""
+    """Return where to list a problem between several entries."""
     sections = {"rule": "rules", "tier": "tiers", "user": "users", "[headgate]": "headgate"}
     return (sections[problem.where.split(" ")[0]], _LAST)

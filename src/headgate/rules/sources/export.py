@@ -1,4 +1,4 @@
-"""From a snapshot back to a rules file: the other way of `headgate.rules.sources.document`. Needs tomli-w."""
+"""Convert a snapshot to a rules file: the inverse of `headgate.rules.sources.document`. Needs tomli-w."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from headgate.rules.users import User
 
 Table = dict[str, Any]
 
-_ALWAYS: Final = ("id", "dimension", "limit", "window", "ttl", "algorithm")  # fields that a file had better show
-_DEFAULTS: Final = rule_table(Rule(id="?", quota="1/s"))  # of all fields that have one
+_ALWAYS: Final = ("id", "dimension", "limit", "window", "ttl", "algorithm")  # fields to always show
+_DEFAULTS: Final = rule_table(Rule(id="?", quota="1/s"))  # of all fields that have a default
 _ORDER: Final = (
     *("id", "name", "dimension", "endpoints", "methods", "tiers", "match", "limit", "window", "ttl", "burst"),
 )
@@ -26,12 +26,12 @@ _FIRST_TO_LAST: Final = tuple(dict.fromkeys((*_ORDER, *(field.name for field in 
 
 
 def text_of(snapshot: Snapshot) -> str:
-    """A rules file that means this snapshot, but for users who are in a directory and not listed."""
+    """Return a rules file for this snapshot, without the users in a directory."""
     return tomli_w.dumps(document_of(snapshot), multiline_strings=False)
 
 
 def rule_text(rule: Rule) -> str:
-    """A rules file that has this rule alone."""
+    """Return a rules file with this rule alone."""
     return tomli_w.dumps({"rules": [_rule_entry(rule)]}, multiline_strings=False)
 
 
@@ -48,7 +48,7 @@ def document_of(snapshot: Snapshot) -> Table:
 
 
 def _rule_entry(rule: Rule) -> Table:
-    """A rule without what goes without saying."""
+    """Return a rule without the fields that have their default."""
     table = rule_table(rule)
     if rule.quota.calendar is None:
         table["window" if "window" in table else "ttl"] = duration_text(rule.quota.window_us)

@@ -1,9 +1,9 @@
-"""Rules from a TOML file, which may change while it is in use.
+"""Rules from a TOML file that may change while it is in use.
 
     source = FileSource("rules.toml", watch=True, sighup=True)
     limiter = Limiter(source)
 
-`Limiter("rules.toml", watch=True)` is short for the same without SIGHUP.
+`Limiter("rules.toml", watch=True)` is a short form without SIGHUP.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from headgate.rules.sources.collection import collection_paused
 from headgate.rules.sources.document import parsed, snapshot_of
 from headgate.rules.sources.watcher import Watcher
 
-SETTLED: Final = 0.05  # seconds without change after which a file counts as written
-MAX_SETTLING: Final = 2.0  # seconds after which it is read anyway
-TICK_NS: Final = 1_000_000_000  # a file changed less than this before it was read may change again unnoticed
+SETTLED: Final = 0.05  # seconds without a change after which a file counts as completely written
+MAX_SETTLING: Final = 2.0  # seconds after which it is read in any case
+TICK_NS: Final = 1_000_000_000  # a younger file may change again with the same fingerprint
 
 
 log = logging.getLogger("headgate")
@@ -39,22 +39,23 @@ log = logging.getLogger("headgate")
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """How a source is doing."""
+    """The status of a source."""
 
-    version: str  # of the snapshot in force
-    loads: int  # how often rules were read and put in force
+    version: str  # version of the snapshot in force
+    loads: int  # how often rules were loaded and put in force
     rejected: int  # how often the file was invalid
-    stale: bool  # whether it was invalid when last read: the rules in force are older
+    stale: bool  # whether it was invalid when last read, so that older rules are in force
 
 
 class FileSource:
-    """Keeps the rules of a file in force.
+    """A source that keeps the rules of a file in force.
 
-    `watch` reloads it when it changes (needs `headgate[watch]`), `sighup` when the process gets that signal (to
-    be made in the main thread). An invalid file leaves the last good rules in force, and every problem
-    in the log as an error. `clock` tells which overrides have expired. `facts` are declared besides those of the file.
+    `watch` reloads the file when it changes (needs `headgate[watch]`). `sighup` reloads it when the process gets
+    SIGHUP; the source must then be created in the main thread. If the file is invalid, the last valid rules stay in
+    force, and every problem is logged as an error. `clock` decides which overrides have expired. `facts` are declared
+    in addition to those in the file.
 
-    The version of its snapshots is `<number of the load>-<hash of the content>`.
+    The version of a snapshot is `<number of the load>-<hash of the content>`.
 
     Raises `InvalidRule` if the file is invalid at the start. Safe to use from any thread.
     """
@@ -71,19 +72,20 @@ class FileSource:
         self.path = Path(path)
         self._facts = tuple(facts)
         self._clock: Clock = clock or SystemClock()
-        self._lock = Lock()  # of what follows: one load at a time, so that an older never replaces a newer
+        self._lock = Lock()  # guards the fields below: one load at a time, in order
         self._loads = self._rejected = 0
         self._stale = False
-        self._digest = ""  # of the content in force
-        self._seen = ""  # of the content last read, good or not
-        self._fingerprint: FileFingerprint | None = ()  # of the file when it was last read
+        self._digest = ""  # hash of the content in force
+        self._seen = ""  # hash of the content last read, valid or not
+        self._fingerprint: FileFingerprint | None = ()  # fingerprint of the file when it was last read
         self._holder = Holder(self._load())
         self._watcher = Watcher(self.path, self.refresh) if watch else None
         self._unsubscribe = hangup.subscribe(self.reload_and_log) if sighup else None
         renew_in_children(self)
 
     def forked(self) -> None:
-        """In a forked child: a load that was under way is not here. It may have noted what it had not put in force."""
+        """Reset in a forked child. A load in the parent does not finish here, so forget what it had already
+        recorded."""
         if self._lock.locked():
             self._digest = self._seen = ""
             self._fingerprint = ()
@@ -94,9 +96,9 @@ class FileSource:
         return self._holder
 
     def reload(self) -> Snapshot:
-        """Read the file, now, and put its rules in force. One that has not changed is left alone.
+        """Read the file now and put its rules in force. Does nothing if the content has not changed.
 
-        Raises `InvalidRule`: then what was in force still is.
+        Raises `InvalidRule`; the previous rules then stay in force.
         """
         with self._lock:
             try:
@@ -112,9 +114,9 @@ class FileSource:
             return snapshot
 
     def refresh(self) -> None:
-        """Reload the file if it is another than when it was last read, once it is no longer being written.
+        """Reload the file if it has changed since it was last read, once it is completely written.
 
-        It never raises: what is wrong is logged, and what is in force stays so.
+        Never raises: errors are logged, and the previous rules stay in force.
         """
         fingerprint = fingerprint_of(self.path)
         if fingerprint == self._fingerprint:
@@ -129,7 +131,7 @@ class FileSource:
             self.reload_and_log()
 
     def status(self) -> FileStatus:
-        """How it is doing."""
+        """Return the status of the source."""
         return FileStatus(self._holder.current.version, self._loads, self._rejected, self._stale)
 
     def close(self) -> None:
@@ -140,7 +142,7 @@ class FileSource:
             self._unsubscribe()
 
     def reload_and_log(self) -> None:
-        """`reload`, with what is wrong in the log instead of raised."""
+        """Do `reload`, but log errors instead of raising them."""
         try:
             self.reload()
         except InvalidRule as error:
@@ -151,12 +153,12 @@ class FileSource:
                 len(error.problems),
                 error,
             )
-        except Exception:  # of any kind: the watcher's thread must outlive it, or the file would never be read again
+        except Exception:  # any error: the watcher's thread must survive it, or the file would never be read again
             version = self._holder.current.version
             log.exception("rules: %s could not be loaded: version %s stays in force", self.path, version)
 
     def _is_known(self) -> bool:
-        """Whether the content is what was read last, however new the file may look."""
+        """Return whether the content is the one last read, even if the file looks newer."""
         with self._lock:
             try:
                 return self._read()[1] == self._seen
@@ -164,7 +166,8 @@ class FileSource:
                 return False
 
     def _read(self) -> tuple[bytes, str]:
-        """The content and its digest. Takes the file's mark, unless it is too young to be told from a later one."""
+        """Return the content and its digest. Record the fingerprint, unless the file may still change without a new
+        one."""
         fingerprint = fingerprint_of(self.path)
         young = fingerprint is not None and time.time_ns() - fingerprint[0] < TICK_NS
         self._fingerprint = () if young else fingerprint
@@ -187,7 +190,7 @@ class FileSource:
         return snapshot
 
     def _remark(self, snapshot: Snapshot) -> None:
-        """Log what is no mistake, and may be one."""
+        """Log warnings about entries that are valid but probably wrong."""
         now_us = self._clock.now_us()
         tiers = {tier.name for tier in snapshot.tiers}
         for user in snapshot.users:
@@ -205,7 +208,7 @@ class FileSource:
 
 
 def load(path: str | os.PathLike[str]) -> Snapshot:
-    """The snapshot that a file holds now. Raises `InvalidRule`, with every problem."""
+    """Return the snapshot in a file now. Raises `InvalidRule` with every problem."""
     return FileSource(path).holder.current
 
 

@@ -1,6 +1,6 @@
-"""What a rules file may hold: its tables, their keys, and the types of their values.
+"""The schema of a rules file: its tables, their keys, and the types of their values.
 
-Only that. Which values make sense is for `Rule` and the others to say, which check every value however it comes.
+Only types: `Rule` and the other classes check the values themselves, wherever they come from.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Location = tuple[str | int, ...]
 
 def _duration(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError(f"must be seconds, or a text like '15m', got {_short(value)}")  # noqa: TRY004
+        raise ValueError(f"must be seconds, or a string like '15m', got {_short(value)}")  # noqa: TRY004
     return value
 
 
@@ -39,7 +39,7 @@ Scalar = Annotated[Any, AfterValidator(_scalar)]
 
 
 class _Table(BaseModel):
-    """Every key is known, and every value of its very type: nothing is converted."""
+    """A table in which every key is known and every value has exactly its type. Nothing is converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -117,7 +117,7 @@ class Document(_Table):
 
 
 SECTIONS: Final = tuple(Document.model_fields)
-_ENTRIES: Final[dict[str, tuple[str, str, type[_Table]]]] = {  # what an entry is called, and its key that names it
+_ENTRIES: Final[dict[str, tuple[str, str, type[_Table]]]] = {  # the name of an entry, and its identifying key
     "rules": ("rule", "id", RuleTable),
     "tiers": ("tier", "name", TierTable),
     "users": ("user", "id", UserTable),
@@ -136,7 +136,7 @@ _WRONG: Final = {
 
 
 def mistakes(data: Mapping[str, Any]) -> list[tuple[Location, Problem]]:
-    """What is wrong with the keys and types of a file's data, and where in it."""
+    """Return mistakes in the keys and types of a file's data, with their locations."""
     found: list[tuple[Location, Problem]] = []
     try:
         Document.model_validate(data)
@@ -153,14 +153,14 @@ def mistakes(data: Mapping[str, Any]) -> list[tuple[Location, Problem]]:
 
 
 def entry_name(section: str, place: int, entry: Any) -> str:
-    """How messages call an entry of a list: by its id if it has one, else by its number, from 1."""
+    """Return the name of a list entry for messages: its id if it has one, else its number, from 1."""
     what, key, _ = _ENTRIES[section]
     name = entry.get(key) if isinstance(entry, Mapping) else None
     return f"{what} {name!r}" if isinstance(name, str) and name else f"{what} {place + 1}"
 
 
 def override_name(place: int, override: Any) -> str:
-    """Return the schema of an override of a user."""
+    """Return the name of a user's override for messages."""
     rule = override.get("rule") if isinstance(override, Mapping) else None
     return f"override of rule {rule!r}" if isinstance(rule, str) and rule else f"override {place + 1}"
 
@@ -180,7 +180,7 @@ def _problem(detail: ErrorDetails, data: Mapping[str, Any]) -> Problem:
 
 
 def _as_fields(value: object) -> str:
-    """Return `"; write limit = 60, window = '1m'"` for a quota in one text, which rules do not have; else nothing."""
+    """Return `"; write limit = 60, window = '1m'"` for a quota written as one string, else an empty string."""
     try:
         quota = Quota.parse(value) if isinstance(value, str) else None
     except InvalidQuota:
@@ -191,7 +191,7 @@ def _as_fields(value: object) -> str:
 
 
 def _place(location: Location, data: Mapping[str, Any]) -> tuple[str, str, type[_Table]]:
-    """What messages call a location, the field that it is in, and the table which that belongs to."""
+    """Return the name of a location for messages, its field, and the table that the field belongs to."""
     section, *rest = location
     if section in _TABLES and rest:
         return f"[{section}]", str(rest[0]), _TABLES[str(section)]
@@ -208,7 +208,7 @@ def _place(location: Location, data: Mapping[str, Any]) -> tuple[str, str, type[
 
 
 def _short(value: Any) -> str:
-    """A value about as TOML writes it, cut off when it is long."""
+    """Return a value roughly as TOML writes it, shortened if it is long."""
     if isinstance(value, bool):
         return str(value).lower()
     text = value.isoformat() if isinstance(value, date | time) else repr(value)

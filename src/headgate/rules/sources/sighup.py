@@ -1,8 +1,8 @@
-"""SIGHUP: one handler for the whole process, and a thread that does what it asks for.
+"""SIGHUP: one handler for the whole process, and a thread that runs the callbacks.
 
-The handler itself only leaves a note, on a queue that is safe to use wherever a signal may strike: it interrupts
-the main thread at any point, maybe one that holds the very lock which a reload needs. Python runs it when the main
-thread next runs Python code: at once, unless that is about to wait for something outside Python, without a time limit.
+The handler only puts a note on a queue that is safe to use in signal handlers: it interrupts the main thread at any
+point, perhaps while that holds the lock that a reload needs. Python runs the handler when the main thread next runs
+Python code: at once, unless the thread is about to wait, without a timeout, for something outside Python.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _lock = Lock()
 _subscribers: list[Callable[[], None]] = []
 _notes: SimpleQueue[bool] = SimpleQueue()
 _worker: Thread | None = None
-_previous: Any = signal.SIG_DFL  # the handler that was there before ours
+_previous: Any = signal.SIG_DFL  # the handler before ours
 
 
 def subscribe(callback: Callable[[], None]) -> Callable[[], None]:
-    """Have `callback` called, in a thread, whenever the process gets SIGHUP. Returns what ends that.
+    """Call `callback`, in a thread, whenever the process gets SIGHUP. Return a function that unsubscribes it.
 
-    To be called in the main thread, as Python lets no other install handlers. A handler that was there before goes
-    on being called, and is put back when the last subscriber has left.
+    Call it in the main thread, because Python lets no other thread install handlers. A previous handler is still
+    called, and is restored after the last callback unsubscribes.
     """
     global _worker, _previous  # noqa: PLW0603 - a process has one handler for a signal
     with _lock:
         if not _subscribers:
             previous = signal.signal(signal.SIGHUP, _handle)
-            if previous is not _handle:  # else it could not be put back the last time
+            if previous is not _handle:  # else it could not be restored the last time
                 _previous = previous
         _subscribers.append(callback)
         if _worker is None or not _worker.is_alive():  # threads do not survive a fork
@@ -57,7 +57,7 @@ def _restore() -> None:
     try:
         signal.signal(signal.SIGHUP, _previous)
     except ValueError:
-        log.debug("SIGHUP: the handler stays, and does nothing: only the main thread can put the old one back")
+        log.debug("SIGHUP: the handler stays but does nothing: only the main thread can restore the old one")
 
 
 def _handle(number: int, frame: FrameType | None) -> None:

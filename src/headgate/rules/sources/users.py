@@ -1,4 +1,4 @@
-"""Users who are too many to keep: looked up when they come, and remembered for a while."""
+"""A directory of users who are too many to keep in memory: looks them up on demand and caches them."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from headgate.rules.directory import UNKNOWN, Unknown
 from headgate.rules.users import MAX_ID, User
 
 MAX_BATCH: Final = 500  # users in one query
-RETRY_SECONDS: Final = 0.5  # after a failure, before the next try
+RETRY_SECONDS: Final = 0.5  # delay after a failure
 
 log = logging.getLogger("headgate")
 
 
 @dataclass(frozen=True, slots=True)
 class UsersStatus:
-    """Figures of a directory since it was made."""
+    """Figures of a directory since its creation."""
 
-    cached: int  # users in memory now, those without tier and overrides too
+    cached: int  # users in memory now, including those without tier and overrides
     queries: int
-    looked_up: int  # users, by those queries
+    looked_up: int  # users looked up by those queries
     failures: int  # queries that failed
-    unanswered: int  # requests that went on without knowing their user: on the default tier, or by what was known last
-    failing: bool  # whether the last query failed, or takes too long
-    hits: int = 0  # requests whose user was at hand
+    unanswered: int  # requests decided without their user: on the default tier, or by the last known data
+    failing: bool  # whether the last query failed or takes too long
+    hits: int = 0  # requests whose user was in memory
     misses: int = 0  # requests whose user had to be looked up
 
 
@@ -44,13 +44,13 @@ class _CachedUser(NamedTuple):
 
 
 class CachedDirectory:
-    """Asks `fetch` for users, in a thread of its own: all who are waited for in one query, each of them once.
+    """Looks up users with `fetch` in a separate thread: one query for all users that are waited for, each once.
 
-    Remembers at most `size` of them for `seconds`, including that a user has neither tier nor overrides. No check waits
-    longer than `deadline` seconds, nor at all while `fetch` fails or hangs: such a user is what they were last
-    known to be, or one without tier.
+    Caches at most `size` users for `seconds`, including users without tier and overrides. No check waits longer than
+    `deadline` seconds, or at all while `fetch` fails or hangs. Then the last known data of the user applies, or no
+    tier.
 
-    `fetch` may raise `DatabaseError`. `now` is the time in seconds, for tests.
+    `fetch` may raise `DatabaseError`. `now` returns the time in seconds, for tests.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class CachedDirectory:
         self.has_tiers = True
         self.has_overrides = True
         self._fetch = fetch
-        self._size = max(1, size // 2)  # of each of two generations: see headgate.rules.recent
+        self._size = max(1, size // 2)  # of each of the two generations: see headgate.rules.recent
         self._seconds = seconds
         self._deadline = deadline
         self._now = now
-        self._changed = Condition()  # guards all that follows, but for reads of _young
+        self._changed = Condition()  # guards everything below, except reads of _young
         self._young: dict[str, _CachedUser] = {}
         self._old: dict[str, _CachedUser] = {}
         self._waited_for: dict[str, _Answer] = {}
@@ -80,7 +80,7 @@ class CachedDirectory:
         self._closed = False
         self._failing = False
         self._queries = self._looked_up = self._failures = self._unanswered = 0
-        self._hits = self._misses = 0  # counted without the lock: threads may lose one now and then
+        self._hits = self._misses = 0  # counted without the lock: threads may lose a count now and then
 
     def recall(self, user_id: str) -> User | Unknown | None:
         entry = self._young.get(user_id) or self._promoted(user_id)
@@ -117,7 +117,7 @@ class CachedDirectory:
         return self._last_known(user_id) if known is UNKNOWN else known
 
     def forget(self, user_ids: Collection[str] | None) -> None:
-        """Look these users up again when they come next; None: all users."""
+        """Look these users up again when they are next needed; None: all users."""
         with self._changed:
             if user_ids is None:
                 user_ids = [*self._young, *self._old, *self._waited_for]
@@ -142,7 +142,7 @@ class CachedDirectory:
             )
 
     def close(self) -> None:
-        """Stop looking users up. Those at hand still are."""
+        """Stop looking users up. Cached users stay available."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -150,7 +150,7 @@ class CachedDirectory:
             self._thread.join(self._deadline)
 
     def forked(self) -> None:
-        """For a child process: the parent's thread, and who waits for it, are not here."""
+        """Reset in a child process, which has neither the parent's thread nor its waiting callers."""
         self._changed = Condition()
         self._waited_for.clear()
         self._queue.clear()
@@ -158,7 +158,7 @@ class CachedDirectory:
         self._thread = None
 
     def _promoted(self, user_id: str) -> _CachedUser | None:
-        """An entry of the old generation, which being used makes young."""
+        """Return an entry of the old generation, and move it to the young one."""
         if user_id not in self._old:
             return None
         with self._changed:
@@ -174,7 +174,7 @@ class CachedDirectory:
         self._young[user_id] = entry
 
     def _asked(self, user_id: str) -> _Answer | None:
-        """The answer to come; None when there is no point in waiting for one."""
+        """Return a future for the answer; None if there is no point in waiting."""
         with self._changed:
             now = self._now()
             hangs = self._asking_since is not None and now - self._asking_since > self._deadline
@@ -183,7 +183,7 @@ class CachedDirectory:
             answer = self._waited_for.get(user_id)
             if answer is None:
                 answer = Future()
-                answer.set_running_or_notify_cancel()  # a caller that gives up does not cancel it for others
+                answer.set_running_or_notify_cancel()  # a caller that gives up must not cancel it for the others
                 self._waited_for[user_id] = answer
                 self._queue.append((user_id, answer))
                 if self._thread is None or not self._thread.is_alive():
@@ -233,7 +233,7 @@ class CachedDirectory:
                 log.warning("rules: users are looked up again")
             until = self._now() + self._seconds
             for user_id, answer in batch:
-                if self._waited_for.get(user_id) is answer:  # not forgotten meanwhile
+                if self._waited_for.get(user_id) is answer:  # not invalidated in the meantime
                     del self._waited_for[user_id]
                     if found is not None:
                         self._put(user_id, _CachedUser(found.get(user_id), until))
@@ -246,5 +246,5 @@ class CachedDirectory:
                 return
             self._failing = True
         log.error(
-            "rules: users cannot be looked up (%s): those not at hand are on the default tier until they can", why
+            "rules: users cannot be looked up (%s): users who are not cached are on the default tier for now", why
         )

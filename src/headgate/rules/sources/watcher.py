@@ -1,8 +1,8 @@
-"""The watcher: a thread that looks when a file may have changed. Needs `headgate[watch]`.
+"""The watcher: a thread that notices changes of a file. Needs `headgate[watch]`.
 
-It watches directories, not the file: editors and deployments put a new file in the old one's place. Those of the
-path as written and, behind symbolic links, of the file itself. Once a second it looks without a notification, as
-notifications do not come from every file system, nor from links in between (Kubernetes swaps those).
+It watches directories, not the file, because editors and deployments replace the file: the directory of the path as
+written and, behind symbolic links, the directory of the file itself. It also checks once a second, because some file
+systems send no notifications, and neither do links in between (Kubernetes swaps those).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger("headgate")
 
 
 class Watcher:
-    """Calls `look` when something near `path` has changed, and once a second. `look` must not raise."""
+    """Calls `look` when something near `path` changes, and once a second. `look` must not raise."""
 
     def __init__(self, path: Path, look: Callable[[], None]) -> None:
         try:
@@ -37,7 +37,7 @@ class Watcher:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop, and wait until it has."""
+        """Stop the thread and wait for its end."""
         self._stop.set()
         if self._thread is not current_thread():
             self._thread.join()
@@ -60,7 +60,7 @@ class Watcher:
         try:
             for _ in self._watchfiles.watch(*self._directories, **options):
                 self._look()
-        except (OSError, RuntimeError) as error:  # a directory that is gone, too many watches
+        except (OSError, RuntimeError) as error:  # the directory is gone, or there are too many watches
             if str(error) != self._complaint:
                 self._complaint = str(error)
                 log.warning("rules: no notifications of changes (%s): looking once a second instead", error)
