@@ -1,2 +1,2 @@
-"""Headgate in web servers: identity of clients, response headers, and middleware. Nothing here imports a framework
-but the modules that are named after one."""
+"""Headgate in web servers: client identity, response headers and middleware. Only the modules that are named after a
+framework import one."""

@@ -1,10 +1,10 @@
-"""ASGI middleware: for Starlette, FastAPI, Litestar, Quart, or any other app of that kind.
+"""ASGI middleware for Starlette, FastAPI, Litestar, Quart or any other ASGI app.
 
     app = RateLimitMiddleware(app, limiter=AsyncLimiter(rules="rules.toml", store="redis://localhost"))
 
-Bodies pass as they are, in both directions; of a response, only its start is touched. WebSockets are limited when they
-are opened, and hold slots until they are closed. What was decided, a `headgate.http.limits.Limits`, is at
-`scope["state"]["headgate"]`: Starlette and FastAPI call that `request.state.headgate`.
+Bodies pass unchanged in both directions; only the start of a response is changed. WebSockets are limited when they
+open, and hold slots until they close. The decisions are at `scope["state"]["headgate"]`, a
+`headgate.http.limits.Limits`: `request.state.headgate` in Starlette and FastAPI.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Any, Any, Any], Awaitable[None]]  # frameworks have types of their own for the three
+App = Callable[[Any, Any, Any], Awaitable[None]]  # frameworks have their own types for the three arguments
 T = TypeVar("T")
-_NO_ROUTES: Final = "the routes of this app are not known, as it is not one of Starlette or FastAPI"
+_NO_ROUTES: Final = "the routes of this app are not known: it is not a Starlette or FastAPI app"
 
 
 class AsgiRequest:
@@ -45,12 +45,12 @@ class AsgiRequest:
 
     @property
     def method(self) -> str:
-        method: str = self.scope.get("method", "GET")  # that of a WebSocket's handshake
+        method: str = self.scope.get("method", "GET")  # a WebSocket's handshake is a GET
         return method
 
     @property
     def path(self) -> str:
-        """Without the prefix under which the app is mounted, as its routes are."""
+        """The path without the prefix under which the app is mounted."""
         scope = self.scope
         path: str = scope["path"]
         root = scope.get("root_path")
@@ -79,23 +79,23 @@ class AsgiResponse:
 
     @property
     def status_code(self) -> int:
-        """Its status; of a WebSocket that the app accepts, 101."""
+        """The response's status; 101 if the app accepted a WebSocket."""
         status: int = self._message.get("status", 101)
         return status
 
     @property
     def headers(self) -> dict[str, str]:
-        """Its header fields, by their names in lower case."""
+        """The response's header fields by lower-case name."""
         fields = self._message.get("headers", ())
         return {name.lower().decode("latin-1"): value.decode("latin-1") for name, value in fields}
 
 
 class RateLimitMiddleware:
-    """Checks every HTTP request and every WebSocket's handshake, and tells clients what is left.
+    """Checks every HTTP request and every WebSocket handshake, and reports limits in response headers.
 
-    Refused requests are answered here. The options are those of `MiddlewareOptions`; functions may be async,
-    and are given an `AsgiRequest`, or an `AsgiResponse`. `messages` is a quota of each client for what it sends by
-    WebSockets: a message over it closes the WebSocket.
+    It answers refused requests itself. The options are those of `MiddlewareOptions`; functions may be async, and
+    receive an `AsgiRequest` or an `AsgiResponse`. `messages` is each client's quota of WebSocket messages: a message
+    over it closes the WebSocket.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class RateLimitMiddleware:
             and checked.deduct_when is None
             and checked.headers is None
         )
-        self._has_logged = False  # that the routes of the app are not known
+        self._has_logged = False  # whether it has logged that the app's routes are not known
         if checked.route is None:
             checked.route = self._template
 
@@ -138,8 +138,10 @@ class RateLimitMiddleware:
         if checked.__class__ is not tuple:
             checked = await checked  # type: ignore[misc]
         facts, _, decision = checked
-        passes = decision.allowed and (options.by_subject or not decision.hold)  # a limit by subject delays no request
-        if passes and self._is_common_case and NAME not in scope:  # what follows, in as few steps as it takes
+        passes = decision.allowed and (
+            options.by_subject or not decision.hold
+        )  # a limit by subject never delays a request
+        if passes and self._is_common_case and NAME not in scope:  # the shortest path
             sole = scope[NAME] = scope.setdefault("state", {})[NAME] = Limits(request_limiter.limiter, facts, decision)
             send = _with_fields(sole, send)
             try:
@@ -161,7 +163,7 @@ class RateLimitMiddleware:
     async def _pass(
         self, checked: CheckedRequest, limits: Limits[AsyncLimiter], scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Let a request pass, hold it back, or refuse it. The caller that created `limits` releases its slots."""
+        """Forward, delay or refuse a request. The caller that created `limits` releases its slots."""
         request_limiter, options = self._request_limiter, self._request_limiter.options
         _, cost, decision = checked
         if decision.allowed and (options.by_subject or not decision.hold):
@@ -180,7 +182,7 @@ class RateLimitMiddleware:
                 await _refuse(scope, held.receive, send, limits)
 
     async def _forward(self, limits: Limits[AsyncLimiter], scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand a request that the rules allow to the app, if the defaults allow it too."""
+        """Pass a request that the rules allow to the app, if the defaults allow it too."""
         options = self._request_limiter.options
         if options.deduct_when is not None:
             limits.charge_only_when(options.deduct_when)
@@ -192,7 +194,7 @@ class RateLimitMiddleware:
         await self._app(scope, receive, send)
 
     async def _meets_defaults(self, limits: Limits[AsyncLimiter], scope: Scope) -> bool:
-        """Whether a request is within the quota that each client has on a route without a limit of its own."""
+        """Return whether a request is within the default quota, which applies to routes without their own limit."""
         options, limiter = self._request_limiter.options, self._request_limiter.limiter
         if options.route == self._template:
             found = self._find(scope)
@@ -216,10 +218,10 @@ class RateLimitMiddleware:
         return await charge_message(limit, scope[NAME], self._request_limiter.limiter, "messages", AsgiRequest(scope))
 
     def _find(self, scope: Scope) -> RouteMatch | None:
-        """The route that a request is for, in an app whose routes are known: one of Starlette or FastAPI."""
+        """Return the route of a request in a Starlette or FastAPI app. Raises `InvalidRule` for other apps."""
         routes: Any = getattr(scope.get("app"), "routes", getattr(self._app, "routes", None))
         if routes is None:
-            raise InvalidRule(f"{_NO_ROUTES}; give route=, a function from a request to the template of its route")
+            raise InvalidRule(f"{_NO_ROUTES}; pass route=, a function that returns the route template of a request")
         return find_route(routes, scope)
 
     def _template(self, request: AsgiRequest) -> str | None:
@@ -233,7 +235,7 @@ class RateLimitMiddleware:
         return None if found is None else found.template
 
     def _with_charge(self, limits: Limits[AsyncLimiter], header: str, send: Send) -> Send:
-        """`send`, that charges what the app says that the request has cost, and keeps that from the client."""
+        """Wrap `send` to charge the cost that the app reports in `header`, and to hide that header from the client."""
         name, index = header.encode(), len(limits.charged) - 1
 
         async def send_and_charge(message: Message) -> None:
@@ -250,13 +252,13 @@ class RateLimitMiddleware:
 
 
 def _with_fields(limits: Limits[AsyncLimiter], send: Send) -> Send:
-    """`send`, that adds the limits' fields to the start of the response.
+    """Wrap `send` to add the limits' fields to the start of the response.
 
-    It is not kept with the request: a server's `send` may well know the request, and the two would be a circle, which
-    only the garbage collector undoes.
+    The wrapper is not stored on the request: a server's `send` may refer to the request, and the two would form a
+    cycle that only the garbage collector frees.
     """
 
-    def tell(message: Message) -> Awaitable[None]:  # not async itself, which would be a coroutine more per message
+    def tell(message: Message) -> Awaitable[None]:  # not async: that would add a coroutine per message
         if message["type"] in {"http.response.start", "websocket.accept", "websocket.http.response.start"}:
             if limits.conditions:
                 return _conclude(limits, message, send)
@@ -267,13 +269,13 @@ def _with_fields(limits: Limits[AsyncLimiter], send: Send) -> Send:
 
 
 async def _conclude(limits: Limits[AsyncLimiter], message: Message, send: Send) -> None:
-    """Give back what the response says is not charged, and send its start."""
+    """Refund what `deduct_when` says is not charged, and send the response's start."""
     await limits.conclude_async(AsgiResponse(message))
     await send({**message, "headers": [*message.get("headers", ()), *limits.raw_fields]})
 
 
 def _with_release(limits: Limits[AsyncLimiter], send: Send) -> Send:
-    """`send`, that releases what the request holds when all of the response is sent."""
+    """Wrap `send` to release the request's slots after the last part of the response."""
 
     async def send_and_release(message: Message) -> None:
         await send(message)
@@ -284,7 +286,7 @@ def _with_release(limits: Limits[AsyncLimiter], send: Send) -> Send:
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send, limits: Limits[AsyncLimiter]) -> None:
-    """Answer a refused request. A WebSocket's server that cannot send a response closes it: clients see a 403."""
+    """Answer a refused request. Close a WebSocket if its server cannot send a response: the client sees a 403."""
     status, content, body = refusal(limits)
     prefix = "http.response"
     if scope["type"] == "websocket":
@@ -298,10 +300,10 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, limits: Limits[Asy
 
 
 class _ClientWaiter:
-    """A request that waits. Meanwhile its client may leave: to notice, what the client sends is read.
+    """Makes a request wait, and reads from its client meanwhile, to notice when the client leaves.
 
-    One message is kept for the app, and no more are read after a part of a body: a request with a long body is not
-    watched until its wait is over.
+    It keeps the messages that it reads for the app, and stops reading at the first incomplete part of a body: from then
+    on it does not notice a client that leaves.
     """
 
     def __init__(self, receive: Receive, clock: Clock) -> None:
@@ -321,7 +323,7 @@ class _ClientWaiter:
         return True
 
     async def sleep(self, seconds: float) -> bool:
-        """Whether the client is still there after so many seconds."""
+        """Sleep, and return whether the client is still connected."""
         sleeping = asyncio.ensure_future(self._clock.sleep_async(seconds))
         try:
             while not sleeping.done():
@@ -340,7 +342,7 @@ class _ClientWaiter:
         return True
 
     async def receive(self) -> Message:
-        """The app's `receive`: what was kept, then what is being read, then what comes."""
+        """Receive for the app: first the messages kept, then the one being read, then new ones."""
         if self._kept:
             return self._kept.pop(0)
         if self._reading is not None:

@@ -1,10 +1,10 @@
-"""Django: middleware for both of its worlds, WSGI and ASGI, and a decorator for views.
+"""Django: middleware for WSGI and ASGI, and a decorator for views.
 
     MIDDLEWARE = ["headgate.http.django.RateLimitMiddleware", ...]
     HEADGATE = {"RULES": "rules.toml", "STORE": "redis://localhost:6379/0"}
 
-What was decided is at `request.headgate`: a `headgate.http.limits.Limits`. A throttle class for REST framework is in
-`headgate.http.drf`.
+The decisions are at `request.headgate`, a `headgate.http.limits.Limits`. `headgate.http.drf` has a throttle class for
+Django REST framework.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ V = TypeVar("V", bound=View)
 
 
 class RateLimitMiddleware:
-    """Checks every request, and tells clients what is left.
+    """Checks every request, and reports limits in response headers.
 
-    Put it first, so that no other middleware works for requests that are refused, and all responses tell of limits.
-    Its options are in the setting `HEADGATE`: the arguments of a `Limiter` and those of `MiddlewareOptions`, in
-    capitals; and `VIEW`, a view that answers refused requests instead of problem details. Functions are given a
-    `DjangoRequest`, and may be async under ASGI.
+    Put it first, so that no other middleware runs for refused requests, and every response carries the headers.
+    Its options are in the setting `HEADGATE`: the arguments of `Limiter` and of `MiddlewareOptions`, in capitals; and
+    `VIEW`, a view that answers refused requests in place of problem details. Functions receive a `DjangoRequest`, and
+    may be async under ASGI.
     """
 
     sync_capable = True
@@ -92,7 +92,7 @@ class RateLimitMiddleware:
         return with_release(limits, with_fields(limits, response))
 
     def process_view(self, request: HttpRequest, view: View, _args: Any, _kwargs: Any) -> Any:
-        """Check a request against the defaults, of views that have no limit of their own."""
+        """Check a request against the defaults, if its view has no limit of its own."""
         defaults = self._defaults(request, view)
         charge = None if defaults is None else _Charge.prepare(defaults, request, view)
         return None if charge is None or charge.make() else charge.refuse()
@@ -103,7 +103,7 @@ class RateLimitMiddleware:
         return None if charge is None or await charge.make_async() else await _resolve(charge.refuse())
 
     def _defaults(self, request: HttpRequest, view: View) -> RouteLimit | None:
-        """The limit of views without one of their own, if this is one, and the middleware has seen the request."""
+        """Return the default limit, if the view has no limit of its own and the middleware has checked the request."""
         defaults = self._setup.defaults
         if defaults is None or not hasattr(request, NAME):
             return None
@@ -143,16 +143,17 @@ class RateLimitMiddleware:
 
 
 def limit(quota: QuotaOption, **options: Unpack[LimitOptions]) -> Callable[[V], V]:
-    """Limit a view, sync or async, besides what the rules say; with or without the middleware.
+    """Limit a view, sync or async, in addition to the rules. Works with and without the middleware.
 
-    Each client is counted by itself, for each route of the URL configuration: `/users/<int:id>/` is one, and all
-    methods count together. Functions get Django's request, and may be async. `quota` may be one, that returns the
-    request's quota, or None to let it pass. `key` returns who is counted instead, and `cost` what a request costs.
-    Limits of the same `name` count together. With `methods`, requests of others pass; so do those for which
-    `exempt_when` returns True. `deduct_when` gets the response, and returns whether the request is charged. A limit
-    replaces the `DEFAULTS` of the setting; it adds to them if not `override_defaults`. `message` is what a refusal
-    says; `failure_mode` decides when the store cannot. Several quotas in one notation (`"5/minute; 100/day"`) are
-    charged all or not at all. For classes there is Django's own `method_decorator(limit("5/minute"), name="dispatch")`.
+    Each client has its own count on each route of the URL configuration, such as `/users/<int:id>/`; all methods share
+    it. Functions receive Django's request, and may be async. `quota` may be a function that returns the request's
+    quota, or None for no limit. `key` returns the subject to count in place of the client, and `cost` the request's
+    cost. Limits with one `name` share a count. With `methods`, other methods are not limited; nor are requests for
+    which `exempt_when` returns True. `deduct_when` receives the response, and returns whether to charge the request.
+    A limit replaces the `DEFAULTS` of the setting; with `override_defaults=False` it adds to them. `message` is the
+    detail of a refusal; `failure_mode` applies when the store fails. Several quotas in one notation
+    (`"5/minute; 100/day"`) are all charged or none. Limit a class with Django's
+    `method_decorator(limit("5/minute"), name="dispatch")`.
     """
     route_limit = RouteLimit(quota, **options)
 
@@ -176,7 +177,7 @@ def limit(quota: QuotaOption, **options: Unpack[LimitOptions]) -> Callable[[V], 
 
         @wraps(view)
         def limited(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-            if _in_event_loop():  # who calls a view there awaits what it returns
+            if _in_event_loop():  # the caller awaits what a view returns there
                 return limited_async(request, *args, **kwargs)
             charge = _Charge.prepare(route_limit, request, view)
             if charge is not None and not charge.make():
@@ -196,9 +197,9 @@ def limit(quota: QuotaOption, **options: Unpack[LimitOptions]) -> Callable[[V], 
 
 
 def charged(limit: RouteLimit, request: HttpRequest, *, name: str, key: str | int | None) -> Decision:
-    """Check a request against a limit, in a thread: for code other than views. The middleware adds the headers.
+    """Check a request against a limit from a thread, for code other than views. The middleware adds the headers.
 
-    A request that was refused already is not charged: the limit is asked only how long it would have to wait.
+    A request that is already refused is not charged: the limit only reports how long it would have to wait.
     """
     setup = current()
     limits: AnyLimits = getattr(request, NAME, None) or setup.limits(request)
@@ -207,7 +208,7 @@ def charged(limit: RouteLimit, request: HttpRequest, *, name: str, key: str | in
 
 
 def limits_of(request: HttpRequest) -> AnyLimits:
-    """What was decided on a request so far: `request.headgate`, with its type. Raises `InvalidCheck` if nothing was."""
+    """Return the decisions on a request so far: `request.headgate`, typed. Raises `InvalidCheck` if there are none."""
     limits = getattr(request, NAME, None)
     if isinstance(limits, Limits):
         return limits
@@ -229,7 +230,7 @@ class _Charge:
         self._setup = setup
         self._request = request
         self._limits = limits
-        self._outer = hasattr(request, NAME)  # whether a middleware, or a limit around this one, tells the client
+        self._outer = hasattr(request, NAME)  # whether the middleware, or a limit around this one, adds the headers
         request.headgate = limits
         self._limiter: Limiter | AsyncLimiter = limit.limiter(limits.limiter, name, ask.quota)  # type: ignore[type-var]
         self._subject = subject_of(limits, ask.key)
@@ -238,7 +239,7 @@ class _Charge:
 
     @classmethod
     def prepare(cls, limit: RouteLimit, request: HttpRequest, view: View) -> _Charge | None:
-        """None when the limit is not for requests like this one."""
+        """Return the charge to make, or None if the limit does not apply to the request."""
         if not limit.applies(request.method):
             return None
         ask = Ask.of(limit, lambda function: _settled(function(request)))
@@ -270,11 +271,11 @@ class _Charge:
         return cls(setup, limit, request, limits, name, ask)
 
     def make(self) -> bool:
-        """Whether the request may pass."""
+        """Charge the request, and return whether it is allowed."""
         return self.decide().allowed
 
     async def make_async(self) -> bool:
-        if not isinstance(self._limiter, AsyncLimiter):  # a WSGI server's
+        if not isinstance(self._limiter, AsyncLimiter):  # under WSGI
             return (await asyncio.to_thread(self.decide)).allowed
         decision: Decision = await _resolve(self._ask(self._limiter))
         self._add(decision)
@@ -298,7 +299,7 @@ class _Charge:
             self._limits.charge_only_when(self._deduct_when)
 
     def concluded(self, response: Any) -> Any:
-        """The response of a view, after what it says is not charged is given back, unless a middleware does that."""
+        """Refund what the response says is not charged, unless the middleware does, and return the response."""
         if not self._outer and self._limits.conditions:
             if isinstance(self._limits.limiter, AsyncLimiter):
                 async_to_sync(self._limits.conclude_async)(response)
@@ -315,7 +316,7 @@ class _Charge:
         return response
 
     def _ask(self, limiter: Limiter | AsyncLimiter) -> Any:
-        """The decision, or something to await for it. A request that was refused already is not charged."""
+        """Return the decision or an awaitable for it. A request that is already refused is not charged."""
         if self._limits.refused:
             return limiter.peek(self._subject, cost=self._cost)
         return limiter.decide({"user": self._subject}, cost=self._cost, slots="take")
@@ -344,13 +345,13 @@ class _Charge:
 
 
 def _route(request: HttpRequest, view: View) -> str:
-    """`/users/<int:id>/`; the view's own name when no URL led to it, as in a test."""
+    """Return the route, as `/users/<int:id>/`; the view's name when no URL was resolved, as in a test."""
     match = request.resolver_match
     return rule_name(view) if match is None else f"/{match.route}"
 
 
 def _is_async(view: View) -> bool:
-    """Whether a view is async, or the `dispatch` of a class with async methods, which returns what they do."""
+    """Return whether a view is async, or is the `dispatch` of a class with async methods."""
     if iscoroutinefunction(view):
         return True
     owner = getattr(getattr(view, "func", view), "__self__", None)  # as `method_decorator` binds it
@@ -366,7 +367,7 @@ def _in_event_loop() -> bool:
 
 
 def _settled(value: T | Awaitable[T]) -> T:
-    """What a function of the app returned, in a thread: an async one is awaited there."""
+    """Return what the app's function returned; if that is awaitable, run it to its end in this thread."""
     if not inspect.isawaitable(value):
         return value
     return async_to_sync(_resolve)(value)

@@ -14,7 +14,7 @@ from headgate.limiter.async_limiter import AsyncLimiter
 
 
 def charge_from(options: MiddlewareOptions, response: Any) -> int | Mapping[str, int] | None:
-    """What the app says that the request has cost; that is kept from the client."""
+    """Remove the charge header from a response, and return the cost that it reports."""
     header = options.charge_header
     if header is None or header not in response.headers:
         return None
@@ -24,14 +24,14 @@ def charge_from(options: MiddlewareOptions, response: Any) -> int | Mapping[str,
 
 
 def with_fields(limits: AnyLimits, response: Any) -> Any:
-    """The response, with the limits' fields."""
+    """Add the limits' fields to a response, and return it."""
     for name, value in limits.fields:
         response.headers[name] = value
     return response
 
 
 def with_release(limits: AnyLimits, response: Any) -> Any:
-    """The response, which releases what the request holds when it is closed: at its end, or when its client leaves."""
+    """Make a response release the request's slots when it is closed: at its end, or when the client leaves."""
     if not limits.slots:
         return response
     close, loop = response.close, _running_loop()

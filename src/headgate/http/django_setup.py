@@ -1,4 +1,4 @@
-"""Django's setting `HEADGATE`: checked, and what is made of it when it is first needed."""
+"""Django's setting `HEADGATE`, checked, and the limiters created from it on first use."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FUNCTIONS: Final = (
     "DEDUCT_WHEN",
     "ROUTE",
     "ON_REFUSED",
-)  # which may be named by their dotted path
+)  # may be given as dotted paths
 
 
 View = Callable[..., Any]
@@ -76,7 +76,7 @@ class DjangoRequest:
 
 
 class Setup:
-    """The setting `HEADGATE`, checked, and what is made of it when it is first needed.
+    """The setting `HEADGATE`, checked, and the limiters created from it on first use.
 
     Raises `ImproperlyConfigured`, which names the key.
     """
@@ -101,9 +101,9 @@ class Setup:
         self.defaults = None if defaults is None else _made(lambda: RouteLimit(defaults))
         if self._settings.middleware.get("route") is None:
             self._settings.middleware["route"] = _template
-        self._checked: AsyncRequestLimiter | None = None  # made before there was an event loop, and not used yet
+        self._checked: AsyncRequestLimiter | None = None  # created before there was an event loop, and not used yet
         store = self._settings.limiter.get("store", "memory://")
-        if isinstance(store, str) and store.startswith("memory:"):  # one, in both worlds
+        if isinstance(store, str) and store.startswith("memory:"):  # WSGI and ASGI share one
             opened = _made(lambda: open_store(store, self._settings.limiter.get("clock")))
             self._settings.limiter["store"] = opened
         renew_in_children(self)
@@ -113,16 +113,16 @@ class Setup:
         self._lock = Lock()
 
     def check_sync(self) -> None:
-        """Raises now what a request would raise."""
+        """Create the limiter now, so that an invalid setting fails at startup."""
         self.request_limiter()
 
     def check_async(self) -> None:
-        """The async counterpart, for ASGI."""
+        """Create the async limiter now, so that an invalid setting fails at startup."""
         if self._checked is None:
             self._checked = self._made_async()
 
     def request_limiter(self) -> RequestLimiter:
-        """For threads. There is one."""
+        """Return the one limiter for threads."""
         with self._lock:
             if self._request_limiter is None:
                 limiter, middleware = self._settings
@@ -130,7 +130,7 @@ class Setup:
             return self._request_limiter
 
     def async_request_limiter(self) -> AsyncRequestLimiter:
-        """For asyncio. There is one for each event loop, as connections belong to one."""
+        """Return the running event loop's limiter: connections belong to one loop."""
         loop = asyncio.get_running_loop()
         with self._lock:
             request_limiter = self._async_request_limiters.get(loop)
@@ -140,19 +140,20 @@ class Setup:
             return request_limiter
 
     def limits(self, request: HttpRequest) -> Limits[Limiter]:
-        """Those of a request that the middleware has not seen."""
+        """Return the limits of a request that did not pass through the middleware."""
         request_limiter = self.request_limiter()
         return request_limiter.limits(request_limiter.facts(DjangoRequest(request)))
 
     async def limits_async(self, request: HttpRequest) -> AnyLimits:
-        """Limit an async view. In a WSGI server, an event loop lives no longer than a request."""
+        """Return the limits of a request to an async view. Under WSGI, an event loop lasts for one request: use
+        threads."""
         if not isinstance(request, ASGIRequest):
             return self.limits(request)
         request_limiter = self.async_request_limiter()
         return request_limiter.limits(await request_limiter.facts(DjangoRequest(request)))
 
     def refuse(self, request: HttpRequest, limits: AnyLimits) -> Any:
-        """The answer to a refused request, without the limits' fields; or a promise of it, if the view is async."""
+        """Return the response to a refused request, without the limits' fields; an awaitable if `VIEW` is async."""
         if self._view is not None:
             return self._view(request)
         status, content, body = refusal(limits)
@@ -164,7 +165,7 @@ class Setup:
 
 
 class _Project:
-    """Has its setup made when it is first needed."""
+    """Holder of the project's setup, created on first use."""
 
     def __init__(self) -> None:
         self._setup: Setup | None = None
@@ -190,7 +191,7 @@ _project = _Project()
 
 
 def current() -> Setup:
-    """The project's setup."""
+    """Return the project's setup."""
     return _project.setup()
 
 
@@ -203,7 +204,7 @@ setting_changed.connect(_changed)
 
 
 def _template(request: DjangoRequest) -> str | None:
-    """The route of a request before Django looks for its view; None where none leads to one."""
+    """Return the route of a request, before Django resolves it; None if no route matches."""
     try:
         return f"/{resolve(request.path, getattr(request.request, 'urlconf', None)).route}"
     except Resolver404:

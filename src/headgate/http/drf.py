@@ -1,4 +1,4 @@
-"""Django REST framework: a throttle class, and problem details for what throttles refuse.
+"""Django REST framework: a throttle class, and problem details for the requests that it refuses.
 
 class SearchThrottle(HeadgateThrottle):
     quota = "5/minute"
@@ -31,15 +31,15 @@ from headgate.http.django import charged
 from headgate.http.problem import MEDIA_TYPE, problem
 from headgate.http.route import RouteLimit
 
-_REFUSAL = "_headgate_refusal"  # on Django's request: the decision by which a throttle refused it
+_REFUSAL = "_headgate_refusal"  # attribute of Django's request: the decision that refused it
 
 
 class HeadgateThrottle(BaseThrottle):  # type: ignore[misc]
-    """Limits requests to views of REST framework. Its store is that of the setting `HEADGATE`.
+    """Limits requests to views of REST framework. It counts in the store of the setting `HEADGATE`.
 
     `quota` is a notation or a `Quota`. Without it, `scope`, or else the view's `throttle_scope`, names an entry of
-    `DEFAULT_THROTTLE_RATES`; a view that has no scope, or whose rate is None, is not throttled. All views with one
-    scope, or with one class of throttle, count together.
+    `DEFAULT_THROTTLE_RATES`; a view without a scope, or with rate None, is not throttled. All views with one
+    scope, or with one throttle class, share a count.
     """
 
     quota: ClassVar[str | Quota | None] = None
@@ -58,22 +58,23 @@ class HeadgateThrottle(BaseThrottle):  # type: ignore[misc]
             return True
         key = self.key(request, view)
         self._decision = charged(_limit(quota), request._request, name=f"throttle:{name}", key=key)
-        if not self._decision.allowed:  # there may be several: throttles are asked all, and the longest wait is told
+        if not self._decision.allowed:  # REST framework asks all throttles, and reports the longest wait
             setattr(request._request, _REFUSAL, request._request.headgate.decision)
         return self._decision.allowed
 
     def key(self, request: Any, _view: Any) -> str | int | None:
-        """Who is counted: the user, else the client as the middleware knows it. For others, override it."""
+        """Return the subject to count: the user, or None for the client that the middleware identified. Override it to
+        count something else."""
         user = request.user
         return str(user.pk) if user and user.is_authenticated else None
 
     def wait(self) -> float | None:
-        """Seconds until the request would pass, exactly; None for never."""
+        """Return the exact number of seconds until the request would be allowed; None for never."""
         return None if self._decision is None else self._decision.retry_after
 
 
 def exception_handler(error: Exception, context: dict[str, Any]) -> Any:
-    """For `EXCEPTION_HANDLER`: what a `HeadgateThrottle` refused is answered as the middleware does it."""
+    """Answer requests that a `HeadgateThrottle` refused as the middleware does. Name it in `EXCEPTION_HANDLER`."""
     request = context["request"]._request
     decision: Decision | None = getattr(request, _REFUSAL, None)
     if decision is None or not isinstance(error, Throttled):
@@ -94,7 +95,7 @@ def _limit(quota: str | Quota) -> RouteLimit:
 
 
 def _rate(scope: str) -> str | None:
-    """The rate of a scope; None when it has none on purpose."""
+    """Return the rate of a scope; None if its rate is set to None."""
     rates: dict[str, str | None] = api_settings.DEFAULT_THROTTLE_RATES
     if scope not in rates:
         raise ImproperlyConfigured(f"DEFAULT_THROTTLE_RATES: has no rate for the scope {scope!r}")

@@ -46,7 +46,7 @@ def _mark_coroutine_function(function: Any) -> None:
 
 
 class RouteDependency:
-    """A dependency that lets a client's requests pass, or raises `Refused`. See `limit`."""
+    """A dependency that raises `Refused` when a request is over its limit. See `limit`."""
 
     def __init__(self, limit: RouteLimit, limiter: AsyncLimiter | None) -> None:
         self.limit = limit
@@ -63,7 +63,7 @@ class RouteDependency:
         given: Any = connection
         return self._enter(given, response) if isinstance(given, HTTPConnection) else _limited(given, self)
 
-    _mark_coroutine_function(__call__)  # or FastAPI would run it in a thread, and not await what it returns
+    _mark_coroutine_function(__call__)  # otherwise FastAPI runs it in a thread, and does not await the result
 
     async def _enter(self, connection: HTTPConnection, response: Response) -> None:
         passed = await enter(self.limit, self._limiter, connection)
@@ -76,7 +76,7 @@ class RouteDependency:
 
 
 class MessageDependency:
-    """A dependency of a WebSocket's route that limits its messages. See `limit_messages`."""
+    """A dependency that limits the messages of a WebSocket route. See `limit_messages`."""
 
     def __init__(self, limit: RouteLimit, limiter: AsyncLimiter | None) -> None:
         self._limit = limit
@@ -89,23 +89,22 @@ class MessageDependency:
 def limit(
     quota: QuotaOption, *, limiter: AsyncLimiter | None = None, **options: Unpack[LimitOptions]
 ) -> RouteDependency:
-    """A limit for `Depends`, on a route, a router or an app: `Depends(limit("5/minute"))`. Or a decorator of a handler,
-    between it and that of its route: `@app.get("/")`, `@limit("5/minute")`.
+    """Return a limit for `Depends` on a route, a router or an app: `Depends(limit("5/minute"))`. It is also a decorator
+    of a handler; put it below the route's: `@app.get("/")`, `@limit("5/minute")`.
 
-    Each client has `quota` (several with `;` between them) on each route, by the route's template and method:
-    `/users/1` and `/users/2` count together. With `name`, all routes whose limits have that name count together.
+    Each client has `quota` (several separated by `;`) on each route, by the route's template and method:
+    `/users/1` and `/users/2` share a count. All limits with one `name` share a count.
 
-    Functions get the request (or the WebSocket), and may be async. `quota` may be one, that returns the request's
-    quota, or None to let it pass. `key` returns who is counted; None falls back on the client, who is the one that the
-    middleware identified, or without it the address of the socket's peer. `cost` is what a request costs. With
-    `methods`, requests of others pass; so do those for which `exempt_when` returns True. `deduct_when` gets the
-    response, and returns whether the request is charged; it needs `install`. A limit replaces the `defaults` of
-    `install`; it adds to them if not `override_defaults`. `message` is the detail of the refusal. `failure_mode`
-    decides when the store cannot.
+    Functions receive the request (or the WebSocket), and may be async. `quota` may be a function that returns the
+    request's quota, or None for no limit. `key` returns the subject to count; None means the client that the middleware
+    identified, or without it the address of the socket's peer. `cost` is the cost of a request. With `methods`, other
+    methods are not limited; nor are requests for which `exempt_when` returns True. `deduct_when` receives the response,
+    and returns whether to charge the request; it needs `install`. A limit replaces the `defaults` of `install`; with
+    `override_defaults=False` it adds to them. `message` is the detail of the refusal. `failure_mode` applies when the
+    store fails.
 
-    It counts in the store of `limiter`; without it, of `app.state.headgate`; without that, of the middleware; or else
-    in memory. A request that one of several limits refuses is given back what the others had charged, the middleware
-    too.
+    It counts in the store of `limiter`, else of `app.state.headgate`, else of the middleware, else in memory. When one
+    of several limits refuses a request, the charges of all others, the middleware's too, are refunded.
     """
     return RouteDependency(RouteLimit(quota, **options), limiter)
 
@@ -113,10 +112,10 @@ def limit(
 def limit_messages(
     quota: QuotaOption, *, limiter: AsyncLimiter | None = None, **options: Unpack[LimitOptions]
 ) -> MessageDependency:
-    """A limit on the messages of a WebSocket, for `Depends` on its route. A message over the limit closes the
-    WebSocket, with code 1013: the handler sees a disconnect.
+    """Return a limit on the messages of a WebSocket, for `Depends` on its route. A message over the limit closes the
+    WebSocket with code 1013; the handler sees a disconnect.
 
-    All WebSockets of a client to one route count together. Needs the middleware (`install`), which sees messages.
+    A client's WebSockets to one route share a count. Needs the middleware (`install`), which sees messages.
     """
     return MessageDependency(message_limit(quota, **options), limiter)
 
@@ -124,12 +123,12 @@ def limit_messages(
 def install(
     app: FastAPI, *, limiter: AsyncLimiter, messages: QuotaOption | None = None, **options: Unpack[MiddlewareArguments]
 ) -> None:
-    """Put the middleware around the whole of an app, outside its error handling and of all other middleware.
+    """Put the middleware around an app, outside its error handling and all other middleware.
 
-    `limiter` becomes that of the app's limits too (`app.state.headgate`); one without rules, `AsyncLimiter([],
-    store=…)`, leaves everything to them. `options` are those of `RateLimitMiddleware`. OpenAPI shows a refusal for each
-    route that has a limit or that one of the limiter's rules may refuse. `RateLimited`, which functions raise that are
-    decorated with a limiter's `limit`, is answered like any other refusal. Raises `InvalidRule` if the app has started.
+    The app's limits use `limiter` too (`app.state.headgate`); to have only those, pass one without rules:
+    `AsyncLimiter([], store=…)`. `options` are those of `RateLimitMiddleware`. OpenAPI shows a refusal for each route
+    that has a limit or that one of the limiter's rules may refuse. `RateLimited`, raised by functions decorated with a
+    limiter's `limit`, is answered like any other refusal. Raises `InvalidRule` if the app has started.
     """
     middleware = _Documented(app, limiter=limiter, messages=messages, **options)
     install_middleware(app, middleware, limiter)
@@ -144,10 +143,10 @@ def install(
 
 
 class _Documented(Installed):
-    """The middleware, whose refusals OpenAPI shows."""
+    """The middleware, with its refusals in the OpenAPI schema."""
 
     def add_refusals(self, schema: dict[str, Any], app: FastAPI) -> None:
-        """Add to an OpenAPI schema how each operation can be refused, where it does not say so itself."""
+        """Add the refusals of each operation to an OpenAPI schema, unless the operation documents them itself."""
         request_limiter, options = self._request_limiter, self._request_limiter.options
         rules = request_limiter.limiter.snapshot.rules if request_limiter.limiter.snapshot.enabled else ()
         used = False
@@ -168,23 +167,23 @@ class _Documented(Installed):
 
 
 def _has_limit(dependant: Any) -> bool:
-    """Whether a route's dependencies have a limit among them."""
+    """Return whether a limit is among a route's dependencies."""
     return isinstance(dependant.call, RouteDependency) or any(map(_has_limit, dependant.dependencies))
 
 
 def _operations(app: FastAPI) -> Iterator[Any]:
-    """An app's routes: all with `path`, `path_format`, `methods` and `dependant`."""
-    contexts = getattr(routes, "iter_route_contexts", iter)  # before it had that, FastAPI copied included routes
+    """Yield an app's routes, which have `path`, `path_format`, `methods` and `dependant`."""
+    contexts = getattr(routes, "iter_route_contexts", iter)  # older versions of FastAPI copy included routes
     for route in contexts(app.routes):
         if isinstance(getattr(route, "original_route", route), routes.APIRoute):
             yield route
 
 
 def _limited(handler: Any, limit: RouteDependency) -> Any:
-    """A handler that has a limit among its dependencies: as one more parameter, of which the handler does not hear."""
+    """Return a handler with the limit as a dependency: an extra parameter that is not passed to the original."""
     if not callable(handler):
         raise InvalidRule(
-            f"limit(): decorates handlers, and is a dependency of routes: Depends(limit(…)); got {handler!r}"
+            f"limit(): must decorate a handler, or be a dependency of a route: Depends(limit(…)); got {handler!r}"
         )
     signature, name = inspect.signature(handler), f"_headgate_{id(limit):x}"
     parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=Depends(limit))
@@ -194,8 +193,8 @@ def _limited(handler: Any, limit: RouteDependency) -> Any:
     def checked(values: dict[str, Any]) -> dict[str, Any]:
         if name not in values:
             raise InvalidRule(
-                f"limit(): {handler.__name__} was called, and its limit was not: FastAPI must call it. "
-                "Put @limit(…) below the decorator of the route, as in @app.get"
+                f"limit(): {handler.__name__} was called without its limit: only FastAPI may call it. "
+                "Put @limit(…) below the route's decorator, such as @app.get"
             )
         del values[name]
         return values

@@ -6,7 +6,7 @@
     @headgate.limit("5/minute")
     def report(number: int) -> str: ...
 
-What was decided is at `flask.g.headgate`: a `headgate.http.limits.Limits`.
+The decisions are at `flask.g.headgate`, a `headgate.http.limits.Limits`.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ if TYPE_CHECKING:
     from werkzeug.routing import Rule
 
 PREFIX: Final = "HEADGATE_"
-ABOVE: Final = "_headgate_limited"  # an attribute of views that were limited: themselves, and what they became
-EXEMPT: Final = "_headgate_exempt"  # an attribute of views, which decorators around them keep
+ABOVE: Final = "_headgate_limited"  # an attribute of limited views: the original view, and the limited one
+EXEMPT: Final = "_headgate_exempt"  # an attribute of views; decorators around them copy it
 Target = TypeVar("Target", bound=Callable[..., Any] | flask.Blueprint)
-OWN: Final = "headgate.own"  # in the environ of requests that rules skip: the decisions of their views' limits
+OWN: Final = "headgate.own"  # in the environ of requests without rules: the decisions of their views' limits
 
 
 class _Problem(HTTPException):
-    """Problem details. Header fields of limits are the middleware's: it adds them to whatever the app answers."""
+    """Problem details. The middleware adds the limits' header fields to every response of the app."""
 
     def __init__(self, decision: Decision) -> None:
         self.decision = decision
-        self.code = decision.status  # the rule's; error handlers are found by that of the class
+        self.code = decision.status  # the rule's status; Flask finds error handlers by the class's
         super().__init__(description=problem(decision)["detail"])
 
     def get_body(self, *_: Any, **__: Any) -> str:
@@ -72,19 +72,19 @@ class _Problem(HTTPException):
 
 
 class Refused(_Problem, TooManyRequests):
-    """A request that a limit refused. `errorhandler(429)` may answer it in another way; `decision` tells why."""
+    """A limit refused the request. `errorhandler(429)` can replace the response; `decision` has the reason."""
 
 
 class Undecided(_Problem, ServiceUnavailable):
-    """A request that was refused because the store could not decide: `errorhandler(503)`."""
+    """The request was refused because the store failed. `errorhandler(503)` can replace the response."""
 
 
 class Headgate:
-    """Limits an app's requests, and tells clients what is left.
+    """Limits an app's requests, and reports limits in response headers.
 
-    The options are those of `MiddlewareOptions`. Without a limiter, and for options that are not given, the
-    app's configuration is asked: `HEADGATE_RULES`, `HEADGATE_STORE`, `HEADGATE_FAILURE_MODE`, `HEADGATE_SKIP` and so
-    on. `HEADGATE_ENABLED = False` turns everything off. For an app factory, leave `app` out and call `init_app`.
+    The options are those of `MiddlewareOptions`. A missing limiter and missing options come from
+    the app's configuration: `HEADGATE_RULES`, `HEADGATE_STORE`, `HEADGATE_FAILURE_MODE`, `HEADGATE_SKIP` and so on.
+    `HEADGATE_ENABLED = False` turns everything off. For an app factory, leave `app` out and call `init_app`.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Headgate:
     ) -> None:
         self._limiter = None if limiter is None else limiter_of(limiter, Limiter)
         self._options = options
-        self.exempting = False  # whether any view is exempt: only then is the URL map asked who is
+        self.exempting = False  # whether any view is exempt: only then are requests matched against the URL map
         if app is not None:
             self.init_app(app)
 
@@ -101,7 +101,7 @@ class Headgate:
         if NAME in app.extensions:
             raise InvalidRule(f"app {app.name!r} has Headgate already")
         values = {key[len(PREFIX) :]: value for key, value in app.config.items() if key.startswith(PREFIX)}
-        app.extensions[NAME] = None  # for now, and for good when it is not enabled
+        app.extensions[NAME] = None  # stays None if Headgate is not enabled
         if not values.pop("ENABLED", True):
             return
         try:
@@ -124,16 +124,17 @@ class Headgate:
         app.register_error_handler(RateLimited, _answer_function)
 
     def limit(self, quota: QuotaOption, **options: Unpack[LimitOptions]) -> Callable[[Target], Target]:
-        """Limit a view, sync or async, or all views of a blueprint, besides what the limiter's rules say.
+        """Limit a view, sync or async, or all views of a blueprint, in addition to the limiter's rules.
 
-        Each client is counted by itself, for each rule of the URL map and each method: `GET /users/<int:id>` is one.
-        Functions have no arguments, as `flask.request` is at hand, and may be async where views may. `quota` may be
-        one, that returns the request's quota, or None to let it pass. `key` returns who is counted instead, and `cost`
-        what a request costs. Limits of the same `name` count together. With `methods`, requests of others pass; so do
-        those for which `exempt_when` returns True. `deduct_when` gets the response, and returns whether the request is
-        charged. A limit replaces the `defaults` of `Headgate`; it adds to them if not `override_defaults`. `message` is
-        what a refusal says; `failure_mode` decides when the store cannot. It works above the route's decorator
-        (`@app.get`) and below it. Several quotas in one notation (`"5/minute; 100/day"`) are charged all or not at all.
+        Each client has its own count for each rule of the URL map and each method, such as `GET /users/<int:id>`.
+        Functions take no arguments: they read `flask.request`. They may be async where views may. `quota` may be a
+        function that returns the request's quota, or None for no limit. `key` returns the subject to count in place of
+        the client, and `cost` the request's cost. Limits with one `name` share a count. With `methods`, other methods
+        are not limited; nor are requests for which `exempt_when` returns True. `deduct_when` receives the response, and
+        returns whether to charge the request. A limit replaces the `defaults` of `Headgate`; with
+        `override_defaults=False` it adds to them. `message` is the detail of a refusal; `failure_mode` applies when the
+        store fails. Put the decorator above or below the route's (`@app.get`). Several quotas in one notation
+        (`"5/minute; 100/day"`) are all charged or none.
 
         A refused request raises `Refused`.
         """
@@ -146,15 +147,15 @@ class Headgate:
                 return target
             limited = _limited(target, limit)
             mark_limited(target, limited, limit)
-            setattr(target, ABOVE, (target, limited))  # Flask may have the view as it was: see `_begin`
+            setattr(target, ABOVE, (target, limited))  # Flask may have registered the original view: see `_begin`
             return limited  # type: ignore[return-value]
 
         return decorate
 
     def exempt(self, target: Target) -> Target:
-        """Have the requests of a view, or of all views of a blueprint, pass the limiter's rules unseen.
+        """Exempt a view, or all views of a blueprint, from the limiter's rules.
 
-        Limits that a view has of its own still hold.
+        A view's own limits still apply.
         """
         setattr(target, EXEMPT, True)
         self.exempting = True
@@ -167,7 +168,7 @@ class _Extension(NamedTuple):
 
 
 class _Middleware(RateLimitMiddleware):
-    """The WSGI middleware, for one that knows which view a request is for, and has error handlers."""
+    """The WSGI middleware, with Flask's URL map and error handlers."""
 
     knows_routes = True
 
@@ -187,12 +188,12 @@ class _Middleware(RateLimitMiddleware):
         return super().__call__(environ, start_response)
 
     def _released(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Let a request pass without rules, and release what its view's own limits hold when it is over."""
+        """Forward a request without checking rules, and release the slots of its view's own limits when it ends."""
         own = environ[OWN] = self._request_limiter.limits({})
         return released_at_end(own, lambda: self._app(environ, start_response))
 
     def template(self, request: WsgiRequest) -> str | None:
-        """The rule of the URL map that a request is for: `/users/<int:id>`."""
+        """Return the rule of the URL map that matches a request, as `/users/<int:id>`."""
         found = self._match(request.environ)
         return None if found is None else found.rule
 
@@ -201,7 +202,7 @@ class _Middleware(RateLimitMiddleware):
         try:
             adapter = app.create_url_adapter(app.request_class(environ))
             return None if adapter is None else adapter.match(return_rule=True)[0]
-        except HTTPException:  # there is no such route
+        except HTTPException:  # no route matches
             return None
 
     def _exempts(self, environ: WSGIEnvironment) -> bool:
@@ -212,12 +213,12 @@ class _Middleware(RateLimitMiddleware):
         view = app.view_functions.get(endpoint)
         if hasattr(view, EXEMPT) or hasattr(getattr(view, "view_class", None), EXEMPT):
             return True
-        names = endpoint.split(".")[:-1]  # of blueprints, one inside the other
+        names = endpoint.split(".")[:-1]  # of nested blueprints
         parents = (app.blueprints.get(".".join(names[:depth])) for depth in range(1, len(names) + 1))
         return any(hasattr(blueprint, EXEMPT) for blueprint in parents)
 
     def _refuse(self, limits: Limits[Limiter], environ: WSGIEnvironment, tell: StartResponse) -> Iterable[bytes]:
-        """Let the app answer if it has something to say: error handlers, or functions that see all responses."""
+        """Let the app answer if it has error handlers or `after_request` functions; else send problem details."""
         app = self._flask
         handlers = any(handlers for codes in app.error_handler_spec.values() for handlers in codes.values())
         if handlers or any(app.after_request_funcs.values()):
@@ -226,7 +227,7 @@ class _Middleware(RateLimitMiddleware):
 
 
 def _begin() -> None:
-    """The first thing that an app does with a request."""
+    """Run before all other functions of the app: raise if the request is refused, and check the defaults."""
     _limit_registered(flask.current_app, flask.request.endpoint)
     limits: Limits[Limiter] | None = flask.request.environ.get(ENVIRON)
     if limits is not None:
@@ -234,15 +235,17 @@ def _begin() -> None:
         _pass(limits.charged[-1].decision)
         _meet_defaults()
     else:
-        flask.g.pop(NAME, None)  # that of an earlier request, if the app's context is older than this one
+        flask.g.pop(NAME, None)  # an earlier request's, if the app's context outlives requests
 
 
 def _limit_registered(app: flask.Flask, endpoint: str | None) -> None:
-    """Put a view's limit in force where its decorator is above that of the route, which knows the view without it."""
+    """Replace a view in Flask's registry by its limited one, if `limit` was above the route's decorator."""
     while endpoint is not None:
         view = app.view_functions.get(endpoint)
         owner, limited = getattr(view, ABOVE, (None, None))
-        if view is None or owner is not view or limited is None:  # others have the attribute by functools.wraps
+        if (
+            view is None or owner is not view or limited is None
+        ):  # functools.wraps copies the attribute to other functions
             return
         app.view_functions[endpoint] = limited
 
@@ -258,7 +261,7 @@ def _answer_function(error: RateLimited) -> Any:
 
 
 def _pass(decision: Decision) -> None:
-    """Return if a decision allows the request."""
+    """Raise `Refused` or `Undecided` unless the decision allows the request."""
     if not decision.allowed:
         raise Undecided(decision) if decision.reason == "fail_closed" else Refused(decision)
 
@@ -268,7 +271,7 @@ def _limited(view: Callable[..., Any], limit: RouteLimit) -> Callable[..., Any]:
 
         @wraps(view)
         async def limited_async(*args: Any, **kwargs: Any) -> Any:
-            _enter(limit)  # may block: the event loop of an async view is there for this request alone
+            _enter(limit)  # may block: an async view's event loop serves this request only
             return await view(*args, **kwargs)
 
         return limited_async
@@ -299,21 +302,21 @@ def _enter(limit: RouteLimit) -> None:
 
 
 def _meet_defaults() -> None:
-    """Check a request against the quota of routes that have no limit of their own. Raises `Refused`."""
+    """Check a request against the default quota, if its view has no limit of its own. Raises `Refused`."""
     app, request = flask.current_app, flask.request
     defaults = app.extensions[NAME].request_limiter.options.defaults
     if defaults is None or request.url_rule is None:
         return
     view = app.view_functions.get(request.endpoint or "")
-    method = getattr(getattr(view, "view_class", None), request.method.lower(), None)  # of a class of views
+    method = getattr(getattr(view, "view_class", None), request.method.lower(), None)  # of a class-based view
     limited = [view, method, *(app.blueprints[name] for name in request.blueprints)]
     if not is_default_replaced([limit for one in limited for limit in limits_on(one)], request.method):
         _enter(defaults)
 
 
 def current_limits() -> Limits[Limiter]:
-    """What was decided on the current request so far: `flask.g.headgate`, with its type. Raises `InvalidCheck` if
-    nothing was."""
+    """Return the decisions on the current request so far: `flask.g.headgate`, typed. Raises `InvalidCheck` if there are
+    none."""
     limits = flask.g.get(NAME)
     if isinstance(limits, Limits):
         return limits
@@ -321,7 +324,7 @@ def current_limits() -> Limits[Limiter]:
 
 
 def _limits(extension: _Extension) -> Limits[Limiter]:
-    """Those of this request, of which the middleware tells the client; or new ones, if it has passed unseen."""
+    """Return the current request's limits. Create them if the middleware did not check it, and add the headers."""
     limits: Limits[Limiter] | None = flask.g.get(NAME)
     if limits is None:
         facts = extension.request_limiter.facts(WsgiRequest(flask.request.environ))
@@ -338,9 +341,9 @@ def _limits(extension: _Extension) -> Limits[Limiter]:
 
 
 def _route() -> str:
-    """`GET /users/<int:id>`. HEAD runs the same view as GET, and counts as GET."""
+    """Return the route, as `GET /users/<int:id>`. HEAD counts as GET, whose view it runs."""
     request, rule = flask.request, flask.request.url_rule
-    if rule is None:  # a limit on something else than a view: then the method may be anything, and cannot be trusted
+    if rule is None:  # no view matched: the method may be anything, and cannot be trusted
         return "no route"
     method = "GET" if request.method == "HEAD" else request.method
     return f"{method} {rule.host or rule.subdomain or ''}{rule.rule}"

@@ -1,8 +1,8 @@
-"""Decisions as header fields: the X-RateLimit ones, and RateLimit and RateLimit-Policy of
+"""Decisions as header fields: X-RateLimit-*, and RateLimit and RateLimit-Policy of
 draft-ietf-httpapi-ratelimit-headers.
 
-Only enforced limits appear: clients need not know about a rule that is being tried out. A rule of action
-`annotate` appears when it is over its limit.
+Only enforced limits appear, so that clients do not see a rule on trial. A rule with action `annotate` appears when it
+is over its limit.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ Fields = list[tuple[str, str]]
 RawFields = list[tuple[bytes, bytes]]
 
 DECISION_ID: Final = "X-RateLimit-Decision-Id"
-_PLAIN: Final = re.compile(r"[ !#-\[\]-~]*")  # what a string of structured fields may hold as it is
-_LONGEST: Final = 999_999_999_999_999  # of an integer in structured fields
-_ALMOST: Final = MICROSECONDS - 1  # added before seconds are counted: those that have begun count
+_PLAIN: Final = re.compile(r"[ !#-\[\]-~]*")  # a string that structured fields can hold unescaped
+_LONGEST: Final = 999_999_999_999_999  # the largest integer of structured fields
+_ALMOST: Final = MICROSECONDS - 1  # added before dividing, to round seconds up
 REMEMBERED: Final = 4_096  # limits
-MAX_ORDERS: Final = 256  # of the limits of one plan
+MAX_ORDERS: Final = 256  # of one plan's limits
 
 
 class Charged(NamedTuple):
-    """A decision on a request, what the request costs, and who decided."""
+    """A decision on a request, the request's cost, and the limiter that decided."""
 
     decision: Decision
     cost: Cost = 1
@@ -42,14 +42,14 @@ class Charged(NamedTuple):
 
 
 def fields_of(charged: Sequence[Charged], style: HeaderStyle = "both") -> Fields:
-    """The fields of the response to a request on which these decisions were made, as texts."""
+    """Return the response's fields for a request with these decisions, as strings."""
     return [(_NAMES[name], value.decode("ascii")) for name, value in raw_fields_of(charged, style)]
 
 
 def raw_fields_of(charged: Sequence[Charged], style: HeaderStyle = "both") -> RawFields:
-    """The fields of the response to a request on which these decisions were made, as ASGI wants them.
+    """Return the response's fields for a request with these decisions, in ASGI's form.
 
-    The most restrictive limit of them all gives the X-RateLimit figures. Without an enforced limit, there are none.
+    The X-RateLimit fields describe the most restrictive limit. Without an enforced limit there are no such fields.
     """
     if len(charged) == 1:
         decision, cost, _ = charged[0]
@@ -66,9 +66,9 @@ def raw_fields_of(charged: Sequence[Charged], style: HeaderStyle = "both") -> Ra
 
 
 def render(decision: Decision, cost: Cost = 1, style: HeaderStyle = "both") -> RawFields:
-    """The fields of the response to a request on which one decision was made.
+    """Return the response's fields for a request with one decision.
 
-    What the limits of a plan have in common in all responses is worked out once, and kept with the plan.
+    The parts that all responses share are computed once, and cached with the plan.
     """
     outcomes, plan, order = decision.outcomes, decision.reading.plan, decision.order
     known: dict[tuple[int, ...], _Arranged] | None = plan.prepared.get(render)
@@ -86,17 +86,17 @@ def render(decision: Decision, cost: Cost = 1, style: HeaderStyle = "both") -> R
 
 
 def chosen(fields: RawFields, style: HeaderStyle) -> RawFields:
-    """Return the fields that responses of this style have: `Retry-After` always, and annotations unless it is off."""
+    """Return the fields of this style: always `Retry-After`, and annotations unless the style is `off`."""
     return [field for field in fields if field[0] not in _HIDDEN[style]]
 
 
 class _Arranged(NamedTuple):
-    """Limits in the order of the header fields, and what their fields have in common in all responses."""
+    """Limits in the order of the header fields, and the parts of their fields that all responses share."""
 
     limit: tuple[bytes, bytes]  # the field X-RateLimit-Limit
     policies: tuple[bytes, bytes]  # the field RateLimit-Policy
-    statuses: bytes  # the value of RateLimit, to be formatted with what remains and the seconds to the reset of each
-    start: str  # of the first limit's status: `"search-free";r=`
+    statuses: bytes  # format of RateLimit's value: remaining and seconds to the reset, for each limit
+    start: str  # of the first limit's item: `"search-free";r=`
     indexes: tuple[int, ...]  # of the limits among the outcomes
 
 
@@ -112,7 +112,7 @@ def _arrange(limits: Sequence[tuple[int, Check]]) -> _Arranged:
 
 
 def _fields(decision: Decision, cost: Cost, arranged: _Arranged, outcomes: Sequence[Outcome], warns: bool) -> RawFields:
-    """The fields of a decision with limits in this order, the most restrictive first."""
+    """Return the fields of a decision whose limits are in this order, the most restrictive first."""
     limit_field, policies, statuses, start, indexes = arranged
     figures: tuple[int, ...] = ()
     for index in indexes:
@@ -139,12 +139,12 @@ def _fields(decision: Decision, cost: Cost, arranged: _Arranged, outcomes: Seque
 
 
 def _annotation(rules: Sequence[str]) -> RawFields:
-    """The field that names rules of action `annotate` that are over their limits."""
+    """Return the field that names the `annotate` rules that are over their limits."""
     return [(b"x-ratelimit-annotation", ", ".join(map(string, rules)).encode())] if rules else []
 
 
 def raw(fields: Fields) -> RawFields:
-    """Fields as ASGI wants them."""
+    """Return fields in ASGI's form."""
     return [(_RAW[name], value.encode()) for name, value in fields]
 
 
@@ -170,17 +170,17 @@ _NAMES: Final = {name: text for text, name in _RAW.items()}
 
 
 def binding(charged: Sequence[Charged]) -> Charged:
-    """The decision that speaks for a request: a refusal if there is one, else that of the most restrictive limit."""
+    """Return the decision that answers a request: a refusal if there is one, else the most restrictive limit's."""
     ranked = [(restrictiveness(one.decision.enforced[0]), one) for one in charged if one.decision.enforced]
     return min(ranked, key=itemgetter(0))[1] if ranked else charged[0]
 
 
 class _Texts(NamedTuple):
-    """Return a limit's fields in every response."""
+    """The parts of a limit's fields that are the same in every response."""
 
     limit: bytes
-    policy: str  # `"search-free";q=100;w=3600`. Of a bucket, all of it and the time that it takes to fill
-    start: str  # of its status: `"search-free";r=`
+    policy: str  # `"search-free";q=100;w=3600`. For a bucket: its capacity and the time to fill it
+    start: str  # of the limit's item: `"search-free";r=`
 
 
 def _texts_of(limit: Check) -> _Texts:
@@ -207,7 +207,7 @@ def _static(rule: str, capacity: int, limit: int, window_us: int, unit: str) -> 
 
 @lru_cache(maxsize=REMEMBERED)
 def string(text: str) -> str:
-    """A text as a string of structured fields (RFC 9651), which hold ASCII only: all else is percent-encoded."""
+    """Return text as a structured field's string (RFC 9651). Non-ASCII characters are percent-encoded."""
     if not _PLAIN.fullmatch(text):
         text = quote(text, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~", errors="surrogatepass")
         text = text.replace("\\", "\\\\").replace('"', '\\"')

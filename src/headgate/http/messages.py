@@ -1,4 +1,4 @@
-"""Limits on the messages that clients send by WebSockets. The ASGI middleware puts them in force."""
+"""Limits on the WebSocket messages that clients send. The ASGI middleware enforces them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Charge = Callable[[], Awaitable[bool]]
 
-MESSAGES: Final = "headgate.messages"  # in the scope of a WebSocket: what decides whether a message may pass
-TRY_AGAIN_LATER: Final = 1013  # closes a WebSocket
+MESSAGES: Final = "headgate.messages"  # in a WebSocket's scope: the functions that charge each message
+TRY_AGAIN_LATER: Final = 1013  # a WebSocket close code
 REASON: Final = "Rate limit exceeded"
 
 
 def message_limit(quota: QuotaOption, **options: Unpack[LimitOptions]) -> RouteLimit:
-    """Return a limit on messages. Raises `InvalidRule` for what a message cannot have: a response, and slots."""
+    """Return a limit on messages. Raises `InvalidRule` for `deduct_when` and slots: a message has no response."""
     if options.get("deduct_when") is not None:
         raise InvalidRule("deduct_when: a message has no response")
     limit = RouteLimit(quota, **options)
@@ -35,9 +35,9 @@ def message_limit(quota: QuotaOption, **options: Unpack[LimitOptions]) -> RouteL
 
 
 def checked_messages(charges: list[Charge], scope: Scope, receive: Receive, send: Send) -> tuple[Receive, Send]:
-    """`receive` and `send` of a WebSocket that closes at the first message that one of `charges` refuses.
+    """Wrap `receive` and `send` of a WebSocket to close it at the first message that one of `charges` refuses.
 
-    Limits of its route are added to `charges` when the route is entered.
+    The route adds its limits to `charges` later.
     """
     scope[MESSAGES] = charges
     closed = False
@@ -55,14 +55,14 @@ def checked_messages(charges: list[Charge], scope: Scope, receive: Receive, send
         return message
 
     async def send_open(message: Message) -> None:
-        if not closed:  # what an app says to a client that was sent away is lost, as when a client leaves
+        if not closed:  # drop what the app sends after the close, as when a client leaves
             await send(message)
 
     return receive_allowed, send_open
 
 
 def check_each_message(scope: Scope, charge: Charge) -> None:
-    """Have each message of a WebSocket checked by `charge`. Raises `InvalidRule` without the middleware."""
+    """Check each message of a WebSocket with `charge`. Raises `InvalidRule` without the middleware."""
     charges: list[Charge] | None = scope.get(MESSAGES)
     if charges is None:
         raise InvalidRule("limit_messages() needs the middleware, which sees messages: call install(app, limiter=…)")
@@ -72,7 +72,7 @@ def check_each_message(scope: Scope, charge: Charge) -> None:
 async def charge_message(
     limit: RouteLimit, limits: Limits[AsyncLimiter], limiter: AsyncLimiter, name: str, connection: Any
 ) -> bool:
-    """Check a message of a WebSocket. `limits` are those of its handshake, which stays charged."""
+    """Check a WebSocket message. `limits` are the handshake's, whose charge stays."""
     if limits.is_exempt(limiter):
         return True
     ask = await Ask.of_async(limit, lambda function: resolve(function(connection)))

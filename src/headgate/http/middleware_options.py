@@ -1,4 +1,4 @@
-"""The options that all middleware shares, and what they mean for a request. No I/O."""
+"""The options that all middleware shares, applied to a request. No I/O."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Identify = Callable[[Any], Stated | Awaitable[Stated]]
 CostOption = Cost | Callable[[Any], Cost | Awaitable[Cost]]
 ExemptWhen = Callable[[Any], bool | Awaitable[bool]]
 RouteOption = Callable[[Any], str | None]
-NO_ROUTE: Final = "no route"  # the fact `route` of requests to which no route leads: they are counted together
+NO_ROUTE: Final = "no route"  # the fact `route` of requests that match no route: they share a count
 
 log = logging.getLogger("headgate")
 
@@ -59,17 +59,16 @@ class MiddlewareArguments(TypedDict, total=False):
 
 
 class MiddlewareOptions:
-    """The options of a middleware, checked, and what follows from them for a request.
+    """The checked options of a middleware.
 
-    `identify` is the app's own function from a request to its facts; without it, `identity` finds them. `cost`
-    is what a request costs, or a function of the request. Requests to the paths that `skip` lists, patterns as in
-    rules, are not limited. Those for which `exempt_when`, a function of the request, returns True are exempt from all
-    limits, with reason `exempt`. With `deduct_when`, a function of the response, what the rules charged is given back
-    unless that returns True. `defaults` is a quota of each client on each route that has no limit of its own. `route`
-    is a function from a request to the template of its route, for rules that count by `route`; frameworks need none.
-    `headers` chooses the header fields of responses, and is else as the rules have it. `charge_header` names a header
-    of responses in which the app tells what a request cost in the end; clients do not see it. At most `max_waiting`
-    requests are held back at a time.
+    `identify` is the app's function from a request to facts; without it, `identity` finds them. `cost` is the cost of a
+    request, or a function of the request. `skip` lists path patterns, as in rules, that are not limited. Requests for
+    which `exempt_when`, a function of the request, returns True are exempt from all limits, with reason `exempt`. With
+    `deduct_when`, a function of the response, the charge is refunded unless it returns True. `defaults` is each
+    client's quota on each route without its own limit. `route` is a function from a request to its route template, for
+    rules that count by `route`; the framework integrations set it. `headers` overrides the rules' choice of header
+    fields. `charge_header` names a response header in which the app reports a request's final cost; it is removed from
+    the response. At most `max_waiting` requests are delayed at a time.
     """
 
     def __init__(
@@ -111,7 +110,7 @@ class MiddlewareOptions:
         self.exempt_when = exempt_when
         self.deduct_when = deduct_when
         self.defaults = None if defaults is None else RouteLimit(defaults)
-        self.route = route  # that a framework sets, if it is not given
+        self.route = route  # the framework's middleware sets it if it is None
         self.headers: HeaderStyle | None = headers
         self.cost = cost if callable(cost) else checked_cost(cost)
         if charge_header is not None and (not isinstance(charge_header, str) or not _TOKEN.fullmatch(charge_header)):
@@ -121,7 +120,10 @@ class MiddlewareOptions:
         self._lock = Lock()
         self._waiting = 0
         self.by_subject = limiter.by_subject
-        self.known: tuple[Snapshot | None, dict[str | None, Facts]] = (None, {})  # clients by peer, in that snapshot
+        self.known: tuple[Snapshot | None, dict[str | None, Facts]] = (
+            None,
+            {},
+        )  # clients by peer, valid for that snapshot
         self._max_waiting = max_waiting
         try:
             self.skip = [Pattern.parse(pattern) for pattern in skip]
@@ -131,7 +133,7 @@ class MiddlewareOptions:
         renew_in_children(self)
 
     def forked(self) -> None:
-        """In a forked child: the requests that wait are the parent's."""
+        """Reset the lock and the count in a forked child: waiting requests are the parent's."""
         self._lock, self._waiting = Lock(), 0
 
     def skips(self, path: str) -> bool:
@@ -146,7 +148,7 @@ class MiddlewareOptions:
         return known
 
     def facts_stated(self, client: object) -> Facts:
-        """Return the facts from the app's own function, which may return just a user's name. Raises `InvalidCheck`."""
+        """Return the facts that `identify` returned; a string is the user. Raises `InvalidCheck`."""
         return {"user": client} if isinstance(client, str) else checked_facts(client)
 
     def client_facts(self, request: Request, snapshot: Snapshot) -> Facts:
@@ -164,7 +166,7 @@ class MiddlewareOptions:
             known_in, known = self.known
             if known_in is not snapshot or len(known) >= REMEMBERED:
                 known = {}
-                self.known = (snapshot, known)  # in one step: there may be threads
+                self.known = (snapshot, known)  # replaced atomically, for threads
             known[peer] = client.copy()
         return client
 
@@ -173,7 +175,7 @@ class MiddlewareOptions:
         return {"user": client_of(client)} if self.by_subject else self.with_endpoint(request, client, snapshot)
 
     def with_endpoint(self, request: Request, client: Facts, snapshot: Snapshot) -> Facts:
-        """What is checked of it where rules decide: with what is asked for."""
+        """Add endpoint, method and, if rules need it, route to the client's facts, and return them."""
         if "endpoint" not in client:
             client["endpoint"] = routed_path(request.path)
         if "method" not in client:
@@ -184,7 +186,7 @@ class MiddlewareOptions:
 
     @contextmanager
     def waiting_place(self) -> Iterator[bool]:
-        """Where one request waits; False when there is none left."""
+        """Occupy a waiting place, or yield False if none is free."""
         with self._lock:
             free = self._waiting < self._max_waiting
             self._waiting += free
@@ -196,21 +198,21 @@ class MiddlewareOptions:
 
 
 class Patience:
-    """How long a request is held back because of rules of action `throttle`: made when it was first decided on."""
+    """Tracks how long rules with action `throttle` may delay a request. Create it right after the first decision."""
 
     __slots__ = ("_asked_us", "_clock", "_deadline_us")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._asked_us = clock.now_us()
-        self._deadline_us: int | None = None  # there once it was refused
+        self._deadline_us: int | None = None  # set at the first refusal
 
     def ask_again(self) -> None:
-        """To be called before the request is tried again. That may take a while, which is not the client's wait."""
+        """Note that the request is checked again now. The time of the check does not count as waiting."""
         self._asked_us = self._clock.now_us()
 
     def seconds(self, decision: Decision) -> float | None:
-        """Until a refused request is tried again; None when the decision stands."""
+        """Return the seconds until a refused request is tried again; None if the decision is final."""
         if decision.allowed or not decision.max_delay or decision.retry_after is None:
             return None
         if self._deadline_us is None:
@@ -218,14 +220,14 @@ class Patience:
         return decision.retry_after if self.is_in_time(decision) else None
 
     def is_in_time(self, decision: Decision) -> bool:
-        """Whether the request's turn comes in time."""
+        """Return whether the request's turn comes before its deadline."""
         return self._deadline_us is None or self._asked_us + turn_us(decision) <= self._deadline_us
 
 
 def charge_of(text: str) -> Cost | None:
-    """Read the cost that a response's header tells, `120` or `requests=1, tokens=3200`.
+    """Read the cost in a response's charge header: `120` or `requests=1, tokens=3200`.
 
-    Returns None when it cannot be read, and says so in the log.
+    Returns None if it is malformed, and logs an error.
     """
     whole = _amount(text)
     if whole is not None:

@@ -1,4 +1,4 @@
-"""What OpenAPI tells of refusals, as plain data, and which operations can be refused. No framework."""
+"""OpenAPI's description of refusals, as plain data, and which operations can be refused. No framework."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ REFUSED: Final[dict[str, Any]] = {
 
 
 def can_refuse(rule: Rule, method: str, template: str) -> bool:
-    """Whether a rule may refuse some request to an operation, like `GET` `/users/{id}` or `/files/{name:path}`."""
+    """Return whether a rule may refuse a request to an operation such as `GET` `/users/{id}` or
+    `/files/{name:path}`."""
     if not rule.enabled or rule.action in ("annotate", "log_only"):
         return False
     methods = set(rule.methods) | ({"HEAD"} if "GET" in rule.methods else set())
@@ -58,7 +59,7 @@ def can_refuse(rule: Rule, method: str, template: str) -> bool:
 
 
 def _overlap(pattern: Pattern, template: str) -> bool:
-    """Whether some path fits both."""
+    """Return whether a path can match both."""
     segments = segments_of("/" + template.strip("/"))
     for mine, theirs in zip(pattern.segments, segments, strict=False):
         if theirs.endswith(":path}"):

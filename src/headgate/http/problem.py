@@ -1,4 +1,4 @@
-"""The body of a refusal: problem details (RFC 9457), with the types that the RateLimit fields' draft names."""
+"""The body of a refusal: problem details (RFC 9457), with the types of the RateLimit fields' draft."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REDUCED_CAPACITY: Final = "https://iana.org/assignments/http-problem-types#tempo
 
 
 def problem(decision: Decision) -> dict[str, Any]:
-    """The details of a refusal, as plain data."""
+    """Return the problem details of a refusal, as plain data."""
     if decision.reason == "fail_closed":
         return {
             "type": REDUCED_CAPACITY,
@@ -49,10 +49,10 @@ def problem(decision: Decision) -> dict[str, Any]:
 
 
 class RefusalResponse(NamedTuple):
-    """The answer to a request that may not pass. The fields of its `Limits` go with it."""
+    """The response to a refused request, without the header fields of its `Limits`."""
 
     status: int
-    content: Fields  # those that describe the body
+    content: Fields  # the header fields that describe the body
     body: bytes
 
     @property
@@ -63,7 +63,7 @@ class RefusalResponse(NamedTuple):
 
 
 def refusal(limits: Limits[Any]) -> RefusalResponse:
-    """The answer to a request on which a refusal was decided."""
+    """Return the response to a refused request."""
     decision = limits.decision
     body = json.dumps(problem(decision)).encode()
     content = [("Content-Type", MEDIA_TYPE), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
@@ -71,12 +71,12 @@ def refusal(limits: Limits[Any]) -> RefusalResponse:
 
 
 def decision_field(decision: Decision, snapshot: Snapshot) -> Fields:
-    """The header field with the id of a refusal, if the rules ask for it."""
+    """Return the header field with the id of a refusal, if the rules enable it."""
     return [(DECISION_ID, decision.id)] if snapshot.decision_header and not decision.allowed else []
 
 
 def _retry_after(decision: Decision) -> int | None:
-    """Whole seconds, as in the field Retry-After; None when no waiting helps."""
+    """Return whole seconds, as in the field Retry-After; None if waiting does not help."""
     return None if decision.retry_after is None else ceil(decision.retry_after)
 
 

@@ -1,4 +1,4 @@
-"""What Headgate needs to know of a request, whichever server or framework it came through."""
+"""The parts of a request that Headgate reads, in any server or framework."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class Request(Protocol):
 
     @property
     def path(self) -> str:
-        """As the server routed it: decoded, and not normal."""
+        """The path as the server routes it: decoded, not normalized."""
         ...
 
     @property
     def peer(self) -> str | None:
-        """The address of the socket's other end, without its port; None when there is none, as of a Unix socket."""
+        """The address of the socket's peer without its port; None if it has none, as for a Unix socket."""
         ...
 
     def header(self, name: str) -> str | None:
-        """A header by its name in lower case, decoded as Latin-1; several lines of it are joined with `, `."""
+        """Return a header by its lower-case name, decoded as Latin-1; repeated headers are joined with `, `."""
         ...

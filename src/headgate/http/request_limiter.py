@@ -1,5 +1,5 @@
-"""Limits a request before the app sees it: identifies the client, checks, and waits where rules of action `throttle`
-say so."""
+"""Limits a request before the app sees it: identifies the client, checks the rules, and waits for rules with action
+`throttle`."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from headgate.rules.plan import EXEMPT
 T = TypeVar("T")
 L = TypeVar("L", Limiter, AsyncLimiter)
 
-CheckedRequest = tuple[Facts, Cost, Decision]  # a request that was checked: its facts, its cost, and what was decided
+CheckedRequest = tuple[Facts, Cost, Decision]  # facts, cost and decision
 
 
 class Waiter(Protocol):
-    """How a request waits where its client may leave meanwhile."""
+    """Makes a request wait, and notices when its client leaves."""
 
     def may_wait(self, seconds: float) -> bool:
-        """Whether it makes sense to wait so long."""
+        """Return whether the request may wait this long."""
         ...
 
     def sleep(self, seconds: float) -> bool:
-        """Wait; whether the client is still there."""
+        """Wait, and return whether the client is still connected."""
         ...
 
 
@@ -47,7 +47,7 @@ class AsyncWaiter(Protocol):
 
 
 def limiter_of(limiter: object, kind: type[L]) -> L:
-    """A limiter, if it is of this kind. Raises `InvalidRule`."""
+    """Return the limiter if it is of this kind. Raises `InvalidRule` if not."""
     if not isinstance(limiter, kind):
         article = "an" if kind is AsyncLimiter else "a"
         raise InvalidRule(f"limiter: must be {article} {kind.__name__}, got {limiter!r}")
@@ -55,14 +55,14 @@ def limiter_of(limiter: object, kind: type[L]) -> L:
 
 
 class RequestLimiter:
-    """Limits the requests of a synchronous server. A request that is held back occupies its thread."""
+    """Limits the requests of a synchronous server. A delayed request occupies its thread."""
 
     def __init__(self, limiter: Limiter, **options: Unpack[MiddlewareArguments]) -> None:
         self.limiter = limiter_of(limiter, Limiter)
         self.options = MiddlewareOptions(limiter, **options)
 
     def facts(self, request: Request) -> Facts:
-        """What is checked of a request."""
+        """Return the facts to check for a request."""
         options = self.options
         if options.identify is None:
             client = options.identity.facts(request, self.limiter.snapshot)
@@ -79,13 +79,13 @@ class RequestLimiter:
         return facts, cost, self.limiter.decide(facts, cost=cost, slots="take")
 
     def limits(self, facts: Facts) -> Limits[Limiter]:
-        """The limits of a request that nothing further out has checked."""
+        """Return the limits of a request that nothing further out has checked."""
         limits = Limits(self.limiter, facts)
         limits.style = self.options.headers
         return limits
 
     def hold(self, checked: CheckedRequest, waiter: Waiter) -> Decision | None:
-        """Hold a request back as its rules want it. What is decided in the end; None: the client has gone."""
+        """Delay a request as its rules require, and return the final decision; None if the client has left."""
         facts, cost, decision = checked
         options, patience = self.options, Patience(self.limiter.clock)
         while (seconds := patience.seconds(decision)) is not None:
@@ -107,9 +107,10 @@ class RequestLimiter:
         return decision
 
     def enter(self, request: Request, outer: Limits[Limiter] | None = None) -> tuple[Limits[Limiter], bool]:
-        """Both, for servers that cannot tell whether the client has gone: the limits, and whether the request may pass.
+        """Check and delay a request, for servers that do not notice when a client leaves. Return its limits, and
+        whether it is allowed.
 
-        `outer` are the limits that a middleware further out has made for it.
+        `outer` are the limits that an outer middleware created for the request.
         """
         checked = self.check(request)
         facts, cost, decision = checked
@@ -126,7 +127,7 @@ class RequestLimiter:
 
 
 class AsyncRequestLimiter:
-    """Limits the requests of an asyncio server. A request whose task is cancelled gives its place up."""
+    """Limits the requests of an asyncio server. A cancelled task frees its waiting place."""
 
     def __init__(self, limiter: AsyncLimiter, **options: Unpack[MiddlewareArguments]) -> None:
         self.limiter = limiter_of(limiter, AsyncLimiter)
@@ -134,7 +135,7 @@ class AsyncRequestLimiter:
         self._waits = self.options.waits or callable(self.options.cost) or self.options.exempt_when is not None
 
     async def facts(self, request: Request) -> Facts:
-        """Return what is checked of a request."""
+        """Return the facts to check for a request."""
         options = self.options
         if options.identify is None:
             client = await options.identity.facts_async(request, self.limiter.snapshot)
@@ -143,7 +144,7 @@ class AsyncRequestLimiter:
         return options.facts(request, client, self.limiter.snapshot)
 
     def check(self, request: Request) -> CheckedRequest | Awaitable[CheckedRequest]:
-        """Check a request. Where nothing has to be waited for, as in memory, the answer is there at once."""
+        """Check a request. Returns the result itself if nothing has to be awaited, as with the memory store."""
         if self._waits:
             return self._check_later(request)
         options, limiter = self.options, self.limiter
@@ -156,7 +157,7 @@ class AsyncRequestLimiter:
         return (facts, cost, decision) if isinstance(decision, Decision) else _await_decision(facts, cost, decision)
 
     async def _check_later(self, request: Request) -> CheckedRequest:
-        """Check a request whose facts or cost may have to be awaited."""
+        """Check a request whose facts, cost or exemption may be awaitable."""
         facts, option, exempt_when = await self.facts(request), self.options.cost, self.options.exempt_when
         if exempt_when is not None and await resolve(exempt_when(request)):
             return facts, 1, Decision.of(True, self.limiter.clock.now_us(), EXEMPT)
@@ -164,7 +165,7 @@ class AsyncRequestLimiter:
         return facts, cost, await resolve(self.limiter.decide(facts, cost=cost, slots="take"))
 
     def limits(self, facts: Facts) -> Limits[AsyncLimiter]:
-        """The limits of a request that nothing further out has checked."""
+        """Return the limits of a request that nothing further out has checked."""
         limits = Limits(self.limiter, facts)
         limits.style = self.options.headers
         return limits
@@ -189,7 +190,7 @@ class AsyncRequestLimiter:
                 try:
                     stays = await waiter.sleep(decision.hold)
                 except asyncio.CancelledError:
-                    await asyncio.shield(self.limiter.give_back(decision))  # anyio would cancel this, too
+                    await asyncio.shield(self.limiter.give_back(decision))  # anyio cancels this, too
                     raise
                 if not stays:
                     await self.limiter.give_back(decision)
@@ -215,7 +216,7 @@ class AsyncRequestLimiter:
 
 
 class _Patient:
-    """Waits however long it takes, for a client that is always there."""
+    """Waits without a deadline, for servers that cannot notice a client that leaves."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -239,5 +240,5 @@ async def _await_decision(facts: Facts, cost: Cost, decision: Awaitable[Decision
 
 
 async def resolve(value: T | Awaitable[T]) -> T:
-    """A value that may have to be awaited."""
+    """Return a value, awaited if it is awaitable."""
     return await value if inspect.isawaitable(value) else value

@@ -1,4 +1,4 @@
-"""Limits of single routes: what decorators and dependencies of the frameworks have in common."""
+"""Limits of single routes: the parts that the frameworks' decorators and dependencies share."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ CostOption = Cost | OfRequest[Cost]
 QuotaOption = str | Quota | OfRequest[str | Quota | None]
 ExemptWhen = OfRequest[bool]
 
-TAKEN: Final = "headgate.routes"  # where a request keeps the names of the limits that were checked for it
-LIMITED: Final = "_headgate_limits"  # an attribute of functions: their limits, which decorators around them keep
-MAX_LIMITERS: Final = 4_096  # of one limit: as many as routes, times quotas
+TAKEN: Final = "headgate.routes"  # where a request keeps the names of its checked limits
+LIMITED: Final = "_headgate_limits"  # an attribute of functions with their limits; decorators around them copy it
+MAX_LIMITERS: Final = 4_096  # of one limit: one per route and quota
 
 
 class LimitOptions(TypedDict, total=False):
@@ -50,15 +50,15 @@ class LimitOptions(TypedDict, total=False):
 
 
 class RouteLimit:
-    """A limit of a decorator. It counts by route and client, unless it has a `name` or a `key`.
+    """A limit of a decorator or dependency. It counts by route and client, unless it has a `name` or a `key`.
 
-    Functions are asked with what the framework's functions of a request get, and may be async. `quota` may be one: then
-    each request has the quota that it returns, and None lets the request pass. `key` says who is counted: None leaves
-    it to the client, as the middleware knows it. `cost` is a number, or a function. Routes with limits of the same
-    `name` count together. With `methods`, requests of others pass; so do those for which `exempt_when` returns True.
-    With `deduct_when`, a function of the response, the request is charged, and what it was charged is given back unless
-    that returns True. A limit replaces the middleware's `defaults`; it adds to them if not `override_defaults`.
-    `message` is what a refusal says. `failure_mode` decides when the store cannot.
+    Functions receive the framework's request, and may be async. `quota` may be a function that returns the request's
+    quota, or None for no limit. `key` returns the subject to count; None means the client that the middleware
+    identified. `cost` is a number or a function. Limits with one `name` share a count. With `methods`, other methods
+    are not limited; nor are requests for which `exempt_when` returns True. With `deduct_when`, a function of the
+    response, the charge is refunded unless it returns True. A limit replaces the middleware's `defaults`; with
+    `override_defaults=False` it adds to them. `message` is the detail of a refusal. `failure_mode` applies when the
+    store fails.
     """
 
     def __init__(
@@ -100,18 +100,16 @@ class RouteLimit:
         self._failure_mode: FailureMode | None = failure_mode
         self._sync: _Siblings[Limiter] = _Siblings()
         self._async: _Siblings[AsyncLimiter] = _Siblings()
-        self._rules(
-            "test", "1/minute" if callable(self.quota) else self.quota, None
-        )  # says now what is wrong with them
+        self._rules("test", "1/minute" if callable(self.quota) else self.quota, None)  # raises now if they are invalid
 
     def applies(self, method: str | None) -> bool:
-        """Whether requests of this method are limited."""
+        """Return whether requests with this method are limited."""
         return not self._methods or method in self._methods
 
     def named(self, route: str, taken: list[str]) -> str:
-        """The name under which a request is counted. `taken` are those of the request's limits before this one.
+        """Return the name under which a request counts. `taken` are the names of the request's earlier limits.
 
-        A route's second limit has a number, as it must not count where the first one does.
+        A route's second limit gets a number, so that it does not share the first one's count.
         """
         if self.name is not None:
             return self.name
@@ -123,20 +121,20 @@ class RouteLimit:
         return name
 
     def limiter(self, limiter: L, name: str, quota: str | Quota) -> L:
-        """The limiter of this limit, a name and a quota, on the store of another."""
+        """Return this limit's limiter for a name and a quota, on the store of `limiter`."""
         if isinstance(limiter, Limiter):
             return self._sync.get(limiter, name, quota, self._rules)
         return self._async.get(limiter, name, quota, self._rules)
 
     def _rules(self, name: str, quota: str | Quota, failure_mode: FailureMode | None) -> list[Rule]:
-        """The rules of a limit of this name. Where quotas differ by request, those of other windows count apart."""
+        """Return the rules of a limit with this name. If the quota is a function, each window has its own count."""
         rules = named_by_window(quota, name) if callable(self.quota) else rules_of_notation(quota, name)
         mode = self._failure_mode or failure_mode
         return [replace(rule, message=self._message, failure_mode=mode) for rule in rules]
 
 
 class Ask:
-    """What a limit asks of one request: who is counted, by which quota, at what cost."""
+    """A limit applied to one request: the subject to count, the quota and the cost."""
 
     __slots__ = ("cost", "key", "quota")
 
@@ -147,7 +145,8 @@ class Ask:
 
     @classmethod
     def of(cls, limit: RouteLimit, call: Callable[[Callable[..., Any]], Any]) -> Ask | None:
-        """Ask a limit's functions by `call`, which gives them the request. None: the limit is not for the request."""
+        """Call a limit's functions through `call`, which passes the request. Return None if the limit does not
+        apply."""
         if limit.exempt_when is not None and call(limit.exempt_when):
             return None
         quota = call(limit.quota) if callable(limit.quota) else limit.quota
@@ -158,7 +157,7 @@ class Ask:
 
     @classmethod
     async def of_async(cls, limit: RouteLimit, call: Callable[[Callable[..., Any]], Awaitable[Any]]) -> Ask | None:
-        """Ask them by a `call` that is awaited."""
+        """Async counterpart of `of`: `call` is awaited."""
         if limit.exempt_when is not None and await call(limit.exempt_when):
             return None
         quota = await call(limit.quota) if callable(limit.quota) else limit.quota
@@ -169,7 +168,7 @@ class Ask:
 
 
 def charge(limit: RouteLimit, limits: Limits[Limiter], limiter: Limiter, name: str, ask: Ask) -> Decision:
-    """Check a request against a limit, by a `Limiter`. A refusal gives back what others charged for the request."""
+    """Check a request against a limit with a `Limiter`. A refusal refunds the request's other charges."""
     sibling = limit.limiter(limiter, name, ask.quota)
     decision = sibling.decide({"user": subject_of(limits, ask.key)}, cost=ask.cost, slots="take")
     limits.add(decision, ask.cost, sibling)
@@ -183,7 +182,7 @@ def charge(limit: RouteLimit, limits: Limits[Limiter], limiter: Limiter, name: s
 async def charge_async(
     limit: RouteLimit, limits: Limits[AsyncLimiter], limiter: AsyncLimiter, name: str, ask: Ask
 ) -> Decision:
-    """Check a request against a limit, by an `AsyncLimiter`."""
+    """Async counterpart of `charge`."""
     sibling = limit.limiter(limiter, name, ask.quota)
     answer = sibling.decide({"user": subject_of(limits, ask.key)}, cost=ask.cost, slots="take")
     decision = answer if isinstance(answer, Decision) else await answer
@@ -196,23 +195,23 @@ async def charge_async(
 
 
 def limits_on(function: object) -> list[RouteLimit]:
-    """The limits that decorators have put on a function."""
+    """Return the limits that decorators put on a function."""
     found: list[RouteLimit] = getattr(function, LIMITED, [])
     return found
 
 
 def mark_limited(function: Any, limited: Any, limit: RouteLimit) -> None:
-    """Note on the decorated function which limits it has: those that it had, and this one."""
+    """Store on the decorated function its limits: those that it had, and this one."""
     setattr(limited, LIMITED, [*limits_on(function), limit])
 
 
 def is_default_replaced(limits: Iterable[RouteLimit], method: str | None) -> bool:
-    """Whether a route with these limits has no part in the defaults of the middleware."""
+    """Return whether these limits of a route replace the middleware's defaults."""
     return any(limit.override_defaults and limit.applies(method) for limit in limits)
 
 
 def subject_of(limits: Limits[Any], key: Subject) -> str:
-    """Who is counted: what the app's own function returned, else the client. The two can never be mistaken."""
+    """Return the subject to count: the app's `key`, else the client. A prefix keeps the two from colliding."""
     if key is None:
         return client_of(dict(limits.facts))
     if isinstance(key, bool) or not isinstance(key, str | int | UUID):
@@ -230,7 +229,7 @@ _MakeRules = Callable[[str, str | Quota, FailureMode | None], list[Rule]]
 
 
 class _Siblings(Generic[L]):
-    """Limiters of one limit by name and quota, for each limiter whose store they use."""
+    """The limiters of one limit by name and quota, for each limiter whose store they share."""
 
     def __init__(self) -> None:
         self._lock = Lock()

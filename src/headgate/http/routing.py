@@ -1,6 +1,6 @@
-"""Find the route that an ASGI request is for, before its app does: among routes like those of Starlette and FastAPI.
+"""Finds the route of an ASGI request before the app does, among routes of Starlette and FastAPI.
 
-Routes are known by their attributes, so that no framework has to be imported.
+It goes by the routes' attributes, and imports no framework.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from headgate.http.route import RouteLimit, limits_on
 
 
 class RouteMatch(NamedTuple):
-    """A route: its template, and the limits that it has of its own."""
+    """A route: its template and its own limits."""
 
     template: str  # with the prefixes of mounts: `/v1/users/{id}`
     limits: list[RouteLimit]
 
 
 def find_route(routes: Iterable[Any], scope: MutableMapping[str, Any]) -> RouteMatch | None:
-    """Return the route of a request; None where none leads to it. One for another method is better than none."""
+    """Return the route of a request; a route with another method if no other matches, or None."""
     path: str = scope["path"]
     root = scope.get("root_path", "")
     if root and path.startswith(root):
@@ -39,7 +39,7 @@ def _find(routes: Iterable[Any], path: str, method: str | None) -> RouteMatch | 
             prefix: str = route.path_format.removesuffix("/{path}")
             return RouteMatch(f"{prefix}/*", []) if inner is None else inner._replace(template=prefix + inner.template)
         if hasattr(route, "methods") != (method is not None):
-            continue  # one is of HTTP, and one of WebSockets
+            continue  # one is for HTTP, the other for WebSockets
         found = RouteMatch(route.path_format, list(_limits(route, method)))
         if method is None or not route.methods or method in route.methods:
             return found
@@ -48,7 +48,7 @@ def _find(routes: Iterable[Any], path: str, method: str | None) -> RouteMatch | 
 
 
 def _flat(routes: Iterable[Any]) -> Iterator[Any]:
-    """Routes, with those of the routers that FastAPI includes."""
+    """Yield routes, and in place of FastAPI's included routers their routes."""
     for route in routes:
         included = getattr(route, "effective_route_contexts", None)
         if included is None:
@@ -61,7 +61,7 @@ def _flat(routes: Iterable[Any]) -> Iterator[Any]:
 def _limits(route: Any, method: str | None) -> Iterator[RouteLimit]:
     endpoint = getattr(route, "endpoint", None)
     yield from limits_on(endpoint)
-    if isinstance(endpoint, type) and method is not None:  # a class with a method for each method
+    if isinstance(endpoint, type) and method is not None:  # a class with a handler for each HTTP method
         yield from limits_on(getattr(endpoint, "get" if method == "HEAD" else method.lower(), None))
     dependant = getattr(route, "dependant", None)
     if dependant is not None:
@@ -69,7 +69,7 @@ def _limits(route: Any, method: str | None) -> Iterator[RouteLimit]:
 
 
 def _required(dependant: Any) -> Iterator[RouteLimit]:
-    """The limits among a route's dependencies."""
+    """Yield the limits among a route's dependencies."""
     limit = getattr(dependant.call, "limit", None)
     if isinstance(limit, RouteLimit):
         yield limit

@@ -1,9 +1,9 @@
-"""Starlette: limits of single routes, and of the messages of WebSockets.
+"""Starlette: limits on single routes and on WebSocket messages.
 
     @limit("5/minute")
     async def search(request: Request) -> Response: ...
 
-`install` puts the middleware around the whole app: then every response carries the limits' headers.
+`install` adds the middleware around the whole app: then every response carries the limits' headers.
 """
 
 from __future__ import annotations
@@ -56,29 +56,29 @@ _IDENTITY: Final = Identity()
 
 
 class Refused(HTTPException):
-    """A limit refused the request. Answered with problem details, unless the app has a handler of its own for this
-    class or its status."""
+    """A limit refused the request. The response is problem details, unless the app has its own handler for this class
+    or its status."""
 
     def __init__(self, limits: Limits[AsyncLimiter], *, told: bool) -> None:
         self.limits = limits
-        self.told = told  # of the limits, by the middleware: then `headers` has none
+        self.told = told  # whether the middleware adds the limits' headers: then `headers` has none
         super().__init__(limits.decision.status, "Rate limit exceeded", None if told else dict(limits.fields))
 
     @property
     def decision(self) -> Decision:
-        """Which limit, and when to try again."""
+        """The refusal, with its limit and when to try again."""
         return self.limits.decision
 
 
 class Passed:
-    """What the limits of a request's route have done so far."""
+    """The state that the limits of a request's route share."""
 
     __slots__ = ("alone", "limits", "seen")
 
     def __init__(self, limits: Limits[AsyncLimiter], *, alone: bool) -> None:
         self.limits = limits
-        self.alone = alone  # there is no middleware to tell the client
-        self.seen: set[tuple[str, str]] = set()  # names of shared limits, and subjects
+        self.alone = alone  # there is no middleware to add the headers
+        self.seen: set[tuple[str, str]] = set()  # named limits already charged, with their subjects
 
 
 def limit(
@@ -86,12 +86,12 @@ def limit(
 ) -> Callable[[Endpoint], Endpoint]:
     """Limit an endpoint: a function of a request or of a WebSocket, sync or async, or a method of an `HTTPEndpoint`.
 
-    Each client has `quota` (several with `;` between them) on each route, by the route's template and method:
-    `/users/1` and `/users/2` count together. The options are those of `headgate.http.route.RouteLimit`; functions get
-    the `Request` (or the `WebSocket`), and `deduct_when` gets the response.
+    Each client has `quota` (several separated by `;`) on each route, by the route's template and method:
+    `/users/1` and `/users/2` share a count. The options are those of `headgate.http.route.RouteLimit`; functions
+    receive the `Request` (or the `WebSocket`), and `deduct_when` the response.
 
-    It counts in the store of `limiter`; without it, of `app.state.headgate`, which `install` sets; without that, of the
-    middleware; or else in memory. A refused request raises `Refused`.
+    It counts in the store of `limiter`, else of `app.state.headgate`, which `install` sets, else of the middleware,
+    else in memory. A refused request raises `Refused`.
     """
     route_limit, own = RouteLimit(quota, **options), _checked(limiter)
     return lambda endpoint: _decorated(endpoint, route_limit, partial(enter, route_limit, own))
@@ -101,9 +101,9 @@ def limit_messages(
     quota: QuotaOption, *, limiter: AsyncLimiter | None = None, **options: Unpack[LimitOptions]
 ) -> Callable[[Endpoint], Endpoint]:
     """Limit the messages that a client sends to a WebSocket's endpoint. A message over the limit closes the WebSocket,
-    with code 1013: the endpoint sees a disconnect.
+    with code 1013; the endpoint sees a disconnect.
 
-    All WebSockets of a client to one route count together. Needs the middleware (`install`), which sees messages.
+    A client's WebSockets to one route share a count. Needs the middleware (`install`), which sees messages.
     """
     route_limit, own = message_limit(quota, **options), _checked(limiter)
 
@@ -114,8 +114,8 @@ def limit_messages(
 
 
 def limits_of(connection: HTTPConnection) -> Limits[AsyncLimiter]:
-    """What was decided on a request so far: `request.state.headgate`, with its type. Raises `InvalidCheck` if nothing
-    was."""
+    """Return the decisions on a request so far: `request.state.headgate`, typed. Raises `InvalidCheck` if there are
+    none."""
     limits = connection.scope.get("state", {}).get(NAME)
     if isinstance(limits, Limits):
         return limits
@@ -129,12 +129,11 @@ def install(
     messages: QuotaOption | None = None,
     **options: Unpack[MiddlewareArguments],
 ) -> None:
-    """Put the middleware around the whole of an app, outside its error handling and of all other middleware.
+    """Put the middleware around an app, outside its error handling and all other middleware.
 
-    `limiter` becomes that of the app's limits too (`app.state.headgate`); one without rules, `AsyncLimiter([],
-    store=…)`, leaves everything to them. `options` are those of `RateLimitMiddleware`. `RateLimited`, which functions
-    raise that are decorated with a limiter's `limit`, is answered like any other refusal. Raises `InvalidRule` if the
-    app has started.
+    The app's limits use `limiter` too (`app.state.headgate`); to have only those, pass one without rules:
+    `AsyncLimiter([], store=…)`. `options` are those of `RateLimitMiddleware`. `RateLimited`, raised by functions
+    decorated with a limiter's `limit`, is answered like any other refusal. Raises `InvalidRule` if the app has started.
     """
     install_middleware(app, Installed(app, limiter=limiter, messages=messages, **options), limiter)
 
@@ -144,7 +143,7 @@ class Installed(RateLimitMiddleware):
 
     @property
     def app(self) -> App:
-        """What it is around: named as in all middleware, for those who look for theirs in the stack."""
+        """The wrapped app, under the name that code which walks the middleware stack expects."""
         return self._app
 
     @app.setter
@@ -153,11 +152,11 @@ class Installed(RateLimitMiddleware):
 
 
 def install_middleware(app: Starlette, middleware: Installed, limiter: AsyncLimiter) -> None:
-    """Have an app's middleware built inside of `middleware`."""
+    """Build an app's middleware stack inside `middleware`."""
     if app.middleware_stack is not None:
         raise InvalidRule("install: the app has started already; install before its first request")
     if getattr(app.state, NAME, None) is not None:
-        raise InvalidRule(f"install: app.state.{NAME} is set already; install once, and leave that to it")
+        raise InvalidRule(f"install: app.state.{NAME} is set already; call install once, and do not set it")
     build = app.build_middleware_stack
 
     def build_middleware_stack() -> App:
@@ -170,7 +169,7 @@ def install_middleware(app: Starlette, middleware: Installed, limiter: AsyncLimi
 
 
 async def enter(limit: RouteLimit, own: AsyncLimiter | None, connection: HTTPConnection) -> Passed | None:
-    """Check a request against a limit of its route. Raises `Refused`. None: the limit is not for the request."""
+    """Check a request against a limit of its route. Return None if the limit does not apply. Raises `Refused`."""
     scope = connection.scope
     if not limit.applies(scope.get("method", "WEBSOCKET")):
         return None
@@ -185,7 +184,7 @@ async def enter(limit: RouteLimit, own: AsyncLimiter | None, connection: HTTPCon
     if limit.name is not None:
         counted = (name, subject_of(limits, ask.key))
         if counted in passed.seen:
-            return None  # by the same limit of a router, say
+            return None  # already charged, for example by a router's limit
         passed.seen.add(counted)
     if passed.alone and has_slots(limit.limiter(limiter, name, ask.quota)):
         raise InvalidRule(
@@ -200,7 +199,7 @@ async def enter(limit: RouteLimit, own: AsyncLimiter | None, connection: HTTPCon
 
 
 async def watch_messages(limit: RouteLimit, own: AsyncLimiter | None, connection: HTTPConnection) -> None:
-    """Have the messages of a WebSocket checked against a limit."""
+    """Check the messages of a WebSocket against a limit."""
     scope = connection.scope
     passed = await _begin(own, scope)
     limiter = _limiter_of(own, scope, passed)
@@ -209,7 +208,7 @@ async def watch_messages(limit: RouteLimit, own: AsyncLimiter | None, connection
 
 
 async def _begin(own: AsyncLimiter | None, scope: Scope) -> Passed:
-    """What the limits of a route need to know: made by the first of them."""
+    """Return the state that a route's limits share. The first of them creates it."""
     passed: Passed | None = scope.get(_PASSED)
     if passed is not None:
         return passed
@@ -225,7 +224,7 @@ async def _begin(own: AsyncLimiter | None, scope: Scope) -> Passed:
 
 
 def _limiter_of(own: AsyncLimiter | None, scope: Scope, passed: Passed | None) -> AsyncLimiter:
-    """Whose store is counted in: the limit's own limiter's, the app's, the middleware's, or one in memory."""
+    """Return the limiter whose store counts: the limit's own, the app's, the middleware's, or one in memory."""
     if own is not None:
         return own
     app = scope.get("app")
@@ -246,9 +245,9 @@ def _checked(limiter: AsyncLimiter | None) -> AsyncLimiter | None:
 
 
 def _decorated(endpoint: Any, limit: RouteLimit | None, enter: Callable[[HTTPConnection], Any]) -> Any:
-    """An endpoint that `enter` is called before, and whose response tells of the limits if no middleware does."""
+    """Wrap an endpoint to call `enter` first, and to add the limits' headers if no middleware does."""
     if not callable(endpoint) or isinstance(endpoint, type):
-        raise InvalidRule(f"limit(): decorates endpoints that are functions, and methods of classes; got {endpoint!r}")
+        raise InvalidRule(f"limit(): must decorate a function, or a method of a class; got {endpoint!r}")
 
     @wraps(endpoint)
     async def limited(*args: Any, **kwargs: Any) -> Any:
@@ -271,15 +270,15 @@ def _decorated(endpoint: Any, limit: RouteLimit | None, enter: Callable[[HTTPCon
 
 
 def _name_of(scope: Scope) -> str:
-    """What requests to a route are counted under: `GET /users/{id}`."""
+    """Return the name under which a route's requests count, as `GET /users/{id}`."""
     method = scope.get("method", "WEBSOCKET")
     method = "GET" if method == "HEAD" else method
     route = scope.get("route")
-    if route is None:  # before it did, Starlette did not say
+    if route is None:  # older versions of Starlette do not set it
         root = scope.get("app_root_path", scope.get("root_path", ""))
         found = find_route(getattr(scope.get("app"), "routes", ()), {**scope, "root_path": root})
         return f"{method} {'*' if found is None else found.template}"
-    context = scope.get("fastapi", {}).get("effective_route_context")  # of a route in a router that was included
+    context = scope.get("fastapi", {}).get("effective_route_context")  # of a route in an included router
     if context is not None and route in (context.original_route, context.starlette_route):
         route = context.starlette_route or context
     template = getattr(route, "path_format", None)
@@ -287,13 +286,13 @@ def _name_of(scope: Scope) -> str:
         template = "*"
     mounts = scope.get("root_path", "").removeprefix(scope.get("app_root_path", scope.get("root_path", "")))
     others = [name for name in scope.get("path_params", {}) if name not in getattr(route, "param_convertors", {})]
-    if others:  # parameters of mounts: whose values must not make buckets
+    if others:  # parameters of mounts: their values must not create counts
         mounts = "".join(f"/{{{name}}}" for name in others)
     return f"{method} {mounts}{template}"
 
 
 async def _answer_function(connection: HTTPConnection, error: RateLimited) -> Response | None:
-    """Answer a request whose handler, or a function that it called, a limiter's `limit` refused."""
+    """Answer a request when a limiter's `limit` refused its handler or a function that it called."""
     limits = getattr(connection.state, NAME, None)
     told = isinstance(limits, Limits)
     if not isinstance(limits, Limits):  # a path that the middleware skips
@@ -311,7 +310,7 @@ def answer_refusals(scope: Scope) -> None:
 
 
 async def _answer(connection: HTTPConnection, error: Refused) -> Response | None:
-    """The response to a refused request. If there is a middleware, it adds the limits' headers."""
+    """Return the response to a refused request. The middleware, if any, adds the limits' headers."""
     status, content, body = refusal(error.limits)
     fields = content if error.told else content + error.limits.fields
     response = Response(body, status, dict(fields), MEDIA_TYPE)
@@ -321,5 +320,5 @@ async def _answer(connection: HTTPConnection, error: Refused) -> Response | None
     if opened or "websocket.http.response" not in connection.scope.get("extensions", {}):
         await connection.close(TRY_AGAIN_LATER, REASON)
     else:
-        await connection.send_denial_response(response)  # here: not every version does so with what is returned
+        await connection.send_denial_response(response)  # older versions of Starlette do not send a returned response
     return None

@@ -1,8 +1,8 @@
-"""WSGI middleware: for Flask, Django, Bottle, or any other app of that kind.
+"""WSGI middleware for Flask, Django, Bottle or any other WSGI app.
 
     app = RateLimitMiddleware(app, limiter=Limiter(rules="rules.toml", store="redis://localhost"))
 
-Bodies pass as they are, in both directions. What was decided is at `environ["headgate.limits"]`: a
+Bodies pass unchanged in both directions. The decisions are at `environ["headgate.limits"]`, a
 `headgate.http.limits.Limits`.
 """
 
@@ -21,7 +21,7 @@ from headgate.limiter.limiter import Limiter
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-ENVIRON: Final = "headgate.limits"  # PEP 3333 wants a dot in the names of what is not text
+ENVIRON: Final = "headgate.limits"  # PEP 3333: a name with a dot for a value that is not a string
 
 
 class WsgiRequest:
@@ -39,7 +39,7 @@ class WsgiRequest:
 
     @property
     def path(self) -> str:
-        """WSGI has bytes in the guise of Latin-1: what is no UTF-8 is kept apart, and does not fail."""
+        """The path, decoded as UTF-8 from WSGI's Latin-1; invalid bytes become surrogates."""
         raw: str = self.environ.get("PATH_INFO", "")
         return raw if raw.isascii() else raw.encode("latin-1").decode("utf-8", "surrogateescape")
 
@@ -48,7 +48,7 @@ class WsgiRequest:
         return self.environ.get("REMOTE_ADDR") or None
 
     def header(self, name: str) -> str | None:
-        """As the server joined its lines. WSGI does not tell `-` from `_` in names, which servers drop."""
+        """Return a header as the server joined it. WSGI maps `-` to `_`; servers drop names with `_`."""
         key = name.upper().replace("-", "_")
         value: str | None = self.environ.get(key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}")
         return value
@@ -69,25 +69,25 @@ class WsgiResponse:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Its header fields, by their names in lower case."""
+        """The response's header fields by lower-case name."""
         return {name.lower(): value for name, value in self._fields}
 
 
 class RateLimitMiddleware:
-    """Checks every request, and tells clients what is left.
+    """Checks every request, and reports limits in response headers.
 
-    Refused requests are answered here. The options are those of `MiddlewareOptions`; functions are given a
-    `WsgiRequest`, or a `WsgiResponse`. A request that is held back occupies its thread, also when its client has gone:
-    WSGI cannot tell.
+    It answers refused requests itself. The options are those of `MiddlewareOptions`; functions receive a
+    `WsgiRequest` or a `WsgiResponse`. A delayed request occupies its thread even if its client has left: WSGI cannot
+    notice that.
     """
 
-    knows_routes = False  # to check requests by `defaults`
+    knows_routes = False  # needed for `defaults`
 
     def __init__(self, app: WSGIApplication, *, limiter: Limiter, **options: Unpack[MiddlewareArguments]) -> None:
         self._app = app
         self._request_limiter = RequestLimiter(limiter, **options)
         if self._request_limiter.options.defaults is not None and not self.knows_routes:
-            raise InvalidRule("defaults: needs a framework that knows its routes: headgate.http.flask, or django")
+            raise InvalidRule("defaults: needs a framework with routes: use headgate.http.flask or .django")
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         request = WsgiRequest(environ)
@@ -104,7 +104,7 @@ class RateLimitMiddleware:
         return released_at_end(limits, lambda: self._app(environ, self._with_charge(limits, tell)))
 
     def _with_charge(self, limits: Limits[Limiter], start_response: StartResponse) -> StartResponse:
-        """`start_response`, that charges what the app says that the request cost, and keeps that from the client."""
+        """Wrap `start_response` to charge the cost that the app reports, and to hide its header from the client."""
         wanted = self._request_limiter.options.charge_header
         if wanted is None:
             return start_response
@@ -117,7 +117,7 @@ class RateLimitMiddleware:
             values = [value for key, value in headers if key.lower() == wanted]
             cost = charge_of(values[-1]) if values and not charged else None
             if cost is not None:
-                charged = True  # an app that fails after it has begun may begin again
+                charged = True  # an app that fails may call start_response again
                 limits.correct(index, cost)
             headers = [(key, value) for key, value in headers if key.lower() != wanted]
             return start_response(status, headers) if exc_info is None else start_response(status, headers, exc_info)
@@ -127,7 +127,7 @@ class RateLimitMiddleware:
     def _refuse(
         self,
         limits: Limits[Limiter],
-        environ: WSGIEnvironment,  # noqa: ARG002 - for frameworks, which answer in their own way
+        environ: WSGIEnvironment,  # noqa: ARG002 - for subclasses, which let their framework answer
         tell: StartResponse,
     ) -> Iterable[bytes]:
         answer = refusal(limits)
@@ -136,7 +136,7 @@ class RateLimitMiddleware:
 
 
 def released_at_end(limits: Limits[Limiter], answer: Callable[[], Iterable[bytes]]) -> Iterable[bytes]:
-    """Return an app's answer, which releases what the request holds when the server closes it, or when it fails."""
+    """Return the app's response, which releases the request's slots when the server closes it or the app fails."""
     try:
         body = answer()
     except BaseException:
@@ -146,7 +146,7 @@ def released_at_end(limits: Limits[Limiter], answer: Callable[[], Iterable[bytes
 
 
 class _Body:
-    """A response's body. A server calls `close` at its end, also when the client has gone (PEP 3333)."""
+    """A response's body. The server calls `close` at its end, even if the client has left (PEP 3333)."""
 
     def __init__(self, body: Iterable[bytes], limits: Limits[Limiter]) -> None:
         self._body = body
@@ -165,7 +165,7 @@ class _Body:
 
 
 def _with_fields(limits: Limits[Limiter], start_response: StartResponse) -> StartResponse:
-    """`start_response`, with the limits' fields added."""
+    """Wrap `start_response` to add the limits' fields."""
 
     def start_with_fields(
         status: str, headers: list[tuple[str, str]], exc_info: Any = None, /

@@ -216,7 +216,7 @@ def test_a_view_that_is_called_without_a_url() -> None:
     ("values", "message"),
     [
         ("x", "HEADGATE: must be a dictionary, got 'x'"),
-        ({"RULEZ": 1}, "HEADGATE: 'RULEZ' is not a setting; there are RULES, STORE"),
+        ({"RULEZ": 1}, "HEADGATE: 'RULEZ' is not a setting; expected one of RULES, STORE"),
         ({"RULES": "x"}, "HEADGATE['RULES']: cannot read 'x'"),
         ({"RULES": "nowhere.toml"}, "HEADGATE['RULES']: nowhere.toml: cannot be read"),
         ({"STORE": "foo://"}, "HEADGATE['STORE']: 'foo://' is not a store URL"),

@@ -652,9 +652,9 @@ def test_a_decorated_handler_that_something_else_calls_fails_loudly() -> None:
     @limit("1/day")
     def handler() -> None: ...
 
-    with pytest.raises(InvalidRule, match=r"Put @limit\(…\) below the decorator of the route"):
+    with pytest.raises(InvalidRule, match=r"Put @limit\(…\) below the route's decorator"):
         handler()
-    with pytest.raises(InvalidRule, match="decorates handlers"):
+    with pytest.raises(InvalidRule, match="must decorate a handler"):
         limit("1/day")("5/minute")  # type: ignore[call-overload]
 
 

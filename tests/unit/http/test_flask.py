@@ -300,7 +300,7 @@ def test_an_app_factory_and_its_configuration(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"HEADGATE_RULEZ": "1/hour"}, "HEADGATE_RULEZ: is not a setting; there are RULES, STORE"),
+        ({"HEADGATE_RULEZ": "1/hour"}, "HEADGATE_RULEZ: is not a setting; expected one of RULES, STORE"),
         ({"HEADGATE_RULES": "x"}, "HEADGATE_RULES: cannot read 'x' as a quota"),
         ({"HEADGATE_RULES": 7}, "HEADGATE_RULES: must be a notation"),
         ({"HEADGATE_STORE": "foo://"}, "HEADGATE_STORE: 'foo://' is not a store URL"),

@@ -1,14 +1,14 @@
-"""Interceptor for gRPC servers of grpcio, of threads and of asyncio. Needs `headgate[grpc]`.
+"""An interceptor for grpcio servers, with threads or asyncio. Needs `headgate[grpc]`.
 
     server = grpc.server(threads, interceptors=[RateLimitInterceptor(limiter=Limiter(rules="rules.toml"))])
     server = grpc.aio.server(interceptors=[RateLimitInterceptor(limiter=AsyncLimiter(rules="rules.toml"))])
 
-Streams are limited when they are opened. Clients are told in trailing metadata: initial metadata is the handler's to
-send, and can be sent only once.
+Streams are limited when they open. Limits are reported in trailing metadata: the handler sends the initial metadata,
+which can be sent only once.
 """
 
 try:
-    import grpc.aio  # noqa: F401 - all of grpcio that is needed
+    import grpc.aio  # noqa: F401 - fails if grpcio is missing
 except ImportError as error:
     raise ImportError("headgate.http.grpc needs grpcio: pip install 'headgate[grpc]'") from error
 

@@ -1,4 +1,4 @@
-"""Calls to servers of asyncio."""
+"""Limits on calls to `grpc.aio` servers."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ T = TypeVar("T")
 
 
 class AsyncCalls:
-    """Limits calls by an `AsyncLimiter`."""
+    """Limits calls with an `AsyncLimiter`."""
 
     def __init__(self, request_limiter: AsyncRequestLimiter) -> None:
         self._request_limiter = request_limiter
         self.options = request_limiter.options
 
     def limited(self, handler: Handler, path: str) -> Handler:
-        """The handler of a method, that handles what is admitted. To be called in the task that handles the call.
+        """Wrap a method's handler to handle only allowed calls. Call it in the task that handles the call.
 
-        It is of the same kind as the one that is given, by which grpc knows how to call it: a coroutine function, an
-        async generator, or a function for threads.
+        The wrapper has the handler's kind, by which grpc decides how to call it: a coroutine function, an async
+        generator, or a function for threads.
         """
         behaviour = behaviour_of(handler)
         one = not handler.request_streaming
 
         async def enter(message: Any, context: Any) -> Any:
-            """The context for the handler, once the call is admitted."""
+            """Check a call, and return the context for its handler. Aborts if the call is refused."""
             outer = CURRENT.get()
             limits = await self._admit(GrpcRequest(path, context, message if one else None), outer)
-            CURRENT.set(limits)  # the call's alone: it is handled in a task of its own
+            CURRENT.set(limits)  # this call's only: it has its own task
             limited = LimitsContext(context, limits) if outer is None else context
             if not limits.charged[-1].decision.allowed:
                 await _release(limited, context)
@@ -93,7 +93,7 @@ class AsyncCalls:
             return asyncio.run_coroutine_threadsafe(work, loop).result()
 
         def enter(message: Any, context: Any) -> tuple[Any, Context]:
-            """The context for the handler, and variables to run it with: other calls use the thread's own."""
+            """Check a call, and return the context for its handler and the context variables to run it with."""
             outer = CURRENT.get()
             request = GrpcRequest(path, context, message if one else None)
             limits = run(_during(task, self._admit(request, outer)))
@@ -121,13 +121,13 @@ class AsyncCalls:
             return call
 
         @wraps(behaviour)
-        def stream(message: Any, context: Any) -> Iterator[Any]:  # which grpc calls on its loop, and runs in a thread
+        def stream(message: Any, context: Any) -> Iterator[Any]:  # grpc calls it on its loop, and runs it in a thread
             limited, variables = enter(message, context)
             try:
                 responses = iter(variables.run(behaviour, message, limited))
                 while (response := variables.run(next, responses, _END)) is not _END:
                     yield response
-            except GeneratorExit as error:  # perhaps in the loop's own thread, which must not wait for itself
+            except GeneratorExit as error:  # do not wait: this may be the loop's own thread
                 asyncio.run_coroutine_threadsafe(_end(limited, context, error), loop)
                 raise
             except BaseException as error:
@@ -138,7 +138,7 @@ class AsyncCalls:
         return stream
 
     async def _admit(self, request: GrpcRequest, outer: Limits[AsyncLimiter] | None) -> Limits[AsyncLimiter]:
-        """Decide on a call. The decision is the last of those in what is returned."""
+        """Check a call, and return its limits with the decision last."""
         checked = await resolve(self._request_limiter.check(request))
         facts, cost, decision = checked
         if not decision.allowed or decision.hold:
@@ -161,14 +161,14 @@ class AsyncCalls:
 
 
 class _AsyncCallWaiter:
-    """A call that waits. If its client leaves, grpc cancels the task."""
+    """Makes a call wait. If its client leaves, grpc cancels the task."""
 
     def __init__(self, context: Any, clock: Clock) -> None:
         self._context = context
         self._clock = clock
 
     def may_wait(self, seconds: float) -> bool:
-        """Whether the client's deadline is not before the end."""
+        """Return whether the client's deadline is later than the wait."""
         remaining = self._context.time_remaining()
         return remaining is None or seconds < remaining
 
@@ -180,14 +180,14 @@ class _AsyncCallWaiter:
 class LimitsContext:
     """The context of a call, with the limits' metadata added to whatever the handler sets or aborts with.
 
-    What is to be awaited of the context is so of this.
+    A method is awaitable if the context's method is.
     """
 
     def __init__(self, context: Any, limits: Limits[AsyncLimiter]) -> None:
         self._context = context
         self._limits = limits
         self._own: tuple[Any, ...] = ()
-        self._code: grpc.StatusCode | None = None  # that the handler has set: contexts of threads do not tell
+        self._code: grpc.StatusCode | None = None  # set by the handler: a thread's context cannot read it back
         self._details: str | None = None
 
     def set_code(self, code: grpc.StatusCode) -> None:
@@ -199,7 +199,7 @@ class LimitsContext:
         self._details = details
 
     def set_trailing_metadata(self, trailing_metadata: Any) -> None:
-        self._context.set_trailing_metadata(trailing_metadata)  # which raises if it is none
+        self._context.set_trailing_metadata(trailing_metadata)  # raises if it is not metadata
         self._own = tuple(trailing_metadata)
 
     def trailing_metadata(self) -> tuple[Any, ...]:
@@ -216,11 +216,11 @@ class LimitsContext:
         return self.abort(status.code, status.details, status.trailing_metadata)
 
     async def release(self) -> None:
-        """Release what the call holds, as it is over."""
+        """Release the call's slots."""
         await self._limits.release_async()
 
     async def end(self, error: BaseException | None) -> None:
-        """Give back what is not charged, add the metadata to the end of the call, and release what it holds."""
+        """Refund what `deduct_when` says is not charged, add the limits' trailing metadata, and release the slots."""
         try:
             if self._limits.conditions:
                 await self._limits.conclude_async(GrpcResponse(self._code, self._details, error))
@@ -248,19 +248,19 @@ _END = object()
 
 
 async def _end(limited: Any, context: Any, error: BaseException | None = None) -> None:
-    """End a call, unless an interceptor further out does."""
+    """End a call, unless an outer interceptor does."""
     if limited is not context:
         await limited.end(error)
 
 
 async def _release(limited: Any, context: Any) -> None:
-    """Release what the call holds, unless an interceptor further out does."""
+    """Release the call's slots, unless an outer interceptor does."""
     if limited is not context:
         await limited.release()
 
 
 async def _during(task: asyncio.Task[Any] | None, work: Awaitable[T]) -> T:
-    """Await something, until another task is over."""
+    """Await `work`; cancel it when `task` ends first."""
     own = asyncio.current_task()
 
     def leave(_: object) -> None:

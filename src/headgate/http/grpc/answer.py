@@ -1,4 +1,4 @@
-"""Limits in responses to clients, and for handlers."""
+"""Limits as trailing metadata and status of a call, and the current call's limits for handlers."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Metadata = tuple[tuple[str, str], ...]
 
 CURRENT: Final[ContextVar[Limits[Any] | None]] = ContextVar("headgate.http.grpc.limits", default=None)
 
-# What grpc's own retries go by: milliseconds until the next attempt; a negative number: never.
+# Read by grpc's retry policy: milliseconds until the next attempt; a negative number means never.
 _PUSHBACK: Final = "grpc-retry-pushback-ms"
 
 
 def current_limits() -> Limits[Any] | None:
-    """What was decided on the call that is being handled; None when nothing was, as of a method that is skipped."""
+    """Return the decisions on the current call; None if there are none, as for a skipped method."""
     return CURRENT.get()
 
 
 def metadata_of(limits: Limits[Any]) -> Metadata:
-    """The trailing metadata of a call: the fields of HTTP, and of a refusal, when to retry."""
+    """Return a call's trailing metadata: the HTTP header fields, and for a refusal also when to retry."""
     if not limits.charged:
         return ()
     fields = [(name.lower(), value) for name, value in limits.fields]
@@ -43,7 +43,7 @@ class GrpcResponse:
     __slots__ = ("code", "details")
 
     def __init__(self, code: grpc.StatusCode | None, details: str | bytes | None, error: BaseException | None) -> None:
-        """`code` is the one that the handler has set, and `error` the exception that it has raised, if any."""
+        """Take the `code` that the handler set, if any, and the exception that it raised, if any."""
         if code is None:
             code = grpc.StatusCode.OK if error is None else _code_of(error)
         self.code = code
@@ -51,12 +51,12 @@ class GrpcResponse:
 
 
 def _code_of(error: BaseException) -> grpc.StatusCode:
-    left = isinstance(error, asyncio.CancelledError | GeneratorExit)  # the client has gone
+    left = isinstance(error, asyncio.CancelledError | GeneratorExit)  # the client has left
     return grpc.StatusCode.CANCELLED if left else grpc.StatusCode.UNKNOWN
 
 
 def status_of(limits: Limits[Any]) -> tuple[grpc.StatusCode, str]:
-    """The code and details of a refusal. A 503 in HTTP becomes UNAVAILABLE: the request was not decided."""
+    """Return the code and details of a refusal. HTTP's 503 becomes UNAVAILABLE: the store failed."""
     decision = limits.decision
     code = grpc.StatusCode.UNAVAILABLE if decision.status == 503 else grpc.StatusCode.RESOURCE_EXHAUSTED
     detail: str = problem(decision)["detail"]

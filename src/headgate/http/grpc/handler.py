@@ -1,4 +1,4 @@
-"""Handlers of methods, of all four kinds."""
+"""Method handlers of all four kinds: unary or streaming requests and responses."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, Final, TypeAlias
 
 import grpc
 
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # which is generic to type checkers alone
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # generic only for type checkers
 Behaviour = Callable[..., Any]
 
-# By whether requests and responses are streams: where a handler keeps its function, and what makes a handler of one.
+# By whether requests and responses are streams: the attribute with the handler's function, and the handler's factory.
 _KINDS: Final[dict[tuple[bool, bool], tuple[str, Callable[..., Handler]]]] = {
     (False, False): ("unary_unary", grpc.unary_unary_rpc_method_handler),
     (False, True): ("unary_stream", grpc.unary_stream_rpc_method_handler),
@@ -20,7 +20,7 @@ _KINDS: Final[dict[tuple[bool, bool], tuple[str, Callable[..., Handler]]]] = {
 
 
 def behaviour_of(handler: Handler) -> Behaviour:
-    """The function that does the work."""
+    """Return the function that handles calls."""
     behaviour: Behaviour = getattr(
         handler, _KINDS[bool(handler.request_streaming), bool(handler.response_streaming)][0]
     )
@@ -28,6 +28,6 @@ def behaviour_of(handler: Handler) -> Behaviour:
 
 
 def replaced(handler: Handler, behaviour: Behaviour) -> Handler:
-    """The handler, with another function."""
+    """Return a copy of the handler with another function."""
     make = _KINDS[bool(handler.request_streaming), bool(handler.response_streaming)][1]
     return make(behaviour, handler.request_deserializer, handler.response_serializer)

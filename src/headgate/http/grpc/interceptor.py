@@ -1,4 +1,4 @@
-"""RateLimitInterceptor: for each kind of server, what the server asks for the handler of a call."""
+"""RateLimitInterceptor for `grpc.server` and for `grpc.aio.server`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HEALTH: Final = "/grpc.health.v1.Health/*"
 if TYPE_CHECKING:
 
     class _Either(grpc.ServerInterceptor, grpc.aio.ServerInterceptor):
-        """What type checkers take a `RateLimitInterceptor` for: which of the two it is depends on the limiter."""
+        """The base class that type checkers see: the limiter decides which of the two it really is."""
 
         def intercept_service(self, continuation: Any, handler_call_details: grpc.HandlerCallDetails) -> Any: ...
 
@@ -37,14 +37,14 @@ else:
 
 
 class RateLimitInterceptor(_Either):
-    """Checks every call, and tells clients what is left.
+    """Checks every call, and reports limits in trailing metadata.
 
-    With a `Limiter` it is one for `grpc.server`, with an `AsyncLimiter` one for `grpc.aio.server`. It should be the
-    first of a server's interceptors, or come right after those that authenticate.
+    With a `Limiter` it is for `grpc.server`, with an `AsyncLimiter` for `grpc.aio.server`. Make it the first of a
+    server's interceptors, or put it right after those that authenticate.
 
-    The options are those of `MiddlewareOptions`, with methods for paths: `skip` lists the patterns of methods
-    that are not limited, by default those of the health service. `defaults` is a quota of each client on each method.
-    Functions are given a `GrpcRequest`, and `deduct_when` a `GrpcResponse`; with an `AsyncLimiter`, they may be async.
+    The options are those of `MiddlewareOptions`, with the full method as path: `skip` lists patterns of methods that
+    are not limited, by default the health service's. `defaults` is each client's quota on each method. Functions
+    receive a `GrpcRequest`, and `deduct_when` a `GrpcResponse`; with an `AsyncLimiter`, they may be async.
     """
 
     def __new__(cls, *, limiter: Limiter | AsyncLimiter, **_: Any) -> Self:
@@ -88,7 +88,7 @@ class RateLimitInterceptor(_Either):
 
 
 class SyncRateLimitInterceptor(RateLimitInterceptor, grpc.ServerInterceptor):
-    """That of `grpc.server`."""
+    """The interceptor for `grpc.server`."""
 
     def __init__(self, *, limiter: Limiter, **options: Any) -> None:
         if not isinstance(limiter, Limiter):
@@ -99,12 +99,12 @@ class SyncRateLimitInterceptor(RateLimitInterceptor, grpc.ServerInterceptor):
 
     def intercept_service(self, continuation: Any, handler_call_details: grpc.HandlerCallDetails) -> Any:
         handler, method = continuation(handler_call_details), handler_call_details.method
-        # Without a handler there is no such method. The client is known only once a handler runs: so it is wrapped.
+        # No handler: the method does not exist. Wrap the handler, as the client is known only when it runs.
         return handler if handler is None or self._options.skips(method) else self._calls.limited(handler, method)
 
 
 class AsyncRateLimitInterceptor(RateLimitInterceptor, grpc.aio.ServerInterceptor):
-    """That of `grpc.aio.server`."""
+    """The interceptor for `grpc.aio.server`."""
 
     def __init__(self, *, limiter: AsyncLimiter, **options: Any) -> None:
         if not isinstance(limiter, AsyncLimiter):
@@ -114,7 +114,7 @@ class AsyncRateLimitInterceptor(RateLimitInterceptor, grpc.aio.ServerInterceptor
     def intercept_service(self, continuation: Any, handler_call_details: grpc.HandlerCallDetails) -> Any:
         try:
             asyncio.get_running_loop()
-        except RuntimeError:  # grpc.server takes any interceptor: this is the first chance to tell
+        except RuntimeError:  # grpc.server accepts any interceptor: this is the first chance to raise
             raise InvalidRule("limiter: must be a Limiter for grpc.server, this is an AsyncLimiter") from None
         return self._intercept(continuation, handler_call_details)
 

@@ -1,4 +1,4 @@
-"""A call, as identity and cost functions see it."""
+"""A call as identity and cost functions see it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import unquote
 class GrpcRequest:
     """A call's metadata as headers, its full method as path, and its whole `context`.
 
-    `message` is the request of a method that takes one; of a method that takes a stream, None.
+    `message` is the request message; None if the method takes a stream.
     """
 
     __slots__ = ("context", "message", "path")
@@ -21,7 +21,7 @@ class GrpcRequest:
 
     @property
     def method(self) -> str:
-        """What every call is in HTTP."""
+        """`POST`, the HTTP method of every gRPC call."""
         return "POST"
 
     @property
@@ -34,9 +34,9 @@ class GrpcRequest:
 
 
 def address_of(peer: str) -> str | None:
-    """The address in what grpc calls a peer: `ipv4:192.0.2.7:5000`, `ipv6:%5B2001:db8::7%5D:5000`.
+    """Return the address of a grpc peer such as `ipv4:192.0.2.7:5000` or `ipv6:%5B2001:db8::7%5D:5000`.
 
-    None when it has none, as that of a Unix socket (`unix:`).
+    Returns None for a peer without one, such as a Unix socket (`unix:`).
     """
     scheme, _, rest = unquote(peer).partition(":")
     if scheme not in ("ipv4", "ipv6"):
@@ -45,7 +45,7 @@ def address_of(peer: str) -> str | None:
 
 
 def _latin(value: str | bytes) -> str:
-    """The bytes as Latin-1: grpc has read those of texts as UTF-8 where they are that."""
+    """Return a metadata value decoded as Latin-1. grpc decodes text as UTF-8 where it can: undo that."""
     if isinstance(value, str):
         if value.isascii():
             return value

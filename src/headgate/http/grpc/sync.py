@@ -1,4 +1,4 @@
-"""Calls to servers of threads."""
+"""Limits on calls to `grpc.server`."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from headgate.http.request_limiter import RequestLimiter
 from headgate.http.route import Ask, charge
 from headgate.limiter.limiter import Limiter
 
-TICK: Final = 0.05  # seconds after which a call that waits looks whether its client is still there
+TICK: Final = 0.05  # seconds between a waiting call's checks whether its client is still connected
 
 
 class SyncCalls:
-    """Limits calls by a `Limiter`. One that is held back occupies its thread."""
+    """Limits calls with a `Limiter`. A delayed call occupies its thread."""
 
     def __init__(self, request_limiter: RequestLimiter) -> None:
         self._request_limiter = request_limiter
         self.options = request_limiter.options
 
     def limited(self, handler: Handler, path: str) -> Handler:
-        """The handler of a method, that handles what is admitted."""
+        """Wrap a method's handler to handle only allowed calls."""
         behaviour = behaviour_of(handler)
 
-        @wraps(behaviour)  # with the attributes by which grpc knows handlers that have threads of their own
+        @wraps(behaviour)  # copies the attributes that mark handlers with their own threads
         def call(message: Any, context: grpc.ServicerContext, *send: Callable[[Any], None]) -> Any:
             outer = CURRENT.get()
             request = GrpcRequest(path, context, None if handler.request_streaming else message)
             limits = self._admit(request, outer)
-            CURRENT.set(limits)  # the call's alone: it has a context of its own
+            CURRENT.set(limits)  # this call's only: it has its own context
             end = partial(_end, limits, context) if outer is None else _leave
             if (limits.slots or limits.conditions) and outer is None:
                 give_up = partial(_give_up, limits)
                 if not context.add_callback(give_up):
-                    give_up()  # the client has gone meanwhile
+                    give_up()  # the client has left
             try:
                 if not limits.charged[-1].decision.allowed:
                     context.abort(*status_of(limits))
@@ -58,7 +58,7 @@ class SyncCalls:
         return replaced(handler, call)
 
     def _admit(self, request: GrpcRequest, outer: Limits[Limiter] | None) -> Limits[Limiter]:
-        """Decide on a call. The decision is the last of those in what is returned."""
+        """Check a call, and return its limits with the decision last."""
         checked = self._request_limiter.check(request)
         facts, cost, decision = checked
         if not decision.allowed or decision.hold:
@@ -85,14 +85,14 @@ class SyncCalls:
 
 
 class _CallWaiter:
-    """A call that waits in its thread."""
+    """Makes a call wait in its thread."""
 
     def __init__(self, context: grpc.ServicerContext, clock: Clock) -> None:
         self._context = context
         self._clock = clock
 
     def may_wait(self, seconds: float) -> bool:
-        """Whether the client's deadline is not before the end."""
+        """Return whether the client's deadline is later than the wait."""
         remaining = self._context.time_remaining()
         return remaining is None or seconds < remaining
 
@@ -103,11 +103,11 @@ class _CallWaiter:
         return self._context.is_active()
 
 
-End = Callable[..., None]  # to be called at the end of a call, with the error that ends it, if any
+End = Callable[..., None]  # called at the end of a call, with the error that ended it, if any
 
 
 def _end(limits: Limits[Limiter], context: Any, error: BaseException | None = None) -> None:
-    """Give back what is not charged, tell of the limits, and release what the call holds."""
+    """Refund what `deduct_when` says is not charged, add the limits' metadata, and release the slots."""
     try:
         if limits.conditions:
             limits.conclude(_response_of(context, error))
@@ -117,7 +117,7 @@ def _end(limits: Limits[Limiter], context: Any, error: BaseException | None = No
 
 
 def _give_up(limits: Limits[Limiter]) -> None:
-    """Do so for a call that was broken off, in grpc's own thread. Where the call has ended, it does nothing."""
+    """Refund and release a cancelled call, in grpc's own thread. Does nothing if the call has ended."""
     try:
         limits.conclude(GrpcResponse(grpc.StatusCode.CANCELLED, None, None))
     finally:
@@ -136,17 +136,17 @@ def _tell(limits: Limits[Limiter], context: grpc.ServicerContext) -> None:
     """Add the limits' metadata to what the handler has set."""
     try:
         own = context.trailing_metadata()
-    except NotImplementedError:  # another interceptor's context: the handler's metadata matters more than ours
+    except NotImplementedError:  # another interceptor's context: do not overwrite the handler's metadata
         return
     context.set_trailing_metadata((*(own or ()), *metadata_of(limits)))
 
 
 def _leave(_: BaseException | None = None) -> None:
-    """Tell nothing: an interceptor further out does."""
+    """Do nothing: an outer interceptor ends the call."""
 
 
 def _with_fields(send: Callable[[Any], None], end: End) -> Callable[[Any], None]:
-    """`send` of a handler that does not block: it ends the call by sending None."""
+    """Wrap the `send` of a non-blocking handler, which ends the call by sending None."""
 
     def start_with_fields(response: Any) -> None:
         if response is None:
@@ -157,7 +157,7 @@ def _with_fields(send: Callable[[Any], None], end: End) -> Callable[[Any], None]
 
 
 class _Responses:
-    """A stream of responses that tells of the limits at its end, whichever end that is."""
+    """A stream of responses that calls `end` at its end, normal or not."""
 
     __slots__ = ("_end", "_responses")
 

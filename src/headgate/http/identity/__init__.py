@@ -1,7 +1,7 @@
-"""Who is making a request: its address, its user, its API key, its tenant and tier, as facts.
+"""The identity of a request's client, as facts: address, user, API key, tenant and tier.
 
-`Identity` is what a middleware is given. Nothing in here knows a framework, and nothing that a request says about
-itself is believed unless it is proved, or said by a proxy that the operator trusts.
+Middleware takes an `Identity`. No module here knows a framework. A request's claims about itself are ignored unless
+they are proved, or made by a proxy that the operator trusts.
 """
 
 from headgate.http.identity.api_key import hashed_api_key

@@ -1,4 +1,4 @@
-"""The address that a request came from, and whether it is a proxy's that is trusted."""
+"""The address that a request came from, found through trusted proxies."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from headgate.rules.snapshot import Snapshot
 log = logging.getLogger("headgate")
 
 REMEMBERED: Final = 4_096  # addresses
-MAX_HOP: Final = 128  # characters: what is longer is no address
+MAX_HOP: Final = 128  # characters: longer strings are not addresses
 NOWHERE: Final = "unix"  # the fact `ip` of a peer that has no address
 
-_PORT: Final = re.compile(r":(?:[0-9]{1,5}|_[A-Za-z0-9._-]+)").fullmatch  # RFC 7239 lets proxies hide it: _x
+_PORT: Final = re.compile(r":(?:[0-9]{1,5}|_[A-Za-z0-9._-]+)").fullmatch  # RFC 7239 allows an obfuscated port: _x
 
 
 class Seen(NamedTuple):
-    """What is known of one address."""
+    """The facts of one address, and whether it is trusted."""
 
-    facts: dict[str, str]  # shared: copied before it is given away
+    facts: dict[str, str]  # shared: copied before it is returned
     trusted: bool
     is_address: bool = True
 
 
 class Trust:
-    """The proxies that are trusted, and what is known of the addresses seen lately."""
+    """The trusted proxies, and a cache of recent addresses."""
 
     def __init__(self, proxies: Sequence[Proxy], depth: int, ipv6_prefix: int) -> None:
         self.proxies = tuple(proxies)
         self.depth = depth
         self._networks = Networks(proxy for proxy in proxies if proxy != "unix")
         self._prefix = ipv6_prefix
-        self.recent: dict[str | None, Seen] = {}  # what was seen lately
+        self.recent: dict[str | None, Seen] = {}
         self._nowhere = Seen({"ip": NOWHERE}, "unix" in proxies)
         self._warned = False
 
     def see(self, address: str | None) -> Seen:
-        """An address as a server or a proxy has written it, with or without port, brackets and zone."""
+        """Return what is known of an address as a server or proxy wrote it: with or without port, brackets and zone."""
         if not address:
             return self._see_nowhere()
         seen = self.recent.get(address)
@@ -81,7 +81,7 @@ class Trust:
 
 
 class ClientFinder:
-    """Finds the client of a request. Follows the snapshot that it is given, whenever that is another one."""
+    """Finds a request's client address. It takes the trusted proxies from the snapshot, unless they are configured."""
 
     def __init__(self, proxies: Sequence[Proxy] | None, depth: int | None, proxy_header: str, ipv6_prefix: int) -> None:
         self._proxies = proxies
@@ -94,12 +94,12 @@ class ClientFinder:
     def find(
         self, request: Request, snapshot: Snapshot | None, *, vouched: bool = False
     ) -> tuple[dict[str, str], bool]:
-        """The facts `ip` and, if that is a group, `address`; and whether the peer is a proxy that is trusted.
+        """Return the facts `ip` and, if that is a network, `address`; and whether the peer is a trusted proxy.
 
-        One that is `vouched` for is, wherever it is.
+        A peer that is `vouched` for is trusted, whatever its address.
 
-        From the peer, walks through the hops from the last to the first, while the one that wrote the hop is trusted,
-        through as many as there are proxies at most. A hop that is no address ends the walk where it is.
+        Walks through the hops from the last to the first, as long as the proxy that wrote the hop is trusted, and at
+        most `trusted_proxy_depth` of them. A hop that is not an address ends the walk.
         """
         followed, trust = self._followed
         if snapshot is not followed:
@@ -120,13 +120,13 @@ class ClientFinder:
         return client.facts.copy(), True
 
     def trusts(self, snapshot: Snapshot | None) -> bool:
-        """Whether any proxy is trusted."""
+        """Return whether any proxy is trusted."""
         return bool(self._trust(snapshot).proxies)
 
     def _follow(self, snapshot: Snapshot | None, before: Trust) -> Trust:
         trust = self._trust(snapshot)
         if (trust.proxies, trust.depth) == (before.proxies, before.depth):
-            trust = before  # with all that it remembers
+            trust = before  # keep its cache
         self._followed = (snapshot, trust)
         return trust
 
@@ -140,7 +140,7 @@ class ClientFinder:
 
 
 def _host(address: str) -> str | None:
-    """An address without port and brackets. None: neither with nor without is it one."""
+    """Strip port and brackets from an address. Return None if it is malformed."""
     if address.startswith("["):
         host, closed, port = address[1:].partition("]")
         return host if closed and ":" in host and (not port or _PORT(port)) else None

@@ -1,4 +1,4 @@
-"""API keys: hashed before anything else sees them."""
+"""API keys, hashed before other code sees them."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ log = logging.getLogger("headgate")
 MAX_KEY: Final = 1_024  # characters
 _PREFIX: Final = "sha256-"
 _HASHED: Final = re.compile(r"sha256-[0-9a-f]{40}").fullmatch
-_NOT_OF_A_KEY: Final = frozenset({"api_key", "ip", "address", "endpoint", "method"})  # what the request itself says
+_NOT_OF_A_KEY: Final = frozenset({"api_key", "ip", "address", "endpoint", "method"})  # facts of the request itself
 
 KeyFacts = Mapping[str, Any]
 Lookup = Callable[[str], KeyFacts | Awaitable[KeyFacts | None] | None]
 
 
 def hashed_api_key(key: str) -> str:
-    """The fact `api_key` of requests that come with this key: what exemptions, `api_keys` and `reset` are given.
+    """Return the fact `api_key` of requests with this key, as exemptions, `api_keys` and `reset` expect it.
 
-    `sha256-` and the first 160 bits of the SHA-256 of the key in UTF-8: it does not reveal the key, as long as
-    keys are random. The same in a shell: `printf %s "$KEY" | sha256sum | cut -c1-40`.
+    It is `sha256-` and the first 160 bits of the SHA-256 of the key in UTF-8. It does not reveal the key if keys are
+    random. In a shell: `printf %s "$KEY" | sha256sum | cut -c1-40`.
     """
     return _PREFIX + sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:40]
 
 
 def checked_api_keys(value: Any) -> Mapping[str, dict[str, str]] | Lookup | None:
-    """A check of `Identity`. No message shows a key: a mapping may hold unhashed keys by mistake."""
+    """Check the option `api_keys`. No message shows a key: a mapping may hold unhashed keys by mistake."""
     if value is None or callable(value):
         kept: Lookup | None = value
         return kept
@@ -64,11 +64,11 @@ class ApiKeys:
 
     @property
     def waits(self) -> bool:
-        """Whether a function is asked, which may take its time."""
+        """Whether a function looks up keys: it may take time."""
         return self._lookup is not None
 
     def facts(self, header: str) -> Steps[dict[str, str]]:
-        """What a key says: itself, hashed, and what is known of it. Raises `Rejected`."""
+        """Return the facts of a key: its hash, and the facts stored for it. Raises `Rejected`."""
         if len(header) > MAX_KEY:
             raise Rejected("api_key_too_long")
         key = text_of(header)
@@ -86,7 +86,7 @@ class ApiKeys:
 
 
 def _answer(answer: Any) -> dict[str, str] | None:
-    """What the operator's function has said. Logs by type alone what went wrong: a message may hold the key."""
+    """Return the facts from the operator's function. Log an exception's type only: its message may hold the key."""
     if isinstance(answer, Exception):
         log.error("identity: api_keys: the function that looks up API keys raised %s", type(answer).__name__)
         raise Rejected("api_key_failed")

@@ -1,4 +1,4 @@
-"""Facts from outside: from a user's function, or stored for an API key."""
+"""Facts from the app's function, or stored for an API key."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from headgate.errors import InvalidCheck
 
 
 def checked_facts(facts: Any, where: str = "identify") -> dict[str, str]:
-    """Facts as text. One that is None is unknown, and left out; no facts at all may be None as well.
+    """Return facts as strings, without those that are None. `facts` itself may be None.
 
-    Raises `InvalidCheck` that begins with `where`, and names the fact and its value.
+    Raises `InvalidCheck`, which begins with `where` and names the fact and its value.
     """
     if facts is None:
         return {}
@@ -32,19 +32,19 @@ def checked_facts(facts: Any, where: str = "identify") -> dict[str, str]:
 
 
 def client_of(facts: Mapping[str, str]) -> str:
-    """One name for the client of a request, for limits that know nothing of rules: the surest that there is.
+    """Return one name for a request's client, for limits without rules: its user, else API key, else address.
 
-    It begins with the kind of name, so that names of different kinds cannot collide.
+    It begins with the fact's name, so that a user and an API key cannot collide.
     """
     for fact in ("user", "api_key", "ip"):
         name = facts.get(fact)
         if name is not None:
             return f"{fact}:{name}"
-    return "unknown"  # as of requests of which the app's own function says nothing: all are one client
+    return "unknown"  # the app's function gave no facts: all such requests are one client
 
 
 def text_of(header: str) -> str:
-    """A header's value as its sender meant it: UTF-8 where it is that, else Latin-1; without spaces around it."""
+    """Return a header's value, stripped, decoded as UTF-8 if it is valid UTF-8, else as Latin-1."""
     header = header.strip()
     if header.isascii():
         return header

@@ -1,7 +1,7 @@
-"""The hops that proxies write down, from the last to the first: `X-Forwarded-For`, and `Forwarded` of RFC 7239.
+"""The hops in `X-Forwarded-For` and in `Forwarded` (RFC 7239), from the last to the first.
 
-Both are read from the right. What a client has sent itself is to the left of what the proxies have added, and reading
-never gets there before the caller has had enough: nothing that a client sends changes how a proxy's part is read.
+Both headers are read from the right. A client's own entries are left of those that proxies add, so nothing that a
+client sends changes how a proxy's entry is read.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
-MAX_ELEMENT: Final = 1_024  # characters of one element of Forwarded; none that is honest is as long
+MAX_ELEMENT: Final = 1_024  # characters of one element of Forwarded; real ones are shorter
 
 _PAIR: Final = re.compile(r"""[ \t]*(?:([\w!#$%&'*+.^`|~-]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s;,"]*)))?[ \t]*""", re.ASCII)
 _ESCAPED: Final = re.compile(r"\\(.)")
@@ -19,13 +19,13 @@ Hops = Callable[[str, int], Iterator[str]]
 
 
 def x_forwarded_for(header: str, most: int) -> Iterator[str]:
-    """At most `most` hops of X-Forwarded-For, the last first."""
+    """Yield at most `most` hops of X-Forwarded-For, the last first."""
     for hop in reversed(header.rsplit(",", most)[-most:]):
         yield hop.strip(" \t")
 
 
 def forwarded(header: str, most: int) -> Iterator[str]:
-    """Return the `for` values of Forwarded. Empty for an element that has none, two, or is malformed."""
+    """Yield at most `most` `for` values of Forwarded, the last first; "" for an element with none, two, or an error."""
     end = len(header)
     for _ in range(most):
         start = _last_element(header, end)
@@ -39,7 +39,7 @@ def forwarded(header: str, most: int) -> Iterator[str]:
 
 
 def _last_element(header: str, end: int) -> int | None:
-    """Where the last element of `header[:end]` begins: after the last comma that is not in quotes."""
+    """Return the start of the last element of `header[:end]`: after the last unquoted comma."""
     quoted = False
     for index in range(end - 1, max(-1, end - 1 - MAX_ELEMENT), -1):
         character = header[index]

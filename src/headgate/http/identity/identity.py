@@ -1,4 +1,4 @@
-"""Identity: what to believe of what requests say about who makes them."""
+"""Identity: which of a request's claims about its client to believe."""
 
 from __future__ import annotations
 
@@ -27,27 +27,25 @@ ProxyHeader = Literal["x-forwarded-for", "forwarded"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Identity:
-    """Tells who is making a request: `facts(request, snapshot)`. Made once; safe to share between threads and loops.
+    """Identifies a request's client: `facts(request, snapshot)`. Create one; threads and event loops can share it.
 
-    Every request has an `ip`: that of the socket's peer, or, if the peer is one of the `trusted_proxies`, that which
-    the `proxy_header` names: it is read from its end, past at most `trusted_proxy_depth` proxies. Where these two are
-    None, they are those of the rules in force. `"unix"` among the proxies trusts peers that have no address. IPv6
-    addresses count by their network of `ipv6_prefix` bits, and the fact `address` is the exact one; 128: each counts
-    by itself.
+    Every request has an `ip`: the address of the socket's peer or, if the peer is one of the `trusted_proxies`, the
+    address in `proxy_header`. That header is read from its end, past at most `trusted_proxy_depth` proxies. If these
+    two options are None, those of the current rules apply. `"unix"` trusts peers without an address. IPv6 addresses
+    count by their network of `ipv6_prefix` bits, and the fact `address` is the exact one; 128 counts each address.
 
-    `jwt`: verifies bearer tokens, which then give `user`, `tenant` and `tier`.
+    `jwt`: verifies bearer tokens, and takes `user`, `tenant` and `tier` from them.
 
-    `api_key_header`: where a key comes from, which gives `api_key`, hashed. `api_keys`: what is known of the keys: a
-    mapping from `hashed_api_key(key)` to facts, or a function, sync or async, from the key itself to facts or None.
-    A key of which nothing is known is then not accepted. Without `api_keys`, every key is.
+    `api_key_header`: the header with the API key; its hash becomes `api_key`. `api_keys`: the facts of keys: a mapping
+    from `hashed_api_key(key)` to facts, or a function, sync or async, from the key itself to facts or None. Unknown
+    keys are then rejected. Without `api_keys`, every key is accepted.
 
-    `user_header`, `tenant_header`, `tier_header`: believed when the peer is one of the `trusted_proxies`, and never
-    otherwise. If a fact is said more than once, a token's word counts more than an API key's, and that more than a
-    header's.
+    `user_header`, `tenant_header`, `tier_header`: read only if the peer is one of the `trusted_proxies`. If sources
+    disagree about a fact, a token overrides an API key, and an API key overrides a header.
 
-    What is not accepted is counted in `rejected`, and the request goes on without it.
+    Rejected credentials are counted in `rejected`, and the request continues without them.
 
-    Raises `InvalidRule` that names every field that is wrong.
+    Raises `InvalidRule`, which names every wrong field.
     """
 
     trusted_proxies: Sequence[Proxy | str] | None = None
@@ -66,7 +64,7 @@ class Identity:
     _keys: ApiKeys = field(init=False, repr=False)
     _tokens: TokenVerifier | None = field(init=False, repr=False)
     _rejections: Rejections = field(init=False, repr=False)
-    _by_address: bool = field(init=False, repr=False)  # nothing else is asked for
+    _by_address: bool = field(init=False, repr=False)  # no other fact is configured
 
     def __post_init__(self) -> None:
         fields.checked(self, "Identity", {name: getattr(self, name) for name in _CHECKS}, _CHECKS)
@@ -89,23 +87,24 @@ class Identity:
 
     @property
     def rejected(self) -> dict[str, int]:
-        """How many credentials were not accepted, by reason; there are a dozen reasons or so, and never more."""
+        """The number of rejected credentials by reason, one of `Reason`."""
         return self._rejections.counts
 
     def goes_by_peer(self, snapshot: Snapshot | None) -> bool:
-        """Whether all requests from one peer are of one client: no proxy is trusted, and nothing else asked for."""
+        """Return whether the peer's address alone identifies the client: no trusted proxy, and no other fact
+        configured."""
         return self._by_address and not self._clients.trusts(snapshot)
 
     @property
     def waits(self) -> bool:
-        """Whether `facts` may have to wait for something. If not, it is fine to call it on an event loop."""
+        """Whether `facts` may block. If not, an event loop can call it."""
         return self._keys.waits or (self.jwt is not None and self.jwt.jwks_url is not None)
 
     def facts(self, request: Request, snapshot: Snapshot | None = None) -> dict[str, str]:
-        """Who is making a request: `ip`, and what else is known. The caller may change the dictionary.
+        """Return the client's facts: `ip`, and others as configured. The caller may change the dictionary.
 
-        `snapshot` is the one in force, which says what proxies are trusted, unless that was said here; without both,
-        none is. Raises nothing because of what is in a request.
+        `snapshot` holds the current rules, which name the trusted proxies unless this identity does; without either, no
+        proxy is trusted. No content of a request makes this raise.
         """
         if self._by_address:
             return self._clients.find(request, snapshot)[0]
@@ -116,7 +115,7 @@ class Identity:
     ) -> dict[str, str]:
         """Return the facts of a request without blocking the event loop.
 
-        A peer that is `vouched` for is a trusted proxy, listed or not: the caller knows that from elsewhere.
+        A peer that the caller has `vouched` for is a trusted proxy, listed or not.
         """
         if self._by_address:
             return self._clients.find(request, snapshot, vouched=vouched)[0]
@@ -140,7 +139,7 @@ class Identity:
         return facts
 
     def _accepted(self, steps: Steps[dict[str, str]]) -> Steps[dict[str, str]]:
-        """What a credential says; nothing, if it is rejected."""
+        """Return the facts of a credential; none if it is rejected."""
         try:
             return (yield from steps)
         except Rejected as rejected:

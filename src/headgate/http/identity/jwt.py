@@ -1,4 +1,4 @@
-"""JWT: which tokens are believed, and what they say."""
+"""JWT: which bearer tokens to accept, and which facts to take from them."""
 
 from __future__ import annotations
 
@@ -13,28 +13,27 @@ from headgate.errors import InvalidRule, Problem
 from headgate.http.identity.keys import Algorithm, FetchedKeys, Key, KeySource, ListedKeys, key_from_settings
 from headgate.rules import fields
 
-MAX_KEYS: Final = 10  # from settings: each may have to be tried
+MAX_KEYS: Final = 10  # from settings: each may be tried on a token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JWT:
-    """How the bearer tokens of requests are verified. Needs PyJWT: `pip install 'headgate[jwt]'`.
+    """How to verify the bearer tokens of requests. Needs PyJWT: `pip install 'headgate[jwt]'`.
 
-    `algorithms`: the only ones that are accepted, of HS256, RS256 and ES256. `key`: a secret for HS256 or a public key
-    in PEM, or a list of them while one is being replaced; of one algorithm, as each needs a key of another kind. Or
-    `jwks_url`: where the issuer publishes its keys, for RS256 and ES256.
+    `algorithms`: the accepted ones among HS256, RS256 and ES256. `key`: a secret for HS256 or a public key in PEM, or a
+    list of them during a key rotation; with a key, `algorithms` must be a single one. Or `jwks_url`: the URL where the
+    issuer publishes its keys, for RS256 and ES256.
 
-    `issuer` and `audience`: one of them, or of several, has to be the token's. A token with an audience
-    (`aud`) is refused if none is configured. A token has to say when it expires. `leeway` is how many seconds of
-    difference between the clocks are forgiven.
+    `issuer` and `audience`: the accepted value or values. A token with an audience (`aud`) is rejected if none is
+    configured. A token must have an expiry (`exp`). `leeway` is the tolerated clock difference in seconds.
 
-    `user_claim` becomes the fact `user`: a token without it is refused. `tenant_claim` and `tier_claim` become `tenant`
-    and `tier`, if the token has them.
+    `user_claim` becomes the fact `user`; a token without it is rejected. `tenant_claim` and `tier_claim` become
+    `tenant` and `tier` if the token has them.
 
-    `jwks_lifetime`: after how many seconds keys have to be fetched again; `jwks_stale`: for how many more they are used
-    when they cannot be; `jwks_timeout`: for how long a fetch is waited for.
+    `jwks_lifetime`: seconds until keys must be fetched again; `jwks_stale`: seconds after that for which old keys are
+    used if fetching fails; `jwks_timeout`: seconds to wait for a fetch.
 
-    Raises `InvalidRule` that names every field that is wrong.
+    Raises `InvalidRule`, which names every wrong field.
     """
 
     algorithms: Sequence[Algorithm]
@@ -69,7 +68,7 @@ class JWT:
         object.__setattr__(self, "_listed_keys", tuple(keys))
 
     def _problem(self) -> tuple[str, str] | None:
-        """What does not fit together: a field, and what is wrong with it."""
+        """Return a field that conflicts with others, and what is wrong with it; None if all fit together."""
         if (self.key is None) == (self.jwks_url is None):
             return "key", "give either a key or a jwks_url" + ("" if self.key is None else ", not both")
         if self.key is not None and len(self.algorithms) > 1:
@@ -82,7 +81,7 @@ class JWT:
         return None
 
     def keys(self, clock: Clock) -> KeySource:
-        """Where the keys of tokens are found."""
+        """Return the source of keys that verify tokens."""
         if self.jwks_url is None:
             return ListedKeys(self._listed_keys)
         return FetchedKeys(
@@ -119,7 +118,7 @@ def _url(value: Any) -> str:
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    """One text or several, kept as a tuple."""
+    """Check one string or several, and return them as a tuple."""
     kept: tuple[str, ...] = fields.several(fields.name, "texts")([value] if isinstance(value, str) else value)
     if not kept:
         raise ValueError("must name at least one, or be None")
@@ -127,7 +126,7 @@ def _names(value: Any) -> tuple[str, ...]:
 
 
 def _key(value: Any) -> Any:
-    """Only its shape: what is in it is checked with the algorithm, and never shown."""
+    """Check the type only: `key_from_settings` checks the content, and no message shows it."""
     if isinstance(value, str | bytes):
         return value
     if not isinstance(value, list | tuple) or not 1 <= len(value) <= MAX_KEYS:

@@ -1,4 +1,4 @@
-"""The keys that tokens are signed with: each bound to its one algorithm, listed or fetched from a JWKS URL."""
+"""The keys that verify tokens: each bound to one algorithm, from settings or fetched from a JWKS URL."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ MIN_SECRET: Final = 32  # bytes, by RFC 7518: as long as the hash
 MIN_RSA: Final = 2_048  # bits
 MAX_RSA: Final = 8_192  # bits: larger ones take long to verify
 MAX_DOCUMENT: Final = 256 * 1_024  # bytes of a JWKS document
-FETCH_EVERY_US: Final = 30 * MICROSECONDS  # at most one fetch in this time, whatever happens
+FETCH_EVERY_US: Final = 30 * MICROSECONDS  # at most one fetch in this time, successful or not
 
 _ALGORITHM_OF: Final = {("RSA", None): "RS256", ("EC", "P-256"): "ES256"}  # by type and curve
 
 
 class Key(NamedTuple):
-    """One key, and how it may be used."""
+    """A key, bound to its algorithm."""
 
     algorithm: str
     id: str | None
@@ -42,21 +42,21 @@ class Key(NamedTuple):
 
 
 class KeySource(Protocol):
-    """Where a token's key is found."""
+    """A source of keys that verify tokens."""
 
     def find(self, algorithm: str, key_id: str | None) -> Steps[Sequence[Key]]:
-        """The keys that a token of this header may be signed with, at least one. Raises `Rejected`."""
+        """Return the keys that may verify a token with this header, at least one. Raises `Rejected`."""
         ...
 
 
 class ListedKeys:
-    """Keys from settings. They have no ids: any of them may be a token's."""
+    """Keys from settings. They have no ids: any of them may verify a token."""
 
     def __init__(self, keys: Sequence[Key]) -> None:
         self._keys = keys
 
     def find(self, algorithm: str, key_id: str | None) -> Steps[Sequence[Key]]:  # noqa: ARG002
-        yield from ()  # there is nothing to wait for
+        yield from ()  # makes this a generator; it never waits
         fitting = tuple(key for key in self._keys if key.algorithm == algorithm)
         if not fitting:
             raise Rejected("token_key")
@@ -66,12 +66,12 @@ class ListedKeys:
 class FetchedKeys:
     """Keys from a JWKS URL.
 
-    They are fetched when a token first needs them, and again when they are half as old as `lifetime`, while they go on
-    being used; older ones are waited for. A token with an unknown key id has them fetched too. But there is at
-    most one fetch in 30 seconds, successful or not, and all that need it wait for the same one. If fetching fails,
-    the keys are used for up to `stale` more.
+    The first token that needs them starts a fetch. Once they are older than half of `lifetime`, they are refreshed in
+    the background; once older than `lifetime`, tokens wait for the refresh. A token with an unknown key id starts a
+    fetch too. There is at most one fetch in 30 seconds, successful or not, and all tokens that need it share it. If
+    fetching fails, old keys are used for up to `stale` more.
 
-    Fetches run in threads of their own: a client that goes away while it waits takes nothing along. Times in seconds.
+    Fetches run in their own threads, so a client that disconnects cancels nothing. Times are in seconds.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class FetchedKeys:
         self._stale_us = round(stale * MICROSECONDS)
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._keys: tuple[int, tuple[Key, ...]] | None = None  # when they were fetched; replaced in one step
+        self._keys: tuple[int, tuple[Key, ...]] | None = None  # time of the fetch, and the keys; replaced atomically
         self._fetch: Future[None] | None = None
         self._tried_us: int | None = None
         self._failed = False
         renew_in_children(self)
 
     def forked(self) -> None:
-        """In a forked child: the thread that was fetching is not here."""
+        """Reset the lock and the fetch in a forked child, which lacks the parent's thread."""
         self._lock, self._fetch, self._tried_us = threading.Lock(), None, None
 
     def find(self, algorithm: str, key_id: str | None) -> Steps[Sequence[Key]]:
@@ -110,21 +110,21 @@ class FetchedKeys:
         return found
 
     def _usable(self) -> tuple[int, tuple[Key, ...] | None]:
-        """How old the keys are, and the keys, unless they are too old to be used or were never fetched."""
+        """Return the age of the keys, and the keys; None for keys that are too old or were never fetched."""
         if self._keys is None:
             return 0, None
         fetched_us, keys = self._keys
         age_us = self._clock.now_us() - fetched_us
-        if age_us < 0:  # the clock went back: their age is unknown
+        if age_us < 0:  # the clock went back: the age is unknown
             age_us = self._lifetime_us // 2
         return age_us, keys if age_us < self._lifetime_us + self._stale_us else None
 
     def _fetch_if_due(self) -> Future[None] | None:
-        """The fetch that is under way, begun now if one is due. None: there is none."""
+        """Return the running fetch, started now if one is due; None if there is none."""
         now_us = self._clock.now_us()
         with self._lock:
             if self._tried_us is not None:
-                self._tried_us = min(self._tried_us, now_us)  # a clock that went back
+                self._tried_us = min(self._tried_us, now_us)  # the clock went back
                 if now_us - self._tried_us < FETCH_EVERY_US:
                     return None if self._fetch is None or self._fetch.done() else self._fetch
             self._tried_us = now_us
@@ -142,7 +142,7 @@ class FetchedKeys:
         try:
             keys = keys_of(_document(self._url, self._timeout), self._algorithms)
         except HTTPError as error:
-            with error:  # which is an open response
+            with error:  # the error is an open response: close it
                 self._fail(error)
         except (OSError, HTTPException, ValueError, RecursionError) as error:
             self._fail(error)
@@ -156,24 +156,24 @@ class FetchedKeys:
 
     def _fail(self, error: Exception) -> None:
         self._failed = True
-        log.warning("identity: keys were not fetched from %s: %s", self._url, error)
+        log.warning("identity: fetching keys from %s failed: %s", self._url, error)
 
 
 def _fit(keys: Sequence[Key] | None, algorithm: str, key_id: str | None) -> tuple[Key, ...]:
-    """The keys that a token may be signed with. One that does not say which fits only where there is no choice."""
+    """Return the keys that may verify a token. Without a key id, a token is accepted only if exactly one key fits."""
     fitting = tuple(key for key in keys or () if key.algorithm == algorithm and key_id in (None, key.id))
     return fitting if key_id is not None or len(fitting) == 1 else ()
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """A redirect is an error: keys come from the URL that the operator has named, and from no other."""
+    """Makes a redirect an error: keys come only from the URL that the operator configured."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
 
 
 def _document(url: str, timeout: float) -> Any:
-    """The JSON at a URL. Raises `OSError`, `HTTPException` or `ValueError`."""
+    """Fetch the JSON at a URL. Raises `OSError`, `HTTPException` or `ValueError`."""
     deadline = time.monotonic() + timeout
     request = Request(url, headers={"Accept": "application/json", "User-Agent": "headgate"})
     response: HTTPResponse
@@ -191,9 +191,9 @@ def _document(url: str, timeout: float) -> Any:
 
 
 def keys_of(document: Any, algorithms: Collection[str]) -> tuple[Key, ...]:
-    """The keys of a JWKS document that sign with one of `algorithms`; all others are ignored.
+    """Return the keys of a JWKS document that sign with one of `algorithms`; ignore all others.
 
-    Raises `ValueError` when it is no such document.
+    Raises `ValueError` if it is not a JWKS document.
     """
     listed = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(listed, list):
@@ -223,7 +223,7 @@ def _key_of(jwk: Mapping[str, Any], algorithms: Collection[str]) -> Key | None:
 
 
 def key_from_settings(algorithm: str, key: Any) -> Key:
-    """A secret, or a public key in PEM. Raises `ValueError` that does not show it."""
+    """Return a key from a secret, or from a public key in PEM. Raises `ValueError`, which does not show it."""
     if isinstance(key, str):
         key = key.encode()
     if not isinstance(key, bytes):
@@ -240,7 +240,7 @@ def key_from_settings(algorithm: str, key: Any) -> Key:
 
 
 def _fitting(algorithm: str, key: Any) -> Any:
-    """The key, if the algorithm may be used with it. Raises `ValueError`."""
+    """Return the key if it suits the algorithm. Raises `ValueError` if not."""
     if algorithm == "RS256":
         if not isinstance(key, _asymmetric("rsa").RSAPublicKey):
             raise ValueError("must be an RSA public key, not a private key")

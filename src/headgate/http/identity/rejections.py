@@ -1,4 +1,4 @@
-"""Credentials that were not accepted: why, and how often."""
+"""Rejected credentials, counted by reason."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ log = logging.getLogger("headgate")
 Reason = Literal[
     "token_too_large",
     "token_malformed",
-    "token_algorithm",  # not one of those that were pinned; `none` is never one
-    "token_critical",  # the header asks for an extension to be understood
-    "token_key",  # no key of that id and algorithm
-    "token_keys_unavailable",  # there are no keys: they could not be fetched
+    "token_algorithm",  # not one of those configured; `none` never is
+    "token_critical",  # the header requires an extension (`crit`)
+    "token_key",  # no key with that id and algorithm
+    "token_keys_unavailable",  # the keys could not be fetched
     "token_signature",
-    "token_expired",  # or without a time at which it does
+    "token_expired",  # or without an expiry
     "token_early",  # before `nbf`
     "token_issuer",
     "token_audience",
-    "token_claim",  # a claim that is to be a fact is missing, or is no text
+    "token_claim",  # the claim of a fact is missing, or is not a string
     "api_key_too_long",
     "api_key_unknown",
-    "api_key_failed",  # the function that was to look it up did not succeed
+    "api_key_failed",  # the lookup function failed
 ]
 REASONS: Final = get_args(Reason)
-LOG_EVERY_US: Final = 60_000_000  # at most one line per reason in this time: anybody can have credentials rejected
+LOG_EVERY_US: Final = 60_000_000  # at most one line per reason in this time: any client can cause rejections
 
 
 class Rejected(Exception):
-    """A credential that is not accepted. It tells the reason, and never the credential."""
+    """A credential is rejected. The error has the reason, never the credential."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
@@ -41,13 +41,13 @@ class Rejected(Exception):
 
 
 class Rejections:
-    """Counts, by reason. Safe to share between threads."""
+    """Counts of rejections by reason. Safe to share between threads."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
-        self._logged: dict[str, tuple[int, int]] = {}  # reason: when it was logged last, and what the count was
+        self._logged: dict[str, tuple[int, int]] = {}  # by reason: when it was last logged, and the count then
         renew_in_children(self)
 
     def forked(self) -> None:
@@ -56,7 +56,7 @@ class Rejections:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How often each reason has been met; only those that have."""
+        """The count of each reason that has occurred."""
         with self._lock:
             return dict(self._counts)
 

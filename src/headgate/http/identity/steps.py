@@ -1,4 +1,4 @@
-"""Work that may have to wait, written once: a generator that yields what it waits for, and two ways to run it."""
+"""Work that may wait, written once: a generator that yields what it waits for, and a sync and an async runner."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Steps = Generator[Suspension, Any, T]
 
 
 def run(steps: Steps[T]) -> T:
-    """Run to the end, waiting in this thread."""
+    """Run the steps, and wait in this thread."""
     answer: Any = None
     while True:
         try:
@@ -47,7 +47,7 @@ async def run_async(steps: Steps[T]) -> T:
 
 
 class Settled:
-    """Waits until another caller's work succeeds or fails, for at most `timeout` seconds."""
+    """Waits for another caller's work to end, for at most `timeout` seconds."""
 
     def __init__(self, work: Future[None], timeout: float) -> None:
         self._work = work
@@ -61,11 +61,11 @@ class Settled:
         try:
             await asyncio.wait((waiting,), timeout=self._timeout)
         finally:
-            waiting.cancel()  # the work itself goes on
+            waiting.cancel()  # only the wait: the work continues
 
 
 class OperatorCall:
-    """Calls a function of the operator's, sync or async. The answer is what it returned, or the exception."""
+    """Calls the operator's function, sync or async. The result is its return value or its exception."""
 
     def __init__(self, name: str, function: Callable[[str], Any], argument: str) -> None:
         self._name = name

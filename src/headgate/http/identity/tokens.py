@@ -1,6 +1,6 @@
-"""Tokens: verified, and turned into facts. Nothing in a token is believed before its signature is.
+"""Verifies tokens, and turns them into facts. No claim is used before the signature is verified.
 
-PyJWT checks the signature. The claims are checked here, by the clock that everything else goes by.
+PyJWT checks the signature. This module checks the claims, with Headgate's clock.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from headgate.http.identity.steps import Steps
 from headgate.rules.recent import Recent
 
 MAX_TOKEN: Final = 8_192  # characters
-MAX_TIME: Final = 10**12  # seconds: a later time is no time
-REMEMBERED: Final = 4_096  # tokens that were verified
+MAX_TIME: Final = 10**12  # seconds: later times are invalid
+REMEMBERED: Final = 4_096  # verified tokens
 
 _TOKEN: Final = re.compile(r"([A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*").fullmatch
 
 
 class Verified(NamedTuple):
-    """A token whose signature has been verified, by one key, and what it says."""
+    """A verified token: the key that signed it, its validity and its facts."""
 
     algorithm: str
     key_id: str | None
@@ -40,7 +40,7 @@ class Verified(NamedTuple):
 
 
 class TokenVerifier:
-    """Verifies the tokens of requests. Remembers those that were good, by their hash. Safe to share between threads."""
+    """Verifies tokens, and caches valid ones by their hash. Safe to share between threads."""
 
     def __init__(self, jwt: JWT, clock: Clock) -> None:
         self._jwt = jwt
@@ -58,7 +58,7 @@ class TokenVerifier:
         self._pyjwt_error: type[Exception] = pyjwt.PyJWTError
 
     def facts(self, authorization: str) -> Steps[dict[str, str]]:
-        """What the token of an `Authorization` header says; nothing, if it is of another scheme. Raises `Rejected`."""
+        """Return the facts of a bearer token; none for another `Authorization` scheme. Raises `Rejected`."""
         if authorization[:7].lower() != "bearer ":
             return {}
         if len(authorization) > MAX_TOKEN + 7:
@@ -70,7 +70,7 @@ class TokenVerifier:
         digest = sha256(token.encode()).digest()
         verified = self._recent.get(digest)
         if verified is not None:
-            # Asked again for its keys: they may need a refresh, or may have been withdrawn.
+            # Look its keys up again: they may need a refresh, or may have been withdrawn.
             keys = yield from self._keys.find(verified.algorithm, verified.key_id)
             if any(key is verified.key for key in keys):
                 self._check_times(verified.from_us, verified.until_us)
@@ -83,7 +83,7 @@ class TokenVerifier:
         return verified.facts
 
     def _header(self, part: str) -> tuple[str, str | None]:
-        """Algorithm and key id. Where the header says that keys are to be found (jku, x5u, jwk) is nothing to us."""
+        """Return algorithm and key id. Ignore the key locations that the header names (jku, x5u, jwk)."""
         header = _object(urlsafe_b64decode(part + "=" * (-len(part) % 4)) if len(part) % 4 != 1 else b"")
         algorithm, key_id = header.get("alg"), header.get("kid")
         if not isinstance(algorithm, str) or algorithm not in self._jwt.algorithms:
@@ -95,7 +95,7 @@ class TokenVerifier:
         return algorithm, key_id
 
     def _signed(self, token: str, keys: Sequence[Key]) -> tuple[Key, Mapping[str, Any]]:
-        """The key that has signed a token, and the claims that it has signed."""
+        """Return the key that signed a token, and the signed claims."""
         for key in keys:
             try:
                 decoded = self._jws.decode_complete(token, key.key, algorithms=[key.algorithm])
@@ -137,7 +137,7 @@ class TokenVerifier:
             raise Rejected("token_issuer")
 
     def _check_audience(self, claims: Mapping[str, Any]) -> None:
-        """Check the audience: a token must name ours; without an audience, it passes only if none is expected."""
+        """Check the audience: a token must name ours, or none if none is configured."""
         if "aud" not in claims and not self._audiences:
             return
         audience = claims.get("aud")
@@ -148,7 +148,7 @@ class TokenVerifier:
             raise Rejected("token_audience")
 
     def _facts_of(self, claims: Mapping[str, Any]) -> dict[str, str]:
-        """The claims that are facts: texts; of claims that no standard makes a text, whole numbers too."""
+        """Return the facts in the claims. They are strings; integers are accepted too, except for `sub`."""
         facts = {}
         for fact, claim in self._claims:
             value = claims.get(claim)
@@ -163,7 +163,7 @@ class TokenVerifier:
 
 
 def _object(text: bytes) -> Mapping[str, Any]:
-    """A JSON object."""
+    """Return the JSON object in a text. Raises `Rejected`."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -174,7 +174,7 @@ def _object(text: bytes) -> Mapping[str, Any]:
 
 
 def _time_us(value: Any) -> int | None:
-    """A time in seconds since the epoch, as microseconds. None: it is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_TIME:  # NaN is not, too
+    """Convert seconds since the epoch to microseconds; None if the value is not a time."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_TIME:  # also excludes NaN
         return None
     return int(value * MICROSECONDS)
