@@ -199,3 +199,31 @@ def test_nothing_stays_charged_when_replies_of_a_cluster_are_lost(kind: type[Any
             clock = FakeClock(START)
             recorded = leave_behind(kind, cluster.url + "?timeout=2", clock, proxies, every)
             expect_nothing(cluster.url + "?timeout=10", clock, recorded)
+
+
+def test_on_a_cluster_a_caller_waits_for_the_charge_alone(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record is complete only later. Until then, a settlement asks the charge's receipt what was charged."""
+    cluster.empty()
+
+    async def scenario() -> dict[str, int]:
+        async with AsyncLimiter(RULES, store=cluster.url + "?timeout=10") as limiter:
+            store, late = limiter._reservations.store, asyncio.Event()
+            renew = store.renew
+            renewed: list[bool] = []
+
+            async def renew_late(*arguments: Any) -> bool:
+                await late.wait()
+                renewed.append(await renew(*arguments))
+                return renewed[-1]
+
+            monkeypatch.setattr(store, "renew", renew_late)
+            settled, open_one = [await asyncio.wait_for(limiter.reserve(cost=COST, **ALICE), 30) for _ in range(2)]
+            assert (await settled.settle(COST - 3)).refunded == 3
+            late.set()
+            await limiter._reservations.finish()
+            assert renewed == [False, True]  # one was settled before
+            assert (await open_one.settle(COST)).reason == "settled"
+            statuses = (await limiter.peek(**ALICE)).limits
+            return {status.rule: LIMIT - status.remaining for status in statuses}
+
+    assert asyncio.run(scenario()) == dict.fromkeys(NOTHING, 2 * COST - 3)

@@ -166,7 +166,7 @@ class AsyncReservations:
         """Write the pending record, charge under its id as key, and write the record with what was charged.
 
         For limits and records that no single step of the store reaches. Wherever it ends early, the pending record
-        says how to find out what was charged.
+        says how to find out what was charged. So with asyncio, the caller does not wait for the last step.
         """
         engine, name = self._engine, pending.pending
         prepared = with_receipt(prepared, name)
@@ -180,15 +180,22 @@ class AsyncReservations:
             decision = await decision
         assert prepared.extras is not None
         record = record_of(decision, prepared.extras.reservation)
+        # sync: self._write_charged(store, name, decision, record, lives_us, due)
+        self.start(self._write_charged(store, name, decision, record, lives_us, due))  # async only
+        return Reserved(name, decision, record is not None)
+
+    async def _write_charged(
+        self, store: AsyncReservingStore, name: str, decision: Decision, record: Record | None, lives_us: int, due: Due
+    ) -> None:
+        """Replace a pending record by one with what was charged. If nothing was, take it out."""
         try:
             if record is not None:
                 await store.renew(name, record.encode(), lives_us)
-                due.expires(engine.clock.now_us(), lives_us)
+                due.expires(self._engine.clock.now_us(), lives_us)
             elif decision.reason in ("over_limit", "penalty"):
-                await store.take_reservation(name)  # nothing was charged
+                await store.take_reservation(name)
         except StoreError as error:
             unrenewed(error, name)
-        return Reserved(name, decision, record is not None)
 
     async def settle(self, reservation_id: str, cost: Cost) -> Settlement:
         """Settle a reservation of this or another process.

@@ -150,7 +150,7 @@ class Reservations:
         """Write the pending record, charge under its id as key, and write the record with what was charged.
 
         For limits and records that no single step of the store reaches. Wherever it ends early, the pending record
-        says how to find out what was charged.
+        says how to find out what was charged. So with asyncio, the caller does not wait for the last step.
         """
         engine, name = self._engine, pending.pending
         prepared = with_receipt(prepared, name)
@@ -162,15 +162,21 @@ class Reservations:
         decision = decide(engine, prepared, exact=True)
         assert prepared.extras is not None
         record = record_of(decision, prepared.extras.reservation)
+        self._write_charged(store, name, decision, record, lives_us, due)
+        return Reserved(name, decision, record is not None)
+
+    def _write_charged(
+        self, store: ReservingStore, name: str, decision: Decision, record: Record | None, lives_us: int, due: Due
+    ) -> None:
+        """Replace a pending record by one with what was charged. If nothing was, take it out."""
         try:
             if record is not None:
                 store.renew(name, record.encode(), lives_us)
-                due.expires(engine.clock.now_us(), lives_us)
+                due.expires(self._engine.clock.now_us(), lives_us)
             elif decision.reason in ("over_limit", "penalty"):
-                store.take_reservation(name)  # nothing was charged
+                store.take_reservation(name)
         except StoreError as error:
             unrenewed(error, name)
-        return Reserved(name, decision, record is not None)
 
     def settle(self, reservation_id: str, cost: Cost) -> Settlement:
         """Settle a reservation of this or another process."""
