@@ -14,20 +14,11 @@ expiry is then moved to its time to live from now.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import Any, Final, NamedTuple
 
 from headgate.core.check import NEVER
 from headgate.core.quota import Quota
 
-_new: Final[Any] = tuple.__new__  # makes a named tuple in half the time of calling its class
-
-
-class HeldSlot(NamedTuple):
-    """A held slot."""
-
-    expires: int
-    cost: int
-    ttl: int
+HeldSlot = tuple[int, int, int]  # expiry, cost and time to live; the garbage collector soon skips plain tuples
 
 
 class SlotSet:
@@ -40,45 +31,44 @@ class SlotSet:
         self.order: list[tuple[int, str]] = []  # expiry and id of each slot, by expiry
         self.total = 0  # the sum of their costs
 
-    def put(self, slot: str, held: HeldSlot) -> None:
+    def put(self, slot: str, since: int, cost: int, ttl: int) -> None:
         """Add a slot that is not held yet."""
-        self.by_id[slot] = held
-        self.total += held.cost
-        entry = (held.expires, slot)
-        if self.order and entry < self.order[-1]:
-            insort(self.order, entry)
+        expires, order = since + ttl, self.order
+        self.by_id[slot] = (expires, cost, ttl)
+        self.total += cost
+        if order and expires <= order[-1][0]:
+            insort(order, (expires, slot))
         else:
-            self.order.append(entry)
+            order.append((expires, slot))
 
     def pop(self, slot: str) -> HeldSlot | None:
         """Remove a slot and return it; None if it is not held."""
         held = self.by_id.pop(slot, None)
         if held is not None:
-            self.total -= held.cost
-            del self.order[bisect_left(self.order, (held.expires, slot))]
+            expires, cost, _ = held
+            self.total -= cost
+            del self.order[bisect_left(self.order, (expires, slot))]
         return held
 
-    def is_current(self, now: int) -> bool:
-        """Return whether no slot has expired and none is from the future."""
+    def current(self, now: int) -> SlotSet:
+        """Return the slots without expired ones, those from the future moved to now: a copy if that changes any."""
         order = self.order
         if not order:
-            return True
+            return self
         last, slot = order[-1]
-        return order[0][0] > now and last - self.by_id[slot].ttl <= now
-
-    def current(self, now: int) -> SlotSet:
-        """Return a copy without expired slots, with the slots from the future moved to now."""
+        if order[0][0] > now >= last - self.by_id[slot][2]:
+            return self
         slots = SlotSet()
-        for expires, slot in self.order:
-            held = self.by_id[slot]
+        for expires, slot in order:
+            _, cost, ttl = self.by_id[slot]
             if expires > now:
-                slots.put(slot, held if expires - held.ttl <= now else held._replace(expires=now + held.ttl))
+                slots.put(slot, min(expires - ttl, now), cost, ttl)
         return slots
 
     def frees(self, needed: int) -> int:
         """Return the time at which `needed` is free at the latest, as the earliest slots expire."""
         for expires, slot in self.order:
-            needed -= self.by_id[slot].cost
+            needed -= self.by_id[slot][1]
             if needed <= 0:
                 return expires
         raise AssertionError("less is held than is needed")
@@ -86,44 +76,46 @@ class SlotSet:
 
 def admit(state: SlotSet | None, now: int, quota: Quota, cost: int) -> tuple[int, SlotSet | None]:
     limit = quota.limit
-    live = state if state is None or state.is_current(now) else state.current(now)
-    if live is None or not live.order:  # no slot is left; the old state may stay unless a slot is taken
-        if cost > limit:
-            return NEVER, state
-        return 0, SlotSet() if cost else state
-    if cost == 0 or live.total + cost <= limit:
-        return 0, live
-    return NEVER if cost > limit else live.frees(live.total + cost - limit) - now, live
+    if state is not None:
+        live = state.current(now)
+        if live.order:
+            total = live.total + cost
+            if total <= limit or cost == 0:
+                return 0, live
+            return NEVER if cost > limit else live.frees(total - limit) - now, live
+    if cost > limit:
+        return NEVER, state
+    return 0, SlotSet() if cost else state  # no slot is left; the old state may stay unless a slot is taken
 
 
-def take(state: SlotSet, now: int, quota: Quota, cost: int, slot: str) -> None:
-    """Hold a slot that `admit` just admitted."""
-    ttl = quota.window_us
-    state.put(slot, _new(HeldSlot, (now + ttl, cost, ttl)))
+def take(state: SlotSet, now: int, quota: Quota, cost: int, slot: str) -> tuple[int, int]:
+    """Hold a slot that `admit` just admitted, and return the figures then."""
+    state.put(slot, now, cost, quota.window_us)
+    return quota.limit - state.total, state.order[-1][0] - now
 
 
 def figures(state: SlotSet | None, now: int, quota: Quota) -> tuple[int, int]:
     if state is None:
         return quota.limit, 0
-    if not state.is_current(now):
-        state = state.current(now)
-    remaining = quota.limit - state.total  # below 0 when the limit was lowered
-    return remaining if remaining > 0 else 0, state.order[-1][0] - now if state.order else 0
+    live = state.current(now)
+    remaining = quota.limit - live.total  # below 0 when the limit was lowered
+    return remaining if remaining > 0 else 0, live.order[-1][0] - now if live.order else 0
 
 
 def release(state: SlotSet | None, now: int, slot: str) -> bool:
     """Release a slot. Return whether it was held; an expired slot is not held."""
     held = None if state is None else state.pop(slot)
-    return held is not None and held.expires > now
+    return held is not None and held[0] > now
 
 
 def renew(state: SlotSet | None, now: int, slot: str) -> bool:
     """Extend a slot to its time to live from now. Return whether it was held; an expired slot is not held."""
     held = None if state is None else state.by_id.get(slot)
-    if state is None or held is None or held.expires <= now:
+    if state is None or held is None or held[0] <= now:
         return False
+    _, cost, ttl = held
     state.pop(slot)
-    state.put(slot, held._replace(expires=now + held.ttl))
+    state.put(slot, now, cost, ttl)
     return True
 
 

@@ -45,6 +45,7 @@ class _RandomIds:
         self._ready: list[str] = []
 
     def pop(self) -> str:
+        """Return the random part of a slot's id, which names it in its keys: 96 bits that cannot be guessed."""
         try:
             return self._ready.pop()
         except IndexError:
@@ -54,12 +55,7 @@ class _RandomIds:
             return first
 
 
-_random_ids: Final = _RandomIds()
-
-
-def new_slot() -> str:
-    """Return the random part of a slot's id, which names it in its keys: 96 bits that cannot be guessed."""
-    return _random_ids.pop()
+new_slot: Final = _RandomIds().pop
 
 
 def encode_slot(held: Sequence[Check]) -> str:

@@ -111,7 +111,7 @@ class AsyncLimiter(AsyncChecks):
         if self._reservations.due is not None:
             await self._reservations.attend(self._reservations.due)
         try:
-            return await self._slots.acquire(texts, self._engine.planned(texts, known), cost, wait, renew=renew)
+            return await self._slots.acquire(texts, self._engine.planned(texts, known), cost, wait, renew)
         except RateLimited as error:
             await self.tell_refused(error.decision, texts)
             raise

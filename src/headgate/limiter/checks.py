@@ -162,7 +162,7 @@ class Checks:
         plan, costs = whole.priced(cost)
         if idempotency_key is not None or snapshot.terms is not None or not plan.limits or plan.slots:
             if plan.slots and slots in ("take", "lend") and not peek:
-                return self._slots.take(facts, (snapshot, whole), cost, renew=slots == "take")
+                return self._slots.take(facts, (snapshot, whole), cost, slots == "take")
             planned = (snapshot, whole.rates if slots == "skip" else whole)
             return decide(engine, engine.prepare(facts, planned, cost, idempotency_key, peek=peek))
         program = engine.programs.get(plan) or engine.program(plan)

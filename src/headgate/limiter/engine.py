@@ -170,7 +170,7 @@ class Engine:
         Without `known`, it waits for the user to be looked up if need be.
         """
         snapshot, user = known or (self.holder.current, UNKNOWN)
-        return snapshot, snapshot.plan(texts, self.clock, user)
+        return snapshot, snapshot.planner.plan(texts, self.clock, user)
 
     def prepare(
         self,

@@ -100,7 +100,7 @@ class Limiter(Checks):
         if self._reservations.due is not None:
             self._reservations.attend(self._reservations.due)
         try:
-            return self._slots.acquire(texts, self._engine.planned(texts, known), cost, wait, renew=renew)
+            return self._slots.acquire(texts, self._engine.planned(texts, known), cost, wait, renew)
         except RateLimited as error:
             self.tell_refused(error.decision, texts)
             raise

@@ -19,7 +19,6 @@ from headgate.core.slot import encode_slot
 from headgate.errors import InvalidCheck, StoreError
 
 if TYPE_CHECKING:
-    from headgate.limiter.prepared_check import PreparedCheck
     from headgate.rules.plan import RulePlan
 
 SlotUse = Literal["refuse", "take", "lend", "skip"]
@@ -55,20 +54,17 @@ def no_slots(store: object) -> InvalidCheck:
     )
 
 
-def held_by(prepared: PreparedCheck) -> tuple[Check, ...]:
+def held_by(plan: Plan, subjects: tuple[str, ...], costs: tuple[int, ...], entry: str) -> tuple[Check, ...]:
     """Return the checks of a request that hold its slot if it is allowed.
 
     A shadow that was full does not: to release that changes nothing.
     """
-    plan, subjects, costs, _, extras, *_ = prepared
-    slot = "" if extras is None else extras.slot
     held = []
     for at in plan.slots:
         cost = costs[at]
         if cost:
-            limit = plan.limits[at]
-            check = (limit.rule, limit.space, subjects[at], limit.quota, cost, True, REFUSAL, False, 0, slot)
-            held.append(_new(Check, check))
+            rule, space, _, quota, *_ = plan.limits[at]
+            held.append(_new(Check, (rule, space, subjects[at], quota, cost, True, REFUSAL, False, 0, entry)))
     return tuple(held)
 
 
@@ -88,9 +84,6 @@ class SlotStatus(NamedTuple):
     expired: Mapping[str, int] = {}  # that were not released or renewed in time
 
 
-_HeldSlot = tuple[Sequence[Check], float, float]  # what holds it, since when, and when it was last renewed
-
-
 class SlotBook:
     """Which slots a limiter has taken, and has not seen released. Times are monotonic seconds."""
 
@@ -104,27 +97,25 @@ class SlotBook:
     def forked(self) -> None:
         """Reset in a forked child: the slots are the parent's."""
         self._lock = Lock()
-        self._entries: dict[str, _HeldSlot] = {}
+        self._entries: dict[str, SlotState] = {}
         self._next_look = MIN_ENTRIES  # with how many entries to look for those that have expired
 
-    def taken(self, held: Sequence[Check]) -> None:
+    def add(self, slot: SlotState) -> None:
         """Note that a slot was taken."""
-        now, entries = monotonic(), self._entries
-        with self._lock:
-            entries[held[0].slot] = (held, now, now)
-            if len(entries) >= self._next_look:
-                self._forget(now)
+        entries = self._entries
+        entries[slot.entry] = slot  # one step of the interpreter: no lock is needed
+        if len(entries) >= self._next_look:
+            with self._lock:
+                self._forget(monotonic())
                 self._next_look = max(MIN_ENTRIES, 2 * len(entries))
 
     def renewed(self, held: Sequence[Check], were_held: Sequence[bool]) -> bool:
         """Note that a slot was renewed, if it was held. Returns whether it was."""
         if not all(were_held):
             return False
-        now = monotonic()
-        with self._lock:
-            entry = self._entries.get(held[0].slot)
-            if entry is not None:
-                self._entries[held[0].slot] = (held, entry[1], now)
+        slot = self._entries.get(held[0].slot)
+        if slot is not None:
+            slot.renewed = monotonic()
         return True
 
     def gone(self, held: Sequence[Check], were_held: Sequence[bool]) -> None:
@@ -148,39 +139,46 @@ class SlotBook:
             self._forget(now)
             acquired = self._released + self._expired
             acquired.subtract(self._foreign)
-            for held, since, _ in self._entries.values():
-                for check in held:
+            for slot in list(self._entries.values()):
+                for check in slot.held:
                     acquired[check.rule] += 1
                     in_use[check.rule] += check.cost
-                    longest[check.rule] = max(longest.get(check.rule, 0.0), now - since)
+                    longest[check.rule] = max(longest.get(check.rule, 0.0), now - slot.since)
             return SlotStatus(in_use, longest, dict(acquired), dict(self._released), dict(self._expired))
 
     def _forget(self, now: float) -> None:
         """Forget slots that have expired."""
-        for slot, (held, _, renewed) in list(self._entries.items()):
-            if renewed + _ttl(held) <= now:
-                del self._entries[slot]
-                self._expired.update([check.rule for check in held])
-
-
-def _ttl(held: Sequence[Check]) -> float:
-    if len(held) == 1:
-        return held[0].quota.window_us / MICROSECONDS
-    return min([check.quota.window_us for check in held]) / MICROSECONDS
+        for entry, slot in list(self._entries.items()):
+            if slot.renewed + (slot.ttl or 0.0) <= now:
+                del self._entries[entry]
+                self._expired.update([check.rule for check in slot.held])
 
 
 class SlotState:
     """What `Slot` and `AsyncSlot` have in common: everything but the I/O."""
 
-    __slots__ = ("_slots", "decision", "held", "is_held", "is_lost", "renews")
+    __slots__ = ("_held", "_slots", "decision", "entry", "is_held", "is_lost", "renewed", "renews", "since")
 
-    def __init__(self, slots: Any, decision: Decision, held: tuple[Check, ...] = (), *, renews: bool) -> None:
+    def __init__(
+        self, slots: Any, decision: Decision, renews: bool, entry: str = "", held: tuple[Check, ...] | None = None
+    ) -> None:
         self._slots = slots  # of the limiter that took it
+        self._held = held  # None: what the decision says, and not read yet
         self.decision = decision
-        self.held = held  # the checks that hold it; none: no rule of concurrency applied
-        self.is_held = bool(held)  # as far as is known here
+        self.entry = entry  # what it goes by in the store; empty: no rule of concurrency applied
+        self.is_held = entry != ""  # as far as is known here
         self.is_lost = False  # whether it was found to have expired
         self.renews = renews  # in the background, until it is released
+        self.since = self.renewed = monotonic()  # when it was taken, and when it was last renewed
+
+    @property
+    def held(self) -> tuple[Check, ...]:
+        """The checks that hold it; none: no rule of concurrency applied."""
+        if self._held is None:
+            decision = self.decision
+            held = held_by(decision.plan, decision.subjects, decision.costs, self.entry) if self.entry else ()
+            self._held = held
+        return self._held
 
     def _found(self, still_held: bool) -> bool:
         """Note what a renewal has found; whether it is held."""
@@ -196,7 +194,7 @@ class SlotState:
     @property
     def ttl(self) -> float | None:
         """Seconds after which it expires unless it is renewed; None: there is nothing to expire."""
-        return _ttl(self.held) if self.held else None
+        return min([check.quota.window_us for check in self.held]) / MICROSECONDS if self.held else None
 
     def __repr__(self) -> str:
         rules = ", ".join(check.rule for check in self.held)

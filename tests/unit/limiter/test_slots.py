@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from headgate import AsyncLimiter, InvalidCheck, InvalidRule, Limiter, Quota, RateLimited, Rule, Slot
-from headgate.limiter import execution, slots
+from headgate.limiter.engine import Engine
+from headgate.rules.plan import RulePlan
 from headgate.stores.memory import MemoryStore
+from headgate.stores.program import Program
 from headgate.testing import FakeClock
 
 QUOTA = "2 concurrent ttl 10s"
@@ -434,13 +436,17 @@ async def test_an_async_slot_is_renewed_while_its_block_runs() -> None:
 def test_an_interrupted_thread_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     limiter = Limiter("1 concurrent")
     interrupted = Event()
+    program_of = Engine.program
 
-    def interrupting(*args: Any, **options: Any) -> None:
-        execution.decide(*args, **options)
-        interrupted.set()
-        raise KeyboardInterrupt
+    def interrupting(engine: Engine, plan: RulePlan, *, exact: bool = False) -> Program:
+        def decide(*args: Any) -> None:
+            program_of(engine, plan, exact=exact)(*args)
+            interrupted.set()
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(slots, "decide", interrupting)
+        return decide
+
+    monkeypatch.setattr(Engine, "program", interrupting)
     with pytest.raises(KeyboardInterrupt):
         limiter.acquire("alice")
     assert interrupted.is_set()

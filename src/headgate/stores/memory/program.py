@@ -18,6 +18,7 @@ from typing import Any, Final
 from headgate.algorithms import concurrency
 from headgate.core.check import Outcome
 from headgate.core.decision import Decision
+from headgate.core.quota import CONCURRENCY, Quota
 from headgate.core.reading import Reading
 from headgate.errors import StoreFull
 
@@ -41,27 +42,26 @@ def make(store, limits, reading, now_us):
         now = NOW
         acquire()  # with try and finally: a with statement would take longer
         try:
-            is_kept = extras is not None and (extras.idempotency is not None or extras.penalty is not None)
-            if is_kept:
-                known = recall(reading, subjects, costs, now, peek, extras.idempotency, extras.penalty)
-                if known is not None:
-                    return known
+            is_kept, reservation, slot = False, 0, ""
+            if extras is not None:
+                idempotency, penalty, reservation, slot = extras
+                if idempotency is not None or penalty is not None:
+                    is_kept = True
+                    known = recall(reading, subjects, costs, now, peek, idempotency, penalty)
+                    if known is not None:
+                        return known
             ADMIT
-            if extras is not None and allowed and not peek:
+            if reservation and allowed and not peek:
                 pass
-                TAKE
-                if extras.reservation:
-                    pass
-                    @if cost# and not wait#: open_reservation(table#, subject#, now, quota#, extras.reservation)
-            LOOK
+                @if cost# and not wait#: open_reservation(table#, subject#, now, quota#, reservation)
             if is_kept:
-                keep(decision, peek, extras.idempotency, extras.penalty)
+                keep(decision, peek, idempotency, penalty)
             return decision
         finally:
             release(None)
 
     def check_many(requests):
-        decided, peek = [], False
+        decided, peek, slot = [], False, ""
         now = NOW
         acquire()
         try:
@@ -73,7 +73,6 @@ def make(store, limits, reading, now_us):
                 except StoreFull as error:  # for others there may be room
                     decided.append(error)
                 else:
-                    LOOK
                     decided.append(decision)
         finally:
             release(None)
@@ -98,6 +97,7 @@ if NEW:
     afters = (@after#,)
     make_room(tables, subjects, costs, befores, afters, now)
 @if after# is not before#: states#[subject#] = after#
+SLOTS
 decision = Decision()
 decision.allowed = allowed
 decision.reading = reading
@@ -132,28 +132,38 @@ def compile_program(store: Any, limits: Sequence[tuple[Any, Any, Any]], reading:
 
 def reader(limits: Sequence[tuple[Any, Any, Any]]) -> Callable[[Any], tuple[Outcome, ...]]:
     """Return what works out the outcomes of a verdict: behind the first three, wait and state of each limit."""
-    figures = tuple((table.algorithm.figures, quota) for table, _, quota in limits)
+    figures = tuple(
+        (_known_figures if quota.algorithm == CONCURRENCY else table.algorithm.figures, quota)
+        for table, _, quota in limits
+    )
     if not figures:
         return lambda _: ()
     made: Callable[[Any], tuple[Outcome, ...]] = _reader_maker(len(figures))(figures)
     return made
 
 
+def _known_figures(figures: tuple[int, int], now: int, quota: Quota) -> tuple[int, int]:  # noqa: ARG001
+    """Return the figures of a limit of concurrency: a verdict has them, as the state itself changes in place."""
+    return figures
+
+
 @cache
 def _maker(enforced: tuple[bool, ...], real_time: bool, slots: tuple[int, ...]) -> Callable[..., MemoryProgram]:
     """Return the function that makes programs of so many limits, of which some are enforced.
 
-    `slots` are the places of those that limit concurrency. Their figures are worked out at once, as their states are
-    changed in place.
+    `slots` are the places of those that limit concurrency. Their states are changed in place, so a verdict has their
+    figures instead.
     """
-    template = re.sub(r"^( *)ADMIT\n", lambda found: indent(ADMIT, found[1]), TEMPLATE, flags=re.MULTILINE)
-    template = template.replace("NOW", "time_ns() // 1_000" if real_time else "now_us()")
     taken = [
-        f"                if cost{at} and not wait{at}: take(after{at}, now, quota{at}, cost{at}, extras.slot)\n"
+        f"if slot and allowed and not peek and cost{at} and not wait{at}:\n"
+        f"    after{at} = take(after{at}, now, quota{at}, cost{at}, slot)\n"
+        f"else:\n"
+        f"    after{at} = figures(after{at}, now, quota{at})\n"
         for at in slots
     ]
-    template = template.replace("                TAKE\n", "".join(taken))
-    template = template.replace("LOOK\n", "decision.outcomes\n" if slots else "pass\n")
+    admit = ADMIT.replace("SLOTS\n", "".join(taken))
+    template = re.sub(r"^( *)ADMIT\n", lambda found: indent(admit, found[1]), TEMPLATE, flags=re.MULTILINE)
+    template = template.replace("NOW", "time_ns() // 1_000" if real_time else "now_us()")
     return _compiled(template, enforced, f"<headgate memory program, enforced limits: {enforced!r}>")
 
 
@@ -173,6 +183,7 @@ def _compiled(template: str, enforced: tuple[bool, ...], name: str) -> Callable[
         "new": _new,
         "time_ns": time_ns,
         "take": concurrency.take,
+        "figures": concurrency.figures,
         "StoreFull": StoreFull,
     }
     namespace: dict[str, Any] = dict(names)

@@ -259,13 +259,14 @@ class MemoryStore:
         return self._each_slot(held, concurrency.renew)
 
     def _each_slot(self, held: Sequence[Check], change: Callable[[Any, int, str], bool]) -> list[bool]:
+        were_held = []
         with self.lock:
             now = self._now()
-            tables = [self._tables.get(check.space) for check in held]
-            return [
-                change(None if table is None else table.states.get(check.subject), now, check.slot)
-                for table, check in zip(tables, held, strict=True)
-            ]
+            for check in held:
+                table = self._tables.get(check.space)
+                state = None if table is None else table.states.get(check.subject)
+                were_held.append(change(state, now, check.slot))
+        return were_held
 
     def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> list[int]:
         now, given = self._now(), []
