@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headgate import AsyncLimiter, Decision, Limiter, Rule
-from headgate.core.decision_factory import uncharged
+from headgate.core.decision_factory import decision_after_refund
 from headgate.http.request_limiter import resolve
 from headgate.limiter.batch import RequestPart
 from tests.topologies import Cluster
@@ -107,7 +107,7 @@ async def a_copy(limiter: AsyncLimiter) -> list[Decision]:
 
 async def what_is_told_after_it_was_given_back(limiter: AsyncLimiter) -> list[Decision]:
     decision = await limiter.check("bob")
-    return [decision, uncharged(decision)]
+    return [decision, decision_after_refund(decision)]
 
 
 async def parts_that_share_a_limit(limiter: AsyncLimiter) -> list[Decision]:

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from headgate.core.check import Idempotency
-from headgate.core.key import checked_prefix, escape, joined, key, penalty_keys, space
+from headgate.core.key import checked_prefix, escape, join_facts, key, penalty_keys, space
 from headgate.stores.redis.encoding import Encoder
 from headgate.stores.redis.reservations import KEYS as RESERVATIONS
 from headgate.testing.contract import HOSTILE
@@ -57,7 +57,7 @@ def test_escape_is_injective_for_long_texts(one: str, other: str, length: int) -
 @examples(300)
 @given(parts=st.lists(texts() | st.text("0123456789:", max_size=6), max_size=4))
 def test_joined_is_injective(parts: list[str]) -> None:
-    text, read = joined(tuple(parts)), []
+    text, read = join_facts(tuple(parts)), []
     while text:
         length, _, rest = text.partition(":")
         read.append(rest[: int(length)])

@@ -84,7 +84,7 @@ def adjust(store: MemoryStore | RedisStore, charge: Charge, actual: int) -> int:
     """Settle; returns what was given back."""
     record = Record(charge.check.cost, (ReservedLimit(charge, 1),))
     assert Record.decode(record.encode()) == record
-    return sum(store.adjust(*record.settled(actual)))
+    return sum(store.adjust(*record.adjustments_at(actual)))
 
 
 @pytest.mark.parametrize("algorithm", SIX)

@@ -20,7 +20,7 @@ Force = Callable[[Any, int, Quota, int], Any]
 MOST: Final = 2**52  # largest count of a window: with a limit added, still below 2^53
 
 
-def most_debt(quota: Quota) -> int:
+def max_debt(quota: Quota) -> int:
     """Return the largest debt of a bucket, in units: what takes 100 years to pay off, or the largest exact number."""
     return min(MOST, MAX_INT - quota.burst, MAX_REFILL_US * quota.limit // quota.window_us)
 
@@ -70,13 +70,13 @@ def _sliding_window_log(state: Any, now: int, quota: Quota, cost: int) -> Any:
 
 
 def _token_bucket(state: Any, now: int, quota: Quota, cost: int) -> Any:
-    tokens, part = token_bucket._filled(state, now, quota)
-    return (max(-most_debt(quota), tokens - cost), part, now)
+    tokens, part = token_bucket._tokens_now(state, now, quota)
+    return (max(-max_debt(quota), tokens - cost), part, now)
 
 
 def _leaky_bucket(state: Any, now: int, quota: Quota, cost: int) -> Any:
-    level, part = leaky_bucket._drained(state, now, quota)
-    level = min(quota.burst + most_debt(quota), level + cost)
+    level, part = leaky_bucket._level_now(state, now, quota)
+    level = min(quota.burst + max_debt(quota), level + cost)
     return (level, part, now) if level < quota.burst else Debt((level, part, now), now)
 
 
@@ -106,7 +106,9 @@ def _of_held(bucket: held.Bucket, force: Force) -> Force:
     def forced(state: Any, now: int, quota: Quota, cost: int) -> Any:
         if not isinstance(state, held.ReservedBucket):
             return force(state, now, quota, cost)
-        return held.changed(state, force(state.state, now, quota, cost), bucket.level(state.state, now, quota))
+        return held.update_reservations(
+            state, force(state.state, now, quota, cost), bucket.level(state.state, now, quota)
+        )
 
     return forced
 

@@ -64,7 +64,7 @@ do
     return tat - step, part - step_part, since
   end
 
-  local lowered = REFUNDS and function(now, quota, by, by_part, tat, part, since)
+  local lower = REFUNDS and function(now, quota, by, by_part, tat, part, since)
     local ahead
     ahead, part = current(now, quota, tat, part, since)
     if since and since > now then since = now end
@@ -78,7 +78,7 @@ do
     figures = figures,
     refund = refund,
     level = current,
-    lowered = lowered,
+    lower = lower,
     save = save2,
   }
 end

@@ -115,7 +115,7 @@ def level(state: State | None, now: int, quota: Quota) -> Level:
     return tat - now, part
 
 
-def lowered(state: State, now: int, quota: Quota, by: Level) -> State:
+def lower(state: State, now: int, quota: Quota, by: Level) -> State:
     tat, part = _current(state, now, quota)
     lost, part = divmod(part - by[1], quota.limit)
     tat += lost - by[0]

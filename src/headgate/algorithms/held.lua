@@ -7,7 +7,7 @@
 -- A level is a whole number and a fraction: units and 1/window, or, for gcra, microseconds and 1/limit.
 -- A bucket has two more functions:
 --   level(now, quota, ...)               -> level, part
---   lowered(now, quota, by, part, ...)   -> ...           where REFUNDS is true
+--   lower(now, quota, by, part, ...)   -> ...           where REFUNDS is true
 -- Most calls see no such bucket, so these functions are created when the first one is seen.
 begin_held = function()
   local HEAD, ENTRY, MAX_OPEN = 64, 24, 1024

@@ -45,7 +45,7 @@ class Bucket(Protocol):
         """Return what the bucket has taken and not yet drained."""
         ...
 
-    def lowered(self, state: Any, now: int, quota: Quota, by: Level) -> Any:
+    def lower(self, state: Any, now: int, quota: Quota, by: Level) -> Any:
         """Return the state with its level lowered by `by`, which is at most the level."""
         ...
 
@@ -81,7 +81,7 @@ def plain(state: Any) -> Any:
     return state.state if isinstance(state, ReservedBucket) else state
 
 
-def changed(held: ReservedBucket, state: Any, level: Level) -> Any:
+def update_reservations(held: ReservedBucket, state: Any, level: Level) -> Any:
     """Return the state to store after a charge made at this level turned `held` into `state`."""
     newest = held.lowest(level)
     return state if newest.low == NONE else ReservedBucket(state, newest, held.older)
@@ -94,7 +94,7 @@ def admit(bucket: Bucket, held: Any, now: int, quota: Quota, cost: int) -> tuple
     wait, state = bucket.admit(held.state, now, quota, cost)
     if state is held.state:
         return wait, held
-    return wait, changed(held, state, bucket.level(held.state, now, quota))
+    return wait, update_reservations(held, state, bucket.level(held.state, now, quota))
 
 
 def figures(bucket: Bucket, held: Any, now: int, quota: Quota) -> tuple[int, int]:
@@ -104,7 +104,7 @@ def figures(bucket: Bucket, held: Any, now: int, quota: Quota) -> tuple[int, int
     return bucket.figures(held.state, now, quota)
 
 
-def opened(bucket: Bucket, state: Any, now: int, quota: Quota, mark: int) -> Any:
+def open_reservation(bucket: Bucket, state: Any, now: int, quota: Quota, mark: int) -> Any:
     """Return the state after a reservation was charged to it."""
     older: tuple[Open, ...] = ()
     if isinstance(state, ReservedBucket) and state.newest.low != NONE:
@@ -112,7 +112,7 @@ def opened(bucket: Bucket, state: Any, now: int, quota: Quota, mark: int) -> Any
     return ReservedBucket(plain(state), Open(mark, bucket.level(plain(state), now, quota)), older)
 
 
-def settled(bucket: Bucket, state: Any, now: int, quota: Quota, cost: int, mark: int) -> tuple[Any, int]:
+def settle_reservation(bucket: Bucket, state: Any, now: int, quota: Quota, cost: int, mark: int) -> tuple[Any, int]:
     """Settle a reservation that cost `cost` less than reserved. Return the state to store and the amount refunded.
 
     Nothing is refunded for a reservation that the bucket does not know: it was empty or reset since then.
@@ -128,8 +128,8 @@ def settled(bucket: Bucket, state: Any, now: int, quota: Quota, cost: int, mark:
     left = _minus(low, back, base)
     rest = [Open(one.mark, min(one.low, left)) for one in known[:at]]
     rest += (Open(one.mark, _minus(one.low, back, base)) for one in known[at + 1 :])
-    changed_state = state.state if back == NONE else bucket.lowered(state.state, now, quota, back)
-    return _held(changed_state, rest), units(bucket, back, quota)
+    changed_state = state.state if back == NONE else bucket.lower(state.state, now, quota, back)
+    return _state_with_open(changed_state, rest), units(bucket, back, quota)
 
 
 def refund(bucket: Bucket, held: Any, now: int, quota: Quota, cost: int, charged_at: int, reset: int) -> Any:
@@ -143,7 +143,7 @@ def refund(bucket: Bucket, held: Any, now: int, quota: Quota, cost: int, charged
     state = bucket.refund(held.state, now, quota, cost, charged_at, reset)
     base = bucket.base(quota)
     back = _minus(bucket.level(held.state, now, quota), bucket.level(state, now, quota), base)
-    return _held(state, [Open(one.mark, max(NONE, _minus(one.low, back, base))) for one in known])
+    return _state_with_open(state, [Open(one.mark, max(NONE, _minus(one.low, back, base))) for one in known])
 
 
 def units(bucket: Bucket, level: Level, quota: Quota) -> int:
@@ -151,7 +151,7 @@ def units(bucket: Bucket, level: Level, quota: Quota) -> int:
     return (level[0] * bucket.base(quota) + level[1]) // quota.window_us
 
 
-def given(bucket: Bucket, before: Any, after: Any, now: int, quota: Quota) -> int:
+def refunded_cost(bucket: Bucket, before: Any, after: Any, now: int, quota: Quota) -> int:
     """Return the cost that a refund from state `before` to state `after` returned."""
     levels = bucket.level(plain(before), now, quota), bucket.level(plain(after), now, quota)
     return units(bucket, _minus(*levels, bucket.base(quota)), quota)
@@ -176,7 +176,7 @@ def _current(bucket: Bucket, held: ReservedBucket, now: int, quota: Quota) -> li
     return known
 
 
-def _held(state: Any, known: list[Open]) -> Any:
+def _state_with_open(state: Any, known: list[Open]) -> Any:
     """Return a state with those of its reservations that can refund anything."""
     known = [one for one in known if one.low != NONE]
     return ReservedBucket(state, known[-1], tuple(known[:-1])) if known else state

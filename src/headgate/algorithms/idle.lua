@@ -73,7 +73,7 @@ undo = function(twin, key, quota, cost, charged_at, reset, mark)
     end
     table.remove(known, found)
     if back > 0 or back_part > 0 then
-      a, b, c, d = twin.lowered(now, quota, back, back_part, a, b, c, d)
+      a, b, c, d = twin.lower(now, quota, back, back_part, a, b, c, d)
     end
   else
     local new_a, new_b, new_c, new_d = twin.refund(now, quota, cost, charged_at, reset, a, b, c, d)

@@ -60,7 +60,7 @@ do
     return level, part, now, owes -- owes is ignored when the bucket is empty
   end
 
-  local lowered = REFUNDS and function(now, quota, by, by_part, level, part, last, owes)
+  local lower = REFUNDS and function(now, quota, by, by_part, level, part, last, owes)
     level, part = drained(now, quota, level, part, last, owes)
     if part < by_part then return level - by - 1, part + (quota.window - by_part), now, owes end
     return level - by, part - by_part, now, owes
@@ -72,7 +72,7 @@ do
     figures = figures,
     refund = refund,
     level = drained,
-    lowered = lowered,
+    lower = lower,
     save = save3,
   }
 end

@@ -24,7 +24,7 @@ _SELF: Final = sys.modules[__name__]
 
 def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, State | None]:
     try:
-        level, part = _drained(state, now, quota)
+        level, part = _level_now(state, now, quota)
     except TypeError:  # it has open reservations
         return held.admit(_SELF, state, now, quota, cost)
     burst = quota.burst
@@ -38,14 +38,14 @@ def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, 
 
 def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
     try:
-        level, part = _drained(state, now, quota)
+        level, part = _level_now(state, now, quota)
     except TypeError:  # it has open reservations
         return held.figures(_SELF, state, now, quota)
     remaining = quota.burst - level - (part > 0)
     return remaining if remaining > 0 else 0, _until(level, part, quota)
 
 
-def _drained(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
+def _level_now(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
     """Return the level and its fraction now."""
     if state is None:
         return 0, 0
@@ -77,7 +77,7 @@ def refund(state: State | ReservedBucket | None, now: int, quota: Quota, cost: i
         return None
     if isinstance(state, ReservedBucket):
         return held.refund(_SELF, state, now, quota, cost, charged_at, reset)
-    level, part = _drained(state, now, quota)
+    level, part = _level_now(state, now, quota)
     window = quota.window_us
     back = cost * window - idle(now, quota, cost, charged_at, reset) * quota.limit
     level, part = divmod(level * window + part - max(0, back), window)
@@ -89,11 +89,11 @@ def base(quota: Quota) -> int:
 
 
 def level(state: State | None, now: int, quota: Quota) -> Level:
-    return _drained(state, now, quota)
+    return _level_now(state, now, quota)
 
 
-def lowered(state: State, now: int, quota: Quota, by: Level) -> State:
-    whole, part = _drained(state, now, quota)
+def lower(state: State, now: int, quota: Quota, by: Level) -> State:
+    whole, part = _level_now(state, now, quota)
     lost, part = divmod(part - by[1], quota.window_us)
     return _like(state, (whole - by[0] + lost, part, now))
 

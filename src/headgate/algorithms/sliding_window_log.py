@@ -38,7 +38,9 @@ def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, 
     if total > limit:
         if cost > limit:
             return NEVER, live
-        leaves = oldest if total - limit == 1 else _freed(live, total - limit)  # every entry costs at least 1
+        leaves = (
+            oldest if total - limit == 1 else _stamp_that_frees(live, total - limit)
+        )  # every entry costs at least 1
         return leaves + window - now, live
     if cost == 0:
         return 0, live
@@ -67,8 +69,8 @@ def _current(state: State, horizon: int, stamp: int) -> State | None:
     if newest <= horizon:
         return None
     if oldest <= horizon:
-        state = _expired(state, horizon)
-    return _rebased(state, stamp) if newest > stamp else state
+        state = _without_expired(state, horizon)
+    return _rebase(state, stamp) if newest > stamp else state
 
 
 def _stamp(time: int, quota: Quota) -> int:
@@ -79,7 +81,7 @@ def _stamp(time: int, quota: Quota) -> int:
     return -(time // -step) * step
 
 
-def _expired(state: State, horizon: int) -> State:
+def _without_expired(state: State, horizon: int) -> State:
     """Return the state without the entries stamped `horizon` or before. The newest entry must be later."""
     entries, first, end, total, _, stamp, cost = state
     while first < end and entries[first] <= horizon:
@@ -90,7 +92,7 @@ def _expired(state: State, horizon: int) -> State:
     return (entries, first, end, total, entries[first] if first < end else stamp, stamp, cost)
 
 
-def _rebased(state: State, stamp: int) -> State:
+def _rebase(state: State, stamp: int) -> State:
     """Return the state with all entries from the future moved to `stamp`, after the clock went back."""
     entries, first, end, total, oldest, _, cost = state
     while first < end and entries[end - 2] >= stamp:
@@ -99,7 +101,7 @@ def _rebased(state: State, stamp: int) -> State:
     return (entries[first:end], 0, end - first, total, oldest if first < end else stamp, stamp, cost)
 
 
-def _freed(state: State, needed: int) -> int:
+def _stamp_that_frees(state: State, needed: int) -> int:
     """Return the stamp of the entry that frees `needed` when it expires, counted from the oldest."""
     entries, first, end, _, _, stamp, _ = state
     while first < end:

@@ -57,7 +57,7 @@ do
     return quota.burst - tokens - 1, quota.window - part
   end
 
-  local lowered = REFUNDS and function(now, quota, by, by_part, tokens, part, last)
+  local lower = REFUNDS and function(now, quota, by, by_part, tokens, part, last)
     tokens, part = filled(now, quota, tokens, part, last)
     if part >= quota.window - by_part then return tokens + by + 1, part - (quota.window - by_part), now end
     return tokens + by, part + by_part, now
@@ -69,7 +69,7 @@ do
     figures = figures,
     refund = refund,
     level = level,
-    lowered = lowered,
+    lower = lower,
     save = save3,
   }
 end

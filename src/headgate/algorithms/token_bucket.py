@@ -23,7 +23,7 @@ _SELF: Final = sys.modules[__name__]
 
 def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, State | None]:
     try:
-        tokens, part = _filled(state, now, quota)
+        tokens, part = _tokens_now(state, now, quota)
     except TypeError:  # it has open reservations
         return held.admit(_SELF, state, now, quota, cost)
     if cost <= tokens:
@@ -35,13 +35,13 @@ def admit(state: State | None, now: int, quota: Quota, cost: int) -> tuple[int, 
 
 def figures(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
     try:
-        tokens, part = _filled(state, now, quota)
+        tokens, part = _tokens_now(state, now, quota)
     except TypeError:  # it has open reservations
         return held.figures(_SELF, state, now, quota)
     return tokens if tokens > 0 else 0, _until(quota.burst - tokens, part, quota)
 
 
-def _filled(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
+def _tokens_now(state: State | None, now: int, quota: Quota) -> tuple[int, int]:
     """Return the tokens and the fraction of the next one now."""
     if state is None:
         return quota.burst, 0
@@ -69,7 +69,7 @@ def refund(state: State | ReservedBucket | None, now: int, quota: Quota, cost: i
         return None
     if isinstance(state, ReservedBucket):
         return held.refund(_SELF, state, now, quota, cost, charged_at, reset)
-    tokens, part = _filled(state, now, quota)
+    tokens, part = _tokens_now(state, now, quota)
     window = quota.window_us
     back = cost * window - idle(now, quota, cost, charged_at, reset) * quota.limit
     gained, part = divmod(part + max(0, back), window)
@@ -81,11 +81,11 @@ def base(quota: Quota) -> int:
 
 
 def level(state: State | None, now: int, quota: Quota) -> Level:
-    tokens, part = _filled(state, now, quota)
+    tokens, part = _tokens_now(state, now, quota)
     return (quota.burst - tokens - 1, quota.window_us - part) if part else (quota.burst - tokens, 0)
 
 
-def lowered(state: State, now: int, quota: Quota, by: Level) -> State:
-    tokens, part = _filled(state, now, quota)
+def lower(state: State, now: int, quota: Quota, by: Level) -> State:
+    tokens, part = _tokens_now(state, now, quota)
     gained, part = divmod(part + by[1], quota.window_us)
     return (tokens + by[0] + gained, part, now)

@@ -16,7 +16,7 @@ from headgate.audit.options import AuditOptions
 from headgate.core.check import NEVER, Check, Outcome
 from headgate.core.cost import Cost, amount_of
 from headgate.core.decision import Decision
-from headgate.core.key import dimension_of, split
+from headgate.core.key import dimension_of, split_facts
 from headgate.core.verdict import restrictiveness
 from headgate.db.events import ANNOTATE, MAX_TEXT, MINUTE_US, Event, kept_text
 from headgate.rules.rule import GLOBAL
@@ -158,7 +158,7 @@ def _shortened(client: EventKey) -> EventKey:
 
 def _subject(facts: Mapping[str, str], dimension: str, subject: str) -> str:
     """The subject as people read it. Decisions that no store made, of a blocked client say, do not have it."""
-    parts = split(subject) if subject else tuple(facts.get(name, "") for name in dimension.split("+"))
+    parts = split_facts(subject) if subject else tuple(facts.get(name, "") for name in dimension.split("+"))
     return parts[0] if len(parts) == 1 else json.dumps(parts, ensure_ascii=False)
 
 

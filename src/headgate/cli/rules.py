@@ -17,7 +17,7 @@ from headgate.cli.replay import load_rules, replay_files
 from headgate.cli.replay_report import show_report
 from headgate.errors import InvalidRule, Problem
 from headgate.replay.report import Report
-from headgate.rules.sources.document import parsed, snapshot_of
+from headgate.rules.sources.document import parse_toml, snapshot_of
 
 RULESET = "/api/v1/ruleset"
 
@@ -205,7 +205,7 @@ def _write(file: Path, text: str) -> None:
 
 def _replayed(client: ServiceClient, file: Path, logs: list[str], *, quiet: bool) -> Report:
     """Replay logs under a file's rules and under the service's, without the users in its database."""
-    current = snapshot_of(parsed(client.text(RULESET, accept=TOML).encode()), version="in force")
+    current = snapshot_of(parse_toml(client.text(RULESET, accept=TOML).encode()), version="in force")
     return replay_files(logs, load_rules(file), against=current, quiet=quiet)
 
 

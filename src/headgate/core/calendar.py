@@ -56,7 +56,7 @@ class Calendar(NamedTuple):
         zone_of(name)
         return cls(text, name, _anchor(text, anchor))
 
-    def anchored(self, anchor: int | str) -> Calendar | None:
+    def with_anchor(self, anchor: int | str) -> Calendar | None:
         """Return this calendar with another anchor; None if the anchor is invalid for its period."""
         try:
             return self._replace(anchor=_anchor(self.period, anchor))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, Self, TypeGuard
 
 from headgate.core.cost import REQUESTS
-from headgate.core.key import joined, key
+from headgate.core.key import join_facts, key
 from headgate.core.quota import MAX_REFILL_US, Quota
 from headgate.errors import IdempotencyConflict, StoreError
 
@@ -62,7 +62,7 @@ class Idempotency(NamedTuple):
     @property
     def name(self) -> str:
         """The key, qualified by its scope."""
-        return joined((self.scope, self.key))
+        return join_facts((self.scope, self.key))
 
 
 IDEMPOTENCY_US: Final = 300_000_000
@@ -197,7 +197,7 @@ def are_faults(answers: Sequence[Answer]) -> TypeGuard[Sequence[StoreError]]:
     return bool(answers) and all(isinstance(answer, StoreError) for answer in answers)
 
 
-def answered(answers: list[Answer]) -> list[Answer]:
+def require_any_answer(answers: list[Answer]) -> list[Answer]:
     """Return the answers to several groups. Raises the first fault if all of them are faults."""
     if are_faults(answers):
         raise answers[0]

@@ -79,7 +79,7 @@ def total_of(costs: Sequence[Cost]) -> Cost:
     return {unit: sum(amount_of(cost, unit) for cost in costs) for unit in units}
 
 
-def divided(cost: Cost, reserved: Sequence[tuple[T, Cost]]) -> list[tuple[T, Cost]]:
+def divide_cost(cost: Cost, reserved: Sequence[tuple[T, Cost]]) -> list[tuple[T, Cost]]:
     """Divide an actual cost among the amounts that were reserved for it, in order.
 
     For each unit, the last entry that has the unit bears the remainder, however large. An entry keeps its reserved

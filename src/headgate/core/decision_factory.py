@@ -57,13 +57,13 @@ def combine(
     return decide(plan, outcomes, now_us, costs=plan.costs(cost), reason=reason)
 
 
-def blocked(limit: Check, block: Block, now_us: int) -> Decision:
+def refuse_blocked(limit: Check, block: Block, now_us: int) -> Decision:
     """Make the refusal of a blocked client. `limit` belongs to the rule whose refusal started the block."""
     outcome = Outcome(block.left_us, 0, block.left_us)
     return Decision.of(False, now_us, Plan((limit,)), (outcome,), reason="penalty", subjects=("",))
 
 
-def turned_away(decision: Decision) -> Decision:
+def refuse_delayed(decision: Decision) -> Decision:
     """Make the refusal of a request that should be delayed when too many requests already wait."""
     plan, costs = decision.plan, decision.costs
     waiting = tuple(
@@ -73,7 +73,7 @@ def turned_away(decision: Decision) -> Decision:
     return decide(plan, waiting, decision.at_us, costs=costs)
 
 
-def uncharged(decision: Decision) -> Decision:
+def decision_after_refund(decision: Decision) -> Decision:
     """Return the decision to show after the charge of an allowed request was refunded.
 
     `remaining` is exact. The reset may still include the charge, so it is late rather than early.

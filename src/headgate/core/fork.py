@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 
 class Forked(Protocol):
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset the object. Called in the child, before anything else runs there."""
         ...
 
@@ -33,7 +33,7 @@ _things: Final[WeakKeyDictionary[Forked, None]] = WeakKeyDictionary()  # oldest 
 
 
 def renew_in_children(thing: Forked) -> None:
-    """Call `thing.forked` in every child forked from now on. Does not keep `thing` alive."""
+    """Call `thing.reset_after_fork` in every child forked from now on. Does not keep `thing` alive."""
     _things[thing] = None
 
 
@@ -59,7 +59,7 @@ def _resume() -> None:
 
 def _renew() -> None:
     for thing in list(_things):
-        thing.forked()
+        thing.reset_after_fork()
 
 
 if sys.platform != "win32":

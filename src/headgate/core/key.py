@@ -46,11 +46,11 @@ def checked_prefix(prefix: str) -> str:
 
 def space(dimension: str, rule: str, algorithm: str, *, limiter: str | None = None) -> str:
     """Return the key of `rule` with `*` for the subject. `limiter` names the limiter that created the rule, if any."""
-    name = escape(rule) if limiter is None else qualified(limiter, rule)
+    name = escape(rule) if limiter is None else qualified_name(limiter, rule)
     return f"{escape(dimension)}:{{*}}:{name}:{algorithm}"
 
 
-def qualified(limiter: str, name: str) -> str:
+def qualified_name(limiter: str, name: str) -> str:
     """Return the name of something that a limiter created itself. Unique, and different from every escaped text."""
     return f"{escape(limiter)}/{escape(name)}"
 
@@ -100,13 +100,13 @@ def _percent_encode(text: str) -> str:
     return quote(text, safe="@", errors="surrogatepass")
 
 
-def joined(parts: tuple[str, ...]) -> str:
+def join_facts(parts: tuple[str, ...]) -> str:
     """Join several facts into one subject (`user+endpoint`). Lengths come first, so that no two lists collide."""
     return "".join([f"{len(part)}:{part}" for part in parts])
 
 
-def split(subject: str) -> tuple[str, ...]:
-    """Return the facts that `joined` joined into a subject."""
+def split_facts(subject: str) -> tuple[str, ...]:
+    """Return the facts that `join_facts` joined into a subject."""
     parts = []
     while subject:
         length, _, rest = subject.partition(":")

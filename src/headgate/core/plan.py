@@ -72,7 +72,7 @@ class Plan:
         self._parts: dict[tuple[str, ...] | None, Self | None] = {}  # by units; None: the whole plan
         self.prepared: dict[Any, Any] = {}
 
-    def priced(self, cost: Cost) -> tuple[Self, tuple[int, ...]]:
+    def price(self, cost: Cost) -> tuple[Self, tuple[int, ...]]:
         """Return a plan of the limits whose units a cost names, and the cost to each of them.
 
         Raises `InvalidCheck`.
@@ -86,7 +86,7 @@ class Plan:
         else:
             cost = checked_cost(cost)
             if isinstance(cost, int):  # an instance of a subclass of int
-                return self.priced(int(cost))
+                return self.price(int(cost))
             plan = self._charging(tuple(cost))
         assert isinstance(cost, Mapping)
         if plan.units is None:
@@ -94,7 +94,7 @@ class Plan:
         if plan._factors is None:
             return plan, tuple([cost[unit] for unit in plan.units])
         costs = tuple([cost[unit] * factor for unit, factor in zip(plan.units, plan.ones, strict=True)])
-        return plan, plan._bounded(costs)
+        return plan, plan._check_bounds(costs)
 
     def _charging(self, units: tuple[str, ...]) -> Self:
         """Return the limits that count any of these units, as a plan."""
@@ -117,9 +117,9 @@ class Plan:
         checked_cost(cost)
         if self._factors is None:
             return (cost,) * len(self.limits)
-        return self._bounded(tuple([cost * factor for factor in self._factors]))
+        return self._check_bounds(tuple([cost * factor for factor in self._factors]))
 
-    def _bounded(self, costs: tuple[int, ...]) -> tuple[int, ...]:
+    def _check_bounds(self, costs: tuple[int, ...]) -> tuple[int, ...]:
         for limit, total in zip(self.limits, costs, strict=True):
             if total > MAX_INT:
                 cost = total // limit.cost

@@ -126,7 +126,7 @@ class Quota:
         if kept is not None:
             algorithm, window = CALENDAR, timedelta(microseconds=PERIODS_US[kept.period])
         elif algorithm == CALENDAR and burst is not None:
-            pass  # boundaries that were computed before: see `dated`
+            pass  # boundaries that were computed before: see `at_time`
         elif algorithm not in KNOWN:
             meant = did_you_mean(algorithm, KNOWN) if isinstance(algorithm, str) else ""
             raise InvalidQuota(f"algorithm: {algorithm!r} is not known{meant or f'; choose one of {_LISTED}'}")
@@ -223,10 +223,10 @@ class Quota:
 
     def with_anchor(self, anchor: int | str | None) -> Quota | None:
         """Return this quota with another anchor for its calendar; None if the anchor is invalid for its period."""
-        calendar = None if self.calendar is None or anchor is None else self.calendar.anchored(anchor)
+        calendar = None if self.calendar is None or anchor is None else self.calendar.with_anchor(anchor)
         return None if calendar is None else self._with(calendar=calendar)
 
-    def dated(self, now_us: int) -> tuple[Quota, int, int]:
+    def at_time(self, now_us: int) -> tuple[Quota, int, int]:
         """Return this calendar quota with the boundaries around a time, and the start and end of that time's period."""
         assert self.calendar is not None
         bounds = self.calendar.bounds(now_us)

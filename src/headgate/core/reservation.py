@@ -146,7 +146,7 @@ class Record(NamedTuple):
         """The group of a pending record, for a store that charges it and writes the record in one step."""
         return Group(tuple(one.charge.check for one in self.reserved), penalty=self.penalty)
 
-    def found(self, answer: Answer) -> Record:
+    def complete(self, answer: Answer) -> Record:
         """Complete a pending record with the answer to its group. Raises the answer if it is a fault."""
         if isinstance(answer, StoreError):
             raise answer
@@ -160,7 +160,7 @@ class Record(NamedTuple):
         if any(check.enforced and outcome.wait_us for check, outcome in pairs):
             return Record(self.cost, ())
         factors = [one.factor for one in self.reserved]
-        return Record(self.cost, charged(checks, answer.outcomes, factors, answer.now_us))
+        return Record(self.cost, charges_of(checks, answer.outcomes, factors, answer.now_us))
 
     def encode(self) -> str:
         rows = []
@@ -198,9 +198,9 @@ class Record(NamedTuple):
             )
             reserved.append(ReservedLimit(Charge(check, at_us, reset_us), factor, parts))
         record = cls(cost, tuple(reserved), pending, penalty)
-        return record.found(_answer(answer)) if answer else record
+        return record.complete(_answer(answer)) if answer else record
 
-    def settled(self, cost: Cost, status: Status = Status.OPEN) -> Adjustments:
+    def adjustments_at(self, cost: Cost, status: Status = Status.OPEN) -> Adjustments:
         """Return the changes that settle it at `cost`. A unit that `cost` does not name cost its reserved amount.
 
         An overcharge is refunded where it was charged, and a shortfall is charged now. If the reservation has expired,
@@ -232,7 +232,7 @@ class Settling(NamedTuple):
     adjustments: Adjustments
     factors: Mapping[str, int] = MappingProxyType({})  # what 1 of its unit costs by each rule
 
-    def settled(self, given: Sequence[int] | None) -> Settlement:
+    def conclude(self, given: Sequence[int] | None) -> Settlement:
         """Return the settlement after the store refunded `given`, by refund. None: assume that all was refunded."""
         settlement, (refunds, _), factors = self
         if given is None:
@@ -273,7 +273,7 @@ def receipt_of(reservation_id: str) -> Idempotency:
     return Idempotency(reservation_id, "reserve", "reservation", is_receipt=True)
 
 
-def charged(
+def charges_of(
     checks: Sequence[Check], outcomes: Sequence[Outcome], factors: Sequence[int], now_us: int
 ) -> tuple[ReservedLimit, ...]:
     """Return the charges that an allowed group made, except to shadow limits that did not fit and to slots."""
@@ -286,9 +286,9 @@ def charged(
     return tuple(reserved)
 
 
-def given_back(records: Iterable[Record]) -> tuple[Charge, ...]:
+def refunds_of(records: Iterable[Record]) -> tuple[Charge, ...]:
     """Return the charges to undo for reservations that expired."""
-    return tuple(charge for record in records for charge in record.settled(0).refunds)
+    return tuple(charge for record in records for charge in record.adjustments_at(0).refunds)
 
 
 def ttl_us(seconds: float) -> int:

@@ -56,7 +56,7 @@ def evenly(parts: Sequence[Check], cost: int) -> Layout:
     return layout
 
 
-def forgotten(check: Check, shards: int) -> list[Check]:
+def checks_of_all_shards(check: Check, shards: int) -> list[Check]:
     """Return checks for all places that may hold a check's state."""
     return [check._replace(space=shard_space(check.space, place)) for place in range(shards)]
 
@@ -119,18 +119,18 @@ class ShardSearch:
         """Return whether the last layout fitted."""
         return self._fits
 
-    def told(self, outcomes: Sequence[Outcome], now_us: int) -> None:
+    def record_answers(self, outcomes: Sequence[Outcome], now_us: int) -> None:
         """Record the answers to this layout, as of `now_us` on the store's clock."""
         self._now_us, self._costs, self._waits = now_us, self.layout, []
         for (place, cost), outcome in zip(self.layout, outcomes, strict=True):
             self._seen[place] = outcome
             self._waits.append(outcome.wait_us if cost else 0)
         if self._look:
-            self._fits = self.check.cost <= self._left()
+            self._fits = self.check.cost <= self._room_left()
         else:
             self._fits = not any(self._waits)
 
-    def passed_over(self) -> bool:
+    def skip_part(self) -> bool:
         """Record that the first part of the layout cannot be reached. Return whether there is another part to try."""
         self._away.add(self.layout[0][0])
         return self.advance()
@@ -154,7 +154,7 @@ class ShardSearch:
             missing = [(place, 0) for place in range(len(parts)) if place not in dict(layout)]
             self.layout = layout + missing  # the missing parts are only read: their room may be needed
             return True
-        if self._splits == SPLITS or self._left() < cost:
+        if self._splits == SPLITS or self._room_left() < cost:
             return False
         self._splits += 1
         self.layout = self._where_there_is_room(cost)
@@ -180,7 +180,7 @@ class ShardSearch:
         """Return the outcome of the whole check. `charged`: whether the request was charged."""
         reset_us = max(outcome.reset_us for outcome in self._seen.values())
         if not self._fits:
-            return Outcome(self._wait_us(), self._left(), reset_us)
+            return Outcome(self._wait_us(), self._room_left(), reset_us)
         if not charged:
             return Outcome(0, self._likely(), reset_us)
         charges = tuple(
@@ -190,7 +190,7 @@ class ShardSearch:
         )
         return OutcomeOf.of(Outcome(0, self._likely(), reset_us), charges)
 
-    def _left(self) -> int:
+    def _room_left(self) -> int:
         """Return the room left in the parts that were read."""
         return sum(outcome.remaining for outcome in self._seen.values())
 
@@ -198,7 +198,7 @@ class ShardSearch:
         """Estimate the room left in all parts: assume that unread parts are as full as the one that was charged."""
         asked = self._seen[self._costs[0][0]].remaining, self.parts[self._costs[0][0]].quota.capacity
         others = sum(part.quota.capacity for place, part in enumerate(self.parts) if place not in self._seen)
-        return self._left() + asked[0] * others // asked[1]
+        return self._room_left() + asked[0] * others // asked[1]
 
     def _wait_us(self) -> int:
         """Return the time until the cost fits: a cost of 1 in the first part with room, more in all parts together."""

@@ -38,10 +38,10 @@ class _RandomIds:
     """Random ids, generated in bulk. A forked child starts over, because it must not hand out its parent's ids."""
 
     def __init__(self) -> None:
-        self.forked()
+        self.reset_after_fork()
         renew_in_children(self)
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         self._ready: list[str] = []
 
     def pop(self) -> str:
@@ -72,13 +72,13 @@ def decode_slot(slot_id: str) -> tuple[Check, ...]:
         try:
             slot, rows = json.loads(urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))
             if _ENTRY(slot) and 0 < len(rows) <= MAX_HELD:
-                return tuple([_held(slot, *row) for row in rows])
+                return tuple([_held_check(slot, *row) for row in rows])
         except (binascii.Error, ValueError, TypeError, RecursionError):
             pass
     raise InvalidCheck(f"slot: must be the id of a slot, as acquire returns it, got {str(slot_id)[:64]!r}")
 
 
-def _held(slot: str, rule: Any, space: Any, subject: Any, cost: Any, ttl_us: Any) -> Check:
+def _held_check(slot: str, rule: Any, space: Any, subject: Any, cost: Any, ttl_us: Any) -> Check:
     whole = all(isinstance(value, int) and not isinstance(value, bool) for value in (cost, ttl_us))
     texts = isinstance(rule, str) and isinstance(space, str) and isinstance(subject, str)
     if not whole or not texts or not _SPACE(space):

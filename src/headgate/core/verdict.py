@@ -25,7 +25,7 @@ def restrictiveness(pair: tuple[Check, Outcome]) -> tuple[bool, float, int, int]
     return (not limit.enforced, float("-inf") if wait_us == NEVER else -wait_us, remaining, -reset_us)
 
 
-def delayed(limits: tuple[Check, ...], outcomes: tuple[Outcome, ...], block: Block) -> tuple[Outcome, ...]:
+def outcomes_with_block(limits: tuple[Check, ...], outcomes: tuple[Outcome, ...], block: Block) -> tuple[Outcome, ...]:
     """Return the outcomes of a refusal that started a block: the rule that started it waits until the block ends."""
     return tuple(
         outcome._replace(wait_us=max(outcome.wait_us, block.left_us))

@@ -124,7 +124,7 @@ class Database:
         self._closed.set()
         self._engine.pool.dispose()
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """For a child process: leave the connections to the parent, whose they are."""
         self._engine.dispose(close=False)
 

@@ -108,7 +108,7 @@ class Setup:
             self._settings.limiter["store"] = opened
         renew_in_children(self)
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """Replace the lock in a forked child, where its holder does not exist."""
         self._lock = Lock()
 
@@ -169,10 +169,10 @@ class _Project:
 
     def __init__(self) -> None:
         self._setup: Setup | None = None
-        self.forked()
+        self.reset_after_fork()
         renew_in_children(self)
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """Replace the lock in a forked child, where its holder does not exist."""
         self._lock = Lock()
 

@@ -8,7 +8,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from headgate.core.cost import Cost, cost_of_units
 from headgate.core.decision import Decision
-from headgate.core.decision_factory import uncharged
+from headgate.core.decision_factory import decision_after_refund
 from headgate.http.headers import Charged, Fields, RawFields, binding, fields_of, raw_fields_of, render
 from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.limiter.limiter import Limiter
@@ -158,7 +158,8 @@ class Limits(Generic[L]):
         self._given_back = True
         undone = [one for one in self.charged if one.decision.allowed and one.limiter is not None]
         self._charged[:] = [
-            one._replace(decision=uncharged(one.decision)) if one.decision.allowed else one for one in self._charged
+            one._replace(decision=decision_after_refund(one.decision)) if one.decision.allowed else one
+            for one in self._charged
         ]
         return undone
 
@@ -167,7 +168,7 @@ class Limits(Generic[L]):
         one = self.charged[index]
         if self._given_back or not one.decision.allowed or one.limiter is None:
             return []
-        self.charged[index] = one._replace(decision=uncharged(one.decision))
+        self.charged[index] = one._replace(decision=decision_after_refund(one.decision))
         return [one]
 
     @property

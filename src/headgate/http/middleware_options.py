@@ -132,7 +132,7 @@ class MiddlewareOptions:
         self._skipped: Recent[str, bool] = Recent(REMEMBERED)
         renew_in_children(self)
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset the lock and the count in a forked child: waiting requests are the parent's."""
         self._lock, self._waiting = Lock(), 0
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar, Unpack
 from headgate.core.clock import Clock
 from headgate.core.cost import Cost
 from headgate.core.decision import Decision
-from headgate.core.decision_factory import turned_away
+from headgate.core.decision_factory import refuse_delayed
 from headgate.errors import InvalidRule
 from headgate.http.limits import Limits
 from headgate.http.middleware_options import Facts, MiddlewareArguments, MiddlewareOptions, Patience
@@ -100,7 +100,7 @@ class RequestLimiter:
             with options.waiting_place() as free:
                 if not free or not patience.is_in_time(decision) or not waiter.may_wait(decision.hold):
                     self.limiter.give_back(decision)
-                    return turned_away(decision)
+                    return refuse_delayed(decision)
                 if not waiter.sleep(decision.hold):
                     self.limiter.give_back(decision)
                     return None
@@ -186,7 +186,7 @@ class AsyncRequestLimiter:
             with options.waiting_place() as free:
                 if not free or not patience.is_in_time(decision) or not waiter.may_wait(decision.hold):
                     await self.limiter.give_back(decision)
-                    return turned_away(decision)
+                    return refuse_delayed(decision)
                 try:
                     stays = await waiter.sleep(decision.hold)
                 except asyncio.CancelledError:

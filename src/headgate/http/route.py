@@ -236,7 +236,7 @@ class _Siblings(Generic[L]):
         self._made: WeakKeyDictionary[L, dict[tuple[str, str | Quota], L]] = WeakKeyDictionary()
         renew_in_children(self)
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """Replace the lock in a forked child, where its holder does not exist."""
         self._lock = Lock()
 

@@ -189,7 +189,7 @@ class AsyncChecks:
             snapshot, user = known
         # sync: whole = snapshot.planner.plan(facts, engine.clock)
         whole = snapshot.planner.plan(facts, engine.clock, user)  # async only
-        plan, costs = whole.priced(cost)
+        plan, costs = whole.price(cost)
         if idempotency_key is not None or snapshot.terms is not None or not plan.limits or plan.slots:
             if plan.slots and slots in ("take", "lend") and not peek:
                 return self._slots.take(facts, (snapshot, whole), cost, slots == "take")

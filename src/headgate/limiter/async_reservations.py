@@ -210,7 +210,7 @@ class AsyncReservations:
         await self.look()
         try:
             found: Settling = await run_async(settling(await store.take_reservation(reservation_id), cost), store.check)
-            return found.settled(await store.adjust(*found.adjustments))
+            return found.conclude(await store.adjust(*found.adjustments))
         except StoreError as error:
             return unsettled(error, reservation_id, cost)
 

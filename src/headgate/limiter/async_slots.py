@@ -192,7 +192,7 @@ class AsyncSlots:
         With asyncio, it returns the decision itself where nothing has to be awaited, as in memory.
         """
         engine, (snapshot, whole) = self._engine, planned
-        plan, costs = whole.priced(cost)  # without rules whose unit the cost does not name
+        plan, costs = whole.price(cost)  # without rules whose unit the cost does not name
         if not plan.slots or not (costs is plan.ones or any(costs[at] for at in plan.slots)):
             return decide_async(engine, engine.prepare(facts, planned, cost), exact=True)
         if self._store is None:

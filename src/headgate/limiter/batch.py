@@ -110,7 +110,7 @@ def prepare_together(engine: Engine, parts: Sequence[RequestPart], known: Sequen
             applying = applying.rates
         if applying.notice is not None:
             engine.log_unmatched(applying, facts)
-        charged, costs = applying.priced(cost)
+        charged, costs = applying.price(cost)
         prepared.append(PreparedCheck(charged, charged.subjects(facts), costs))
     extras = None
     if engine.snapshot.terms is not None and any(one.plan.enforced for one in prepared):

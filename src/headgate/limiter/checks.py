@@ -159,7 +159,7 @@ class Checks:
             self._reservations.attend(self._reservations.due)
         snapshot = self.holder.current
         whole = snapshot.planner.plan(facts, engine.clock)
-        plan, costs = whole.priced(cost)
+        plan, costs = whole.price(cost)
         if idempotency_key is not None or snapshot.terms is not None or not plan.limits or plan.slots:
             if plan.slots and slots in ("take", "lend") and not peek:
                 return self._slots.take(facts, (snapshot, whole), cost, slots == "take")

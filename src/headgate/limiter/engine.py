@@ -9,9 +9,9 @@ from headgate.core.check import Answer, Block, Check, Client, Extras, Idempotenc
 from headgate.core.clock import Clock, SystemClock
 from headgate.core.cost import Cost
 from headgate.core.decision import Decision
-from headgate.core.decision_factory import blocked, decide
+from headgate.core.decision_factory import decide, refuse_blocked
 from headgate.core.plan import Plan
-from headgate.core.verdict import delayed
+from headgate.core.verdict import outcomes_with_block
 from headgate.errors import IdempotencyConflict, InvalidCheck, InvalidRule, StoreError
 from headgate.limiter.blocks import Blocks
 from headgate.limiter.combined_plans import CombinedPlans
@@ -148,7 +148,7 @@ class Engine:
             return None
         if snapshot.terms is not None or snapshot.depends_on("user", {}):
             return None
-        plan, _ = snapshot.plan({"user": ""}, self.clock, None).priced(1)
+        plan, _ = snapshot.plan({"user": ""}, self.clock, None).price(1)
         if (
             len(plan.limits) != 1
             or plan.applied[0].fact != "user"
@@ -186,7 +186,7 @@ class Engine:
         snapshot, plan = planned
         if plan.notice is not None:
             self.log_unmatched(plan, texts)
-        plan, costs = plan.priced(cost)
+        plan, costs = plan.price(cost)
         terms = snapshot.terms
         if idempotency_key is None and terms is None and not plan.slots and not slot:
             plain: PreparedCheck = _new(PreparedCheck, (plan, plan.subjects(texts), costs, peek, None, 0, None))
@@ -314,7 +314,7 @@ class Engine:
             return self._blocked(plan, block, decision.at_us)
         return decide(
             plan,
-            delayed(plan.limits, decision.outcomes, block),
+            outcomes_with_block(plan.limits, decision.outcomes, block),
             decision.at_us,
             costs=prepared.costs,
             subjects=prepared.subjects,
@@ -396,4 +396,4 @@ class Engine:
         template = found[0] if found else self.snapshot.template(block.rule)
         if template is None:
             template = next((template for template in plan.limits if template.enforced), plan.limits[0])
-        return blocked(template, block, now_us)
+        return refuse_blocked(template, block, now_us)

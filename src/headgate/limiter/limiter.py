@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 from headgate.core.cost import Cost, checked_cost, whole_cost
 from headgate.core.decision import Decision
-from headgate.core.key import qualified
+from headgate.core.key import qualified_name
 from headgate.core.quota import Quota
 from headgate.core.reservation import Settlement, checked_id, ttl_us
 from headgate.errors import InvalidCheck, RateLimited, StoreError
@@ -214,7 +214,7 @@ class Limiter(Checks):
         """
         engine = self._engine
         rules, mode = own_limits(rules, engine.name, name), engine.fallback.mode
-        name = qualified(engine.name, name)
+        name = qualified_name(engine.name, name)
         facts = () if isinstance(rules, Snapshot | Source) or is_elsewhere(rules) else engine.facts
         limiter = Limiter(
             rules,

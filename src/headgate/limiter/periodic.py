@@ -23,10 +23,10 @@ class Periodic:
         self._seconds = seconds
         self._name = name
         self._closed = False
-        self.forked()
+        self.reset_after_fork()
         renew_in_children(self)
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child: the thread is the parent's."""
         self._thread: Thread | None = None
         self._lock = Lock()

@@ -69,10 +69,10 @@ class Renewal:
     """Renews the slots of one `Limiter`: a thread, as long as there is something to renew."""
 
     def __init__(self) -> None:
-        self.forked()
+        self.reset_after_fork()
         renew_in_children(self)
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset in a forked child: the slots are the parent's."""
         self._due: _Due[Slot] = _Due()
         self._changed = Condition()

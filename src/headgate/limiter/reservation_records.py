@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from headgate.core.check import Answer, Charge, Extras, Group
-from headgate.core.cost import REQUESTS, Cost, cost_text, divided, total_of
+from headgate.core.cost import REQUESTS, Cost, cost_text, divide_cost, total_of
 from headgate.core.decision import Decision
 from headgate.core.fork import renew_in_children
 from headgate.core.quota import MICROSECONDS
@@ -22,9 +22,9 @@ from headgate.core.reservation import (
     Settlement,
     Settling,
     Status,
-    charged,
-    given_back,
+    charges_of,
     receipt_of,
+    refunds_of,
 )
 from headgate.errors import InvalidCheck, StoreError, StoreUnavailable
 from headgate.limiter.prepared_check import PreparedCheck
@@ -96,7 +96,7 @@ class ReservationState:
         for unit in () if cost == 0 else (REQUESTS,) if isinstance(cost, int) else cost:
             if unit not in ((REQUESTS,) if isinstance(reserved, int) else reserved):
                 raise InvalidCheck(f"cost: {unit} was not reserved, only {cost_text(reserved)}")
-        return divided(cost, [(one, one.cost) for one in (self, *self._extensions)])
+        return divide_cost(cost, [(one, one.cost) for one in (self, *self._extensions)])
 
     def _noted(self, settlements: list[Settlement], cost: Cost) -> Settlement:
         """Return what became of it and its extensions, as one settlement."""
@@ -162,7 +162,7 @@ def record_of(decision: Decision, mark: int = 0) -> Record | None:
         for limit, subject, cost in zip(limits, decision.subjects, decision.costs, strict=True)
     ]
     factors, units = decision.plan.ones, decision.plan.units
-    reserved = charged(checks, decision.outcomes, factors, decision.at_us)
+    reserved = charges_of(checks, decision.outcomes, factors, decision.at_us)
     amounts = [total // factor for total, factor in zip(decision.costs, factors, strict=True)]
     return Record(amounts[0] if units is None else dict(zip(units, amounts, strict=True)), reserved)
 
@@ -186,10 +186,10 @@ class _Turnstile:
     """Lets each decision through once, of all threads that come with it."""
 
     def __init__(self) -> None:
-        self.forked()
+        self.reset_after_fork()
         renew_in_children(self)
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """Make a lock that no thread of the parent holds."""
         self._lock = Lock()
 
@@ -213,7 +213,7 @@ def correction(decision: Decision, cost: Cost) -> Adjustments:
     record = record_of(decision)
     if record is None or not _turnstile.passes(decision):
         return Adjustments()
-    return record.settled(cost)
+    return record.adjustments_at(cost)
 
 
 def settling(claim: Claim | None, cost: Cost) -> Finding[Settling]:
@@ -225,12 +225,12 @@ def settling(claim: Claim | None, cost: Cost) -> Finding[Settling]:
         (record,) = yield from _found([record])
     reason: Any = "settled" if claim.status is Status.OPEN else "late"
     factors = {reserved.charge.check.rule: reserved.factor for reserved in record.reserved}
-    return Settling(Settlement(reason, cost, record.cost), record.settled(cost, claim.status), factors)
+    return Settling(Settlement(reason, cost, record.cost), record.adjustments_at(cost, claim.status), factors)
 
 
 def expiring(records: Sequence[str]) -> Finding[tuple[Charge, ...]]:
     """Return what to undo of reservations that expired."""
-    return given_back((yield from _found([Record.decode(text) for text in records])))
+    return refunds_of((yield from _found([Record.decode(text) for text in records])))
 
 
 def _found(records: list[Record]) -> Finding[list[Record]]:
@@ -239,7 +239,7 @@ def _found(records: list[Record]) -> Finding[list[Record]]:
     if not pending:
         return records
     answers = iter((yield [record.group for record in pending]))
-    return [record.found(next(answers)) if record.pending else record for record in records]
+    return [record.complete(next(answers)) if record.pending else record for record in records]
 
 
 def unsettled(error: StoreError, reservation_id: str, cost: Cost) -> Settlement:

@@ -187,7 +187,7 @@ class Reservations:
         self.look()
         try:
             found: Settling = run(settling(store.take_reservation(reservation_id), cost), store.check)
-            return found.settled(store.adjust(*found.adjustments))
+            return found.conclude(store.adjust(*found.adjustments))
         except StoreError as error:
             return unsettled(error, reservation_id, cost)
 

@@ -41,7 +41,7 @@ class LocalShares:
         self._lock = Lock()
         renew_in_children(self)
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset in a forked child: the parent reports what it spent."""
         self._lock, self._spent = Lock(), {}
 

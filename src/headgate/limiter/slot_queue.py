@@ -48,10 +48,10 @@ class Queues:
     """The queues of one limiter, by the slots that callers wait for. A queue exists while a caller is in it."""
 
     def __init__(self) -> None:
-        self.forked()
+        self.reset_after_fork()
         renew_in_children(self)
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset in a forked child: the waiting callers are the parent's."""
         self._lock = Lock()
         self._known: WeakValueDictionary[Hashable, Queue] = WeakValueDictionary()

@@ -91,10 +91,10 @@ class SlotBook:
         self._released: Counter[str] = Counter()
         self._foreign: Counter[str] = Counter()  # of those, which other limiters had taken
         self._expired: Counter[str] = Counter()
-        self.forked()
+        self.reset_after_fork()
         renew_in_children(self)
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset in a forked child: the slots are the parent's."""
         self._lock = Lock()
         self._entries: dict[str, SlotState] = {}

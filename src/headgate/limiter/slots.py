@@ -123,7 +123,7 @@ class Slots:
     def take(self, facts: dict[str, str], planned: Planned, cost: Cost, renew: bool) -> Decision:
         """Decide a request. If it is allowed, it holds what rules want it to: then that is its `slot`."""
         engine, (snapshot, whole) = self._engine, planned
-        plan, costs = whole.priced(cost)  # without rules whose unit the cost does not name
+        plan, costs = whole.price(cost)  # without rules whose unit the cost does not name
         if not plan.slots or not (costs is plan.ones or any(costs[at] for at in plan.slots)):
             return decide(engine, engine.prepare(facts, planned, cost), exact=True)
         if self._store is None:

@@ -14,7 +14,7 @@ from headgate.operations.storage import Storage
 from headgate.rules.rule import Rule
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.sources.collection import collection_paused
-from headgate.rules.sources.document import parsed, rule_from, snapshot_of
+from headgate.rules.sources.document import parse_toml, rule_from, snapshot_of
 from headgate.rules.sources.export import text_of
 
 Table = dict[str, Any]
@@ -129,7 +129,7 @@ class Rules:
         caller.require("rules", "admin")
         changes = self._storage.writable
         with collection_paused():
-            snapshot = snapshot_of(parsed(content), version="")
+            snapshot = snapshot_of(parse_toml(content), version="")
         if snapshot.users:  # even if nothing were to change: that, too, says what they have
             _require_users(caller, "it has users")
         with changes.begin(caller.name, reason=caller.reason, dry_run=dry_run) as change:

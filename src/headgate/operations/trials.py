@@ -18,7 +18,7 @@ from headgate.replay.record import ClientAddresses
 from headgate.rules.explanation import Explanation
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.sources.collection import collection_paused
-from headgate.rules.sources.document import parsed, rule_from, snapshot_of
+from headgate.rules.sources.document import parse_toml, rule_from, snapshot_of
 
 Table = dict[str, Any]
 MAX_FACTS: Final = 100
@@ -118,7 +118,7 @@ def _whole(table: Table, current: Snapshot) -> Snapshot:
     given = table["ruleset"]
     with collection_paused():
         if isinstance(given, str):
-            made = snapshot_of(parsed(given.encode()), version="dry-run")
+            made = snapshot_of(parse_toml(given.encode()), version="dry-run")
         elif isinstance(given, dict):
             made = snapshot_of(given, version="dry-run")
         else:

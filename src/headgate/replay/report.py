@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from heapq import nlargest
 from typing import Any, Final
 
-from headgate.core.key import split
+from headgate.core.key import split_facts
 from headgate.core.quota import MICROSECONDS
 from headgate.replay.bins import Bins
 from headgate.replay.run import Run
@@ -164,7 +164,7 @@ def readable(rule: Rule | None, subject: str) -> str:
     """Return a subject as people read it."""
     if rule is None or not rule.facts:
         return "" if rule is not None else subject
-    return subject if len(rule.facts) == 1 else " ".join(split(subject))
+    return subject if len(rule.facts) == 1 else " ".join(split_facts(subject))
 
 
 def report_of(run: Run) -> Report:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from headgate.core.cost import Cost
 from headgate.core.decision import Decision
-from headgate.core.decision_factory import turned_away
+from headgate.core.decision_factory import refuse_delayed
 from headgate.core.plan import Plan
 from headgate.core.quota import CONCURRENCY, MICROSECONDS
 from headgate.http.middleware_options import Patience
@@ -204,7 +204,7 @@ class Run:
             return None
         if decision.hold and not patience.is_in_time(decision):
             self.limiter.give_back(decision)
-            decision = turned_away(decision)
+            decision = refuse_delayed(decision)
         if not decision.allowed:
             return self._refuse(decision, tallies)
         if again or decision.hold:

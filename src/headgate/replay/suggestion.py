@@ -136,7 +136,7 @@ class LimitSearch:
         requests = 0
         for at_us, facts, cost in self._records():
             clock.at_us = at_us
-            plan, costs = planner.plan(facts, clock).priced(cost)
+            plan, costs = planner.plan(facts, clock).price(cost)
             if plan not in places:
                 found = [index for index, one in enumerate(plan.applied) if one.rule.id == rule_id]
                 places[plan] = (found[0], plan.applied[found[0]].subject()) if found else None

@@ -8,7 +8,7 @@ from typing import Final, Literal, get_args
 
 from headgate.errors import InvalidRule, Problem
 from headgate.rules import fields
-from headgate.rules.networks import Network, Networks, network, packed
+from headgate.rules.networks import Network, Networks, network, pack_address
 
 ExemptionType = Literal["ip", "user", "api_key", "tenant"]
 
@@ -26,7 +26,7 @@ class Exemption:
 
     def __post_init__(self) -> None:
         where = f"exemption of {self.type} {self.value!r}"
-        fields.checked(self, where, {"type": self.type, "value": self.value}, _CHECKS)
+        fields.set_checked(self, where, {"type": self.type, "value": self.value}, _CHECKS)
         if self.type == "ip":
             try:
                 network(self.value)
@@ -54,9 +54,9 @@ class Exempt:
             if facts.get(fact) in values:
                 return True
         if self._networks and "ip" in facts:
-            address = packed(facts["ip"])
+            address = pack_address(facts["ip"])
             if address is None and "address" in facts:  # ip is a group such as 2001:db8::/64; use the client's address
-                address = packed(facts["address"])
+                address = pack_address(facts["address"])
             return address is not None and self._networks.cover(address)
         return False
 

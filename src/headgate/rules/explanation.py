@@ -115,7 +115,7 @@ def explain_rules(
     if user is UNKNOWN and snapshot.directory is not None and "user" in facts:
         user = snapshot.directory.find(facts["user"])
     whole = snapshot.plan(facts, clock, user)
-    plan, costs = whole.priced(checked_cost(cost))
+    plan, costs = whole.price(checked_cost(cost))
     known = user if isinstance(user, User) else None
     tier, source = tier_of(snapshot, facts, known)
     applied = {one.rule.id: place for place, one in enumerate(plan.applied)}
@@ -137,7 +137,7 @@ def explain_rules(
         else:
             one, check = plan.applied[applied[rule.id]], checks[applied[rule.id]]
             override = _override(known, one, clock)
-            rules.append(_explained(rule, str(check.quota), check.cost, override, check.subject, check.key))
+            rules.append(_explain_rule(rule, str(check.quota), check.cost, override, check.subject, check.key))
     explanation = Explanation(
         facts=dict(facts),
         cost=cost,
@@ -178,7 +178,7 @@ def _request(facts: Facts, tier: str | None) -> RequestFacts:
     )
 
 
-def _explained(
+def _explain_rule(
     rule: Rule, quota: str, cost: int, override: dict[str, Any] | None, subject: str, key: str
 ) -> RuleExplanation:
     return RuleExplanation(

@@ -56,12 +56,12 @@ class Description(NamedTuple):
     default: str = ""  # how the docs show the default; empty: the default itself
 
 
-def described(kind: Kind, meaning: str, default: str = "") -> dict[str, Description]:
+def describe_field(kind: Kind, meaning: str, default: str = "") -> dict[str, Description]:
     """Return the metadata of a dataclass field that is a field of rules."""
     return {"description": Description(kind, meaning, default)}
 
 
-def checked(record: object, where: str, values: Mapping[str, Any], checks: Mapping[str, Check]) -> None:
+def set_checked(record: object, where: str, values: Mapping[str, Any], checks: Mapping[str, Check]) -> None:
     """Set a frozen record's fields to their checked values. Raises `InvalidRule` with all problems."""
     problems = []
     for field, check in checks.items():

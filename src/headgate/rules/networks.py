@@ -34,7 +34,7 @@ def proxy(value: Any) -> Proxy:
     return "unix" if value == "unix" else network(value)
 
 
-def packed(address: str) -> bytes | None:
+def pack_address(address: str) -> bytes | None:
     """Return the bytes of an address without its zone: always four for IPv4. None if it is not an address."""
     try:
         if ":" not in address:
@@ -52,7 +52,7 @@ class Networks:
 
     def __init__(self, networks: Iterable[Network]) -> None:
         prefixes: dict[tuple[int, int], set[int]] = {}  # address length and bits to ignore: the remaining bits
-        for covered in map(_unmapped, networks):
+        for covered in map(_unmap, networks):
             ignored = covered.max_prefixlen - covered.prefixlen
             prefixes.setdefault((covered.max_prefixlen, ignored), set()).add(int(covered.network_address) >> ignored)
         self._prefixes = tuple((*key, frozenset(found)) for key, found in prefixes.items())
@@ -66,7 +66,7 @@ class Networks:
         return any(bits == length and number >> ignored in prefixes for length, ignored, prefixes in self._prefixes)
 
 
-def _unmapped(covered: Network) -> Network:
+def _unmap(covered: Network) -> Network:
     """Return an IPv4 network written as IPv6 (`::ffff:10.0.0.0/104`) as IPv4."""
     if isinstance(covered, IPv6Network) and covered.prefixlen >= 96:
         mapped = covered.network_address.ipv4_mapped

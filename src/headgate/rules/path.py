@@ -59,10 +59,10 @@ def routed_path(path: str) -> str:
     if path[:1] != "/":
         with suppress(ValueError):  # not a URL either
             path = urlparse(path).path
-    return _MISREAD.sub(_kept, path)
+    return _MISREAD.sub(_escape_match, path)
 
 
-def _kept(found: re.Match[str]) -> str:
+def _escape_match(found: re.Match[str]) -> str:
     text = found[0]
     if text in "%?#":
         return quote(text)

@@ -29,7 +29,7 @@ class Penalties:
 
     def __post_init__(self) -> None:
         values = {name: getattr(self, name) for name in _CHECKS}
-        fields.checked(self, "[penalties]", values, _CHECKS)
+        fields.set_checked(self, "[penalties]", values, _CHECKS)
 
     @property
     def terms(self) -> Terms | None:

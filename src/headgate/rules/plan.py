@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple, Self
 
 from headgate.core.check import Check, Refusal
-from headgate.core.key import joined
+from headgate.core.key import join_facts
 from headgate.core.plan import Plan, Reason
 from headgate.core.quota import MAX_INT, MICROSECONDS, Quota
 from headgate.rules.path import normal_path
@@ -15,7 +15,7 @@ from headgate.rules.rule import FailureMode, Rule
 
 Facts = Mapping[str, str]
 
-NO_SUBJECT: Final = joined(())  # the subject of a rule with dimension global
+NO_SUBJECT: Final = join_facts(())  # the subject of a rule with dimension global
 
 
 class AppliedRule(NamedTuple):
@@ -39,8 +39,8 @@ class AppliedRule(NamedTuple):
             return parts[0]
         if len(parts) == 2:
             first, second = parts
-            return lambda facts: joined((first(facts), second(facts)))
-        return lambda facts: joined(tuple([part(facts) for part in parts]))
+            return lambda facts: join_facts((first(facts), second(facts)))
+        return lambda facts: join_facts(tuple([part(facts) for part in parts]))
 
     def _part(self, name: str) -> Callable[[Facts], str]:
         if name in self.fixed:
@@ -75,7 +75,7 @@ class RulePlan(Plan):
         self.has_calendar = any(limit.quota.calendar is not None for limit in self.limits)
         self._dated: tuple[int, int, RulePlan] | None = None  # the start and end of its validity, and the plan for it
 
-    def dated(self, now_us: int) -> RulePlan:
+    def at_time(self, now_us: int) -> RulePlan:
         """Return the plan with its calendars' boundaries around a time."""
         known = self._dated
         if known is not None and known[0] <= now_us < known[1]:
@@ -83,7 +83,7 @@ class RulePlan(Plan):
         since, until, applied = 0, MAX_INT, []
         for one in self.applied:
             if one.template.quota.calendar is not None:
-                quota, begins, ends = one.template.quota.dated(now_us)
+                quota, begins, ends = one.template.quota.at_time(now_us)
                 since, until = max(since, begins), min(until, ends)
                 applied.append(one._replace(template=one.template._replace(quota=quota)))
             else:

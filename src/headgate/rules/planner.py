@@ -136,15 +136,15 @@ class Planner:
         request = (tuple(facts), tier, *[facts.get(fact) for fact in self._valued])
         plan = self._by_request.get(request)
         if plan is None:
-            plan = self._found(facts, tier)
+            plan = self._plan_by_shape(facts, tier)
             if sum([len(value) for value in request[2:] if value is not None]) <= MAX_PATH:
                 self._by_request.put(request, plan)
         if user is not None and (user.overrides or user.anchor is not None):
             overrides = self._overrides_of(user, clock)
-            plan = overrides.plans.get(plan) or self._overridden(plan, overrides)
-        return plan.dated(clock.now_us()) if plan.has_calendar else plan
+            plan = overrides.plans.get(plan) or self._plan_with_overrides(plan, overrides)
+        return plan.at_time(clock.now_us()) if plan.has_calendar else plan
 
-    def _found(self, facts: Facts, tier: str | None) -> RulePlan:
+    def _plan_by_shape(self, facts: Facts, tier: str | None) -> RulePlan:
         """Return the plan for a request's shape, without overrides. Raises `InvalidCheck` on unknown facts."""
         self._fact_names.require(facts)
         shelves = self._shelves_of(facts["endpoint"]) if self._by_path and "endpoint" in facts else self._no_path
@@ -214,7 +214,7 @@ class Planner:
         self._overrides.put(user.id, found)
         return found
 
-    def _overridden(self, plan: RulePlan, overrides: _Overrides) -> RulePlan:
+    def _plan_with_overrides(self, plan: RulePlan, overrides: _Overrides) -> RulePlan:
         """Return the plan of a user with these overrides, in place of `plan`."""
         in_force = overrides.in_force
         own = [(place, in_force[one.rule.id]) for place, one in enumerate(plan.applied) if one.rule.id in in_force]
@@ -266,9 +266,9 @@ class Planner:
             known["tier"] = tier
         method = facts.get("method")
         applied = applying(shelves, known, None if method is None else method.upper())
-        return plan_of(tuple(self._applied(rule, shelf, known) for rule, shelf in applied))
+        return plan_of(tuple(self._apply_rule(rule, shelf, known) for rule, shelf in applied))
 
-    def _applied(self, rule: Rule, shelf: Shelf, facts: Facts) -> AppliedRule:
+    def _apply_rule(self, rule: Rule, shelf: Shelf, facts: Facts) -> AppliedRule:
         fixed: dict[str, str] = {}
         if "endpoint" in rule.facts and shelf.text is not None:
             fixed["endpoint"] = shelf.text

@@ -16,7 +16,7 @@ from headgate.core.quota import BUCKETS, CONCURRENCY, MAX_INT, MICROSECONDS, Quo
 from headgate.core.shards import MAX_SHARDS, is_whole
 from headgate.errors import InvalidRule, Problem
 from headgate.rules import fields
-from headgate.rules.fields import Converted, Kind, choice, described, optional, several
+from headgate.rules.fields import Converted, Kind, choice, describe_field, optional, several
 from headgate.rules.path import Pattern
 
 Action = Literal["reject", "throttle", "annotate", "log_only"]
@@ -118,24 +118,29 @@ class Rule:
     """
 
     id: str = field(
-        metadata=described(fields.name, "names the rule in decisions, headers, logs and keys. A new id is a new count")
+        metadata=describe_field(
+            fields.name, "names the rule in decisions, headers, logs and keys. A new id is a new count"
+        )
     )
-    quota: Converted[Quota | str, Quota] = field(default=_MISSING, metadata=described(_QUOTA, "how much per how long"))
-    name: str = field(default="", metadata=described(fields.text, "a name for people to read"))
+    quota: Converted[Quota | str, Quota] = field(
+        default=_MISSING, metadata=describe_field(_QUOTA, "how much per how long")
+    )
+    name: str = field(default="", metadata=describe_field(fields.text, "a name for people to read"))
     dimension: str = field(
         default="user",
-        metadata=described(
+        metadata=describe_field(
             _DIMENSION,
             'the fact to count by: `user`, `ip`, `api_key`, `tenant` or any other; several as `"user+endpoint"`; '
             '`"global"` is one count for all',
         ),
     )
     endpoints: Converted[Iterable[str], tuple[str, ...]] = field(
-        default=_EMPTY, metadata=described(_ENDPOINTS, "[patterns](#endpoints), one of which must match", default="all")
+        default=_EMPTY,
+        metadata=describe_field(_ENDPOINTS, "[patterns](#endpoints), one of which must match", default="all"),
     )
     methods: Converted[Iterable[str], tuple[str, ...]] = field(
         default=_EMPTY,
-        metadata=described(
+        metadata=describe_field(
             _METHODS,
             "HTTP methods, in upper or lower case. `GET` includes `HEAD`, which costs a server the same work",
             default="all",
@@ -143,39 +148,41 @@ class Rule:
     )
     tiers: Converted[Iterable[str], tuple[str, ...]] = field(
         default=_EMPTY,
-        metadata=described(_TIERS, "the [tiers](#tiers-and-users) that the rule applies to", default="all"),
+        metadata=describe_field(_TIERS, "the [tiers](#tiers-and-users) that the rule applies to", default="all"),
     )
     match: Converted[Mapping[str, str | int] | None, Mapping[str, str]] = field(
         default=_NONE,
         hash=False,
-        metadata=described(
+        metadata=describe_field(
             _MATCH, 'values that other facts must have: `{ country = "DE", tenant = "acme" }`', default="`{}`"
         ),
     )
     action: Action = field(
         default="reject",
-        metadata=described(
+        metadata=describe_field(
             choice(*get_args(Action)),
             "`reject`, `throttle`, `annotate` or `log_only`: [what happens](#actions) to a request over the limit",
         ),
     )
     max_delay: Converted[float | str | timedelta | None, float | None] = field(
         default=_NONE,
-        metadata=described(optional(fields.seconds), "how long `throttle` may hold a request back; kept as seconds"),
+        metadata=describe_field(
+            optional(fields.seconds), "how long `throttle` may hold a request back; kept as seconds"
+        ),
     )
     priority: int = field(
         default=DEFAULT_PRIORITY,
-        metadata=described(fields.whole(-MAX_INT), "decides among the alternatives of a group: lower comes first"),
+        metadata=describe_field(fields.whole(-MAX_INT), "decides among the alternatives of a group: lower comes first"),
     )
     group: str | None = field(
         default=None,
-        metadata=described(
+        metadata=describe_field(
             optional(fields.name), "rules of one group are [alternatives](#all-that-match-apply-and-of-a-group-one)"
         ),
     )
     sync: Sync = field(
         default="exact",
-        metadata=described(
+        metadata=describe_field(
             choice(*get_args(Sync)),
             "`exact`, or [`leased`](../how-to/lease-hot-limits.md): nodes take slices of the quota. A "
             "`sliding_window_log` cannot be leased",
@@ -183,7 +190,7 @@ class Rule:
     )
     shards: int = field(
         default=1,
-        metadata=described(
+        metadata=describe_field(
             fields.whole(1, MAX_SHARDS),
             "how many keys [hold](../how-to/split-hot-keys.md) each subject's state, 1 to 64. Not with "
             '`leaky_bucket`, `sync = "leased"` or penalties',
@@ -191,7 +198,7 @@ class Rule:
     )
     regions: Spread | None = field(
         default=None,
-        metadata=described(
+        metadata=describe_field(
             optional(choice(*get_args(Spread))),
             "how [several regions](../explanation/several-regions.md) share the limit: `separate` (each has all of "
             "it), `central`, `quota`, `quota_auto`, `synced`. Not every algorithm can be shared in every way. Without "
@@ -201,7 +208,7 @@ class Rule:
     )
     failure_mode: FailureMode | None = field(
         default=None,
-        metadata=described(
+        metadata=describe_field(
             optional(fields.failure_mode),
             "[`open`, `closed` or `local`](stores.md#when-the-store-cannot-decide): what happens when the "
             "store cannot decide",
@@ -210,18 +217,18 @@ class Rule:
     )
     unit: str = field(
         default=REQUESTS,
-        metadata=described(
+        metadata=describe_field(
             Kind("text", _unit),
             "what the limit counts: `tokens`, `bytes`, `usd_micros`, any name. A rule applies to requests whose "
             "[cost](../how-to/limit-tokens-and-money.md) names its unit",
         ),
     )
-    cost: int = field(default=1, metadata=described(fields.whole(1), "multiplies the cost of a request"))
+    cost: int = field(default=1, metadata=describe_field(fields.whole(1), "multiplies the cost of a request"))
     status: int = field(
-        default=429, metadata=described(fields.whole(400, 599), "the HTTP status of a refusal, 400 to 599")
+        default=429, metadata=describe_field(fields.whole(400, 599), "the HTTP status of a refusal, 400 to 599")
     )
-    message: str = field(default="", metadata=described(fields.text, "the message for a refused client"))
-    enabled: bool = field(default=True, metadata=described(fields.flag, "`false` turns the rule off"))
+    message: str = field(default="", metadata=describe_field(fields.text, "the message for a refused client"))
+    enabled: bool = field(default=True, metadata=describe_field(fields.flag, "`false` turns the rule off"))
 
     space: str = field(init=False, repr=False, compare=False)
     facts: tuple[str, ...] = field(init=False, repr=False, compare=False)  # the facts whose values make up the subject
@@ -232,7 +239,7 @@ class Rule:
         problems: tuple[Problem, ...] = ()
         values = {name: getattr(self, name) for name in CHECKS}
         try:
-            fields.checked(self, where, values, CHECKS)
+            fields.set_checked(self, where, values, CHECKS)
         except InvalidRule as error:
             problems = error.problems
         if self.sync == "leased" and getattr(self.quota, "algorithm", "") == "sliding_window_log":

@@ -81,7 +81,7 @@ class Snapshot:
             object.__setattr__(self, name, tuple(getattr(self, name)))
         problems = list(self._problems())
         try:
-            fields.checked(self, SETTINGS, {name: getattr(self, name) for name in _CHECKS}, _CHECKS)
+            fields.set_checked(self, SETTINGS, {name: getattr(self, name) for name in _CHECKS}, _CHECKS)
         except InvalidRule as error:
             problems += error.problems
         if "facts" not in {problem.field for problem in problems}:

@@ -24,7 +24,7 @@ class Tier:
     name: str
 
     def __post_init__(self) -> None:
-        fields.checked(self, f"tier {self.name!r}", {"name": self.name}, {"name": fields.name})
+        fields.set_checked(self, f"tier {self.name!r}", {"name": self.name}, {"name": fields.name})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Override:
 
     def __post_init__(self) -> None:
         values = {name: getattr(self, name) for name in _OVERRIDE}
-        fields.checked(self, f"override of rule {self.rule!r}", values, _OVERRIDE)
+        fields.set_checked(self, f"override of rule {self.rule!r}", values, _OVERRIDE)
 
     @property
     def expires_us(self) -> int | None:
@@ -86,7 +86,7 @@ class User:
 
     def __post_init__(self) -> None:
         values = {"id": self.id, "tier": self.tier, "overrides": self.overrides, "anchor": self.anchor}
-        fields.checked(self, f"user {self.id!r}", values, _USER)
+        fields.set_checked(self, f"user {self.id!r}", values, _USER)
 
 
 def misfit(override: Override, rule: Rule | None) -> tuple[str, str] | None:
@@ -121,7 +121,7 @@ def _expires(value: Any) -> datetime:
 
 
 def _anchor(value: Any) -> int | str:
-    if any(Calendar(period).anchored(value) is not None for period in ("month", "week", "day")):
+    if any(Calendar(period).with_anchor(value) is not None for period in ("month", "week", "day")):
         kept: int | str = value
         return kept
     raise ValueError(f"must be a day of the month from 1 to 31, or a weekday like 'monday', got {value!r}")

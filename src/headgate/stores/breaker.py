@@ -117,7 +117,7 @@ class Breaker:
             self._failures, self.why = 0, ""
             self._become("closed")
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset in a forked child, where no thread holds the lock and no probe is under way."""
         self._lock = Lock()
         if self.state == "half_open":

@@ -55,7 +55,7 @@ class ProcessClock:
         begin = max(due, counted)
         return (late + at - begin, at) if at > begin else (late, counted)
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset in a forked child: its parent's threads are not here."""
         _, late, counted = self._state
         self._lock, self._state = Lock(), (inf, late, counted)
@@ -87,8 +87,8 @@ class ThreadClock(ProcessClock):
             began, self._ticking = self._ticking, True
         return not began
 
-    def forked(self) -> None:
-        super().forked()
+    def reset_after_fork(self) -> None:
+        super().reset_after_fork()
         self._ticking = False
 
     def _run(self) -> None:

@@ -12,7 +12,7 @@ from headgate.audit.buffer import OTHER, Buffer
 from headgate.audit.digest import Digest
 from headgate.audit.options import AuditOptions
 from headgate.core.check import Block
-from headgate.core.decision_factory import blocked
+from headgate.core.decision_factory import refuse_blocked
 from headgate.db.events import MAX_TEXT, MINUTE_US, Count, Event, EventBatch
 from headgate.rules import Snapshot
 from headgate.testing import FakeClock
@@ -173,7 +173,9 @@ def test_subjects(dimension: str, facts: dict[str, Any], subject: str) -> None:
 def test_a_decision_that_no_store_made_has_its_subject_from_the_facts() -> None:
     world = World(rule("r", dimension="user+ip"))
     template = world.limiter.check(user="alice", ip="::1").plan.limits[0]
-    world.buffer.add({"user": "alice", "ip": "::1"}, 1, blocked(template, Block(1_000_000, "r"), 1_700_000_000_000_000))
+    world.buffer.add(
+        {"user": "alice", "ip": "::1"}, 1, refuse_blocked(template, Block(1_000_000, "r"), 1_700_000_000_000_000)
+    )
     (event,) = world.events()
     assert (event.reason, event.subject) == ("penalty", '["alice", "::1"]')
 

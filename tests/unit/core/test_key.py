@@ -7,7 +7,17 @@ import string
 import pytest
 
 from headgate.core.check import Check
-from headgate.core.key import MAX_ESCAPED, checked_prefix, dimension_of, escape, joined, key, qualified, space, split
+from headgate.core.key import (
+    MAX_ESCAPED,
+    checked_prefix,
+    dimension_of,
+    escape,
+    join_facts,
+    key,
+    qualified_name,
+    space,
+    split_facts,
+)
 from headgate.core.quota import Quota
 
 
@@ -59,7 +69,7 @@ def test_dimension_and_rule_are_escaped_too() -> None:
 
 def test_a_limit_of_a_limiters_own_has_its_name() -> None:
     assert space("user", "GET /", "gcra", limiter="shop-a") == "user:{*}:shop-a/GET%20%2F:gcra"
-    assert qualified("a/b", "c") != qualified("a", "b/c")
+    assert qualified_name("a/b", "c") != qualified_name("a", "b/c")
     assert dimension_of(space("user+endpoint", "r", "gcra", limiter="a:b")) == "user+endpoint"
 
 
@@ -77,9 +87,9 @@ def test_what_is_no_prefix(prefix: str) -> None:
 
 
 def test_joined_subjects_do_not_blur() -> None:
-    assert joined(("a", "bc")) != joined(("ab", "c"))
-    assert joined(("1:a", "b")) != joined(("1", "a1:b"))
-    assert joined(("", "")) != joined(("",))
+    assert join_facts(("a", "bc")) != join_facts(("ab", "c"))
+    assert join_facts(("1:a", "b")) != join_facts(("1", "a1:b"))
+    assert join_facts(("", "")) != join_facts(("",))
 
 
 @pytest.mark.parametrize("dimension", ["user", "user+endpoint", "größe", "a:b", "%", "*", "{x}"])
@@ -89,4 +99,4 @@ def test_the_dimension_of_a_space(dimension: str) -> None:
 
 @pytest.mark.parametrize("parts", [("alice", "/x"), ("", ""), ("1:", ":1", "größe"), ("12:ab" * 5, "x")])
 def test_joined_subjects_are_split_again(parts: tuple[str, ...]) -> None:
-    assert split(joined(parts)) == parts
+    assert split_facts(join_facts(parts)) == parts

@@ -68,7 +68,7 @@ def test_a_check_goes_on_to_the_next_until_one_has_room() -> None:
     tried = []
     for outcome in (EMPTY, EMPTY, left(1)):
         tried += search.layout
-        search.told([outcome], 7)
+        search.record_answers([outcome], 7)
         if not search.fits:
             assert search.advance()
     assert tried == [(2, 1), (3, 1), (0, 1)]
@@ -82,7 +82,7 @@ def test_a_check_goes_on_to_the_next_until_one_has_room() -> None:
 def test_it_is_refused_when_all_are_empty_until_the_first_is_not() -> None:
     search = ShardSearch(check(), 3, 0)
     for wait in (50, 40, 60):
-        search.told([Outcome(wait, 0, 90)], 7)
+        search.record_answers([Outcome(wait, 0, 90)], 7)
         more = search.advance()
     assert not more
     assert search.outcome(charged=False) == Outcome(40, 0, 90)
@@ -90,11 +90,11 @@ def test_it_is_refused_when_all_are_empty_until_the_first_is_not() -> None:
 
 def test_a_larger_cost_is_charged_to_several_where_there_is_room() -> None:
     search = ShardSearch(check(3), 4, 0)
-    search.told([Outcome(50, 1, 90)], 7)
+    search.record_answers([Outcome(50, 1, 90)], 7)
     assert search.advance()
     assert sorted(search.layout) == [(0, 0), (1, 1), (2, 1), (3, 1)]
     assert [one.enforced for one in search.asked] == [True, True, True, False]
-    search.told([left(3), EMPTY, left(1), left(1)], 7)
+    search.record_answers([left(3), EMPTY, left(1), left(1)], 7)
     assert search.advance()
     assert dict(search.layout) == {1: 3}  # where most is left
 
@@ -102,7 +102,7 @@ def test_a_larger_cost_is_charged_to_several_where_there_is_room() -> None:
 def test_what_never_fits_is_told_at_once_with_all_that_is_left() -> None:
     search = ShardSearch(check(11), 4, 1)
     assert search.layout == [(1, 11), (0, 0), (2, 0), (3, 0)]
-    search.told([Outcome(NEVER, 3, 0), left(3), left(2), left(0)], 7)
+    search.record_answers([Outcome(NEVER, 3, 0), left(3), left(2), left(0)], 7)
     assert not search.fits
     assert not search.advance()
     assert search.outcome(charged=False) == Outcome(NEVER, 8, 90)
@@ -111,22 +111,22 @@ def test_what_never_fits_is_told_at_once_with_all_that_is_left() -> None:
 def test_to_look_is_to_ask_all_and_charge_nothing() -> None:
     search = ShardSearch(check(4), 4, 1, look=True)
     assert [place for place, _ in search.layout] == [0, 1, 2, 3]
-    search.told([EMPTY, left(2), left(2), EMPTY], 7)
+    search.record_answers([EMPTY, left(2), left(2), EMPTY], 7)
     assert search.fits
     assert search.outcome(charged=False) == Outcome(0, 4, 90)
 
 
 def test_one_that_cannot_be_asked_is_passed_over() -> None:
     search = ShardSearch(check(), 2, 0)
-    assert search.passed_over()
+    assert search.skip_part()
     assert search.layout == [(1, 1)]
-    search.told([EMPTY], 7)
+    search.record_answers([EMPTY], 7)
     assert not search.advance()
 
 
 def test_a_surcharge_goes_where_there_is_room_and_the_rest_evenly() -> None:
     search = ShardSearch(check(0), 4, 0)
-    search.told([left(0), left(2), left(1), left(0)], 7)
+    search.record_answers([left(0), left(2), left(1), left(0)], 7)
     found = {one.space: one.cost for one in search.surcharges(7)}
     assert sum(found.values()) == 7
     assert found[shard_space(SPACE, 1)] >= 2

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate import AsyncLimiter, IdempotencyConflict, InvalidCheck, Limiter, RateLimited, Rule
-from headgate.core.cost import Cost, divided
+from headgate.core.cost import Cost, divide_cost
 from headgate.testing import FakeClock
 
 RULES = [
@@ -186,7 +186,7 @@ def test_a_reset_forgets_every_unit(limiter: Limiter) -> None:
     ],
 )
 def test_what_it_cost_is_divided_among_reservations(cost: Cost, reserved: list[Cost], shares: list[Cost]) -> None:
-    assert divided(cost, [(place, own) for place, own in enumerate(reserved)]) == list(enumerate(shares))
+    assert divide_cost(cost, [(place, own) for place, own in enumerate(reserved)]) == list(enumerate(shares))
 
 
 def test_slots_belong_to_requests_and_units_are_charged_with_them() -> None:

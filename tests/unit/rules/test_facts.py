@@ -12,7 +12,7 @@ from headgate import InvalidCheck, InvalidRule, Limiter, Rule
 from headgate.http.problem import problem
 from headgate.rules import Exemption, Snapshot
 from headgate.rules.facts import WELL_KNOWN, FactNames
-from headgate.rules.sources.document import parsed, snapshot_of
+from headgate.rules.sources.document import parse_toml, snapshot_of
 from headgate.testing import FakeClock
 
 
@@ -60,9 +60,9 @@ def test_a_declared_fact_is_as_good_as_a_well_known_one() -> None:
 
 def test_a_file_declares_facts_and_says_what_is_wrong_where() -> None:
     text = b'[headgate]\nfacts = ["plan"]\n[[rules]]\nid = "a"\nlimit = 1\nwindow = 1\ndimension = "%s"\n'
-    assert snapshot_of(parsed(text % b"plan"), version="1").facts == ("plan",)
+    assert snapshot_of(parse_toml(text % b"plan"), version="1").facts == ("plan",)
     with pytest.raises(InvalidRule, match=r"f\.toml: rule 'a': dimension: unknown fact 'plans'; did you mean 'plan'"):
-        snapshot_of(parsed(text % b"plans"), version="1", file="f.toml")
+        snapshot_of(parse_toml(text % b"plans"), version="1", file="f.toml")
 
 
 @pytest.mark.parametrize("facts", ["plan", [1], [""], {"a": 1}, None])

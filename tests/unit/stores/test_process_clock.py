@@ -81,7 +81,7 @@ def test_a_thread_ticks_it_while_others_wait_and_no_longer(monkeypatch: pytest.M
 def test_a_forked_child_runs_as_time_does() -> None:
     clock = ThreadClock()
     clock.tick(START, START + 1)
-    clock.forked()
+    clock.reset_after_fork()
     assert clock.now(START + 60) - clock.now(START) == 60
 
 

@@ -104,10 +104,10 @@ class AsyncLeasing:
         await run_async(self._leases.recover(), self._store.check)
         await self._give_back(self._leases.end())
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child: the leases are the parent's, and so is whatever worked in the background."""
         self._leases.forget_all()
-        self._worker.forked()
+        self._worker.reset_after_fork()
 
     @property
     def _is_time(self) -> bool:

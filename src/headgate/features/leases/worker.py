@@ -60,9 +60,9 @@ class LeaseWorker:
         self._work = work
         self._ticking = ticking
         self._closed = False
-        self.forked()
+        self.reset_after_fork()
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child: the thread is the parent's."""
         self._lock, self._wake = Lock(), Event()
         self._thread: Thread | None = None
@@ -120,9 +120,9 @@ class AsyncLeaseWorker:
         self._work = work
         self._ticking = ticking
         self._closed = False
-        self.forked()
+        self.reset_after_fork()
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child: tasks are the parent's."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.Task[None] | None = None

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from headgate.core.check import Answer, Charge, Check, Client, Extras, Group, answered
+from headgate.core.check import Answer, Charge, Check, Client, Extras, Group, require_any_answer
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.core.fork import renew_in_children
@@ -71,7 +71,7 @@ class AsyncRegionalStore:
             return await self._here.check(groups)
         await self._catch_up()
         answers = await self._run(self._router.decide(groups))
-        return answered(answers)
+        return require_any_answer(answers)
 
     def compile(self, plan: Plan, states: WarningStates | None = None, told: Plan | None = None) -> Program:  # noqa: ARG002
         """Return the program of a plan. How a single rule is spread is settled here, once."""
@@ -171,10 +171,10 @@ class AsyncRegionalStore:
         for store in self._opened:
             await store.close()
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child: what works in the background is the parent's."""
-        self._workers.forked()
-        self._router.forked()
+        self._workers.reset_after_fork()
+        self._router.reset_after_fork()
 
     def _program(
         self, store: AsyncStore, plan: Plan, states: WarningStates | None, told: Plan | None = None

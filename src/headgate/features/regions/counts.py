@@ -179,7 +179,7 @@ class Counts:
             if known is not None:
                 known.forget()
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         self._lock = Lock()
 
     @property

@@ -23,9 +23,9 @@ class DutyWorkers:
     def __init__(self, do: Callable[[Duty], None]) -> None:
         self._do = do
         self._closed = False
-        self.forked()
+        self.reset_after_fork()
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child: threads are the parent's."""
         self._lock = Lock()
         self._workers: dict[str, _DutyThread] = {}
@@ -99,9 +99,9 @@ class AsyncDutyWorkers:
     def __init__(self, do: Callable[[Duty], Coroutine[Any, Any, None]]) -> None:
         self._do = do
         self._closed = False
-        self.forked()
+        self.reset_after_fork()
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child: tasks are the parent's."""
         self._workers: dict[str, _AsyncWorker] = {}
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from headgate.core.check import Answer, Charge, Check, Client, Extras, Group, answered
+from headgate.core.check import Answer, Charge, Check, Client, Extras, Group, require_any_answer
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.core.fork import renew_in_children
@@ -68,7 +68,7 @@ class RegionalStore:
             return self._here.check(groups)
         self._catch_up()
         answers = self._run(self._router.decide(groups))
-        return answered(answers)
+        return require_any_answer(answers)
 
     def compile(self, plan: Plan, states: WarningStates | None = None, told: Plan | None = None) -> Program:  # noqa: ARG002
         """Return the program of a plan. How a single rule is spread is settled here, once."""
@@ -168,10 +168,10 @@ class RegionalStore:
         for store in self._opened:
             store.close()
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child: what works in the background is the parent's."""
-        self._workers.forked()
-        self._router.forked()
+        self._workers.reset_after_fork()
+        self._router.reset_after_fork()
 
     def _program(self, store: Store, plan: Plan, states: WarningStates | None, told: Plan | None = None) -> Program:
         if isinstance(store, CompilingStore):

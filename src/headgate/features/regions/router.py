@@ -215,10 +215,10 @@ class Router:
             synced_excess=self.counts.excess,
         )
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """Make new locks in a forked child: the threads that held the old ones are not there. Shares stay valid."""
-        self.shares.forked()
-        self.counts.forked()
+        self.shares.reset_after_fork()
+        self.counts.reset_after_fork()
 
     def _notify_exchanges(self) -> None:
         for exchange in self.counts.exchanges:

@@ -108,7 +108,7 @@ class RegionShares:
     def forget(self, checks: Sequence[Check]) -> None:
         """Do nothing: a reset of these keys leaves their shares as they are."""
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         self._lock = Lock()
 
     @property

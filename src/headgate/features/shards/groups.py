@@ -14,9 +14,9 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
-from headgate.core.check import Answer, Check, Group, Outcome, RepeatedResult, Result, answered
-from headgate.core.key import joined
-from headgate.core.shards import ShardSearch, forgotten
+from headgate.core.check import Answer, Check, Group, Outcome, RepeatedResult, Result, require_any_answer
+from headgate.core.key import join_facts
+from headgate.core.shards import ShardSearch, checks_of_all_shards
 from headgate.errors import StoreError, StoreUnavailable
 
 Shards = Mapping[str, int]  # the number of shards by rule id, of rules with shards
@@ -39,7 +39,7 @@ def decide(groups: Sequence[Group], shards: Shards, start: int) -> Generator[lis
             if not isinstance(answer, StoreError) or not trip.passed_over(answer):
                 trip.told(answer)
         under_way = [trip for trip in under_way if trip.answer is None]
-    return answered([trip.answer for trip in trips if trip.answer is not None])
+    return require_any_answer([trip.answer for trip in trips if trip.answer is not None])
 
 
 def home_of(subject: str, start: int) -> int:
@@ -60,7 +60,7 @@ def surcharges(checks: Sequence[Check], shards: Shards) -> Generator[list[Group]
         if isinstance(result, StoreError):
             raise result
     for search, result in zip(asked, results, strict=True):
-        search.told(result.outcomes, result.now_us)
+        search.record_answers(result.outcomes, result.now_us)
     found = []
     for check, known in zip(checks, searches, strict=True):
         found += [check] if known is None else known.surcharges(check.cost)
@@ -69,7 +69,7 @@ def surcharges(checks: Sequence[Check], shards: Shards) -> Generator[list[Group]
 
 def everywhere(checks: Sequence[Check], shards: Shards) -> list[Check]:
     """Return the checks of all shards, for a reset."""
-    return [one for check in checks for one in forgotten(check, shards.get(check.rule, 1))]
+    return [one for check in checks for one in checks_of_all_shards(check, shards.get(check.rule, 1))]
 
 
 class _ShardedGroup:
@@ -99,7 +99,7 @@ class _ShardedGroup:
         if not self._searches:
             return group
         if key is not None and self._round:
-            key = key._replace(scope=joined((key.scope, str(self._round))))
+            key = key._replace(scope=join_facts((key.scope, str(self._round))))
         if self._shadow is not None:
             # All of it or nothing: so it is enforced, in a group of its own.
             checks = tuple(check._replace(enforced=check.cost > 0) for check in self._shadow.asked)
@@ -115,7 +115,7 @@ class _ShardedGroup:
         if not isinstance(error, StoreUnavailable) or error.sent:
             return False
         searches = [self._shadow] if self._shadow is not None else list(self._searches.values())
-        if len(searches) != 1 or not searches[0].passed_over():
+        if len(searches) != 1 or not searches[0].skip_part():
             return False
         self._error = error
         self._round += 1
@@ -130,7 +130,7 @@ class _ShardedGroup:
         if isinstance(answer, RepeatedResult):
             self._kind = RepeatedResult
         if self._shadow is not None:
-            self._shadow.told(answer.outcomes, answer.now_us)
+            self._shadow.record_answers(answer.outcomes, answer.now_us)
             self._go_on(answer)
             return
         given = iter(answer.outcomes)
@@ -141,7 +141,7 @@ class _ShardedGroup:
                 self._outcomes[place] = next(given)
                 wait_us = self._outcomes[place].wait_us
             else:
-                search.told([next(given) for _ in search.layout], answer.now_us)
+                search.record_answers([next(given) for _ in search.layout], answer.now_us)
                 wait_us = 0 if search.fits else 1
             self.refused = self.refused or (check.enforced and wait_us != 0)
         again = [search.advance() for search in self._searches.values() if search.check.enforced and not search.fits]

@@ -21,10 +21,10 @@ class Home:
 
     def __init__(self) -> None:
         self.holder: Holder | None = None  # of the rules in force; there as soon as the limiter has it
-        self.forked()
+        self.reset_after_fork()
         renew_in_children(self)
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """Another process is another node."""
         self.start = randbits(16)
 
@@ -46,14 +46,14 @@ def search_of(plan: Plan, subjects: tuple[str, ...], shards: int, home: Home) ->
 
 def pass_over(search: ShardSearch, error: StoreUnavailable) -> StoreUnavailable:
     """Go on to the next shard when one could not be reached. Raises the error if it was sent, or no shard is left."""
-    if error.sent or not search.passed_over():
+    if error.sent or not search.skip_part():
         raise error
     return error
 
 
 def is_last(search: ShardSearch, decision: Decision, away: StoreUnavailable | None) -> bool:
     """Whether a shard's refusal is final. Raises the error of one that could not be reached: it may have had room."""
-    search.told(decision.outcomes, decision.at_us)
+    search.record_answers(decision.outcomes, decision.at_us)
     if search.advance():
         return False
     if away is not None:
@@ -64,6 +64,6 @@ def is_last(search: ShardSearch, decision: Decision, away: StoreUnavailable | No
 def conclude(plan: Plan, states: WarningStates | None, search: ShardSearch, decision: Decision) -> Decision:
     """Return a shard's decision as one on the whole limit."""
     if decision.allowed:
-        search.told(decision.outcomes, decision.at_us)
+        search.record_answers(decision.outcomes, decision.at_us)
     whole = (search.outcome(charged=decision.allowed),)
     return decide_all(plan, whole, decision.at_us, costs=decision.costs, subjects=decision.subjects, states=states)

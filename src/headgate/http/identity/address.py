@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from headgate.http.identity.forwarded import HOPS
 from headgate.http.request import Request
-from headgate.rules.networks import Networks, Proxy, packed
+from headgate.rules.networks import Networks, Proxy, pack_address
 from headgate.rules.snapshot import Snapshot
 
 log = logging.getLogger("headgate")
@@ -67,7 +67,7 @@ class Trust:
 
     def _look(self, address: str) -> Seen:
         host = _host(address) if len(address) <= MAX_HOP else None
-        number = None if host is None else packed(host)
+        number = None if host is None else pack_address(host)
         if number is None:
             return Seen({"ip": address}, trusted=False, is_address=False)
         trusted = self._networks.cover(number)

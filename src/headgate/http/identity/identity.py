@@ -67,7 +67,7 @@ class Identity:
     _by_address: bool = field(init=False, repr=False)  # no other fact is configured
 
     def __post_init__(self) -> None:
-        fields.checked(self, "Identity", {name: getattr(self, name) for name in _CHECKS}, _CHECKS)
+        fields.set_checked(self, "Identity", {name: getattr(self, name) for name in _CHECKS}, _CHECKS)
         if self.api_keys is not None and self.api_key_header is None:
             raise InvalidRule(Problem("Identity", "api_key_header", "must name the header that carries API keys"))
         proxies: Any = self.trusted_proxies

@@ -52,7 +52,7 @@ class JWT:
 
     def __post_init__(self) -> None:
         _need_pyjwt()
-        fields.checked(self, "JWT", {name: getattr(self, name) for name in _CHECKS}, _CHECKS)
+        fields.set_checked(self, "JWT", {name: getattr(self, name) for name in _CHECKS}, _CHECKS)
         problem = self._problem()
         if problem is not None:
             raise InvalidRule(Problem("JWT", *problem))

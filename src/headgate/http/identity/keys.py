@@ -90,7 +90,7 @@ class FetchedKeys:
         self._failed = False
         renew_in_children(self)
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset the lock and the fetch in a forked child, which lacks the parent's thread."""
         self._lock, self._fetch, self._tried_us = threading.Lock(), None, None
 

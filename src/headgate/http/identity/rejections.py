@@ -50,7 +50,7 @@ class Rejections:
         self._logged: dict[str, tuple[int, int]] = {}  # by reason: when it was last logged, and the count then
         renew_in_children(self)
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """Replace the lock in a forked child, where its holder does not exist."""
         self._lock = threading.Lock()
 

@@ -139,7 +139,7 @@ class DatabaseSource:
         try:
             self._catch_up()
         except DatabaseError as error:
-            self._failed(error)
+            self._note_failure(error)
         except InvalidRule as error:
             log.error(  # noqa: TRY400 - a list of problems says more than a traceback
                 "rules: version %d of %s is invalid: version %s stays in force. %d problems:\n%s",
@@ -195,11 +195,11 @@ class DatabaseSource:
         self._thread = Thread(target=self._follow, name="headgate-rules", daemon=True)
         self._thread.start()
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset in a child process, which has neither the parent's threads nor a right to use its connections."""
         self._lock = Lock()
-        self._database.forked()
-        self._directory.forked()
+        self._database.reset_after_fork()
+        self._directory.reset_after_fork()
         if not self._stop.is_set():
             self._start()
 
@@ -212,7 +212,7 @@ class DatabaseSource:
             with self._database.read() as connection:
                 now = queries.versions(connection)
                 if now.version == seen.version and not anyway:
-                    self._answered()
+                    self._note_answer()
                     return self.holder.current
                 allow(connection, LARGE_SECONDS)
                 later = now.version > seen.version  # else it is another database, or one restored from a backup
@@ -230,7 +230,7 @@ class DatabaseSource:
                         problem = error
                 elif snapshot is not None and now.rules_version == seen.rules_version:
                     snapshot = snapshot.at(str(now.version))
-            self._answered()
+            self._note_answer()
             self._directory.has_tiers, self._directory.has_overrides = tiers, overrides
             self._directory.forget(changed)
             if problem is not None:
@@ -279,18 +279,18 @@ class DatabaseSource:
                         self.refresh()  # first, because changes may have been missed before it listened
                         self._listener.wait(self._poll if self._error is None else RETRY_SECONDS[-1])
             except DatabaseError as error:
-                self._failed(error)
+                self._note_failure(error)
             finally:
                 self._listener = None
             self._stop.wait(RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)])
             tries += 1
 
-    def _answered(self) -> None:
+    def _note_answer(self) -> None:
         if self._error is not None:
             self._error = self._failing_since = None
             log.warning("rules: %s answers again", self._database.name)
 
-    def _failed(self, error: DatabaseError) -> None:
+    def _note_failure(self, error: DatabaseError) -> None:
         with self._lock:
             self._failures += 1
             if self._error is None and not self._stop.is_set():  # else the error may come from closing

@@ -29,7 +29,7 @@ _STAND_INS: Final[Table] = {"limit": 1, "window": 1}
 _QUOTA: Final[Table] = {field.name: _STAND_INS.get(field.name, field.default) for field in QUOTA_FIELDS}
 
 
-def parsed(content: bytes, file: str = "") -> Table:
+def parse_toml(content: bytes, file: str = "") -> Table:
     """Parse a file's data. Raises `InvalidRule`."""
     try:
         data = tomllib.loads(content.decode())
@@ -56,7 +56,7 @@ def snapshot_of(data: Table, *, version: str, file: str = "", facts: Sequence[st
         settings["facts"] = [*settings.get("facts", ()), *facts]
     snapshot = reader.snapshot(data, version)
     if snapshot is None:
-        raise InvalidRule(*(problem._replace(file=file) for problem in reader.sorted()))
+        raise InvalidRule(*(problem._replace(file=file) for problem in reader.sorted_problems()))
     return snapshot
 
 
@@ -80,7 +80,7 @@ def _only(reader: _DocumentReader, data: Table, read: Callable[[_DocumentReader,
     """Return the result of `read` on data. Raises `InvalidRule` with all problems."""
     reader.leave_out_mistakes(data)
     made = read(reader, data)
-    problems = reader.sorted()
+    problems = reader.sorted_problems()
     if problems:
         raise InvalidRule(*problems)
     return made
@@ -135,7 +135,7 @@ class _DocumentReader:
         order = SECTIONS.index(str(section)) if section in SECTIONS else -1
         self._problems.append((order, place if isinstance(place, int) else 0, problem))
 
-    def sorted(self) -> list[Problem]:
+    def sorted_problems(self) -> list[Problem]:
         """Return the problems in the order of the sections and of their entries."""
         return [problem for _, _, problem in sorted(self._problems, key=lambda noted: noted[:2])]
 
@@ -146,7 +146,7 @@ class _DocumentReader:
         ids = {rule.id for rule in rules}
         users = self.users(data, ids)
         exemptions = [self._exemption(entry, place) for place, entry in _entries(data, "exemptions")]
-        penalties = self._made(Penalties, data.get("penalties", {}), ("penalties",))
+        penalties = self._make(Penalties, data.get("penalties", {}), ("penalties",))
         try:
             snapshot = Snapshot(
                 rules,
@@ -176,7 +176,7 @@ class _DocumentReader:
         for field, message in problems:
             self.note(("rules", place), Problem(where, field, message))
         entry["quota"] = quota
-        rule = self._made(Rule, entry, ("rules", place), where, id=where)
+        rule = self._make(Rule, entry, ("rules", place), where, id=where)
         if rule.id != entry.get("id"):
             self._nameless[f"rule {rule.id!r}"] = where
         return rule
@@ -190,7 +190,7 @@ class _DocumentReader:
 
     def _tier(self, entry: Table, place: int) -> Tier | None:
         where = entry_name("tiers", place, entry)
-        tier = self._made(Tier, entry, ("tiers", place), where, name="?")
+        tier = self._make(Tier, entry, ("tiers", place), where, name="?")
         return tier if tier.name == entry.get("name") else None
 
     def _user(self, entry: Table, place: int, rules: set[str]) -> User:
@@ -202,16 +202,16 @@ class _DocumentReader:
             if fields is None:
                 continue
             name = f"{where}: {override_name(number, fields)}"
-            override = self._made(Override, fields, ("users", place), name, rule="?", limit=1)
+            override = self._make(Override, fields, ("users", place), name, rule="?", limit=1)
             if override.rule == fields.get("rule") and (all_known or override.rule in rules):
                 overrides.append(override)
-        return self._made(User, {**entry, "overrides": overrides}, ("users", place), where, id=where)
+        return self._make(User, {**entry, "overrides": overrides}, ("users", place), where, id=where)
 
     def _exemption(self, entry: Table, place: int) -> Exemption:
         where = entry_name("exemptions", place, entry)
-        return self._made(Exemption, entry, ("exemptions", place), where, type="user", value="::1")
+        return self._make(Exemption, entry, ("exemptions", place), where, type="user", value="::1")
 
-    def _made(self, kind: Callable[..., T], fields: Table, location: Location, where: str = "", **stand_ins: Any) -> T:
+    def _make(self, kind: Callable[..., T], fields: Table, location: Location, where: str = "", **stand_ins: Any) -> T:
         """Build one object. Invalid fields are noted, and replaced by a stand-in or the default."""
         try:
             return kind(**{**stand_ins, **fields})

@@ -26,7 +26,7 @@ from headgate.rules.holder import Holder
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.sources import sighup as hangup
 from headgate.rules.sources.collection import collection_paused
-from headgate.rules.sources.document import parsed, snapshot_of
+from headgate.rules.sources.document import parse_toml, snapshot_of
 from headgate.rules.sources.watcher import Watcher
 
 SETTLED: Final = 0.05  # seconds without a change after which a file counts as completely written
@@ -83,7 +83,7 @@ class FileSource:
         self._unsubscribe = hangup.subscribe(self.reload_and_log) if sighup else None
         renew_in_children(self)
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset in a forked child. A load in the parent does not finish here, so forget what it had already
         recorded."""
         if self._lock.locked():
@@ -182,7 +182,7 @@ class FileSource:
             return self._holder.current
         with collection_paused():
             snapshot = snapshot_of(
-                parsed(content, file), version=f"{self._loads + 1}-{digest}", file=file, facts=self._facts
+                parse_toml(content, file), version=f"{self._loads + 1}-{digest}", file=file, facts=self._facts
             )
         self._loads += 1
         self._digest = digest

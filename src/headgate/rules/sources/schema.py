@@ -166,7 +166,7 @@ def override_name(place: int, override: Any) -> str:
 
 
 def _problem(detail: ErrorDetails, data: Mapping[str, Any]) -> Problem:
-    where, field, table = _place(detail["loc"], data)
+    where, field, table = _describe_location(detail["loc"], data)
     kind, value = detail["type"], detail["input"]
     if kind == "extra_forbidden":
         return Problem(where, field, f"unknown key{_as_fields(value) or did_you_mean(field, table.model_fields)}")
@@ -190,7 +190,7 @@ def _as_fields(value: object) -> str:
     return f"; write limit = {quota.limit}, window = '{duration_text(quota.window_us)}'"
 
 
-def _place(location: Location, data: Mapping[str, Any]) -> tuple[str, str, type[_Table]]:
+def _describe_location(location: Location, data: Mapping[str, Any]) -> tuple[str, str, type[_Table]]:
     """Return the name of a location for messages, its field, and the table that the field belongs to."""
     section, *rest = location
     if section in _TABLES and rest:

@@ -83,7 +83,7 @@ class CachedDirectory:
         self._hits = self._misses = 0  # counted without the lock: threads may lose a count now and then
 
     def recall(self, user_id: str) -> User | Unknown | None:
-        entry = self._young.get(user_id) or self._promoted(user_id)
+        entry = self._young.get(user_id) or self._promote(user_id)
         if entry is None:
             return UNKNOWN if len(user_id) <= MAX_ID else None
         if self._now() >= entry.until:
@@ -95,25 +95,25 @@ class CachedDirectory:
         known = self.recall(user_id)
         if known is UNKNOWN:
             self._misses += 1
-            answer = self._asked(user_id)
+            answer = self._begin_lookup(user_id)
             if answer is not None:
                 try:
                     known = answer.result(self._deadline)
                 except TimeoutError:
-                    self._failed(f"no answer within {self._deadline:g} s")
+                    self._note_failure(f"no answer within {self._deadline:g} s")
         return self._last_known(user_id) if known is UNKNOWN else known
 
     async def find_async(self, user_id: str) -> User | None:
         known = self.recall(user_id)
         if known is UNKNOWN:
             self._misses += 1
-            answer = self._asked(user_id)
+            answer = self._begin_lookup(user_id)
             if answer is not None:
                 try:
                     async with asyncio.timeout(self._deadline):
                         known = await asyncio.wrap_future(answer)
                 except TimeoutError:
-                    self._failed(f"no answer within {self._deadline:g} s")
+                    self._note_failure(f"no answer within {self._deadline:g} s")
         return self._last_known(user_id) if known is UNKNOWN else known
 
     def forget(self, user_ids: Collection[str] | None) -> None:
@@ -149,7 +149,7 @@ class CachedDirectory:
         if self._thread is not None and self._thread is not current_thread():
             self._thread.join(self._deadline)
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset in a child process, which has neither the parent's thread nor its waiting callers."""
         self._changed = Condition()
         self._waited_for.clear()
@@ -157,7 +157,7 @@ class CachedDirectory:
         self._asking_since = None
         self._thread = None
 
-    def _promoted(self, user_id: str) -> _CachedUser | None:
+    def _promote(self, user_id: str) -> _CachedUser | None:
         """Return an entry of the old generation, and move it to the young one."""
         if user_id not in self._old:
             return None
@@ -173,7 +173,7 @@ class CachedDirectory:
             self._young = {}
         self._young[user_id] = entry
 
-    def _asked(self, user_id: str) -> _Answer | None:
+    def _begin_lookup(self, user_id: str) -> _Answer | None:
         """Return a future for the answer; None if there is no point in waiting."""
         with self._changed:
             now = self._now()
@@ -216,10 +216,10 @@ class CachedDirectory:
         try:
             found = self._fetch({user_id for user_id, _ in batch})
         except DatabaseError as error:
-            self._failed(str(error))
+            self._note_failure(str(error))
         except Exception as error:
             log.exception("rules: users could not be looked up")
-            self._failed(repr(error))
+            self._note_failure(repr(error))
         with self._changed:
             self._asking_since = None
             self._queries += 1
@@ -240,7 +240,7 @@ class CachedDirectory:
         for user_id, answer in batch:
             answer.set_result(UNKNOWN if found is None else found.get(user_id))
 
-    def _failed(self, why: str) -> None:
+    def _note_failure(self, why: str) -> None:
         with self._changed:
             if self._failing:
                 return

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
-from headgate.core.key import joined
+from headgate.core.key import join_facts
 from headgate.core.quota import Quota
 from headgate.errors import InvalidCheck
 from headgate.rules.facts import FactNames
@@ -85,7 +85,7 @@ class DescriptorFacts:
 
 def itself(domain: str, entries: Entries) -> str:
     """A descriptor as one text, for a limit that counts by it."""
-    return joined((domain, *(part for entry in entries for part in (entry.key, entry.value))))
+    return join_facts((domain, *(part for entry in entries for part in (entry.key, entry.value))))
 
 
 def plan_of_limit(limit: messages.RateLimitDescriptor.RateLimitOverride) -> RulePlan:

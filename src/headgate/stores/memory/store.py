@@ -22,8 +22,8 @@ from headgate.core.check import (
     Idempotency,
     Penalty,
     Terms,
-    answered,
     binding,
+    require_any_answer,
 )
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
@@ -103,7 +103,7 @@ class MemoryStore:
                 answers.append(error)
             else:
                 answers.append(result_of(decision))
-        return answered(answers)
+        return require_any_answer(answers)
 
     def _program(self, checks: tuple[Check, ...]) -> MemoryProgram:
         """The program of a group's checks, compiled when such a group first comes."""
@@ -164,7 +164,7 @@ class MemoryStore:
         """Keep track of what a reservation that was just charged can give back. Windows need not."""
         state, bucket = table.states.get(subject), cast(held.Bucket, table.algorithm)
         if state is not None and quota.algorithm in BUCKETS:
-            table.states[subject] = held.opened(bucket, state, now, quota, mark)
+            table.states[subject] = held.open_reservation(bucket, state, now, quota, mark)
 
     def make_room(
         self,
@@ -227,7 +227,7 @@ class MemoryStore:
         )  # first, as there may be no room for it
         try:
             (answer,) = self.check([pending.charge])
-            record = pending.found(answer)
+            record = pending.complete(answer)
         except BaseException:
             self.take_reservation(reservation_id)
             raise
@@ -336,7 +336,7 @@ class MemoryStore:
             self._halted = False
             self.lock.release(None)
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child: it has the parent's counts, unless they were just being changed."""
         self.resume()
         if self.lock.is_held():  # by a thread of the parent's
@@ -367,10 +367,10 @@ class MemoryStore:
             changed = algorithm.refund(state, now, quota, cost, charged_at, reset)
             back: int = algorithm.figures(changed, now, quota)[0] - before
         elif check.reservation:
-            changed, back = held.settled(algorithm, state, now, quota, cost, check.reservation)
+            changed, back = held.settle_reservation(algorithm, state, now, quota, cost, check.reservation)
         else:
             changed = algorithm.refund(state, now, quota, cost, charged_at, reset)
-            back = held.given(algorithm, state, changed, now, quota)
+            back = held.refunded_cost(algorithm, state, changed, now, quota)
         table.states[check.subject] = changed
         return back
 

@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from headgate.core.check import Answer, Extras, Group, answered
+from headgate.core.check import Answer, Extras, Group, require_any_answer
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.core.plan import Plan
@@ -71,8 +71,8 @@ class AsyncRedisStore(RedisOperations):
             if any(answers):
                 rest = [group for group, known in zip(groups, answers, strict=True) if not known]
                 decided = iter(await self._decide(rest) if rest else [])
-                return answered([known or next(decided) for known in answers])
-        return answered(await self._decide(groups))
+                return require_any_answer([known or next(decided) for known in answers])
+        return require_any_answer(await self._decide(groups))
 
     async def _decide(self, groups: Sequence[Group]) -> list[Answer]:
         denials = self.denials

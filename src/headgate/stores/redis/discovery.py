@@ -59,7 +59,7 @@ class Discovery:
                 self._worker.stop()
                 self._end()
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset in a forked child: the thread and the connections are the parent's."""
         self._lock = Lock()
         if self._worker is not None:

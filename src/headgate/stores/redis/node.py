@@ -133,7 +133,7 @@ class ServerNode:
     def forget(self) -> None:
         """In a forked child: the connections are the parent's."""
         self._begin()
-        self.breaker.forked()
+        self.breaker.reset_after_fork()
 
     # Trips
 

@@ -8,7 +8,7 @@ from threading import Condition
 from time import monotonic, sleep
 from typing import Any, Final, NamedTuple, TypeVar
 
-from headgate.core.check import Answer, Extras, Group, answered
+from headgate.core.check import Answer, Extras, Group, require_any_answer
 from headgate.core.clock import Clock
 from headgate.core.decision import Decision
 from headgate.core.fork import renew_in_children
@@ -85,8 +85,8 @@ class RedisStore(RedisOperations):
             answers = denials.answers(groups)
             if any(answers):
                 decided = iter(self._decide([group for group, known in zip(groups, answers, strict=True) if not known]))
-                return answered([known or next(decided) for known in answers])
-        return answered(self._decide(groups))
+                return require_any_answer([known or next(decided) for known in answers])
+        return require_any_answer(self._decide(groups))
 
     def _decide(self, groups: Sequence[Group]) -> list[Answer]:
         denials = self.denials
@@ -177,10 +177,10 @@ class RedisStore(RedisOperations):
         for node in self._nodes():
             node.close()
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child: connections are the parent's."""
         self._heard = Condition()
-        self._topology.forked()
+        self._topology.reset_after_fork()
         for node in self._nodes():
             node.forget()
 

@@ -144,7 +144,7 @@ class Topology(Generic[N]):
             return self.error
         return StoreUnavailable("no Redis server is known yet: the topology was not discovered", sent=False)
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset in a forked child, where neither the lock's holder nor the watching thread exists."""
         self._lock = RLock()
         self.forget()

@@ -300,7 +300,7 @@ def test_a_fetch_of_another_process_is_not_waited_for(issuer: Issuer, clock: Fak
     with ThreadPoolExecutor(2) as threads:
         before = threads.submit(one.facts, bearer(token("r1")))
         assert issuer.asked.acquire(timeout=10)
-        keys.forked()  # as in a child
+        keys.reset_after_fork()  # as in a child
         after = threads.submit(one.facts, bearer(token("e1")))
         assert issuer.asked.acquire(timeout=10)
         issuer.open.set()

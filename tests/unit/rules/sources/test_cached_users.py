@@ -215,7 +215,7 @@ def test_nobody_waits_longer_than_the_deadline_nor_behind_one_who_does(table: Ta
     table.hold()
     assert directory.find("alice") is None  # after 50 ms
     clock.advance(0.06)
-    assert directory._asked("bob") is None  # at once
+    assert directory._begin_lookup("bob") is None  # at once
     assert asyncio.run(directory.find_async("bob")) is None
     assert directory.status().failing
     table.open.set()

@@ -8,7 +8,7 @@ from ipaddress import IPv4Network
 
 from headgate import Quota, Rule
 from headgate.rules import Exemption, Override, Penalties, Snapshot, Tier, User
-from headgate.rules.sources.document import parsed, snapshot_of
+from headgate.rules.sources.document import parse_toml, snapshot_of
 from headgate.rules.sources.export import text_of
 
 EVERYTHING = Snapshot(
@@ -66,7 +66,7 @@ PARTS = (
 
 
 def test_everything_comes_back() -> None:
-    again = snapshot_of(parsed(text_of(EVERYTHING).encode()), version="1")
+    again = snapshot_of(parse_toml(text_of(EVERYTHING).encode()), version="1")
     for part in PARTS:
         assert getattr(again, part) == getattr(EVERYTHING, part), part
 
@@ -74,7 +74,7 @@ def test_everything_comes_back() -> None:
 def test_nothing_at_all_is_a_document_too() -> None:
     document = text_of(Snapshot([]))
     assert tomllib.loads(document) == {"headgate": {}}
-    assert snapshot_of(parsed(document.encode()), version="1").rules == ()
+    assert snapshot_of(parse_toml(document.encode()), version="1").rules == ()
 
 
 def test_what_goes_without_saying_is_not_said() -> None:

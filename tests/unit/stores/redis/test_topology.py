@@ -57,7 +57,7 @@ def test_a_master_that_is_no_longer_named_is_not_used() -> None:
 
 def test_a_forked_child_looks_for_itself_first() -> None:
     made = topology()
-    made.forked()
+    made.reset_after_fork()
     assert name_of(made) is None
     made.told([(1, NEW)])
     made.failed(AWAY)
@@ -66,15 +66,15 @@ def test_a_forked_child_looks_for_itself_first() -> None:
 
 def test_a_forked_child_goes_by_what_its_parent_knew_if_nobody_answers() -> None:
     made = topology()
-    made.forked()
-    made.forked()  # a child of the child
+    made.reset_after_fork()
+    made.reset_after_fork()  # a child of the child
     made.failed(AWAY)
     assert name_of(made) == OLD[0]
 
 
 def test_a_forked_child_does_not_use_a_master_that_is_no_longer_named() -> None:
     made = topology()
-    made.forked()
+    made.reset_after_fork()
     made.failed(NoMaster("192.0.2.2:6379 is no master: slave", [NEW]))
     assert name_of(made) is None
 
