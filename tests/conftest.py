@@ -31,6 +31,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run extended tests too, on every kind of server")
 
 
+def pytest_configure() -> None:
+    """Collect no garbage while tests are imported, which makes hardly any."""
+    gc.disable()
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """With `-k name`, import only the files that have the name, so that the first test runs at once."""
     words = words_of(config.getoption("keyword"))
@@ -67,6 +72,7 @@ def pytest_collection_finish() -> None:
     """Keep the garbage collector from modules and tests, which live to the end: looking at them takes 0.2 s."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

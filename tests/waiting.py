@@ -13,7 +13,7 @@ LATEST = 30.0  # seconds, on a busy machine
 
 def until(happened: Callable[[], Any], what: str = "what was waited for", seconds: float = LATEST) -> Any:
     """Wait until it does, and return what it returned. A Redis that does not answer has not yet."""
-    deadline = time.monotonic() + seconds
+    deadline, pause = time.monotonic() + seconds, 0.01
     while True:
         try:
             found, why = happened(), ""
@@ -22,4 +22,5 @@ def until(happened: Callable[[], Any], what: str = "what was waited for", second
         if found:
             return found
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}{why}"
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(pause * 1.1, 0.1)  # to look costs something, too

@@ -13,11 +13,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+ROOT: Final = Path(__file__).parent.parent
 CONTEXT: Final = get_context("forkserver")
 CONTEXT.set_forkserver_preload(  # here alone: the last who sets it would be the only one
     [
@@ -38,7 +40,9 @@ CONTEXT.set_forkserver_preload(  # here alone: the last who sets it would be the
         "quart",
         "tests.integration.nodes",
         "tests.warm",
+        "typer.rich_utils",
         "uvicorn.protocols.http.httptools_impl",
+        "tests.frozen",  # last
     ]
 )
 
@@ -67,10 +71,12 @@ class Warm:
         env: Mapping[str, str],
         out: int,
         err: int,
+        stdin: int | None = None,
     ) -> None:
         self._name = f"{module} {' '.join(arguments)}"
+        files = [None if file is None else DupFd(file) for file in (stdin, out, err)]
         self._process = CONTEXT.Process(
-            target=_run, args=(module, list(arguments), str(cwd), dict(env), DupFd(out), DupFd(err)), name=self._name
+            target=_run, args=(module, list(arguments), str(cwd), dict(env), files), name=self._name
         )
         self._process.start()
 
@@ -100,6 +106,28 @@ class Warm:
         self.send_signal(signal.SIGKILL)
 
 
+class Piped(Warm):
+    """A warm process to exchange lines with, through its standard input and output. Runs in the project's root."""
+
+    def __init__(self, module: str, *arguments: str) -> None:
+        theirs, ours = os.pipe()
+        answers, output = os.pipe()
+        super().__init__(module, arguments, cwd=ROOT, env=os.environ, out=output, err=2, stdin=theirs)
+        os.close(theirs)
+        os.close(output)
+        self.stdin = os.fdopen(ours, "w", buffering=1)
+        self.stdout = os.fdopen(answers)
+
+    def close(self) -> str:
+        """End its input, wait for its end, and return what it said since the last line that was read."""
+        with suppress(BrokenPipeError):
+            self.stdin.close()
+        with self.stdout:
+            last = self.stdout.read()
+        self.wait()
+        return last
+
+
 def run(
     module: str, arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout: float | None = None
 ) -> subprocess.CompletedProcess[str]:
@@ -119,10 +147,13 @@ def run(
     return subprocess.CompletedProcess(arguments, code, *texts)
 
 
-def _run(module: str, arguments: list[str], cwd: str, environ: dict[str, str], out: Any, err: Any) -> None:
+def _run(module: str, arguments: list[str], cwd: str, environ: dict[str, str], files: list[Any]) -> None:
     """The same in this process, which is new."""
-    os.dup2(out.detach(), 1)
-    os.dup2(err.detach(), 2)
+    for number, file in enumerate(files):
+        if file is not None:
+            os.dup2(file.detach(), number)
+    if files[0] is not None:
+        sys.stdin = os.fdopen(0, closefd=False)  # multiprocessing has closed the one that was there
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environ)

@@ -28,6 +28,7 @@ from tests.conftest import TIMEOUT
 from tests.embedded import keeper_pid, lives, server_pid, tcp_sockets
 from tests.integration.workers import Workers
 from tests.waiting import until
+from tests.warm import Piped
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,35 +58,25 @@ class Holder:
     """Another process that holds a limiter of 3/hour."""
 
     def __init__(self, url: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.holder", url],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._process = Piped("tests.integration.holder", url)
 
     def hear(self) -> str:
-        assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 
     def check(self, subject: str) -> str:
-        assert self._process.stdin is not None
         self._process.stdin.write(f"{subject}\n")
-        self._process.stdin.flush()
         return self.hear()
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
 
     def __enter__(self) -> Holder:
         assert self.hear() == "ready"
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process.poll() is None:
-            self._process.communicate()
+        self._process.close()
 
 
 def decides_again(limiter: Limiter, subject: str) -> None:

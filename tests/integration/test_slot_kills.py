@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,24 +17,26 @@ import pytest
 from headgate import Limiter, Rule
 from tests.integration import slot_holder
 from tests.topologies import Cluster, SentinelTrio
+from tests.warm import ROOT, Warm
 
 PROCESSES = 4
 TASKS = 64
 LIMIT = 20
 TTL_US = 2_000_000
 QUOTA = f"{LIMIT} concurrent ttl 2s"
-ROOT = Path(__file__).parents[2]
+SLOT_HOLDER = "tests.integration.slot_holder"
 
 
 @contextmanager
-def holders(url: str, directory: Path, seconds: float) -> Iterator[list[subprocess.Popen[bytes]]]:
+def holders(url: str, directory: Path, seconds: float) -> Iterator[list[Warm]]:
     """Processes that hold slots; what they say is in files of this directory."""
     processes = []
     for number in range(PROCESSES):
         job = {"url": url, "quota": QUOTA, "tasks": TASKS, "seconds": seconds, "seed": number}
-        command = [sys.executable, "-m", "tests.integration.slot_holder", json.dumps(job)]
         with directory.joinpath(str(number)).open("wb") as said:
-            processes.append(subprocess.Popen(command, cwd=ROOT, stdout=said))
+            arguments = [json.dumps(job)]
+            holder = Warm(SLOT_HOLDER, arguments, cwd=ROOT, env=os.environ, out=said.fileno(), err=2)
+        processes.append(holder)
     try:
         yield processes
     finally:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
+
+from tests.warm import Piped
 
 
 class Workers:
     """Processes that run a module and wait for jobs: started once, as starting them takes longer than what they do."""
 
     def __init__(self, module: str, count: int) -> None:
-        command, root = [sys.executable, "-m", module], Path(__file__).parents[2]
-        self._processes = [
-            subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            for _ in range(count)
-        ]
+        self._processes = [Piped(module) for _ in range(count)]
 
     def run(self, jobs: list[dict[str, Any]]) -> list[Any]:
         """Give each process its job, start them together, and return what each answers."""
@@ -46,22 +41,16 @@ class Workers:
         """Kill the first process with SIGKILL, and return what each of the others answers."""
         killed = self._processes.pop(0)
         killed.kill()
-        killed.communicate()
+        killed.close()
         return self._hear()
 
     def close(self) -> None:
         for process in self._processes:
-            process.communicate()  # the end of its input ends it
+            process.close()  # the end of its input ends it
 
     def _tell(self, lines: list[str]) -> None:
         for process, line in zip(self._processes, lines, strict=True):
-            assert process.stdin is not None
             process.stdin.write(line + "\n")
-            process.stdin.flush()
 
     def _hear(self) -> list[Any]:
-        answers = []
-        for process in self._processes:
-            assert process.stdout is not None
-            answers.append(json.loads(process.stdout.readline()))
-        return answers
+        return [json.loads(process.stdout.readline()) for process in self._processes]
