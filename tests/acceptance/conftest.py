@@ -12,7 +12,7 @@ import pytest
 from tests.webserver import serving
 
 FRAMEWORKS = ("starlette", "fastapi", "litestar", "quart")
-DEFAULT = {("uvicorn", "starlette"), ("granian", "fastapi"), ("granian", "litestar"), ("uvicorn", "quart")}
+DEFAULT = {("uvicorn", "starlette"), ("granian", "fastapi"), ("uvicorn", "litestar"), ("uvicorn", "quart")}
 SERVERS = [
     pytest.param(
         (server, framework),

@@ -14,7 +14,7 @@ from tests.service import warm_service
 OF_ADMINS = ("/api/v1/rules", "/metrics", "/docs", "/openapi.json", "/console", "/")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.extended)])
 def test_each_address_serves_its_own_part(tmp_path: Path, workers: int) -> None:
     with warm_service(tmp_path, admin_address="127.0.0.1:0", workers=workers) as service:
         assert service.admin_url != service.url

@@ -23,17 +23,17 @@ class RawConnection(HTTPConnection):
         return request.encode("latin-1")
 
 
-def spellings() -> list[str]:
+def spellings(thirds: tuple[str | None, ...]) -> list[str]:
     paths = [f"/{first}" for first in FIRST]
-    for parts in product(FIRST, SECOND, THIRD):
+    for parts in product(FIRST, SECOND, thirds):
         paths.append("/" + "/".join(part for part in parts if part is not None))
     return [*paths, "//one//x", "/./one/x", "/x/../one/x", "/one/./x", "/one/x/.", "/one/x/../y", "*", "one/x"]
 
 
-def test_whoever_reaches_the_handler_was_counted(served: str, user: str) -> None:
+def test_whoever_reaches_the_handler_was_counted(served: str, user: str, thorough: bool) -> None:
     reached, missed = 0, []
     connection = RawConnection(urlsplit(served).netloc, timeout=60)
-    for path in [*spellings(), f"{served}/one/x", f"{served}/one/.."]:
+    for path in [*spellings(THIRD if thorough else (None, "..")), f"{served}/one/x", f"{served}/one/.."]:
         try:
             connection.request("GET", path, headers={"X-User": user})
             response = connection.getresponse()
@@ -48,4 +48,4 @@ def test_whoever_reaches_the_handler_was_counted(served: str, user: str) -> None
                 missed.append(path)
     connection.close()
     assert missed == []
-    assert reached > 100
+    assert reached > (100 if thorough else 30)

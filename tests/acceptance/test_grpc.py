@@ -348,7 +348,7 @@ def test_two_processes_admit_exactly_the_limit(redis_url: str) -> None:
             port = free_port()
             job = {"kind": kind, "port": port, "limit": 50, "window": window, "limiter": {"store": redis_url}}
             command = [sys.executable, "-m", "tests.acceptance.apps.grpc_echo", json.dumps(job)]
-            stack.enter_context(running(command, port))
+            stack.enter_context(running(command, port, warm=True))
             clients.append(Client(f"127.0.0.1:{port}"))
             stack.enter_context(clients[-1].channel)
         assert _hammer(clients, 200) == {OK: 50, EXHAUSTED: 150}

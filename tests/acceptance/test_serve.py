@@ -538,6 +538,7 @@ def test_workers_share_their_counters(tmp_path: Path) -> None:
         victim = min(worker_pids(service))
         subprocess.run(["kill", "-9", str(victim)], check=True)
         until(lambda: victim not in worker_pids(service) and len(worker_pids(service)) == 2)
+        assert re.search("worker [01] ended", service.log)
         assert httpx.post(f"{service.url}/v1/check", json=ALICE).status_code == 429  # the count outlives a worker
         assert service.stop() == 0
     until(lambda: not any(map(lives, processes)))
@@ -556,10 +557,12 @@ def test_one_process_may_have_an_embedded_store_too_and_mends_it(tmp_path: Path)
     until(lambda: not any(map(lives, processes)))
 
 
-def test_a_service_that_is_killed_leaves_no_server(tmp_path: Path) -> None:
+def test_a_service_that_is_killed_leaves_no_worker_and_no_server(tmp_path: Path) -> None:
     with warm_service(tmp_path, workers=2) as service:
         counters = service.data_dir / "counters"
-        processes = [server_pid(counters), keeper_pid(counters)]
+        workers = worker_pids(service)
+        assert len(workers) == 2
+        processes = [*workers, server_pid(counters), keeper_pid(counters)]
         service.kill()
     until(lambda: not any(map(lives, processes)))
 
@@ -572,27 +575,6 @@ def test_workers_that_cannot_share_counters_do_not_start(tmp_path: Path) -> None
     assert code == 2
     assert "HEADGATE_WORKERS: 2 workers cannot share their counters" in said
     assert "memory://" in said
-
-
-def test_a_worker_that_dies_is_replaced(tmp_path: Path) -> None:
-    with warm_service(tmp_path, workers=2) as service:
-        before = worker_pids(service)
-        assert len(before) == 2
-        victim = min(before)
-        subprocess.run(["kill", "-9", str(victim)], check=True)
-        until(lambda: len(worker_pids(service) - before) == 1)
-        assert victim not in worker_pids(service)
-        assert httpx.post(f"{service.url}/v1/check", json=ALICE).status_code == 200
-        assert "worker 0 ended" in service.log or "worker 1 ended" in service.log
-        assert service.stop() == 0
-
-
-def test_workers_end_with_their_supervisor(tmp_path: Path) -> None:
-    with warm_service(tmp_path, workers=2) as service:
-        workers = worker_pids(service)
-        assert len(workers) == 2
-        service.kill()
-        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
 
 
 def test_what_keeps_workers_from_beginning_is_said_once(tmp_path: Path) -> None:

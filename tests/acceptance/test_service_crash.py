@@ -218,9 +218,9 @@ def killed_again_and_again(tmp_path: Path, rounds: int, **settings: Any) -> int:
     return sum(writer.acknowledged for writer in writers)
 
 
-@pytest.mark.timeout(600)  # 21 starts take their time on a busy machine
+@pytest.mark.timeout(600)  # eleven starts take their time on a busy machine
 def test_a_service_that_is_killed_loses_nothing_that_it_acknowledged(tmp_path: Path, thorough: bool) -> None:
-    rounds = 20 if thorough else 3
+    rounds = 10 if thorough else 2
     assert killed_again_and_again(tmp_path, rounds) >= rounds * 50
 
 

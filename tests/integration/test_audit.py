@@ -32,7 +32,6 @@ from tests.postgres import Postgres
 from tests.waiting import until
 
 LATEST = 30.0  # seconds after which a test gives up
-KILLS = 20
 START = 1_700_000_000.0
 START_US = 1_700_000_000_000_000
 MINUTE_US = 60_000_000
@@ -288,11 +287,12 @@ def test_without_tables_events_wait_until_there_are_some(database_url: str, tmp_
     world.close()
 
 
-def test_what_was_acknowledged_survives_kills(database_url: str, tmp_path: Path) -> None:
+def test_what_was_acknowledged_survives_kills(database_url: str, tmp_path: Path, thorough: bool) -> None:
+    kills = 20 if thorough else 6
     migrate(database_url)
     chance = random.Random(5)
     acknowledged: set[str] = set()
-    for kill in range(KILLS):
+    for kill in range(kills):
         with nodes.process(recording.record, database_url, str(tmp_path / "spool"), f"p{kill}") as (
             process,
             connection,
@@ -314,7 +314,7 @@ def test_what_was_acknowledged_survives_kills(database_url: str, tmp_path: Path)
     auditor.adopt()
     auditor.write()
     counts = world.counted()
-    assert len(acknowledged) >= KILLS * 5
+    assert len(acknowledged) >= kills * 5
     assert acknowledged <= counts.keys()
     assert set(counts.values()) == {1}
     users = world.users()

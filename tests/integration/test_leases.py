@@ -19,6 +19,16 @@ PROCESSES = 8
 LIMIT = 20_000
 BURSTS = 5
 LEASED = ("fixed_window", "sliding_window_counter", "token_bucket", "leaky_bucket", "gcra")
+BURSTING = [  # by default each algorithm in threads or in asyncio, in turn
+    pytest.param(
+        algorithm,
+        tasks,
+        id=f"{algorithm}-{'asyncio' if tasks else 'threads'}",
+        marks=() if number % 2 == bool(tasks) else pytest.mark.extended,
+    )
+    for number, algorithm in enumerate(LEASED)
+    for tasks in (0, 16)
+]
 
 
 @pytest.fixture
@@ -61,8 +71,7 @@ def script_calls(server: Server) -> int:
     return sum(stats[name]["calls"] for name in ("cmdstat_evalsha", "cmdstat_eval") if name in stats)
 
 
-@pytest.mark.parametrize("tasks", [0, 16], ids=["threads", "asyncio"])
-@pytest.mark.parametrize("algorithm", LEASED)
+@pytest.mark.parametrize(("algorithm", "tasks"), BURSTING)
 def test_eight_processes_in_bursts(
     workers: Workers, own_server: Server, tally: Path, algorithm: str, tasks: int
 ) -> None:

@@ -18,7 +18,6 @@ import pytest
 from headgate import AsyncLimiter, Decision, InvalidRule, Limiter
 from headgate.rules.sources.file import FileSource
 
-RELOADS = 50
 LIMIT = 1_000_000_000  # more than any number of checks that the tests make
 PATIENCE = 20.0  # seconds that a busy machine may take to notice a change
 BROKEN = ['[[rules]]\nid = "a"\nlimit = 0\nwindow = 1\n', "[[rules]\n", "", "[[rules]]\n"]
@@ -61,7 +60,12 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_50_reloads_while_4_threads_check(path: Path) -> None:
+@pytest.fixture
+def reloads(thorough: bool) -> int:
+    return 50 if thorough else 15
+
+
+def test_reloads_while_4_threads_check(path: Path, reloads: int) -> None:
     stop = threading.Event()
     done: list[int] = []
     wrong: list[object] = []
@@ -83,7 +87,7 @@ def test_50_reloads_while_4_threads_check(path: Path) -> None:
         threads = [threading.Thread(target=check, args=(number,)) for number in range(4)]
         for thread in threads:
             thread.start()
-        for generation in range(1, RELOADS + 1):
+        for generation in range(1, reloads + 1):
             replace_with(path, BROKEN[generation % len(BROKEN)])
             with pytest.raises(InvalidRule):
                 limiter.reload()
@@ -93,13 +97,13 @@ def test_50_reloads_while_4_threads_check(path: Path) -> None:
         stop.set()
         for thread in threads:
             thread.join()
-        assert limiter.check(user="u", ip="192.0.2.1", endpoint="/api/x").limit == LIMIT + RELOADS
+        assert limiter.check(user="u", ip="192.0.2.1", endpoint="/api/x").limit == LIMIT + reloads
     assert not wrong
     assert len(done) == 4
     assert min(done) > 0
 
 
-async def reload_under_tasks(path: Path) -> tuple[list[Decision], list[int]]:
+async def reload_under_tasks(path: Path, reloads: int) -> tuple[list[Decision], list[int]]:
     stop = False
     wrong: list[Decision] = []
     checks = [0] * 4
@@ -115,7 +119,7 @@ async def reload_under_tasks(path: Path) -> tuple[list[Decision], list[int]]:
                 await asyncio.sleep(0.001)  # or the thread that reloads would wait for the interpreter most of the time
 
         tasks = [asyncio.create_task(check(number)) for number in range(4)]
-        for generation in range(1, RELOADS + 1):
+        for generation in range(1, reloads + 1):
             before = list(checks)
             await asyncio.to_thread(replace_with, path, rules(generation))
             await limiter.reload()
@@ -126,10 +130,10 @@ async def reload_under_tasks(path: Path) -> tuple[list[Decision], list[int]]:
         return wrong, checks
 
 
-def test_50_reloads_while_4_tasks_check(path: Path) -> None:
-    wrong, checks = asyncio.run(reload_under_tasks(path))
+def test_reloads_while_4_tasks_check(path: Path, reloads: int) -> None:
+    wrong, checks = asyncio.run(reload_under_tasks(path, reloads))
     assert not wrong
-    assert min(checks) >= RELOADS
+    assert min(checks) >= reloads
 
 
 def test_reloads_at_once_leave_the_latest_in_force(path: Path) -> None:

@@ -1,6 +1,6 @@
 """How hard the property tests try, and the stores that they try it on.
 
-The profile `headgate` is for `make test`; `--all` (`make test-all`) selects `thorough`, with seven times the examples.
+The profile `headgate` is for `make test`; `--all` (`make test-all`) selects `thorough`, with ten times the examples.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tests.property.world import World
 from tests.servers import Server, default_binary
 
 SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)  # a busy machine is no fault of the test
-settings.register_profile("headgate", deadline=None, max_examples=30, suppress_health_check=SLOW)
-settings.register_profile("thorough", deadline=None, max_examples=210, suppress_health_check=SLOW)
+settings.register_profile("headgate", deadline=None, max_examples=20, suppress_health_check=SLOW)
+settings.register_profile("thorough", deadline=None, max_examples=200, suppress_health_check=SLOW)
 
 
 def pytest_configure(config: pytest.Config) -> None:
