@@ -91,7 +91,7 @@ def test_answers_are_as_described(node: Served, label: str, mode: str, thorough:
     from tests.acceptance.schema_checks import CHECKS, REJECTION, schemathesis_settings
 
     @given(case=operations()[label].as_strategy(generation_mode=GenerationMode(mode)))
-    @settings(schemathesis_settings(20 if thorough else 4))
+    @settings(schemathesis_settings(20 if thorough else 3))
     def answers(case: Any) -> None:
         checks = REJECTION if mode == "negative" else CHECKS
         case.call_and_validate(base_url=node.url, headers={"Authorization": f"Bearer {ADMIN}"}, checks=checks)
@@ -106,7 +106,7 @@ def test_what_fits_the_description_is_accepted(node: Served, label: str, thoroug
     from tests.acceptance.schema_checks import ACCEPTANCE, described_in_full, schemathesis_settings
 
     @given(case=operations(described_in_full)[label].as_strategy(generation_mode=GenerationMode.POSITIVE))
-    @settings(schemathesis_settings(40 if thorough else 6))
+    @settings(schemathesis_settings(40 if thorough else 4))
     def is_accepted(case: Any) -> None:
         case.call_and_validate(base_url=node.url, headers={"Authorization": f"Bearer {ADMIN}"}, checks=ACCEPTANCE)
 

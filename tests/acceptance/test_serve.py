@@ -312,13 +312,15 @@ def test_a_data_directory_that_cannot_be(tmp_path: Path) -> None:
 
 
 def test_version_and_help(tmp_path: Path) -> None:
-    def said(*words: str) -> str:
-        return subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=60, check=True).stdout
+    version = subprocess.run([*COMMAND, "version"], capture_output=True, text=True, timeout=60, check=True)
+    assert version.stdout.startswith(f"headgate {__version__} ")
 
-    assert said("version").startswith(f"headgate {__version__} ")
-    assert "serve" in said("--help")
-    assert "HEADGATE_HTTP_ADDRESS" in said("serve", "--help")
-    wrong = subprocess.run([*COMMAND, "serve", "--bogus"], capture_output=True, text=True, timeout=60, check=False)
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return warm.run("headgate", words, cwd=tmp_path, env=environment({}), timeout=60)
+
+    assert "serve" in run("--help").stdout
+    assert "HEADGATE_HTTP_ADDRESS" in run("serve", "--help").stdout
+    wrong = run("serve", "--bogus")
     assert wrong.returncode == 2
     assert "--bogus" in wrong.stderr
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -84,9 +85,14 @@ def helm(*arguments: str, values: dict[str, str]) -> subprocess.CompletedProcess
 
 
 def rendered(values: dict[str, str]) -> list[dict[str, Any]]:
-    result = helm("template", "try", values=values)
+    return [document for document in yaml.safe_load_all(rendered_text(tuple(values.items()))) if document]
+
+
+@cache
+def rendered_text(values: tuple[tuple[str, str], ...]) -> str:
+    result = helm("template", "try", values=dict(values))
     assert result.returncode == 0, result.stderr
-    return [document for document in yaml.safe_load_all(result.stdout) if document]
+    return result.stdout
 
 
 def deployment(values: dict[str, str]) -> Any:

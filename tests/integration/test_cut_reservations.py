@@ -178,7 +178,7 @@ def test_whatever_is_cut_there_is_a_record_of_every_charge(
         asyncio.run(reserve())
 
 
-@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+@pytest.mark.parametrize("kind", [pytest.param(Limiter, marks=pytest.mark.extended), AsyncLimiter])
 def test_nothing_stays_charged_when_replies_of_a_cluster_are_lost(kind: type[Any]) -> None:
     with ExitStack() as stack:
         cluster = stack.enter_context(Cluster())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import shutil
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Any
 
 import httpx
@@ -26,6 +26,7 @@ from headgate.db.events import Events
 from headgate.errors import DatabaseError
 from headgate.service.admin.events import COLUMNS, events_router
 from headgate.testing import FakeClock
+from tests.postgres import Postgres
 from tests.servers import free_port
 
 START = 1_700_000_000  # 2023-11-14T22:13:20Z
@@ -62,15 +63,26 @@ def application(database: Database) -> FastAPI:
     return app
 
 
-@pytest.fixture
-def database(migrated_url: str, tmp_path: Path) -> Iterator[Database]:
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The URL of a database of each kind in turn, which tests only read."""
+    if request.param == "postgresql":
+        server: Postgres = request.getfixturevalue("postgres")
+        return server.copy(request.getfixturevalue("migrated_template"))
+    file = tmp_path_factory.mktemp("events") / "rules.db"
+    shutil.copy(request.getfixturevalue("migrated_file"), file)
+    return f"sqlite:///{file}"
+
+
+@pytest.fixture(scope="module")
+def database(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     """One with three events of each user, a second apart; the last one a shadow's."""
-    database = Database(migrated_url)
+    database = Database(url)
     clock = FakeClock(START)
     rules = [Rule(id="search", quota="1/day"), Rule(id="try", quota="1/day", dimension="ip", action="log_only")]
     limiter = Limiter(rules, clock=clock, facts=["note"])
     options = AuditOptions(rows=1_000, rows_per_client=1_000)
-    auditor = Auditor(database, tmp_path / "spool", node="n", options=options, clock=clock)
+    auditor = Auditor(database, tmp_path_factory.mktemp("spool"), node="n", options=options, clock=clock)
     for user in USERS:
         facts = {"user": user, "ip": "192.0.2.7", "endpoint": "/search", "method": "GET", "note": "=1+1"}
         limiter.check(cost=1, **facts)
@@ -86,8 +98,14 @@ def database(migrated_url: str, tmp_path: Path) -> Iterator[Database]:
     database.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(database: Database) -> Iterator[httpx.Client]:
+    with client_of(database) as client:
+        yield client
+
+
+@contextmanager
+def client_of(database: Database) -> Iterator[httpx.Client]:
     with (
         serving(application(database)) as url,
         httpx.Client(base_url=f"{url}/api/v1", headers={"Authorization": "Bearer secret"}, timeout=30) as client,
@@ -267,7 +285,9 @@ def test_who_may_not_sees_nothing(client: httpx.Client, path: str) -> None:
     assert client.get(path, headers={"Authorization": "Bearer wrong"}).status_code == 401
 
 
-@pytest.mark.parametrize("path", ["/events", "/events/top", "/events?format=csv"])
-def test_a_database_that_is_away_is_told_by_the_status(client: httpx.Client, database: Database, path: str) -> None:
-    database.close()
-    assert client.get(path).status_code == 503
+def test_a_database_that_is_away_is_told_by_the_status(url: str) -> None:
+    database = Database(url)
+    with client_of(database) as client:
+        database.close()
+        for path in ("/events", "/events/top", "/events?format=csv"):
+            assert client.get(path).status_code == 503, path
