@@ -18,9 +18,10 @@ from tests.nginx import nginx
 from tests.rolling import Load, Nodes, load
 from tests.webserver import serving
 
-pytestmark = pytest.mark.extended  # some twenty seconds each; and one needs Debian's nginx
+pytestmark = pytest.mark.extended  # twenty seconds each, the warm one eighty; and one needs Debian's nginx
 
 ROUNDS = 2
+WARM_SECONDS = 60.0  # of traffic before the restarts: as long as Envoy's health checks of an idle cluster may be apart
 SHIPPED = load_settings(environ={}).settings.drain_delay
 
 
@@ -30,9 +31,9 @@ def application() -> Iterator[str]:
         yield url
 
 
-def restarted_under_load(nodes: Nodes, proxy: AbstractContextManager[str]) -> Load:
+def restarted_under_load(nodes: Nodes, proxy: AbstractContextManager[str], warm_up: float = 1.0) -> Load:
     with proxy as url, load(url) as running:
-        time.sleep(1)
+        time.sleep(warm_up)
         for _ in range(ROUNDS):
             nodes.restart_each()
         time.sleep(1)
@@ -44,6 +45,15 @@ def test_envoy_that_has_just_started_loses_nothing(tmp_path: Path, application: 
         app_port = int(application.rpartition(":")[2])
         running = restarted_under_load(nodes, envoy(tmp_path, grpc_port=nodes.grpc_ports, app_port=app_port))
     assert running.sent > 100
+    assert running.lost == {}
+
+
+def test_envoy_that_is_warm_loses_nothing(tmp_path: Path, application: str) -> None:
+    with Nodes(tmp_path, drain_delay=SHIPPED) as nodes:
+        app_port = int(application.rpartition(":")[2])
+        proxy = envoy(tmp_path, grpc_port=nodes.grpc_ports, app_port=app_port)
+        running = restarted_under_load(nodes, proxy, WARM_SECONDS)
+    assert running.sent > 1_000
     assert running.lost == {}
 
 
