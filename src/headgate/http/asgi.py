@@ -211,7 +211,7 @@ class RateLimitMiddleware:
         if ask is None:
             return True
         route = f"{'GET' if method == 'HEAD' else method} {found.template}"
-        name = options.defaults.named(route, scope.setdefault(TAKEN, []))
+        name = options.defaults.name_for(route, scope.setdefault(TAKEN, []))
         return (await charge_async(options.defaults, limits, limiter, name, ask)).allowed
 
     async def _charge_message(self, limit: RouteLimit, scope: Scope) -> bool:

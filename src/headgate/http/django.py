@@ -168,7 +168,7 @@ def limit(quota: QuotaOption, **options: Unpack[LimitOptions]) -> Callable[[V], 
                 if charge is not None:
                     await charge.fail_async()
                 raise
-            return response if charge is None else charge.add_fields(await charge.concluded_async(response))
+            return response if charge is None else charge.add_fields(await charge.conclude_async(response))
 
         if _is_async(view):
             wrapped = wraps(view)(limited_async)
@@ -188,7 +188,7 @@ def limit(quota: QuotaOption, **options: Unpack[LimitOptions]) -> Callable[[V], 
                 if charge is not None:
                     charge.fail()
                 raise
-            return response if charge is None else charge.add_fields(charge.concluded(response))
+            return response if charge is None else charge.add_fields(charge.conclude(response))
 
         mark_limited(view, limited, route_limit)
         return cast("V", limited)
@@ -196,7 +196,7 @@ def limit(quota: QuotaOption, **options: Unpack[LimitOptions]) -> Callable[[V], 
     return decorate
 
 
-def charged(limit: RouteLimit, request: HttpRequest, *, name: str, key: str | int | None) -> Decision:
+def charge_request(limit: RouteLimit, request: HttpRequest, *, name: str, key: str | int | None) -> Decision:
     """Check a request against a limit from a thread, for code other than views. The middleware adds the headers.
 
     A request that is already refused is not charged: the limit only reports how long it would have to wait.
@@ -242,7 +242,7 @@ class _Charge:
         """Return the charge to make, or None if the limit does not apply to the request."""
         if not limit.applies(request.method):
             return None
-        ask = Ask.of(limit, lambda function: _settled(function(request)))
+        ask = Ask.of(limit, lambda function: _run_to_end(function(request)))
         if ask is None:
             return None
         setup = current()
@@ -265,7 +265,7 @@ class _Charge:
         cls, setup: Setup, limit: RouteLimit, request: HttpRequest, limits: AnyLimits, view: View, ask: Ask
     ) -> _Charge | None:
         taken: list[str] = request.__dict__.setdefault(TAKEN, [])
-        name = limit.named(_route(request, view), taken)
+        name = limit.name_for(_route(request, view), taken)
         if limits.is_exempt(limits.limiter):
             return None
         return cls(setup, limit, request, limits, name, ask)
@@ -298,7 +298,7 @@ class _Charge:
         if self._deduct_when is not None and decision.allowed:
             self._limits.charge_only_when(self._deduct_when)
 
-    def concluded(self, response: Any) -> Any:
+    def conclude(self, response: Any) -> Any:
         """Refund what the response says is not charged, unless the middleware does, and return the response."""
         if not self._outer and self._limits.conditions:
             if isinstance(self._limits.limiter, AsyncLimiter):
@@ -307,7 +307,7 @@ class _Charge:
                 self._limits.conclude(response)
         return response
 
-    async def concluded_async(self, response: Any) -> Any:
+    async def conclude_async(self, response: Any) -> Any:
         if not self._outer and self._limits.conditions:
             if isinstance(self._limits.limiter, AsyncLimiter):
                 await self._limits.conclude_async(response)
@@ -366,7 +366,7 @@ def _in_event_loop() -> bool:
     return True
 
 
-def _settled(value: T | Awaitable[T]) -> T:
+def _run_to_end(value: T | Awaitable[T]) -> T:
     """Return what the app's function returned; if that is awaitable, run it to its end in this thread."""
     if not inspect.isawaitable(value):
         return value

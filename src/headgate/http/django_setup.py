@@ -84,7 +84,7 @@ class Setup:
     def __init__(self, values: Any) -> None:
         if not isinstance(values, Mapping):
             raise ImproperlyConfigured(f"{SETTING}: must be a dictionary, got {values!r}")
-        values = {key: _imported(key, value) if key in FUNCTIONS else value for key, value in values.items()}
+        values = {key: _import_named(key, value) if key in FUNCTIONS else value for key, value in values.items()}
         try:
             self._settings = FrameworkSettings.read(values, others=("VIEW",))
         except KeyError as error:
@@ -98,13 +98,13 @@ class Setup:
             WeakKeyDictionary()
         )
         defaults = self._settings.middleware.get("defaults")
-        self.defaults = None if defaults is None else _made(lambda: RouteLimit(defaults))
+        self.defaults = None if defaults is None else _make_or_explain(lambda: RouteLimit(defaults))
         if self._settings.middleware.get("route") is None:
             self._settings.middleware["route"] = _template
         self._checked: AsyncRequestLimiter | None = None  # created before there was an event loop, and not used yet
         store = self._settings.limiter.get("store", "memory://")
         if isinstance(store, str) and store.startswith("memory:"):  # WSGI and ASGI share one
-            opened = _made(lambda: open_store(store, self._settings.limiter.get("clock")))
+            opened = _make_or_explain(lambda: open_store(store, self._settings.limiter.get("clock")))
             self._settings.limiter["store"] = opened
         renew_in_children(self)
 
@@ -119,14 +119,14 @@ class Setup:
     def check_async(self) -> None:
         """Create the async limiter now, so that an invalid setting fails at startup."""
         if self._checked is None:
-            self._checked = self._made_async()
+            self._checked = self._make_async()
 
     def request_limiter(self) -> RequestLimiter:
         """Return the one limiter for threads."""
         with self._lock:
             if self._request_limiter is None:
                 limiter, middleware = self._settings
-                self._request_limiter = _made(lambda: RequestLimiter(Limiter(**limiter), **middleware))
+                self._request_limiter = _make_or_explain(lambda: RequestLimiter(Limiter(**limiter), **middleware))
             return self._request_limiter
 
     def async_request_limiter(self) -> AsyncRequestLimiter:
@@ -135,7 +135,7 @@ class Setup:
         with self._lock:
             request_limiter = self._async_request_limiters.get(loop)
             if request_limiter is None:
-                request_limiter, self._checked = self._checked or self._made_async(), None
+                request_limiter, self._checked = self._checked or self._make_async(), None
                 self._async_request_limiters[loop] = request_limiter
             return request_limiter
 
@@ -159,9 +159,9 @@ class Setup:
         status, content, body = refusal(limits)
         return HttpResponse(body, status=status, headers=dict(content))
 
-    def _made_async(self) -> AsyncRequestLimiter:
+    def _make_async(self) -> AsyncRequestLimiter:
         limiter, middleware = self._settings
-        return _made(lambda: AsyncRequestLimiter(AsyncLimiter(**limiter), **middleware))
+        return _make_or_explain(lambda: AsyncRequestLimiter(AsyncLimiter(**limiter), **middleware))
 
 
 class _Project:
@@ -195,12 +195,12 @@ def current() -> Setup:
     return _project.setup()
 
 
-def _changed(*, setting: str, **_: Any) -> None:
+def _forget_changed(*, setting: str, **_: Any) -> None:
     if setting == SETTING:  # a test's override_settings
         _project.forget()
 
 
-setting_changed.connect(_changed)
+setting_changed.connect(_forget_changed)
 
 
 def _template(request: DjangoRequest) -> str | None:
@@ -211,7 +211,7 @@ def _template(request: DjangoRequest) -> str | None:
         return None
 
 
-def _imported(key: str, value: Any) -> Any:
+def _import_named(key: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
@@ -223,7 +223,7 @@ def _imported(key: str, value: Any) -> Any:
 T = TypeVar("T")
 
 
-def _made(make: Callable[[], T]) -> T:
+def _make_or_explain(make: Callable[[], T]) -> T:
     try:
         return make()
     except FAULTS as error:

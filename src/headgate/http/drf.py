@@ -27,7 +27,7 @@ except ImportError as error:
 from headgate.core.decision import Decision
 from headgate.core.quota import Quota
 from headgate.errors import InvalidQuota
-from headgate.http.django import charged
+from headgate.http.django import charge_request
 from headgate.http.problem import MEDIA_TYPE, problem
 from headgate.http.route import RouteLimit
 
@@ -57,7 +57,7 @@ class HeadgateThrottle(BaseThrottle):  # type: ignore[misc]
         if quota is None:
             return True
         key = self.key(request, view)
-        self._decision = charged(_limit(quota), request._request, name=f"throttle:{name}", key=key)
+        self._decision = charge_request(_limit(quota), request._request, name=f"throttle:{name}", key=key)
         if not self._decision.allowed:  # REST framework asks all throttles, and reports the longest wait
             setattr(request._request, _REFUSAL, request._request.headgate.decision)
         return self._decision.allowed

@@ -61,7 +61,7 @@ class RouteDependency:
     def __call__(self, connection: HTTPConnection, response: Response = None) -> Any:  # type: ignore[assignment,misc]
         """As a dependency, return a coroutine. As a decorator, `connection` is a handler: return the limited one."""
         given: Any = connection
-        return self._enter(given, response) if isinstance(given, HTTPConnection) else _limited(given, self)
+        return self._enter(given, response) if isinstance(given, HTTPConnection) else _limit_handler(given, self)
 
     _mark_coroutine_function(__call__)  # otherwise FastAPI runs it in a thread, and does not await the result
 
@@ -179,7 +179,7 @@ def _operations(app: FastAPI) -> Iterator[Any]:
             yield route
 
 
-def _limited(handler: Any, limit: RouteDependency) -> Any:
+def _limit_handler(handler: Any, limit: RouteDependency) -> Any:
     """Return a handler with the limit as a dependency: an extra parameter that is not passed to the original."""
     if not callable(handler):
         raise InvalidRule(
@@ -190,7 +190,7 @@ def _limited(handler: Any, limit: RouteDependency) -> Any:
     parameters = list(signature.parameters.values())
     at = len(parameters) - (bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD)
 
-    def checked(values: dict[str, Any]) -> dict[str, Any]:
+    def remove_limit(values: dict[str, Any]) -> dict[str, Any]:
         if name not in values:
             raise InvalidRule(
                 f"limit(): {handler.__name__} was called without its limit: only FastAPI may call it. "
@@ -203,14 +203,14 @@ def _limited(handler: Any, limit: RouteDependency) -> Any:
 
         @wraps(handler)
         async def limited_async(*args: Any, **values: Any) -> Any:
-            return await handler(*args, **checked(values))
+            return await handler(*args, **remove_limit(values))
 
         limited: Any = limited_async
     else:
 
         @wraps(handler)
         def limited_sync(*args: Any, **values: Any) -> Any:
-            return handler(*args, **checked(values))
+            return handler(*args, **remove_limit(values))
 
         limited = limited_sync
     limited.__signature__ = signature.replace(parameters=[*parameters[:at], parameter, *parameters[at:]])

@@ -145,7 +145,7 @@ class Headgate:
                 target.before_request(lambda: _enter(limit))
                 mark_limited(target, target, limit)
                 return target
-            limited = _limited(target, limit)
+            limited = _limit_view(target, limit)
             mark_limited(target, limited, limit)
             setattr(target, ABOVE, (target, limited))  # Flask may have registered the original view: see `_begin`
             return limited  # type: ignore[return-value]
@@ -184,10 +184,10 @@ class _Middleware(RateLimitMiddleware):
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if self._headgate.exempting and self._exempts(environ):
-            return self._released(environ, start_response)
+            return self._call_exempt(environ, start_response)
         return super().__call__(environ, start_response)
 
-    def _released(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    def _call_exempt(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Forward a request without checking rules, and release the slots of its view's own limits when it ends."""
         own = environ[OWN] = self._request_limiter.limits({})
         return released_at_end(own, lambda: self._app(environ, start_response))
@@ -266,7 +266,7 @@ def _pass(decision: Decision) -> None:
         raise Undecided(decision) if decision.reason == "fail_closed" else Refused(decision)
 
 
-def _limited(view: Callable[..., Any], limit: RouteLimit) -> Callable[..., Any]:
+def _limit_view(view: Callable[..., Any], limit: RouteLimit) -> Callable[..., Any]:
     if inspect.iscoroutinefunction(view):
 
         @wraps(view)
@@ -296,7 +296,7 @@ def _enter(limit: RouteLimit) -> None:
     if ask is None:
         return
     limits = _limits(extension)
-    name = limit.named(_route(), request.environ.setdefault(TAKEN, []))
+    name = limit.name_for(_route(), request.environ.setdefault(TAKEN, []))
     if not limits.is_exempt(extension.limiter):
         _pass(charge(limit, limits, extension.limiter, name, ask))
 

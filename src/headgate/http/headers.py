@@ -57,12 +57,12 @@ def raw_fields_of(charged: Sequence[Charged], style: HeaderStyle = "both") -> Ra
     limits = sorted((pair for one in charged for pair in one.decision.enforced), key=restrictiveness)
     notes = _annotation([rule for one in charged for rule in one.decision.annotated])
     if not limits:
-        return chosen(notes, style)
+        return fields_of_style(notes, style)
     decision, cost, _ = binding(charged)
     warns = any(one.decision.state == "warning" for one in charged)
     arranged = _arrange([(at, limit) for at, (limit, _) in enumerate(limits)])
     fields = _fields(decision, cost, arranged, [outcome for _, outcome in limits], warns)
-    return chosen(fields + notes, style)
+    return fields_of_style(fields + notes, style)
 
 
 def render(decision: Decision, cost: Cost = 1, style: HeaderStyle = "both") -> RawFields:
@@ -82,10 +82,10 @@ def render(decision: Decision, cost: Cost = 1, style: HeaderStyle = "both") -> R
     fields = _fields(decision, cost, arranged, outcomes, decision.state == "warning") if arranged.indexes else []
     if plan.annotates:
         fields += _annotation(decision.annotated)
-    return fields if style == "both" else chosen(fields, style)
+    return fields if style == "both" else fields_of_style(fields, style)
 
 
-def chosen(fields: RawFields, style: HeaderStyle) -> RawFields:
+def fields_of_style(fields: RawFields, style: HeaderStyle) -> RawFields:
     """Return the fields of this style: always `Retry-After`, and annotations unless the style is `off`."""
     return [field for field in fields if field[0] not in _HIDDEN[style]]
 

@@ -108,12 +108,12 @@ class Limits(Generic[L]):
 
     def give_back(self) -> None:
         """Refund all charges of a refused request. A second call does nothing."""
-        for decision, _, limiter in self._undone():
+        for decision, _, limiter in self._take_charges():
             limiter.give_back(decision)
 
     async def give_back_async(self) -> None:
         """Async counterpart of `give_back`."""
-        for decision, _, limiter in self._undone():
+        for decision, _, limiter in self._take_charges():
             await limiter.give_back(decision)
 
     def refuse(self) -> None:
@@ -151,7 +151,7 @@ class Limits(Generic[L]):
         """
         return self.limiter.reserve(cost=cost_of_units(cost, units), ttl=ttl, **self.facts)
 
-    def _undone(self) -> list[Charged]:
+    def _take_charges(self) -> list[Charged]:
         """Return the charges to refund, once. From then on, headers omit them."""
         if self._given_back:
             return []

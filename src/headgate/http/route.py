@@ -106,7 +106,7 @@ class RouteLimit:
         """Return whether requests with this method are limited."""
         return not self._methods or method in self._methods
 
-    def named(self, route: str, taken: list[str]) -> str:
+    def name_for(self, route: str, taken: list[str]) -> str:
         """Return the name under which a request counts. `taken` are the names of the request's earlier limits.
 
         A route's second limit gets a number, so that it does not share the first one's count.
@@ -153,7 +153,7 @@ class Ask:
         if quota is None:
             return None
         key = None if limit.key is None else call(limit.key)
-        return cls(_checked(quota), key, call(limit.cost) if callable(limit.cost) else limit.cost)
+        return cls(_require_quota(quota), key, call(limit.cost) if callable(limit.cost) else limit.cost)
 
     @classmethod
     async def of_async(cls, limit: RouteLimit, call: Callable[[Callable[..., Any]], Awaitable[Any]]) -> Ask | None:
@@ -164,7 +164,7 @@ class Ask:
         if quota is None:
             return None
         key = None if limit.key is None else await call(limit.key)
-        return cls(_checked(quota), key, await call(limit.cost) if callable(limit.cost) else limit.cost)
+        return cls(_require_quota(quota), key, await call(limit.cost) if callable(limit.cost) else limit.cost)
 
 
 def charge(limit: RouteLimit, limits: Limits[Limiter], limiter: Limiter, name: str, ask: Ask) -> Decision:
@@ -219,7 +219,7 @@ def subject_of(limits: Limits[Any], key: Subject) -> str:
     return f"key:{key}"
 
 
-def _checked(quota: object) -> str | Quota:
+def _require_quota(quota: object) -> str | Quota:
     if isinstance(quota, str | Quota):
         return quota
     raise InvalidCheck(f"quota: its function must return a notation like '5/minute', a Quota or None, got {quota!r}")

@@ -93,8 +93,8 @@ def limit(
     It counts in the store of `limiter`, else of `app.state.headgate`, which `install` sets, else of the middleware,
     else in memory. A refused request raises `Refused`.
     """
-    route_limit, own = RouteLimit(quota, **options), _checked(limiter)
-    return lambda endpoint: _decorated(endpoint, route_limit, partial(enter, route_limit, own))
+    route_limit, own = RouteLimit(quota, **options), _require_async(limiter)
+    return lambda endpoint: _decorate(endpoint, route_limit, partial(enter, route_limit, own))
 
 
 def limit_messages(
@@ -105,12 +105,12 @@ def limit_messages(
 
     A client's WebSockets to one route share a count. Needs the middleware (`install`), which sees messages.
     """
-    route_limit, own = message_limit(quota, **options), _checked(limiter)
+    route_limit, own = message_limit(quota, **options), _require_async(limiter)
 
     async def enter_messages(connection: HTTPConnection) -> None:
         await watch_messages(route_limit, own, connection)
 
-    return lambda endpoint: _decorated(endpoint, None, enter_messages)
+    return lambda endpoint: _decorate(endpoint, None, enter_messages)
 
 
 def limits_of(connection: HTTPConnection) -> Limits[AsyncLimiter]:
@@ -178,7 +178,7 @@ async def enter(limit: RouteLimit, own: AsyncLimiter | None, connection: HTTPCon
         return None
     passed = await _begin(own, scope)
     limits, limiter = passed.limits, _limiter_of(own, scope, passed)
-    name = limit.named(_name_of(scope), scope.setdefault(TAKEN, []))
+    name = limit.name_for(_name_of(scope), scope.setdefault(TAKEN, []))
     if limits.is_exempt(limiter):
         return None
     if limit.name is not None:
@@ -240,11 +240,11 @@ def _limiter_of(own: AsyncLimiter | None, scope: Scope, passed: Passed | None) -
     return found
 
 
-def _checked(limiter: AsyncLimiter | None) -> AsyncLimiter | None:
+def _require_async(limiter: AsyncLimiter | None) -> AsyncLimiter | None:
     return None if limiter is None else limiter_of(limiter, AsyncLimiter)
 
 
-def _decorated(endpoint: Any, limit: RouteLimit | None, enter: Callable[[HTTPConnection], Any]) -> Any:
+def _decorate(endpoint: Any, limit: RouteLimit | None, enter: Callable[[HTTPConnection], Any]) -> Any:
     """Wrap an endpoint to call `enter` first, and to add the limits' headers if no middleware does."""
     if not callable(endpoint) or isinstance(endpoint, type):
         raise InvalidRule(f"limit(): must decorate a function, or a method of a class; got {endpoint!r}")

@@ -42,7 +42,7 @@ def test_a_limit_makes_one_limiter_for_each_name_and_limiter() -> None:
 def test_the_limits_of_one_route_have_names_of_their_own() -> None:
     taken: list[str] = []
     limits = [RouteLimit("1/minute"), RouteLimit("1/minute", name="shared"), RouteLimit("1/minute")]
-    assert [limit.named("/x", taken) for limit in limits] == ["/x", "shared", "/x (2)"]
+    assert [limit.name_for("/x", taken) for limit in limits] == ["/x", "shared", "/x (2)"]
 
 
 def test_no_key_can_be_mistaken_for_a_client() -> None:

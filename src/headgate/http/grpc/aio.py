@@ -14,7 +14,7 @@ import grpc
 
 from headgate.core.clock import Clock
 from headgate.http.grpc.answer import CURRENT, GrpcResponse, metadata_of, status_of
-from headgate.http.grpc.handler import Behaviour, Handler, behaviour_of, replaced
+from headgate.http.grpc.handler import Behaviour, Handler, behaviour_of, replace_behaviour
 from headgate.http.grpc.request import GrpcRequest
 from headgate.http.limits import Limits
 from headgate.http.request_limiter import AsyncRequestLimiter, resolve
@@ -31,7 +31,7 @@ class AsyncCalls:
         self._request_limiter = request_limiter
         self.options = request_limiter.options
 
-    def limited(self, handler: Handler, path: str) -> Handler:
+    def limit_handler(self, handler: Handler, path: str) -> Handler:
         """Wrap a method's handler to handle only allowed calls. Call it in the task that handles the call.
 
         The wrapper has the handler's kind, by which grpc decides how to call it: a coroutine function, an async
@@ -64,7 +64,7 @@ class AsyncCalls:
                 await _end(limited, context)
                 return response
 
-            return replaced(handler, call)
+            return replace_behaviour(handler, call)
 
         if inspect.isasyncgenfunction(behaviour):
 
@@ -80,9 +80,9 @@ class AsyncCalls:
                     raise
                 await _end(limited, context)
 
-            return replaced(handler, stream)
+            return replace_behaviour(handler, stream)
 
-        return replaced(handler, self._in_thread(handler, behaviour, path))
+        return replace_behaviour(handler, self._in_thread(handler, behaviour, path))
 
     def _in_thread(self, handler: Handler, behaviour: Behaviour, path: str) -> Behaviour:
         """Wrap a handler that grpc runs in a thread. Awaitables run on the server's loop."""

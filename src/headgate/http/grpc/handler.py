@@ -27,7 +27,7 @@ def behaviour_of(handler: Handler) -> Behaviour:
     return behaviour
 
 
-def replaced(handler: Handler, behaviour: Behaviour) -> Handler:
+def replace_behaviour(handler: Handler, behaviour: Behaviour) -> Handler:
     """Return a copy of the handler with another function."""
     make = _KINDS[bool(handler.request_streaming), bool(handler.response_streaming)][1]
     return make(behaviour, handler.request_deserializer, handler.response_serializer)

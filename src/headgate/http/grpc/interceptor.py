@@ -100,7 +100,7 @@ class SyncRateLimitInterceptor(RateLimitInterceptor, grpc.ServerInterceptor):
     def intercept_service(self, continuation: Any, handler_call_details: grpc.HandlerCallDetails) -> Any:
         handler, method = continuation(handler_call_details), handler_call_details.method
         # No handler: the method does not exist. Wrap the handler, as the client is known only when it runs.
-        return handler if handler is None or self._options.skips(method) else self._calls.limited(handler, method)
+        return handler if handler is None or self._options.skips(method) else self._calls.limit_handler(handler, method)
 
 
 class AsyncRateLimitInterceptor(RateLimitInterceptor, grpc.aio.ServerInterceptor):
@@ -124,4 +124,4 @@ class AsyncRateLimitInterceptor(RateLimitInterceptor, grpc.aio.ServerInterceptor
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
         handler, method = await continuation(handler_call_details), handler_call_details.method
-        return handler if handler is None or self._options.skips(method) else self._calls.limited(handler, method)
+        return handler if handler is None or self._options.skips(method) else self._calls.limit_handler(handler, method)

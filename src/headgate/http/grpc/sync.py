@@ -10,7 +10,7 @@ import grpc
 
 from headgate.core.clock import Clock
 from headgate.http.grpc.answer import CURRENT, GrpcResponse, metadata_of, status_of
-from headgate.http.grpc.handler import Handler, behaviour_of, replaced
+from headgate.http.grpc.handler import Handler, behaviour_of, replace_behaviour
 from headgate.http.grpc.request import GrpcRequest
 from headgate.http.limits import Limits
 from headgate.http.request_limiter import RequestLimiter
@@ -27,7 +27,7 @@ class SyncCalls:
         self._request_limiter = request_limiter
         self.options = request_limiter.options
 
-    def limited(self, handler: Handler, path: str) -> Handler:
+    def limit_handler(self, handler: Handler, path: str) -> Handler:
         """Wrap a method's handler to handle only allowed calls."""
         behaviour = behaviour_of(handler)
 
@@ -55,7 +55,7 @@ class SyncCalls:
                 return _Responses(answer, end)
             return answer
 
-        return replaced(handler, call)
+        return replace_behaviour(handler, call)
 
     def _admit(self, request: GrpcRequest, outer: Limits[Limiter] | None) -> Limits[Limiter]:
         """Check a call, and return its limits with the decision last."""

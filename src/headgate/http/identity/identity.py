@@ -131,14 +131,14 @@ class Identity:
         if self.api_key_header is not None:
             key = request.header(self.api_key_header)
             if key is not None:
-                facts.update((yield from self._accepted(self._keys.facts(key))))
+                facts.update((yield from self._accept(self._keys.facts(key))))
         if self._tokens is not None:
             authorization = request.header("authorization")
             if authorization is not None:
-                facts.update((yield from self._accepted(self._tokens.facts(authorization))))
+                facts.update((yield from self._accept(self._tokens.facts(authorization))))
         return facts
 
-    def _accepted(self, steps: Steps[dict[str, str]]) -> Steps[dict[str, str]]:
+    def _accept(self, steps: Steps[dict[str, str]]) -> Steps[dict[str, str]]:
         """Return the facts of a credential; none if it is rejected."""
         try:
             return (yield from steps)

@@ -217,7 +217,7 @@ def _key_of(jwk: Mapping[str, Any], algorithms: Collection[str]) -> Key | None:
     if "d" in jwk:  # a private key
         return None
     try:
-        return Key(algorithm, key_id, _fitting(algorithm, _jwt_algorithm(algorithm).from_jwk(dict(jwk))))
+        return Key(algorithm, key_id, _require_fit(algorithm, _jwt_algorithm(algorithm).from_jwk(dict(jwk))))
     except (import_module("jwt").PyJWTError, ValueError, TypeError, LookupError):
         return None
 
@@ -236,10 +236,10 @@ def key_from_settings(algorithm: str, key: Any) -> Key:
         if algorithm == "HS256":
             raise ValueError("is an asymmetric key, not a shared secret: use RS256 or ES256") from error
         raise ValueError(f"must be a public key for {algorithm} in PEM") from error
-    return Key(algorithm, None, _fitting(algorithm, prepared))
+    return Key(algorithm, None, _require_fit(algorithm, prepared))
 
 
-def _fitting(algorithm: str, key: Any) -> Any:
+def _require_fit(algorithm: str, key: Any) -> Any:
     """Return the key if it suits the algorithm. Raises `ValueError` if not."""
     if algorithm == "RS256":
         if not isinstance(key, _asymmetric("rsa").RSAPublicKey):

@@ -77,8 +77,8 @@ class TokenVerifier:
                 return verified.facts
         algorithm, key_id = self._header(parts[1])
         keys = yield from self._keys.find(algorithm, key_id)
-        key, claims = self._signed(token, keys)
-        verified = self._verified(claims, algorithm, key_id, key)
+        key, claims = self._find_signer(token, keys)
+        verified = self._verify_claims(claims, algorithm, key_id, key)
         self._recent.put(digest, verified)
         return verified.facts
 
@@ -94,7 +94,7 @@ class TokenVerifier:
             raise Rejected("token_malformed")
         return algorithm, key_id
 
-    def _signed(self, token: str, keys: Sequence[Key]) -> tuple[Key, Mapping[str, Any]]:
+    def _find_signer(self, token: str, keys: Sequence[Key]) -> tuple[Key, Mapping[str, Any]]:
         """Return the key that signed a token, and the signed claims."""
         for key in keys:
             try:
@@ -106,7 +106,7 @@ class TokenVerifier:
             return key, _object(decoded["payload"])
         raise Rejected("token_signature")
 
-    def _verified(self, claims: Mapping[str, Any], algorithm: str, key_id: str | None, key: Key) -> Verified:
+    def _verify_claims(self, claims: Mapping[str, Any], algorithm: str, key_id: str | None, key: Key) -> Verified:
         expires_us = _time_us(claims.get("exp"))
         if expires_us is None:
             raise Rejected("token_expired")
