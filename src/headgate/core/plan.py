@@ -99,12 +99,16 @@ class Plan:
     def _charging(self, units: tuple[str, ...]) -> Self:
         """Return the limits that count any of these units, as a plan."""
         if units not in self._parts:
+            self._log_unknown(units)
             named = self.units or (REQUESTS,) * len(self.limits)
             places = [place for place, unit in enumerate(named) if unit in units]
             if len(self._parts) >= MAX_PARTS:
                 self._parts.clear()
             self._parts[units] = None if len(places) == len(self.limits) else self._part(places)
         return self._parts[units] or self
+
+    def _log_unknown(self, units: tuple[str, ...]) -> None:
+        """Log the units that no rule counts, where the rules are known."""
 
     def _part(self, places: Sequence[int]) -> Self:
         """Return the limits at these places as a plan."""

@@ -12,6 +12,7 @@ from headgate.core.plan import Plan, Reason
 from headgate.core.quota import MAX_INT, MICROSECONDS, Quota
 from headgate.rules.path import normal_path
 from headgate.rules.rule import FailureMode, Rule
+from headgate.rules.units import UnitNames
 
 Facts = Mapping[str, str]
 
@@ -56,7 +57,7 @@ class AppliedRule(NamedTuple):
 class RulePlan(Plan):
     """A plan of rules. `subjects` returns the subject of each limit for a request with these facts."""
 
-    __slots__ = ("_dated", "_rates", "applied", "failure_modes", "has_calendar", "notice", "subjects")
+    __slots__ = ("_dated", "_rates", "applied", "failure_modes", "has_calendar", "notice", "subjects", "unit_names")
 
     def __init__(
         self,
@@ -65,10 +66,12 @@ class RulePlan(Plan):
         *,
         refuses: bool = False,
         notice: Callable[[Facts], None] | None = None,
+        unit_names: UnitNames | None = None,
     ) -> None:
         super().__init__(tuple(one.template for one in applied), reason, refuses=refuses)
         self.applied = applied
         self.notice = notice  # called with the facts of the first request, which it logs; then set to None
+        self.unit_names = unit_names  # of all rules; None: other units are not logged
         self.failure_modes = tuple(one.failure_mode for one in applied)  # None leaves it to the limiter
         self.subjects: Callable[[Facts], tuple[str, ...]] = _subjects(applied)
         self._rates: RulePlan | None = None
@@ -88,7 +91,7 @@ class RulePlan(Plan):
                 applied.append(one._replace(template=one.template._replace(quota=quota)))
             else:
                 applied.append(one)
-        plan = plan_of(tuple(applied))
+        plan = plan_of(tuple(applied), self.unit_names)
         self._dated = (since, until, plan)
         return plan
 
@@ -98,8 +101,13 @@ class RulePlan(Plan):
         if not self.slots:
             return self
         if self._rates is None:
-            self._rates = plan_of(tuple([one for at, one in enumerate(self.applied) if at not in self.slots]))
+            applied = tuple([one for at, one in enumerate(self.applied) if at not in self.slots])
+            self._rates = plan_of(applied, self.unit_names)
         return self._rates
+
+    def _log_unknown(self, units: tuple[str, ...]) -> None:
+        if self.unit_names is not None:
+            self.unit_names.log_unknown(units)
 
     def _part(self, places: Sequence[int]) -> Self:
         return type(self)(tuple(self.applied[place] for place in places), None if places else "no_rule")
@@ -144,9 +152,9 @@ NO_RULE: Final = RulePlan((), "no_rule")
 EXEMPT: Final = RulePlan((), "exempt")
 
 
-def plan_of(applied: tuple[AppliedRule, ...]) -> RulePlan:
+def plan_of(applied: tuple[AppliedRule, ...], unit_names: UnitNames | None = None) -> RulePlan:
     """Return the plan of requests to which these rules apply."""
-    return RulePlan(applied) if applied else NO_RULE
+    return RulePlan(applied, unit_names=unit_names) if applied else NO_RULE
 
 
 def plan_of_rule(rule: Rule) -> RulePlan:

@@ -23,6 +23,7 @@ from headgate.rules.path import normal_path
 from headgate.rules.plan import EXEMPT, NO_RULE, AppliedRule, Facts, RulePlan, plan_of, quota_in_force, template_of
 from headgate.rules.recent import Recent
 from headgate.rules.rule import FailureMode, Rule
+from headgate.rules.units import UnitNames
 from headgate.rules.unmatched import UnmatchedRequests
 from headgate.rules.users import User, misfit
 
@@ -88,6 +89,9 @@ class Planner:
         self._calendars = [rule for rule in rules if rule.quota.calendar is not None and "user" in rule.facts]
 
         rules = [rule for rule in rules if rule.enabled]
+        self.unit_names: UnitNames = UnitNames(
+            [rule.unit for rule in rules], None if previous is None else previous.unit_names
+        )
         self._matcher: Matcher = Matcher(rules, None if previous is None else previous._matcher)
         self._empty = not rules
         self._facts = frozenset(fact for rule in rules for fact in rule.facts)
@@ -226,7 +230,7 @@ class Planner:
                 applied = list(plan.applied)
                 for place, one in own:
                     applied[place] = applied[place]._replace(template=one.applied_to(applied[place].template))
-                known = plan_of(tuple(applied))
+                known = plan_of(tuple(applied), self.unit_names)
                 self._with_quotas.put(shape, known)
             found = known
         if len(overrides.plans) >= MAX_PLANS:
@@ -266,7 +270,7 @@ class Planner:
             known["tier"] = tier
         method = facts.get("method")
         applied = applying(shelves, known, None if method is None else method.upper())
-        return plan_of(tuple(self._apply_rule(rule, shelf, known) for rule, shelf in applied))
+        return plan_of(tuple(self._apply_rule(rule, shelf, known) for rule, shelf in applied), self.unit_names)
 
     def _apply_rule(self, rule: Rule, shelf: Shelf, facts: Facts) -> AppliedRule:
         fixed: dict[str, str] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from headgate import AsyncLimiter, IdempotencyConflict, InvalidCheck, Limiter, RateLimited, Rule
 from headgate.core.cost import Cost, divide_cost
+from headgate.rules.snapshot import Snapshot
 from headgate.testing import FakeClock
 
 RULES = [
@@ -47,6 +49,30 @@ def test_a_rule_whose_unit_is_not_named_neither_is_charged_nor_refuses(limiter: 
     assert limiter.check(user="alice", cost={"usd_micros": 1})
     assert limiter.check(user="alice", cost={"parsecs": 12}).reason == "no_rule"
     assert left(limiter) == {"requests": 0, "tokens": 0, "usd_micros": 498}
+
+
+def test_a_unit_that_no_rule_counts_is_logged_once(limiter: Limiter, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "headgate")
+    for user in ("alice", "bob"):
+        for _ in range(2):
+            assert limiter.check(user=user, cost={"requests": 1, "tokesn": 5})
+            assert limiter.check(user=user, cost={"requests": 1, "tokens": 1, "input_tokens": 1, "parsecs": 12})
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", "no rule counts the unit 'tokesn', so it is not charged; did you mean 'tokens'?"),
+        ("INFO", "no rule counts the unit 'input_tokens', so it is not charged"),
+        ("INFO", "no rule counts the unit 'parsecs', so it is not charged"),
+    ]
+
+
+def test_a_unit_is_not_logged_again_when_rules_change(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "headgate")
+    snapshot = None
+    for rules in (RULES[:1], RULES, RULES[:1]):
+        snapshot = Snapshot(rules, previous=snapshot)
+        snapshot.plan({"user": "alice"}, FakeClock()).price({"requests": 1, "tokens": 1})
+    assert [record.getMessage() for record in caplog.records] == [
+        "no rule counts the unit 'tokens', so it is not charged"
+    ]
 
 
 def test_a_plain_cost_means_requests(limiter: Limiter) -> None:
