@@ -328,7 +328,7 @@ def test_a_store_that_fails_is_shown_with_since_when(browser: Browser, tmp_path:
         check(service, 2, user="alice")
         console = Console(browser, service)
         health = console.page.locator("section[aria-labelledby=health-title] li >> nth=0")
-        expect(health).to_contain_text(re.compile("does not decide.* since "), timeout=20_000)
+        expect(health).to_contain_text(re.compile("is failing.* since "), timeout=20_000)
         console.close()
 
 

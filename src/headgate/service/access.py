@@ -1,4 +1,4 @@
-"""Who may do what: bearer tokens, their roles and scopes."""
+"""Authentication by bearer token: who is calling, and with which role and scopes."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ from headgate.operations.caller import ROLES, SCOPES, Caller, Role
 from headgate.service.auth_failures import AuthFailures
 from headgate.service.token_guess_limiter import TokenGuessLimiter
 
-FRESH_SECONDS: Final = 2.0  # how long an answer of the database counts
-OUTAGE_SECONDS: Final = 3_600.0  # … on the data plane, while the database cannot be asked
-PATIENCE_SECONDS: Final = 0.5  # how long a caller whose token is remembered waits for it to be looked up again
-RETRY_SECONDS: Final = 0.5  # before the next try to ask a database that could not be
-MOST_REMEMBERED: Final = 4_096  # tokens that are good; and as many that are not
-MOST_WAITED_FOR: Final = 4_096  # tokens that are being looked up
-MAX_BATCH: Final = 500  # of them in one query
-DEADLINE_SECONDS: Final = 2.0  # how long a caller waits for their token to be looked up
+FRESH_SECONDS: Final = 2.0  # how long a token's lookup is valid
+OUTAGE_SECONDS: Final = 3_600.0  # … on the data plane, while the database is down
+PATIENCE_SECONDS: Final = 0.5  # how long a caller with a cached token waits for a new lookup
+RETRY_SECONDS: Final = 0.5  # before the next query after a failed one
+MOST_REMEMBERED: Final = 4_096  # valid tokens, and as many invalid ones
+MOST_WAITED_FOR: Final = 4_096  # tokens waiting for a lookup
+MAX_BATCH: Final = 500  # tokens in one query
+DEADLINE_SECONDS: Final = 2.0  # how long a caller waits for the lookup of its token
 LONGEST: Final = 512  # characters of a token
 
 log = logging.getLogger("headgate")
 
 
-ANYBODY: Final = Caller("anybody", "operator", frozenset({"check"}))  # on a data plane that asks for no token
+ANYBODY: Final = Caller("anybody", "operator", frozenset({"check"}))  # any caller of a data plane without tokens
 BOOTSTRAP: Final = Caller("bootstrap", "admin", frozenset(SCOPES))
 DATA: Final = Caller("data", "operator", frozenset({"check"}))
 
 
 class TokenFinder(Protocol):
-    """What finds tokens by their hashes: `headgate.db.Tokens`."""
+    """Finds tokens by their hashes: `headgate.db.Tokens`."""
 
     def find(self, hashes: Collection[str]) -> Mapping[str, Token]: ...
 
 
 class TokensUnavailable(DatabaseUnavailable):
-    """Tokens cannot be looked up now. This is logged once for all callers."""
+    """Tokens cannot be looked up now. Logged once for all callers."""
 
 
 class Access:
-    """Tells callers by their tokens. Belongs to one event loop.
+    """Identifies callers by their tokens. Belongs to one event loop.
 
-    `admin_token` may do everything. The data plane is open to anybody unless `data_token` is set. Both are good
-    without a database. Other tokens are found in `tokens`, and what was found, or that nothing was, counts for two
-    seconds: a token that is revoked elsewhere is no longer good after that.
+    `admin_token` may do everything. The data plane is open to all callers unless `data_token` is set. Both work
+    without a database. Other tokens are looked up in `tokens`; a result, also a negative one, is valid for two seconds.
+    So a token that is revoked elsewhere stops working after two seconds.
 
-    While the database cannot be asked, what was found stays valid for an hour on the data plane, and no caller waits.
+    While the database is down, results stay valid for an hour on the data plane, and no caller waits.
     """
 
     def __init__(
@@ -72,16 +72,16 @@ class Access:
                 raise ValueError(f"{name}: must not be empty; omit it for none")
             if token is not None:
                 self._own.append((hash_of(token), caller))
-        self.open = data_token is None  # whether the data plane is
+        self.open = data_token is None  # whether the data plane needs no token
         self._lookup = None if tokens is None else _Lookup(tokens.find, now, deadline)
         self._clock: Clock = clock or SystemClock()
         self._guess_limiter = TokenGuessLimiter("data-failures", clock)
         self.failures = AuthFailures(now)  # recorded by the code that answers callers
 
     async def caller(self, token: str | None, *, stale: bool = False) -> Caller:
-        """Who has this token. Raises `Unauthenticated`; `DatabaseError` when that cannot be found out.
+        """Return the caller with this token. Raises `Unauthenticated`, or `DatabaseError` if the lookup fails.
 
-        With `stale`, what was found before is good enough while the database cannot be asked.
+        With `stale`, an earlier result is good enough while the database is down.
         """
         if token is None:
             message = "a bearer token is needed: send the header `Authorization: Bearer …`"
@@ -97,7 +97,7 @@ class Access:
         return await self.caller_by_hash(digest, stale=stale)
 
     async def caller_by_hash(self, digest: str, *, stale: bool = False) -> Caller:
-        """Who has the token of this hash, as `caller` does: for sessions, which keep no token."""
+        """Return the caller whose token has this hash, as `caller` does. For sessions, which do not keep tokens."""
         found = _equal(digest, self._own)
         if found is not None:
             return found
@@ -108,8 +108,8 @@ class Access:
     async def require_data(self, token: str | None, role: Role = "viewer", address: str | None = None) -> Caller:
         """Authenticate a caller of the data plane, which may be open, and works without the database.
 
-        `address` is where the request comes from. Raises `Forbidden`, too; and `RateLimited` after too many bad tokens
-        from there.
+        `address` is the client's. Also raises `Forbidden`, and `RateLimited` after too many bad tokens from that
+        address.
         """
         if self.open:
             return ANYBODY
@@ -118,7 +118,7 @@ class Access:
         return caller
 
     def admits_at_once(self, token: str | None, role: Role = "viewer", address: str | None = None) -> bool:
-        """Whether `require_data` would let a caller pass, as far as that is known without waiting."""
+        """Return whether `require_data` would accept a caller, if that is known without waiting."""
         if self.open:
             return True
         if token is None or len(token) > LONGEST:
@@ -128,23 +128,23 @@ class Access:
         return caller is not None and caller.may("check", role) and self._guess_limiter.prove(digest, address)
 
     def forget(self, revoked: str | None = None) -> None:
-        """Look every token up again when it comes next: for when one was made, or `revoked`, by its id, here."""
+        """Look every token up again at its next use. Call it when a token was created or `revoked` (by id) here."""
         if self._lookup is not None:
             self._lookup.forget(revoked)
 
 
 class _Found(NamedTuple):
-    token: Token | None  # None: there is no such token
+    token: Token | None  # None: unknown token
     until: float
-    at_most: float  # until when it may count while the database cannot be asked
+    at_most: float  # until when it is valid while the database is down
 
 
 class _Lookup:
-    """Tokens in the database, by hash. Remembers answers for a while, and asks for those that it lacks together.
+    """Looks tokens up in the database by hash. Caches results for a while, and queries missing ones in batches.
 
-    One query is under way at a time, for all who wait: a flood of made-up tokens becomes a few large queries, and
-    cannot push out those that are good, which are remembered apart, and go first. While the database cannot be asked,
-    it tries again by itself: that it can be is known without anybody who would come.
+    Only one query runs at a time, for all waiting callers. So a flood of made-up tokens becomes a few large queries.
+    It cannot evict valid tokens, which have their own cache and go first. After a failed query it retries in the
+    background, so that it notices the database's return without any callers.
     """
 
     def __init__(
@@ -159,10 +159,11 @@ class _Lookup:
         self._asking: asyncio.Task[None] | None = None
         self._generation = 0
         self._failing = False
-        self._unanswered: list[str] = []  # what could not be asked last
+        self._unanswered: list[str] = []  # the last failed batch
 
     async def token(self, digest: str, *, stale: bool) -> Token | None:
-        """Raises `DatabaseError`; with `stale`, not if there is an answer that may count without the database."""
+        """Return the token with this hash; None if unknown. Raises `DatabaseError`, unless `stale` allows an old
+        result."""
         found, now = self._good.get(digest) or self._bad.get(digest), self._now()
         if found is not None and now < found.until:
             return found.token
@@ -173,7 +174,7 @@ class _Lookup:
         deadline = self._deadline if kept is None else min(self._deadline, PATIENCE_SECONDS)
         try:
             async with asyncio.timeout(deadline):
-                return await asyncio.shield(self._asked(digest))  # others may wait for it too
+                return await asyncio.shield(self._asked(digest))  # other callers may wait for it too
         except TimeoutError:
             error: DatabaseError = TokensUnavailable(f"tokens: no answer within {deadline:g} s")
             self._failed(error)
@@ -184,7 +185,7 @@ class _Lookup:
         return kept.token
 
     def forget(self, revoked: str | None) -> None:
-        self._generation += 1  # what is under way may be of before
+        self._generation += 1  # a running query may return old data
         self._bad.clear()
         self._good = {
             digest: found._replace(until=-inf)
@@ -193,7 +194,7 @@ class _Lookup:
         }
 
     def _asked(self, digest: str) -> asyncio.Future[Token | None]:
-        """The answer to come."""
+        """Return a future for the lookup of a token."""
         answer = self._waiting.get(digest)
         if answer is None:
             if len(self._waiting) >= MOST_WAITED_FOR and digest not in self._good:
@@ -225,7 +226,7 @@ class _Lookup:
                     self._answer(batch, found, now if generation == self._generation else None)
         finally:
             self._asking = None
-            for answer in self._waiting.values():  # only when it was cancelled: the loop is being closed
+            for answer in self._waiting.values():  # only if cancelled: the loop is closing
                 answer.cancel()
             self._waiting.clear()
 
@@ -235,10 +236,10 @@ class _Lookup:
             answer = self._waiting.pop(digest, None)
             if answer is not None:
                 answer.set_exception(TokensUnavailable(f"tokens could not be looked up: {what}"))
-                answer.exception()  # seen, even if all who waited have gone
+                answer.exception()  # marks it as retrieved, even if all waiting callers have left
 
     def _answer(self, batch: Iterable[str], found: Mapping[str, Token], asked_at: float | None) -> None:
-        """Tell all who wait; with the time when it was asked, remember it too."""
+        """Answer all waiting callers; cache the results if the time of the query is given."""
         for digest in batch:
             token = found.get(digest)
             if asked_at is not None:
@@ -254,7 +255,7 @@ class _Lookup:
             return
         self._failing = True
         log.error(
-            "tokens could not be looked up: until they can be, those found in the last hour stay good for checks: %s",
+            "tokens could not be looked up; until they can, those found in the last hour stay valid for checks: %s",
             error,
             exc_info=None if isinstance(error, DatabaseError) else error,
         )
@@ -284,7 +285,7 @@ def _caller(token: Token | None, now_us: int) -> Caller:
 
 
 def _equal(digest: str, own: Iterable[tuple[str, Caller]]) -> Caller | None:
-    """Takes as long whichever it is."""
+    """Return the caller with this digest, in constant time."""
     found = None
     for one, caller in own:
         if compare_digest(one, digest):

@@ -1,6 +1,6 @@
-"""AuthFailures: counts callers whose token was not accepted, and logs them, so that a bad token does not go unseen.
+"""AuthFailures: counts and logs rejected tokens, so that operators notice a bad token.
 
-A proxy that fails open lets everything pass while its token is wrong or has expired. Only this service notices.
+A proxy that fails open allows every request while its token is wrong or expired. Only this service notices.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from headgate.errors import AccessError, RateLimited, Unauthenticated
 
 PROTOCOLS: Final = ("http", "authorize", "grpc", "envoy", "admin", "other")
 REASONS: Final = ("missing", "unknown", "expired", "revoked", "forbidden", "throttled")
-LOG_SECONDS: Final = 60.0  # between two lines on the same protocol and reason
+LOG_SECONDS: Final = 60.0  # between two log lines with the same protocol and reason
 
 log = logging.getLogger("headgate")
 
 
 class AuthFailures:
-    """Belongs to one event loop; any thread may read `counts`."""
+    """Counts of rejected tokens. Belongs to one event loop; any thread may read `counts`."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.counts = {(protocol, reason): 0 for protocol in PROTOCOLS for reason in REASONS}
         self._now = now
-        self._logged: dict[tuple[str, str], tuple[float, int]] = {}  # when, and how many there had been by then
+        self._logged: dict[tuple[str, str], tuple[float, int]] = {}  # when it was last logged, and the count then
 
     def record(self, protocol: str, error: Exception, address: str | None) -> None:
-        """Count an error that a caller was answered with, if it is about their token; log the first in a minute."""
+        """Count an error if it is about the caller's token; log at most once a minute."""
         reason = _reason_of(error)
         if reason is None:
             return
@@ -51,7 +51,7 @@ class AuthFailures:
 
 
 def _reason_of(error: Exception) -> str | None:
-    """One of `REASONS`; None: the error is not about a token."""
+    """Return one of `REASONS`; None if the error is not about a token."""
     if isinstance(error, Unauthenticated):
         return error.reason
     if isinstance(error, AccessError):

@@ -1,4 +1,4 @@
-"""The console as the service has it: who may sign in, and what its pages work with."""
+"""The console in the service: how operators sign in, and the objects that its pages use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headgate.service.fleet import Fleet
     from headgate.service.node import Node
 
-NAMES: Final = {  # of stores and databases, by the schemes of their URLs
+NAMES: Final = {  # of stores and databases, by URL scheme
     "memory": "in memory",
     "embedded": "bundled Valkey",
     "redis": "Redis",
@@ -36,7 +36,7 @@ NAMES: Final = {  # of stores and databases, by the schemes of their URLs
     "sqlite": "SQLite",
     "postgresql": "PostgreSQL",
 }
-LINK_SECONDS: Final = 3_600.0  # for which a code is good
+LINK_SECONDS: Final = 3_600.0  # that a link's code is valid
 
 
 class TokenGatekeeper:
@@ -56,7 +56,7 @@ class TokenGatekeeper:
         return await self._access.caller_by_hash(digest)
 
     def redeem(self, code: str) -> str | None:
-        """Of several processes that are asked at once, the one that removes the file is right."""
+        """Redeem a link's code once. Of several processes, only the one that removes the file succeeds."""
         try:
             known = self._link_file.read_text()
             fresh = time.time() - self._link_file.stat().st_mtime < LINK_SECONDS
@@ -72,7 +72,7 @@ class TokenGatekeeper:
 
 
 def _described(url: str) -> str:
-    """What a URL names, without secrets: `Redis at 10.0.0.5:6379`."""
+    """Describe a URL without its secrets, as `Redis at 10.0.0.5:6379`."""
     scheme, _, rest = url.partition("://")
     hosts = rest.partition("/")[0].partition("?")[0].rpartition("@")[2]
     name = NAMES.get(scheme, scheme)
@@ -80,7 +80,7 @@ def _described(url: str) -> str:
 
 
 def console_app(node: Node, operations: Operations, fleet: Fleet, *, secure: bool) -> App:
-    """The console of a node. `secure`: it is served over TLS."""
+    """Return the console of a node. `secure` means that it is served over TLS."""
     console = Console(
         Services(
             operations=operations,

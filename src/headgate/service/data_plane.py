@@ -1,7 +1,6 @@
-"""The data plane: checks as the service makes them, whichever protocol they come by.
+"""The data plane: the service's checks, for all protocols.
 
-Knows facts and decisions; of HTTP, gRPC and protobuf, nothing. What is decided is counted, and what was refused is
-recorded, here and nowhere else.
+It knows facts and decisions, but not HTTP, gRPC or protobuf. It alone counts decisions and records refusals.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ MAX_BATCH: Final = 1_000  # checks in one call
 class DataPlane:
     """Checks, peeks and resets for all protocols. Belongs to one event loop, as its limiter does.
 
-    Facts are given as callers have said them: API keys are hashed here before anything else sees them, and addresses
-    are written as the middleware writes them. The facts that were given are changed. A check that costs 0 is a peek.
+    Pass facts as callers send them: API keys are hashed here before other code sees them, and addresses are normalized
+    as the middleware does it. This changes the dictionary that is passed. A check of cost 0 is a peek.
 
-    Every method raises `InvalidCheck` for what makes no sense; a store that fails is no exception, but for `reset`,
-    which raises `StoreError`: there is no decision that could stand for it.
+    Every method raises `InvalidCheck` for invalid requests. When the store fails, a failure mode decides, and no method
+    raises, except `reset`, which raises `StoreError`.
     """
 
     def __init__(
@@ -63,17 +62,17 @@ class DataPlane:
     ) -> Decision:
         """Decide a request and charge it. `ready` facts are those of an `Identity`, and need no conversion.
 
-        `slots` says what to do where rules limit concurrency: see `AsyncLimiter.decide`.
+        `slots` selects what to do for rules that limit concurrency: see `AsyncLimiter.decide`.
         """
         decision = self.begin(facts, cost, idempotency_key, ready=ready, slots=slots)
         return decision if isinstance(decision, Decision) else await decision
 
     async def release(self, slot_id: str) -> bool:
-        """Give back a slot that any node has taken. Returns whether it was held. Raises `StoreError`."""
+        """Release a slot that any node took. Returns whether it was held. Raises `StoreError`."""
         return await self.limiter.release(slot_id)
 
     async def renew(self, slot_id: str) -> bool:
-        """Have a slot live on for its ttl from now. Returns whether it was held. Raises `StoreError`."""
+        """Extend a slot by its ttl from now. Returns whether it was held. Raises `StoreError`."""
         return await self.limiter.renew(slot_id)
 
     def begin(
@@ -85,7 +84,7 @@ class DataPlane:
         ready: bool = False,
         slots: SlotUse = "refuse",
     ) -> Decision | Awaitable[Decision]:
-        """`check`, with the decision at once where nothing has to be waited for, as in memory."""
+        """Start a `check`. Returns the decision itself if nothing has to be awaited, as with the memory store."""
         if not ready and ("api_key" in facts or "ip" in facts):
             self._write(facts)
         if cost == 0:
@@ -109,12 +108,13 @@ class DataPlane:
         return decision
 
     async def check_many(self, asks: Sequence[BatchedRequest]) -> list[Decision]:
-        """Decide several requests, in order, each by itself: one that is refused does not concern the others."""
+        """Decide several requests in order, each independently of the others."""
         decisions = self.begin_many(asks)
         return decisions if isinstance(decisions, list) else await decisions
 
     def begin_many(self, asks: Sequence[BatchedRequest]) -> list[Decision] | Awaitable[list[Decision]]:
-        """`check_many`, with the decisions at once where nothing has to be waited for, as in memory."""
+        """Start a `check_many`. Returns the decisions themselves if nothing has to be awaited, as with the memory
+        store."""
         for facts, _, _ in asks:
             if "api_key" in facts or "ip" in facts:
                 self._write(facts)
@@ -133,17 +133,17 @@ class DataPlane:
         return decisions
 
     def _observe_many(self, asks: Sequence[BatchedRequest], decisions: Sequence[Decision], began: float) -> None:
-        if decisions:  # which all took as long
+        if decisions:  # all took the same time
             self._usage.add_time(decisions[0].plan, perf_counter() - began)
         for (facts, cost, _), decision in zip(asks, decisions, strict=True):
             if cost:
                 self._observe(facts, cost, decision)
 
     def begin_together(self, parts: Sequence[RequestPart]) -> DecidedTogether | Awaitable[DecidedTogether]:
-        """Decide one request that is known in several ways: either every limit is charged, or none is.
+        """Decide one request that several sets of facts describe: either every limit is charged, or none is.
 
-        There is a decision on each part; the request may pass if all of them are allowed. They are there at
-        once where nothing has to be waited for, as in memory.
+        Each part has a decision; the request is allowed if all of them are. Returns the result itself if nothing has to
+        be awaited, as with the memory store.
         """
         for facts, _, _ in parts:
             self._write(facts)
@@ -166,12 +166,12 @@ class DataPlane:
                 self._observe(facts, cost, decision)
 
     async def peek(self, facts: dict[str, str], cost: Cost = 1) -> Decision:
-        """What a check would say. Charges nothing, and leaves no trace."""
+        """Return what a check would decide. Charges and records nothing."""
         self._write(facts)
         return await resolve(self.limiter.decide(facts, cost=cost, peek=True))
 
     async def reset(self, facts: dict[str, str]) -> None:
-        """Forget what these facts have used, under every rule that applies to them."""
+        """Reset the counts of these facts, for every rule that applies to them."""
         self._write(facts)
         await self.limiter.reset(**facts)
 
@@ -182,7 +182,7 @@ class DataPlane:
             self._recorder.record(facts, cost, decision)
 
     def _write(self, facts: dict[str, str]) -> None:
-        """Have facts look as they do in the middleware. What is no address is left as it is."""
+        """Hash the API key, and normalize the address as the middleware does. Anything else stays as it is."""
         key = facts.get("api_key")
         if key is not None:
             facts["api_key"] = hashed_api_key(key)

@@ -1,4 +1,4 @@
-"""The data directory: what a service keeps on its own disk. Several services may share one."""
+"""The data directory: the files that a service keeps on its own disk. Several services may share one."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from headgate.rules.sources.file import load
 from headgate.settings import ADMIN_TOKEN_FILE, DATABASE_FILE, Settings, variable
 
 PRIVATE: Final = 0o700
-LINK_FILE: Final = "console-link"  # the hash of the code of the link that signs in to the console once
+LINK_FILE: Final = "console-link"  # holds the hash of the code in the console's one-time sign-in link
 HEAD: Final = """\
-# The rules of {name} as they were last in force here: version {version}. Written by Headgate, and read by it alone:
-# when it starts and cannot reach the database. Users' tiers and overrides are not in it.
+# The last rules of {name} that this service used: version {version}. Headgate writes this file, and reads it only
+# when it starts and cannot reach the database. It holds no users' tiers and overrides.
 
 """
 
@@ -29,13 +29,13 @@ log = logging.getLogger("headgate")
 
 
 class DataDirectory:
-    """A directory that is there, and that we may write to. Raises `InvalidSettings` when it cannot be."""
+    """A directory that exists and is writable. Raises `InvalidSettings` if it cannot be."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self.token_file = self.path / ADMIN_TOKEN_FILE
         self.last_good_file = self.path / "rules-last-good.toml"
-        self.events = self.path / "events"  # that are yet to be written to the database
+        self.events = self.path / "events"  # waiting to be written to the database
         probe = self.path / f".{uuid4().hex}"
         try:
             self.path.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
@@ -46,14 +46,14 @@ class DataDirectory:
             raise InvalidSettings(f"{name} (--data-dir): {self.path}: cannot be used: {error.strerror}") from error
 
     def admin_token(self) -> str:
-        """The token that opens everything: made when it is first asked for, and kept where only we can read it."""
+        """Return the admin token. The first call creates it, in a file that only this user can read."""
         fresh = self.token_file.with_suffix(f".{uuid4().hex}")
         try:
             if not self.token_file.exists():
                 fresh.touch(mode=0o600)
                 fresh.write_text(f"hg_{secrets.token_urlsafe(32)}\n")
                 try:
-                    os.link(fresh, self.token_file)  # which fails if another was faster
+                    os.link(fresh, self.token_file)  # fails if another process was faster
                 except FileExistsError:
                     pass
                 finally:
@@ -67,7 +67,7 @@ class DataDirectory:
         return token
 
     def create_database(self) -> None:
-        """Make the file of a database that is kept here, so that only we can read it; SQLite would let others."""
+        """Create the database's file so that only this user can read it; SQLite would let others."""
         file = self.path / DATABASE_FILE
         try:
             file.touch(mode=0o600, exist_ok=False)
@@ -77,7 +77,7 @@ class DataDirectory:
             raise InvalidSettings(f"{file} cannot be made: {error.strerror}") from error
 
     def keep(self, snapshot: Snapshot, name: str) -> None:
-        """Write down the rules in force, for a start without the database. Raises `OSError`: then it is as it was."""
+        """Save the current rules for a start without the database. Raises `OSError`, and then keeps the old file."""
         fresh = self.last_good_file.with_suffix(f".{uuid4().hex}")
         text = HEAD.format(name=name, version=snapshot.version) + text_of(snapshot)
         try:
@@ -93,7 +93,7 @@ class DataDirectory:
             raise
 
     def last_good(self, name: str) -> Snapshot | None:
-        """The rules of a database that were last in force; None: there are none that can be read."""
+        """Return the last saved rules of a database; None if there are none that can be read."""
         try:
             with self.last_good_file.open(encoding="utf-8", errors="replace") as file:
                 first = file.readline()
@@ -105,17 +105,17 @@ class DataDirectory:
         try:
             return load(self.last_good_file)
         except InvalidRule as error:
-            log.warning("the last good rules are no good any more: %s", error)
+            log.warning("ignoring the last good rules, which are no longer valid: %s", error)
             return None
 
 
 def admin_token(settings: Settings, directory: DataDirectory) -> str:
-    """The one of the settings, else the data directory's. Raises `InvalidSettings`."""
+    """Return the admin token of the settings, else of the data directory. Raises `InvalidSettings`."""
     return directory.admin_token() if settings.admin_token is None else settings.admin_token.get_secret_value()
 
 
 def make_link_code(directory: Path) -> str:
-    """Make the code of a link that signs in to the console once, and keep its hash. Raises `OSError`."""
+    """Create the code of a one-time sign-in link to the console, and save its hash. Raises `OSError`."""
     code = secrets.token_urlsafe(24)
     file = os.open(directory / LINK_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(file, "w") as opened:

@@ -1,7 +1,7 @@
-"""Fleet: all processes that serve, by the database: how each is doing, and what all of them decide each second.
+"""Fleet: the state of all serving processes, shared through the database, and their decisions per second.
 
-Each process writes a row of its own every other second, and reads those of the others. While the database is down, it
-knows itself alone.
+Each process writes its own row every two seconds, and reads the others' rows. While the database is down, it knows
+only itself.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from headgate.service.node import Node
 
 REPORT_SECONDS: Final = 2.0
-TOLD_SECONDS: Final = 6  # that a row tells of: more than there are between two rows
-LATE_SECONDS: Final = 6.0  # after which a process that said nothing is missing
+TOLD_SECONDS: Final = 6  # that a row covers: more than the time between two rows
+LATE_SECONDS: Final = 6.0  # after which a silent process counts as missing
 
 
 class Fleet:
-    """What this process says of itself, and what it knows of the others. Belongs to one event loop."""
+    """Reports this process's state, and reads the others'. Belongs to one event loop."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -50,11 +50,11 @@ class Fleet:
             await asyncio.shield(asyncio.to_thread(self._leave))
 
     async def report(self) -> None:
-        """Say how this process is doing, and hear of the others."""
+        """Write this process's state, and read the others'."""
         row = NodeRow(self._id, self._node.limiter.clock.now_us(), self._status())
         try:
             rows = await asyncio.to_thread(self._nodes.report, row)
-        except DatabaseError:  # others tell of that
+        except DatabaseError:  # reported elsewhere
             return
         self._others = {one.id: one for one in rows if one.id != self._id}
         for gone in self._seconds.keys() - self._others.keys():
@@ -65,13 +65,14 @@ class Fleet:
             kept.extend(second for values in one.status["seconds"] if (second := Second(*values)).at > last)
 
     def nodes(self) -> list[NodeStatus]:
-        """All processes, by id."""
+        """Return the state of all processes, by id."""
         now_us = self._node.limiter.clock.now_us()
         own = NodeRow(self._id, now_us, self._status())
         return [_shown(row, now_us) for row in sorted([own, *self._others.values()])]
 
     def seconds(self, since: int = 0) -> list[Second]:
-        """What all processes decided in each second after this one, as far as all that live have said it."""
+        """Return the decisions of all processes in each second after `since`, up to the last one that all live ones
+        reported."""
         living = [
             self._seconds[one.id]
             for one in self._others.values()
@@ -83,7 +84,7 @@ class Fleet:
         return _added(own, others)
 
     def is_draining(self) -> bool:
-        """Whether this process is about to stop."""
+        """Return whether this process is about to stop."""
         return self._node.is_draining()
 
     def _status(self) -> dict[str, Any]:
@@ -103,7 +104,7 @@ class Fleet:
         try:
             self._nodes.forget(self._id)
         except DatabaseError:
-            return  # then others see that it is missing
+            return  # then others notice that it is missing
 
 
 def _shown(row: NodeRow, now_us: int) -> NodeStatus:
@@ -121,7 +122,7 @@ def _shown(row: NodeRow, now_us: int) -> NodeStatus:
 
 
 def _added(own: Iterable[Second], others: Iterable[Second]) -> list[Second]:
-    """Seconds of several processes made one: counts added up, of times the longest."""
+    """Merge the seconds of several processes: add counts, and take the longest times."""
     found = {second.at: second for second in own}
     for second in others:
         mine = found.get(second.at)

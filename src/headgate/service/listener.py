@@ -1,4 +1,4 @@
-"""Listener: sockets that clients connect to, with or without TLS, from the first of them to the last one's goodbye."""
+"""Listener: accepts clients on sockets, with or without TLS, until a graceful stop."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ BACKLOG: Final = 2_048
 HANDSHAKE_SECONDS: Final = 10.0  # of TLS
 MOST_CONNECTIONS: Final = 20_000
 TICK: Final = 1.0  # seconds between looks at all connections
-POLL: Final = 0.02  # seconds between looks at what is left when it stops
+POLL: Final = 0.02  # seconds between checks for open connections during the stop
 
 
 class ClientConnection(Protocol):
     """A client's connection."""
 
     def leave(self) -> None:
-        """Close it, at once or when what has begun on it is answered."""
+        """Close the connection when all begun requests are answered."""
         ...
 
     def abort(self) -> None:
-        """End it at once."""
+        """Close the connection at once."""
         ...
 
 
 class ClientConnections(Protocol):
-    """All connections that there are."""
+    """All open connections."""
 
     @property
     def connections(self) -> set[Any]: ...  # of `ClientConnection`
 
     def tick(self, now: float) -> None:
-        """Once a second, by the event loop's clock: end what keeps us waiting."""
+        """Close slow connections. Called once a second, with the event loop's time."""
         ...
 
 
 class SocketListener:
-    """Gives every client a `connection`, and looks after all `clients`. Belongs to one event loop."""
+    """Creates a `connection` for every client, and manages all `clients`. Belongs to one event loop."""
 
     def __init__(
         self, connection: Callable[[], asyncio.BaseProtocol], clients: ClientConnections, tls: SSLContext | None = None
@@ -53,27 +53,27 @@ class SocketListener:
         self._servers: list[asyncio.Server] = []
 
     def count(self) -> int:
-        """Return how many connections there are."""
+        """Return the number of open connections."""
         return len(self._clients.connections)
 
     async def start(self, sockets: Sequence[socket]) -> None:
-        """Listen on sockets that are bound; they are its own from now on."""
+        """Listen on bound sockets, and take ownership of them."""
         self._clients.tick(asyncio.get_running_loop().time())
         self._ticking = asyncio.create_task(self._tick())
         self._sockets = list(sockets)
         self._servers = await self._listen()
 
     async def replace_tls(self, tls: SSLContext) -> None:
-        """Greet new clients with another certificate. Connections that there are go on."""
+        """Use another certificate for new clients. Open connections continue."""
         before, self._tls = self._servers, tls
         self._servers = await self._listen()
         for server in before:
             server.close()
 
     async def stop(self, seconds: float) -> int:
-        """Take no more clients, and close connections as soon as what has begun on them is answered.
+        """Accept no more clients, and close connections as soon as their begun requests are answered.
 
-        Those that take longer than `seconds` are cut off; returns how many.
+        Aborts connections that take longer than `seconds`, and returns their number.
         """
         await self._close()
         connections: set[ClientConnection] = self._clients.connections
@@ -81,7 +81,7 @@ class SocketListener:
             connection.leave()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        while connections and loop.time() < deadline:  # noqa: ASYNC110 - what may last, or end at once
+        while connections and loop.time() < deadline:  # noqa: ASYNC110 - usually short
             await asyncio.sleep(POLL)
         left = list(connections)
         for connection in left:
@@ -99,7 +99,7 @@ class SocketListener:
             self._clients.tick(loop.time())
 
     async def _close(self) -> None:
-        """Take no more clients, but for those who wait: they believe that they are connected."""
+        """Accept no more clients, except those in the backlog: they believe that they are connected."""
         servers, self._servers = self._servers, []
         for server in servers:
             server.close()
@@ -109,17 +109,17 @@ class SocketListener:
     async def _accept_last(self, bound: socket) -> None:
         bound.setblocking(False)
         waiting = []
-        with suppress(OSError):  # until there are none
+        with suppress(OSError):  # until the backlog is empty
             while True:
                 waiting.append(bound.accept()[0])
         bound.close()
         loop = asyncio.get_running_loop()
         for client in waiting:
-            with suppress(OSError):  # one that has left
+            with suppress(OSError):  # the client has left
                 await loop.connect_accepted_socket(self._connection, client, **self._options())
 
     async def _listen(self) -> list[asyncio.Server]:
-        """On copies of the sockets, so that what waits to be accepted survives a server that is closed."""
+        """Listen on copies of the sockets, so that the backlog survives when a server is closed."""
         loop = asyncio.get_running_loop()
         return [
             await loop.create_server(self._connection, sock=bound.dup(), backlog=BACKLOG, **self._options())

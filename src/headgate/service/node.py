@@ -1,4 +1,4 @@
-"""Node: everything that one process serves, behind the protocols. Knows settings; of HTTP and gRPC, nothing."""
+"""Node: everything behind the protocols in one process. It knows the settings, but not HTTP or gRPC."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ if TYPE_CHECKING:
     from headgate.telemetry.spans import Tracing
 
 SAMPLES: Final = Path(__file__).with_name("samples") / "rules.toml"
-PREPARE_SECONDS: Final = 2.0  # that a start waits for a database that it could do without
-LOOK_SECONDS: Final = 1.0  # between looks whether there are new rules to write down, a database to prepare, or a store
-KEEP_AGAIN_SECONDS: Final = 5.0  # after rules could not be written down
-PROBE_SECONDS: Final = 5.0  # between probes of a store that answers
-TOKENS_SECONDS: Final = 30.0  # between looks at when tokens expire
-MOST_TOKENS: Final = 100  # that metrics tell of
+PREPARE_SECONDS: Final = 2.0  # that a start waits for an optional database
+LOOK_SECONDS: Final = 1.0  # between checks for new rules to save, for the database, and for a failing store
+KEEP_AGAIN_SECONDS: Final = 5.0  # until the next try after rules could not be saved
+PROBE_SECONDS: Final = 5.0  # between probes of a store that works
+TOKENS_SECONDS: Final = 30.0  # between reads of the tokens' expiry
+MOST_TOKENS: Final = 100  # in the metrics
 
 log = logging.getLogger("headgate")
 
 
 class Node:
-    """One process' share of the service: its rules, its store, its data plane, and who may use it.
+    """One process's part of the service: its rules, store, data plane and access control.
 
-    `open` and `close` belong to one event loop, in the main thread. `worker` is which of the processes it is that
-    serve together. Raises `InvalidSettings` when it cannot be made of these settings.
+    Call `open` and `close` on one event loop, in the main thread. `worker` is the index of this process among those
+    that serve together. Raises `InvalidSettings`.
     """
 
     source: FileSource | DatabaseSource
@@ -83,20 +83,20 @@ class Node:
         self.auditor = _auditor(settings, self.database, self.directory, self.usage, self.webhook)
         self.tracing = process_tracing() if settings.otlp_endpoint is None else _tracing(settings.otlp_endpoint)
         self._kept: Snapshot | None = None
-        self._unkept = False  # whether rules could not be written down when they last should have been
+        self._unkept = False  # whether the last attempt to save the rules failed
         self._tasks: list[asyncio.Task[None]] = []
         self._store_unseen = False
         self._expiring: list[Token] = []
 
     async def open(self) -> None:
-        """Read the rules and get ready to decide. Raises `InvalidRule`, and `DatabaseError` if there are none."""
+        """Load the rules and get ready to decide. Raises `InvalidRule`, and `DatabaseError` if there are no rules."""
         if self.settings.rules is not None:
             self.source = FileSource(self.settings.rules, watch=True)
             self._unsubscribe = sighup.subscribe(self.source.reload_and_log)
             tried = asyncio.Event()
             self._start(self._prepare_database(tried))
             with suppress(TimeoutError):
-                await asyncio.wait_for(tried.wait(), PREPARE_SECONDS)  # else events would not find their tables
+                await asyncio.wait_for(tried.wait(), PREPARE_SECONDS)  # otherwise events would not find their tables
         else:
             self.source = await asyncio.to_thread(self._database_source)
             self._unsubscribe = sighup.subscribe(self.source.refresh)
@@ -120,7 +120,7 @@ class Node:
         self._start(self._count_usage())
         if self.worker == 0:
             self._start(self._watch_tokens())
-        known = getattr(self._store, "denials", None)  # which stores in memory have not
+        known = getattr(self._store, "denials", None)  # memory stores have none
         self.metrics = Metrics(
             self.meter,
             holder=self.source.holder,
@@ -158,12 +158,12 @@ class Node:
             await self.tracing.close()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Have something done in the background, until the end."""
+        """Run a task in the background until `close`."""
         self._tasks.append(asyncio.create_task(work))
 
     @property
     def changes(self) -> Changes | None:
-        """What changes the rules; None where they are in a file."""
+        """The object that changes the rules; None if they are in a file."""
         if not isinstance(self.source, DatabaseSource):
             return None
         return self.source.changes(self._change_listener)
@@ -174,7 +174,7 @@ class Node:
             return None
         return self.webhook.tell_changes
 
-    # How it is doing: what `/readyz` asks
+    # State for `/readyz`
 
     def rules_version(self) -> str | None:
         return self.source.holder.current.version
@@ -188,7 +188,7 @@ class Node:
     def faults(self) -> Mapping[str, str]:
         faults = {}
         if self.is_store_failing():
-            faults["store"] = "does not decide: the rules' failure modes do"
+            faults["store"] = "is failing: the rules' failure modes decide"
         if self.source.status().stale:
             faults["rules"] = f"the latest were rejected, see the log: version {self.rules_version()} stays in force"
         cut = [name for name, peer in self.limiter.regions().peers.items() if peer.cut]
@@ -197,7 +197,7 @@ class Node:
         if isinstance(self.source, DatabaseSource) and self.source.status().failing:
             faults["database"] = "does not answer: the last good rules are in force"
         if self._unkept:
-            faults["data_dir"] = "rules cannot be written down: a start without the database goes by older ones"
+            faults["data_dir"] = "rules cannot be saved: a start without the database would use older ones"
         if self.auditor.status().error is not None:
             faults["audit"] = "events wait to be written"
         return faults
@@ -210,19 +210,20 @@ class Node:
             )
         except DatabaseError as error:
             raise type(error)(
-                f"{error}; and there are no rules of an earlier run in {self.directory.path} to go by meanwhile: "
-                f"start the database, or name another by {variable('database_url')} (--database-url)"
+                f"{error}; and {self.directory.path} has no rules of an earlier run to use meanwhile: "
+                f"start the database, or set another with {variable('database_url')} (--database-url)"
             ) from error
 
     async def _prepare_database(self, tried: asyncio.Event) -> None:
-        """Tokens and events need its tables; with rules in a file, nothing else does, and it may be away for now."""
+        """Create the database's tables, retrying until it can be reached. With rules in a file, only tokens and events
+        need them."""
         said = False
         while True:
             try:
                 await asyncio.to_thread(migrate, self.database)
             except DatabaseError as error:
                 if not said:
-                    log.error("tokens and events have to wait for the database: %s", error)  # noqa: TRY400
+                    log.error("tokens and events wait for the database: %s", error)  # noqa: TRY400
                 said = True
             else:
                 return
@@ -235,7 +236,7 @@ class Node:
         failures, seen = 0, False
         while True:
             try:
-                await store.beat("service", "looks", 0)  # which leaves nothing there
+                await store.beat("service", "looks", 0)  # leaves nothing in the store
             except StoreError as error:
                 failures += 1
                 if not self._store_unseen and (failures > 1 or not seen):
@@ -250,20 +251,20 @@ class Node:
             await asyncio.sleep(LOOK_SECONDS if failures or self.is_store_failing() else PROBE_SECONDS)
 
     async def _count_usage(self) -> None:
-        """Look at the usage at the beginning of every second."""
+        """Close the usage counters' second at the start of every new one."""
         while True:
             await asyncio.sleep(1 - self.limiter.clock.now_us() % MICROSECONDS / MICROSECONDS)
             self.usage.tick()
 
     async def _watch_tokens(self) -> None:
-        """Know when tokens expire. Known times stay valid while the database is down."""
+        """Keep the expiry of tokens up to date. Known times stay valid while the database is down."""
         while True:
-            with suppress(DatabaseError):  # others tell of that
+            with suppress(DatabaseError):  # reported elsewhere
                 self._expiring = await asyncio.to_thread(self.tokens.expiring, MOST_TOKENS)
             await asyncio.sleep(TOKENS_SECONDS)
 
     def _token_expiry(self) -> dict[str, float]:
-        """In how many seconds tokens expire, by name."""
+        """Return the seconds until tokens expire, by name."""
         now_us = self.limiter.clock.now_us()
         return {token.name: (token.expires_us - now_us) / MICROSECONDS for token in self._expiring}
 
@@ -273,33 +274,33 @@ class Node:
             await asyncio.sleep(KEEP_AGAIN_SECONDS if self._unkept else LOOK_SECONDS)
 
     def _keep(self) -> None:
-        """Write the database's rules down, if they are others than the last time."""
+        """Save the database's rules to the data directory if they have changed."""
         snapshot, kept = self.source.holder.current, self._kept
         if snapshot.directory is None or (kept is not None and kept.rules is snapshot.rules):
-            return  # the fallback itself; or the same rules, and users who have changed
+            return  # the fallback itself, or a change of users only
         try:
             self.directory.keep(snapshot, self.database.name)
         except OSError as error:
             if not self._unkept:
                 log.warning(
-                    "%s cannot be written (%s), and is tried again: until then, a start without the database goes by "
-                    "older rules, and fails if there are none",
+                    "%s cannot be written (%s); retrying. Until then, a start without the database uses older rules, "
+                    "and fails if there are none",
                     *(self.directory.last_good_file, error.strerror),
                 )
             self._unkept = True
             return
         if self._unkept:
-            log.info("%s could be written again", self.directory.last_good_file)
+            log.info("%s can be written again", self.directory.last_good_file)
         self._kept, self._unkept = snapshot, False
 
 
 def _tell_of_slots(snapshot: Snapshot) -> None:
-    """Log which rules proxies are not held to."""
+    """Log the rules that proxies' requests are not checked against."""
     rules = [rule.id for rule in snapshot.rules if rule.quota.ttl is not None]
     if rules:
         log.warning(
-            "rules that limit concurrency (%s) are left out of /v1/authorize and Envoy's ShouldRateLimit: "
-            "a proxy cannot say when a request is over",
+            "rules that limit concurrency (%s) do not apply to /v1/authorize and Envoy's ShouldRateLimit: "
+            "a proxy cannot report the end of a request",
             ", ".join(rules),
         )
 

@@ -1,4 +1,4 @@
-"""What a process that serves and one that only starts others both know. Nothing that takes long to import."""
+"""Types that the supervisor and its workers share. It must import quickly."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Final, NamedTuple
 
 from headgate.settings_fields import Address
 
-AT_ONCE: Final = 1  # exit code of a process that a second signal ended
+AT_ONCE: Final = 1  # exit code after a second signal
 
 
 class ListenAddresses(NamedTuple):
-    """Where a service listens, with the ports that it really has."""
+    """The addresses where a service listens, with their actual ports."""
 
     http: Address
     grpc: Address
-    admin: Address | None = None  # None: HTTP's
+    admin: Address | None = None  # None: HTTP's address
 
 
 class WorkerNumber(NamedTuple):
-    """Which of several processes this is that share their ports."""
+    """The index of a process among those that share their ports."""
 
     number: int
-    sockets: Path  # the directory of those by which they tell one another their metrics
+    sockets: Path  # the directory of the sockets over which workers exchange metrics

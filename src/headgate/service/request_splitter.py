@@ -1,11 +1,10 @@
-"""RequestSplitter: finds where HTTP/1.1 requests begin and end in what a client sends. Pure: knows no sockets.
+"""RequestSplitter: finds where HTTP/1.1 requests begin and end in a client's input. It does no I/O.
 
-Clients may send requests one behind the other, without waiting for answers. The parser would take all of them at once;
-this gives it one at a time, so that each is answered before the next is looked at, and a mistake in one is not taken
-for a mistake in those before it.
+Clients may pipeline requests without waiting for answers. The parser would read all of them at once. This gives it one
+at a time, so that each is answered before the next is read, and an error in one is not blamed on those before it.
 
-The parser also gives up on a request that offers to go on in another protocol (`Upgrade`), as Java's and curl's do with
-HTTP/2: it would take the request's body for that protocol. We speak no other, so that header field gets another name.
+The parser also rejects a request that offers another protocol (`Upgrade`), as Java's and curl's clients do with HTTP/2:
+it would take the body for that protocol. We speak no other, so this renames that header field.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from typing import Final
 MAX_HEAD: Final = 64 * 1024  # bytes
 MAX_FIELDS: Final = 256  # header fields of a request
 
-_END: Final = b"\r\n\r\n"  # of a head, and of a body in chunks
+_END: Final = b"\r\n\r\n"  # of a head, and of a chunked body
 _UPGRADE: Final = re.compile(rb"\r\nupgrade(?=[ \t]*:)", re.IGNORECASE)
-_BEGINNING: Final = re.compile(rb"[A-Z-]{0,20}(?: [^\r\n]*(?:\r|$)|$)")  # as far as it is here
+_BEGINNING: Final = re.compile(rb"[A-Z-]{0,20}(?: [^\r\n]*(?:\r|$)|$)")  # a possibly incomplete request line
 
 
 class HeadTooLarge(Exception):
@@ -26,23 +25,23 @@ class HeadTooLarge(Exception):
 
 
 class RequestSplitter:
-    """Belongs to one connection. `feed` takes what comes; `take` gives the parser its next piece.
+    """Splits the input of one connection. `feed` takes input; `take` returns the parser's next piece.
 
-    The parser reports what a piece was: the end of a head (`begin_body`), or of a request (`end`).
+    The parser reports the end of a head (`begin_body`) and of a request (`end`).
     """
 
     __slots__ = ("_at", "_last", "_left", "_rest", "_searched", "ends_with_empty_lines")
 
     def __init__(self) -> None:
         self._rest = b""
-        self._at = 0  # where in `_rest` what was not given away begins
-        self._searched = 0  # up to where in `_rest` there is no end of a head
-        self._left: int | None = 0  # bytes of a body that are to come; None: it comes in chunks; 0: there is none
-        self._last = b""  # of a body in chunks: the last bytes that were given away
-        self.ends_with_empty_lines = False  # before a request: it has begun, though there is nothing of it
+        self._at = 0  # start of the untaken input in `_rest`
+        self._searched = 0  # the position in `_rest` before which there is no end of a head
+        self._left: int | None = 0  # bytes of the body that are still to come; None: chunked; 0: no body
+        self._last = b""  # of a chunked body: the last bytes taken
+        self.ends_with_empty_lines = False  # before a request: it has begun, but has no content yet
 
     def __len__(self) -> int:
-        """How many bytes wait."""
+        """Return the number of untaken bytes."""
         return len(self._rest) - self._at
 
     @property
@@ -56,20 +55,20 @@ class RequestSplitter:
         self._at = 0
 
     def begin_body(self, length: int | None) -> None:
-        """The head was read: a body follows, of so many bytes, or in chunks."""
+        """Note the end of a head: a body of `length` bytes follows; None for a chunked one."""
         self._left = length
         self._last = b""
 
     def end(self) -> None:
-        """The request is over."""
+        """Note the end of a request."""
         self._left = 0
 
     def clear(self) -> None:
-        """Forget what waits."""
+        """Drop all untaken input."""
         self._rest, self._at, self._searched, self._left = b"", 0, 0, 0
 
     def take(self) -> bytes:
-        """Return the next piece: never more than what belongs to one request; empty if more has to come first.
+        """Return the next piece, never of more than one request; empty if more input is needed.
 
         Raises `HeadTooLarge`.
         """
@@ -90,7 +89,7 @@ class RequestSplitter:
 
     def _take_head(self) -> bytes:
         rest = self._rest
-        while rest[self._at : self._at + 1] in (b"\r", b"\n"):  # empty lines before a request mean nothing
+        while rest[self._at : self._at + 1] in (b"\r", b"\n"):  # ignore empty lines before a request
             self._at += 1
             self.ends_with_empty_lines = self._at == len(rest)
         end = rest.find(_END, max(self._at, self._searched))
@@ -98,7 +97,7 @@ class RequestSplitter:
             if len(self) > MAX_HEAD:
                 raise HeadTooLarge
             if _BEGINNING.match(rest, self._at) is None:
-                return self._give(len(rest))  # for the parser to say what is wrong with it
+                return self._give(len(rest))  # the parser will report the error
             self._searched = len(rest) - len(_END) + 1
             return b""
         head = self._give(end + len(_END))
@@ -107,9 +106,9 @@ class RequestSplitter:
         return _UPGRADE.sub(b"\r\nx-upgrade", head) if b"\nupgrade" in head.lower() else head
 
     def _take_chunks(self) -> bytes:
-        """Up to what may be the end of the body: so nothing behind the end is given away with it."""
+        """Return input up to a possible end of the body, so that nothing after the end goes with it."""
         rest, at = self._rest, self._at
-        across = (self._last + rest[at : at + len(_END) - 1]).find(_END)  # an end of which some was given away
+        across = (self._last + rest[at : at + len(_END) - 1]).find(_END)  # an end whose start was already taken
         end = at + across - len(self._last) if across >= 0 else rest.find(_END, at)
         piece = self._give(len(rest) if across < 0 and end < 0 else end + len(_END))
         self._last = (self._last + piece[-len(_END) + 1 :])[-len(_END) + 1 :]

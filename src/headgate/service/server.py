@@ -1,7 +1,7 @@
-"""One process that serves: HTTP and gRPC on one event loop, from the start to a graceful end.
+"""One serving process: HTTP and gRPC on one event loop, with a graceful stop.
 
-It ends in this order: it says that it is not serving any more; it waits, so that balancers notice; it takes no more
-calls, and answers those that have begun; it writes down what is to be kept. A second signal ends it at once.
+To stop, it reports that it is no longer serving; waits, so that load balancers notice; accepts no more calls, and
+answers those that have begun; and saves its state. A second signal ends it at once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from headgate.settings_fields import Address
 from headgate.telemetry.meter import OpenConnections
 
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
-LOOK_SECONDS: Final = 1.0  # between looks at the certificates
+LOOK_SECONDS: Final = 1.0  # between checks for new certificates
 
 log = logging.getLogger("headgate")
 
@@ -65,8 +65,8 @@ def run(
 ) -> None:
     """Serve until a signal, or until there is something to read from the file descriptor `stop_on`.
 
-    `started` is called as soon as calls are answered. Raises `InvalidSettings`, `InvalidRule`, `DatabaseError` and
-    `CannotListen` when it cannot begin. To be called in the main thread.
+    Calls `started` when it is ready for calls. Raises `InvalidSettings`, `InvalidRule`, `DatabaseError` and
+    `CannotListen` if it cannot start. Call it in the main thread.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run(settings, started, worker, signals, stop_on))
@@ -85,7 +85,7 @@ async def _run(
     async with AsyncExitStack() as stack:
         addresses = await server.start(stack)
         gc.collect()
-        gc.freeze()  # what is here by now stays: collections need not look at it again
+        gc.freeze()  # all objects so far are permanent: exclude them from collections
         if not stopping.is_set():
             started(addresses)
             await stopping.wait()
@@ -109,7 +109,7 @@ class Server:
         self._node = Node(settings, worker=0 if worker is None else worker.number)
 
     async def start(self, stack: AsyncExitStack) -> ListenAddresses:
-        """Listen. `stack` gets what is to be undone at the end, in the order in which it has to be."""
+        """Start to listen. Pushes the cleanups onto `stack`, in the right order."""
         settings, node, shared = self._settings, self._node, self._worker is not None
         http = bound(settings.http_address, "http_address", shared=shared)
         stack.callback(close, http)
@@ -167,7 +167,7 @@ class Server:
         return addresses
 
     def _http_apps(self, pages: Pages) -> tuple[App, App | None]:
-        """What HTTP's address serves, and the admin's, if that has one of its own."""
+        """Return the app of HTTP's address, and that of the admin API's address if it has its own."""
         node = self._node
         operations = Operations(
             source=node.source,
@@ -201,7 +201,7 @@ class Server:
         return None if self._node.tracing is None else self._node.tracing.check
 
     async def drain(self) -> None:
-        """Stop serving, without anybody noticing who had begun."""
+        """Stop gracefully: answer all calls that have begun."""
         settings = self._settings
         self._node.draining = True
         servers = [one for one in (self._web, self._grpc, self._admin_web) if one is not None]
@@ -214,7 +214,7 @@ class Server:
 
 
 def _stopping(signals: Collection[signal.Signals], stop_on: int | None) -> asyncio.Event:
-    """Set by the first signal. The second ends the process, whatever it may be doing."""
+    """Return an event that the first signal sets. The second signal ends the process at once."""
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
 
@@ -236,7 +236,7 @@ def _stopping(signals: Collection[signal.Signals], stop_on: int | None) -> async
 
 
 def _actual(address: Address, sockets: list[socket]) -> Address:
-    """An address with the port that it really has."""
+    """Return an address with its actual port."""
     return address._replace(port=sockets[0].getsockname()[1])
 
 

@@ -1,4 +1,4 @@
-"""Sockets to listen on, and what is said when one cannot be had."""
+"""Sockets to listen on, and the errors when an address is not available."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ANY: Final = "::"
 
 
 class CannotListen(HeadgateError):
-    """An address to listen on cannot be had: it is taken, or not this machine's."""
+    """An address is not available: it is taken, or is not this machine's."""
 
 
 def bound(address: Address, setting: str, *, shared: bool = False) -> list[socket.socket]:
-    """Sockets that are bound to an address: several where a name means several. Raises `CannotListen`.
+    """Return sockets bound to an address: several if its name has several addresses. Raises `CannotListen`.
 
-    `shared` lets other sockets that are shared as well have the same address, in this process or another.
+    `shared` lets other `shared` sockets bind the same address, in this process or another.
     """
     try:
         places = _places(address)
@@ -33,7 +33,7 @@ def bound(address: Address, setting: str, *, shared: bool = False) -> list[socke
     try:
         for family, host in places:
             sockets.append(_bound(family, host, port, shared=shared))
-            port = sockets[0].getsockname()[1]  # the same for all, where any will do
+            port = sockets[0].getsockname()[1]  # if the port is 0, use one port for all
     except OSError as error:
         close(sockets)
         raise _refusal(error, address, setting) from error
@@ -41,9 +41,9 @@ def bound(address: Address, setting: str, *, shared: bool = False) -> list[socke
 
 
 def reserved(address: Address, setting: str) -> tuple[list[socket.socket], Address]:
-    """Sockets that keep an address for those of our own who share it, and the address with its port.
+    """Return sockets that reserve an address for our workers to share, and the address with its port.
 
-    Nothing else has it when this returns: sharing alone would let it join another process's socket.
+    It first checks that no other process listens there: a shared socket alone could join another program's.
     """
     alone = bound(address, setting)
     actual = Address(address.host, alone[0].getsockname()[1])
@@ -57,7 +57,7 @@ def close(sockets: list[socket.socket]) -> None:
 
 
 def allow_many() -> None:
-    """Let this process have as many connections as the machine lets it."""
+    """Raise this process's limit on open files, and so on connections, to the maximum."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with suppress(ValueError, OSError):  # some systems name a limit that they do not grant
@@ -81,7 +81,7 @@ def _bound(family: int, host: str, port: int, *, shared: bool) -> socket.socket:
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != ANY))
         made.bind((host, port))
         if not shared:
-            made.listen(1)  # two can be bound to one address, until one of them listens
+            made.listen(1)  # two sockets can bind one address, until one of them listens
     except OSError:
         made.close()
         raise

@@ -1,7 +1,7 @@
-"""Several processes that serve on the same ports: started, watched, started again, and stopped together.
+"""Supervisor of several processes that serve on the same ports: starts, watches, restarts and stops them.
 
-Each is a whole service. The kernel shares connections between them; the supervisor keeps the ports, and serves nothing:
-it imports nothing that serving needs, so that they start sooner.
+Each worker is a whole service. The kernel distributes connections between them. The supervisor reserves the ports, and
+serves nothing. It does not import the modules for serving, so that workers start sooner.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from headgate.settings import Settings, variable
 from headgate.stores.embedded.server_handle import ServerHandle
 from headgate.telemetry.logs import configure_logging
 
-BACKOFF: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # seconds before a worker that died is started again
-STEADY_SECONDS: Final = 10.0  # after which one that dies is started again at once
-LATEST: Final = 10.0  # seconds that workers have to end in, besides those for draining
+BACKOFF: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # seconds before a worker that died is restarted
+STEADY_SECONDS: Final = 10.0  # after which a worker that dies is restarted at once
+LATEST: Final = 10.0  # seconds for workers to end, besides draining
 
 log = logging.getLogger("headgate")
 
 
 class WorkerFailed(HeadgateError):
-    """A worker could not begin, and says why."""
+    """A worker could not start. The message has its reason."""
 
 
 def run(settings: Settings, started: Callable[[ListenAddresses], None]) -> None:
-    """Serve with `settings.workers` processes until a signal; `started` is called when all of them do.
+    """Serve with `settings.workers` processes until a signal. Calls `started` when all of them serve.
 
-    Raises what `server.run` raises; what keeps a worker from beginning, as `WorkerFailed`.
+    Raises what `server.run` raises, and `WorkerFailed` if a worker cannot start.
     """
     with ExitStack() as stack:
         http_sockets, http = reserved(settings.http_address, "http_address")
@@ -55,11 +55,11 @@ def run(settings: Settings, started: Callable[[ListenAddresses], None]) -> None:
         if settings.admin_address is not None:
             admin_sockets, admin = reserved(settings.admin_address, "admin_address")
             stack.callback(close, admin_sockets)
-        admin_token(settings, DataDirectory(settings.data_dir))  # made here, once, and not by all of them
-        if settings.embedded:  # held here, the counts outlive the workers
+        admin_token(settings, DataDirectory(settings.data_dir))  # created here once, not by every worker
+        if settings.embedded:  # owned by the supervisor, so that counts outlive workers
             stack.callback(_counters(settings).close)
         settings = settings.model_copy(update={"http_address": http, "grpc_address": grpc, "admin_address": admin})
-        # Not in the data directory: its path may be longer than that of a socket can be.
+        # Not in the data directory: its path may be too long for a socket.
         sockets = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headgate-")))
         signals = stack.enter_context(_signals())
         _Supervisor(settings, sockets, signals, lambda: started(ListenAddresses(http, grpc, admin))).run()
@@ -72,14 +72,14 @@ def _counters(settings: Settings) -> ServerHandle:
         name = "store" if settings.store is not None else "workers"
         raise InvalidSettings(
             f"{variable(name)}: {settings.workers} workers cannot share their counters: {error}; or set "
-            f"{variable('store')} to a Redis, or to memory:// to have each worker count by itself"
+            f"{variable('store')} to a Redis, or to memory:// to let each worker count separately"
         ) from error
-    log.info("counters are shared by all workers, in a Valkey of their own: %s", hold.directory)
+    log.info("all workers share their counters in a Valkey of their own: %s", hold.directory)
     return hold
 
 
 class _Signals:
-    """Signals that have come, and something that can be waited for until one does."""
+    """The signals received, and a socket that becomes readable when one arrives."""
 
     def __init__(self) -> None:
         self.come: list[int] = []
@@ -115,7 +115,7 @@ def _signals() -> Iterator[_Signals]:
 
 
 class _WorkerProcess:
-    """One place among the workers, and the process that has it now."""
+    """A worker's index, and its current process."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -123,7 +123,7 @@ class _WorkerProcess:
         self.pipe: Connection | None = None
         self.serves = False
         self.started_at = 0.0
-        self.start_at = 0.0  # when to start it again
+        self.start_at = 0.0  # when to restart it
         self.deaths = 0  # in a row
 
     def start(self, settings: Settings, sockets: Path) -> None:
@@ -132,7 +132,7 @@ class _WorkerProcess:
         self.process = context.Process(
             target=_work, args=(settings, self.index, sockets, theirs), name=f"headgate-{self.index}"
         )
-        # Ctrl-C and hang-ups reach all of a terminal's processes; the supervisor signals the workers itself.
+        # Ctrl-C and hang-ups reach all of a terminal's processes; only the supervisor may signal the workers.
         ignored = [(number, signal.signal(number, signal.SIG_IGN)) for number in (signal.SIGINT, signal.SIGHUP)]
         try:
             self.process.start()
@@ -148,14 +148,14 @@ class _WorkerProcess:
                 os.kill(self.process.pid, number)
 
     def said(self) -> Any:
-        """What it has to say; None: nothing."""
+        """Return the worker's next message; None if there is none."""
         try:
             return self.pipe.recv() if self.pipe is not None and self.pipe.poll() else None
         except (EOFError, OSError):
             return None
 
     def died(self) -> int | None:
-        """Put away a process that has ended; returns its exit code."""
+        """Clean up after a process that ended, and return its exit code."""
         assert self.process is not None
         self.process.join()
         code = self.process.exitcode
@@ -221,7 +221,7 @@ class _Supervisor:
         if number == signal.SIGHUP:
             self._send(number)
         elif self._stopping:
-            self._send(signal.SIGTERM)  # their second, too
+            self._send(signal.SIGTERM)  # the second signal for them, too
             sys.exit(AT_ONCE)
         else:
             self._stop()
@@ -236,7 +236,7 @@ class _Supervisor:
             worker.send(number)
 
     def _look(self, worker: _WorkerProcess) -> None:
-        """Hear what a worker says, and see whether it is still there."""
+        """Read a worker's message, and restart it if it ended."""
         if worker.process is None:
             return
         problem = None
@@ -256,11 +256,11 @@ class _Supervisor:
         code = worker.died()
         if not self._stopping:
             if self._started is not None and worker.deaths >= len(BACKOFF):
-                raise WorkerFailed(f"worker {worker.index} ends again and again, with exit code {code}")
+                raise WorkerFailed(f"worker {worker.index} keeps ending, with exit code {code}")
             pause = BACKOFF[min(worker.deaths, len(BACKOFF)) - 1] if worker.deaths else 0.0
             worker.start_at = time.monotonic() + pause
             log.error(
-                "worker %d ended%s: it is started again%s",
+                "worker %d ended%s: restarting it%s",
                 worker.index,
                 f": {problem}" if problem else f" with exit code {code}",
                 f" in {pause:g} s" if pause else "",
@@ -268,9 +268,9 @@ class _Supervisor:
 
 
 def _work(settings: Settings, index: int, sockets: Path, pipe: Connection) -> None:
-    """What a worker's process does."""
+    """Run a worker's process."""
     with collection_paused():
-        from headgate.service import server  # noqa: PLC0415 - in here alone
+        from headgate.service import server  # noqa: PLC0415 - only in workers
 
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -284,6 +284,6 @@ def _work(settings: Settings, index: int, sockets: Path, pipe: Connection) -> No
             stop_on=parent.sentinel,
         )
     except (HeadgateError, OSError) as error:
-        with suppress(OSError):  # the supervisor is gone
+        with suppress(OSError):  # the supervisor has ended
             pipe.send(("failed", str(error)))
         sys.exit(2)

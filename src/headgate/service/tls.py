@@ -1,4 +1,4 @@
-"""TLS of a port: certificates from files, read again when those change."""
+"""TLS certificates of a port, from files that are reloaded when they change."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ log = logging.getLogger("headgate")
 
 
 class Certificates:
-    """A certificate with its key, and optionally who signs those of the clients, which they then need.
+    """A certificate with its key, and optionally the CA of client certificates, which clients then need.
 
-    `protocol` is what the port speaks, by its name in TLS.
+    `protocol` is the port's protocol, by its ALPN name.
 
-    Raises `InvalidSettings` when they are no good to begin with; later, those that were stay in use.
+    Raises `InvalidSettings` if the files are invalid at first; later, the last valid ones stay in use.
     """
 
     def __init__(
@@ -34,14 +34,17 @@ class Certificates:
             raise InvalidSettings(f"{variable('tls_certificate')}: {self._what(error)}") from error
 
     def refresh(self) -> bool:
-        """Whether the files have changed, and `context` with them. What is no good is logged, once."""
+        """Reload `context` if the files have changed, and return whether it did. Logs invalid files once."""
         fingerprint = self._look()
         if fingerprint == self._fingerprint:
             return False
         self._fingerprint = fingerprint
         try:
             self.context = self._context()
-        except (OSError, ValueError) as error:  # half of them are replaced, maybe: another look will follow that
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # perhaps only half of them are replaced so far: the next change is tried again
             log.warning("TLS: keeping the current certificate: %s", self._what(error))
             return False
         log.info("TLS: loaded a new certificate from %s", self._paths[0])
@@ -64,4 +67,4 @@ class Certificates:
     def _what(self, error: Exception) -> str:
         paths = ", ".join(str(path) for path in self._paths if path is not None)
         what = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
-        return f"{paths}: no good as certificate and key: {what}"
+        return f"{paths}: not a valid certificate and key: {what}"

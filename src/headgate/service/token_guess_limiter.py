@@ -21,24 +21,24 @@ ADDRESS_FACT: Final = "headgate_address"
 QUOTA: Final = "30/minute"  # bad tokens from an address
 REMEMBERED: Final = 4_096  # tokens
 
-_ADDRESSES: Final = Trust((), 1, 64)  # the peer's alone: clients behind a proxy count as the proxy
+_ADDRESSES: Final = Trust((), 1, 64)  # the peer's address only: clients behind a proxy count as the proxy
 
 
 class TokenGuessLimiter:
-    """Counts bad tokens by the address that they come from, in this process.
+    """Counts bad tokens by client address, in this process.
 
-    After too many, no token from there is looked at any more, not even a good one, unless it was good before: else
+    After too many, it rejects all tokens from that address, even valid ones, unless they were valid before: otherwise
     an attacker could simply keep guessing.
     """
 
     def __init__(self, rule: str, clock: Clock | None = None) -> None:
-        """`rule` is what refusals name."""
+        """Set up the limiter; refusals name `rule`."""
         self._failures = Limiter([Rule(id=rule, quota=QUOTA, dimension=ADDRESS_FACT)], clock=clock)
         self._proven: Recent[str, bool] = Recent(REMEMBERED)  # by hash
 
     async def caller(self, token: str | None, address: str | None, find: Callable[[], Awaitable[Caller]]) -> Caller:
         """Return the result of `find` for the token. Raises `RateLimited`, and what `find` raises."""
-        if token is None:  # which is no guess
+        if token is None:  # not a guess
             return await find()
         digest = hash_of(token)
         if not self._proven.get(digest):
@@ -55,7 +55,7 @@ class TokenGuessLimiter:
         return caller
 
     def prove(self, digest: str, address: str | None) -> bool:
-        """Return whether a good token of this hash counts; then, it does from now on."""
+        """Return whether to accept a valid token with this hash; if so, remember it as valid."""
         if not self._proven.get(digest):
             if not self._peek(address).allowed:
                 return False

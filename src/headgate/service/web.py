@@ -1,7 +1,7 @@
-"""HTTP: an ASGI app on sockets, by uvicorn's parser and connections, with what a server in the open needs besides.
+"""The HTTP server: an ASGI app on uvicorn's parser and connections, hardened for untrusted clients.
 
-Clients that are slow, idle, or never finish what they begin lose their connections, and when there are too many
-connections those that wait are the first to go. When it stops, every request that has begun is answered.
+It closes connections of clients that are slow or idle, or never finish a request. When there are too many connections,
+it closes the idle ones first. When it stops, it answers every request that has begun.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from headgate.service.listener import MOST_CONNECTIONS, SocketListener
 from headgate.service.request_splitter import MAX_HEAD, HeadTooLarge, RequestSplitter
 from headgate.telemetry.meter import OTHER, Meter
 
-HEAD_SECONDS: Final = 10.0  # in which a request's head has to be here, from its first byte
-FIRST_SECONDS: Final = 2.0  # that a client who has just connected has to begin, when the server stops
-BODY_SECONDS: Final = 30.0  # … and its body, from its head
-IDLE_SECONDS: Final = 75  # between two requests: longer than proxies keep a connection that they may use again
-UNREAD_SECONDS: Final = 30.0  # in which a client has to take something of its answer
+HEAD_SECONDS: Final = 10.0  # for a request's head to arrive, from its first byte
+FIRST_SECONDS: Final = 2.0  # for a new client to send its first request when the server stops
+BODY_SECONDS: Final = 30.0  # for a request's body to arrive, from its head
+IDLE_SECONDS: Final = 75  # between two requests: longer than proxies keep idle connections for reuse
+UNREAD_SECONDS: Final = 30.0  # for a client to read some of its answer
 LINGER_SECONDS: Final = 1.0  # for a client to read why it was refused
-ANSWER: Final = 100  # units of work for an answer to a stranger: see `h2.allowance`
-PAGE: Final = 2_500  # … for one that is long
-ROOM: Final = 0.1  # of the waiting connections that go when there are too many
+ANSWER: Final = 100  # units of work for an answer to a stranger: see `http2.allowance`
+PAGE: Final = 2_500  # … for a long one
+ROOM: Final = 0.1  # the share of idle connections to close when there are too many
 
 _PAGES: Final = ("/metrics", "/docs", "/openapi.json")
 _HOST: Final = re.compile(rb"[0-9A-Za-z\-._~!$&'()*+,;=%:\[\]]*")
@@ -64,36 +64,36 @@ class WebServer(SocketListener):
             timeout_keep_alive=IDLE_SECONDS,
         )
         config.load()
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # its warnings are what strangers send, any number
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # its warnings repeat what clients send
         logging.getLogger("uvicorn.error").addFilter(_told)
         self.state = _State(most_connections, meter or Meter())
         super().__init__(lambda: _Connection(config, self.state), self.state, tls)
 
     def drain(self) -> None:
-        """Go on serving, and have every client close its connection with its next answer."""
+        """Continue to serve, and close each connection after its next answer."""
         self.state.draining = True
 
     async def stop(self, seconds: float) -> int:
-        """Take no more connections, and close those that there are as soon as what has begun on them is answered.
+        """Accept no more connections, and close open ones as soon as their begun requests are answered.
 
-        Those that take longer than `seconds` are cut off; returns how many.
+        Aborts connections that take longer than `seconds`, and returns their number.
         """
         self.drain()
         return await super().stop(seconds)
 
 
 def _told(record: logging.LogRecord) -> bool:
-    """Whether uvicorn is to log this. Of what is no fault of the app, a line is enough, and of the end, none."""
+    """Filter uvicorn's log: drop requests cancelled by the stop, and shorten errors that are not the app's fault."""
     error = None if record.exc_info is None else record.exc_info[1]
-    if isinstance(error, asyncio.CancelledError):  # a request that took longer than there was time when we stopped
+    if isinstance(error, asyncio.CancelledError):  # a request that outlasted the stop's timeout
         return False
-    if error is not None and isinstance(error.__cause__, HeadgateError):  # too late to answer with it
+    if error is not None and isinstance(error.__cause__, HeadgateError):  # too late to send it as an answer
         record.msg, record.args, record.exc_info = "an answer breaks off: %s", (error.__cause__,), None
     return True
 
 
 class _State(ServerState):
-    """What all connections share."""
+    """The state that all connections share."""
 
     connections: set[_Connection]  # type: ignore[assignment]
 
@@ -105,14 +105,14 @@ class _State(ServerState):
         self.strangers = CommonAllowance()
 
     def tick(self, now: float) -> None:
-        """Once a second: the time that answers tell, and an end to connections on which nothing moves."""
+        """Update the `Date` header, and close stalled connections. Called once a second."""
         self.strangers.refill()
         self.default_headers = [(b"date", formatdate(usegmt=True).encode())]
         for connection in list(self.connections):
             connection.look(now)
 
     def make_room(self) -> bool:
-        """End some of the connections that wait for a request, those first that have waited longest."""
+        """Close some idle connections, the longest idle first. Returns whether there were any."""
         waiting = sorted((one for one in self.connections if one.due < inf and not one.busy), key=_due)
         for connection in waiting[: max(1, int(len(waiting) * ROOM))]:
             connection.transport.abort()
@@ -124,28 +124,28 @@ def _due(connection: _Connection) -> float:
 
 
 class _Connection(HttpToolsProtocol):
-    """uvicorn's, with deadlines and limits, and one request at a time."""
+    """uvicorn's connection with deadlines and limits, and one request at a time."""
 
     server_state: _State
 
     def __init__(self, config: Config, state: _State) -> None:
         super().__init__(config, state, {})
-        self.due = inf  # when what the client is to send has to be here
+        self.due = inf  # the deadline for the client's input
         self._requests = RequestSplitter()
-        self._unused = True  # whether nothing has ever come
-        self._begun = False  # whether some of a request is here, and not all of it
+        self._unused = True  # whether nothing was ever received
+        self._begun = False  # whether an incomplete request has arrived
         self._unread_since = inf
-        self._refused = False  # whether nothing that may come is looked at any more
-        self._known = False  # whether there was a request that its client has the right to make
+        self._refused = False  # whether further input is ignored
+        self._known = False  # whether the client has made an authorized request
         self._allowance = Allowance()
-        self._held_back = False  # whether the next request has to wait until there is time for it
+        self._held_back = False  # whether the next request waits for the next second
 
     @property
     def busy(self) -> bool:
         """Whether a request is being answered."""
         return self.cycle is not None and not self.cycle.response_complete
 
-    # What asyncio calls
+    # Called by asyncio
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -166,7 +166,7 @@ class _Connection(HttpToolsProtocol):
         self._requests.feed(data)
         self._parse()
 
-    # What the parser calls
+    # Called by the parser
 
     def on_message_begin(self) -> None:
         self._begun = True
@@ -187,19 +187,19 @@ class _Connection(HttpToolsProtocol):
         self._requests.end()
         super().on_message_complete()
 
-    # What the answer's end calls
+    # Called at an answer's end
 
     def on_response_complete(self) -> None:
         self._charge(self.cycle.scope)
         super().on_response_complete()
         if len(self._requests) and not self.transport.is_closing():
             self._unset_keepalive_if_required()
-            self.loop.call_soon(self._parse)  # when others have had their turn
+            self.loop.call_soon(self._parse)  # after other connections' turns
 
-    # What the server calls
+    # Called by the server
 
     def look(self, now: float) -> None:
-        """End it if the client keeps us waiting. Go on with what had to wait."""
+        """Close the connection if the client is too slow. Continue with a request that had to wait."""
         self._allowance.refill()
         if self._held_back:
             self._held_back = False
@@ -218,24 +218,24 @@ class _Connection(HttpToolsProtocol):
             self.transport.abort()
 
     def abort(self) -> None:
-        """End it at once."""
+        """Close the connection at once."""
         self.transport.abort()
 
     def leave(self) -> None:
-        """Close it, at once or when what has begun is answered."""
+        """Close the connection when the begun request is answered."""
         if self.busy:
             self.cycle.keep_alive = False
         elif self._unused:
-            self.loop.call_later(FIRST_SECONDS, self._close_unused)  # its first request may be on its way
+            self.loop.call_later(FIRST_SECONDS, self._close_unused)  # its first request may be in transit
         elif not self._begun:
             self.transport.close()
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - says no more than the status
-        """Called by uvicorn when the parser gives up."""
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - adds nothing to the status
+        """Refuse a request that the parser rejects. Called by uvicorn."""
         self._refuse(400)
 
     def _parse(self) -> None:
-        """Have the parser look at what is here: one request at a time, the next when that is answered."""
+        """Pass input to the parser: one request at a time, the next after its answer."""
         requests = self._requests
         try:
             while len(requests) and not self._refused and not self.transport.is_closing():
@@ -259,7 +259,7 @@ class _Connection(HttpToolsProtocol):
             self.due = self.loop.time() + HEAD_SECONDS
 
     def _charge(self, scope: Any) -> None:
-        """Count what an answer cost that anybody could have asked for."""
+        """Charge the cost of an answer to an unauthorized request."""
         if scope["state"].get(ADMITTED):
             self._known = True
         elif not self._known:
@@ -268,17 +268,18 @@ class _Connection(HttpToolsProtocol):
             self.server_state.strangers.left -= units
 
     def _must_wait(self) -> bool:
-        """Whether the next request has to wait for the next second: strangers have had too many answers in this one."""
+        """Return whether the next request must wait for the next second, as strangers had too many answers in this
+        one."""
         if self._known:
             return False
         return self._allowance.left < 0 or self.server_state.strangers.must_wait(self._allowance)
 
     def _refuse(self, status: int) -> None:
-        """Answer a request that the app does not get to see, and close the connection."""
+        """Answer a request without calling the app, and close the connection."""
         self.server_state.meter.answered(OTHER, status)
         self._refused, self._begun, self.due = True, False, inf
         self._requests.clear()
-        if self.busy:  # its body turned out to make no sense
+        if self.busy:  # its body is malformed
             self.cycle.disconnected = True
             self.cycle.message_event.set()
             if self.cycle.response_started:
@@ -291,7 +292,7 @@ class _Connection(HttpToolsProtocol):
             + b"content-length: %d\r\n\r\n%s" % (len(text), text)
         )
         if self.transport.can_write_eof():
-            # Closed at once, it would be reset by what still comes, and the client might not see why.
+            # An immediate close could reset the connection on further input, before the client reads the answer.
             self.transport.write_eof()
             self.loop.call_later(LINGER_SECONDS, self.transport.abort)
         else:
@@ -303,9 +304,9 @@ class _Connection(HttpToolsProtocol):
 
 
 def _body_length(headers: list[tuple[bytes, bytes]], version: str) -> int | None:
-    """How long a request's body is; None: it comes in chunks. Raises `ValueError`, upon which the parser gives up.
+    """Return the length of a request's body; None if chunked. Raises `ValueError`, on which the parser rejects it.
 
-    A request that names no host, or two, may mean another to a proxy than to us (RFC 9112, section 3.2).
+    A proxy may read a request with no host, or with two, differently from us (RFC 9112, section 3.2).
     """
     length: int | None = 0
     hosts = 0
@@ -314,7 +315,7 @@ def _body_length(headers: list[tuple[bytes, bytes]], version: str) -> int | None
             hosts += 1
             if not _HOST.fullmatch(value):
                 raise ValueError("an invalid host")
-        elif name == b"transfer-encoding":  # never beside a length: the parser sees to that
+        elif name == b"transfer-encoding":  # never together with a length: the parser checks that
             length = None
         elif name == b"content-length":
             length = int(value)

@@ -1,4 +1,5 @@
-"""Metrics of all workers as one page: each serves its own on a Unix socket, and the one that is asked collects all."""
+"""Metrics of all workers as one page. Each serves its own on a Unix socket; the one that gets the request merges
+all."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ from typing import Final
 from headgate.telemetry.metrics import Metrics
 from headgate.telemetry.metrics_merge import merged
 
-SECONDS: Final = 2.0  # in which another worker has to answer
+SECONDS: Final = 2.0  # for another worker to answer
 
 log = logging.getLogger("headgate")
 
 
 class Pages:
-    """Metrics of one worker and of all. `directory` holds the workers' sockets; None: there is only one worker."""
+    """Metrics of one worker and of all. `directory` holds the workers' sockets; None for a single worker."""
 
     def __init__(self, metrics: Metrics, worker: int = 0, workers: int = 1, directory: Path | None = None) -> None:
         self._metrics = metrics
@@ -33,7 +34,7 @@ class Pages:
         if self._sockets:
             own = self._sockets[self._worker]
             with suppress(FileNotFoundError):
-                os.unlink(own)  # noqa: PTH108 - of a worker that this one replaces; it does not block
+                os.unlink(own)  # noqa: PTH108 - left by the worker that this one replaces; does not block
             self._server = await asyncio.start_unix_server(self._tell, own)
 
     def close(self) -> None:
@@ -41,7 +42,7 @@ class Pages:
             self._server.close()
 
     async def page(self, accept: str = "") -> tuple[bytes, str]:
-        """The page, and its content type. A worker that does not answer is not on it."""
+        """Return the page and its content type, without workers that do not answer."""
         own, kind = await asyncio.to_thread(self._metrics.render, accept)
         if not self._sockets:
             return own, kind

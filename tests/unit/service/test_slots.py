@@ -132,7 +132,7 @@ def test_proxies_are_not_held_to_rules_with_slots(caplog: pytest.LogCaptureFixtu
         _tell_of_slots(Snapshot(RULES[1:]))
         assert caplog.text == ""
         _tell_of_slots(Snapshot(RULES))
-    assert "rules that limit concurrency (slots) are left out of /v1/authorize" in caplog.text
+    assert "rules that limit concurrency (slots) do not apply to /v1/authorize" in caplog.text
 
 
 def test_slots_are_on_the_page_of_metrics() -> None:

@@ -1,6 +1,6 @@
-"""The admin's API: rules, users, tokens and the change log over HTTP, for people and programs with a token.
+"""The admin API: rules, users, tokens and the change log over HTTP, for callers with a token.
 
-A FastAPI app of its own. What a request means is worked out here; what it changes, `headgate.db` does.
+It is a FastAPI app. It interprets requests; `headgate.db` makes the changes.
 """
 
 from headgate.service.admin.app import admin_app

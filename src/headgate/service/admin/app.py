@@ -1,4 +1,4 @@
-"""The app: its routes put together, and what their exceptions become."""
+"""The admin API's FastAPI app: its routes, and its exceptions as problem details."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from headgate.service.token_guess_limiter import TokenGuessLimiter
 PREFIX: Final = "/api/v1"
 OWN_ROUTERS: Final = (
     *(rule_routes.router, ruleset_routes.router, exemption_routes.router),
-    *(override_routes.router, user_routes.router),  # in this order: the id of a user may have a slash
+    *(override_routes.router, user_routes.router),  # in this order: a user's id may contain a slash
     *(token_routes.router, change_routes.router),
 )
 
@@ -50,11 +50,11 @@ def admin_app(
     routers: Sequence[APIRouter] = (),
     limits: AsyncLimiter | None = None,
 ) -> FastAPI:
-    """The admin's API, /docs and /openapi.json. Belongs to the event loop that `operations` and `access` belong to.
+    """Return the admin API with /docs and /openapi.json. It belongs to the event loop of `operations` and `access`.
 
-    `tokens` are those that `access` finds. `routers` are further routes, relative to /api/v1, each of which says what
-    it needs of its callers by `needs`. `limits` counts callers' requests by `OWN_RULES`; on the store of the data
-    plane by default.
+    `tokens` is the table that `access` looks tokens up in. `routers` are further routes, relative to /api/v1; each
+    states the scope and role that it needs with `needs`. `limits` limits callers by `OWN_RULES`; by default on the data
+    plane's store.
     """
     app = FastAPI(
         title="Headgate",
@@ -62,7 +62,7 @@ def admin_app(
         description=INTRODUCTION,
         version=__version__,
         openapi_tags=TAGS,
-        openapi_url=None,  # it is served beside /docs
+        openapi_url=None,  # served beside /docs
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -91,14 +91,14 @@ def admin_app(
 
 
 async def _told(request: Request, error: Exception) -> Response:
-    """An exception as problem details."""
+    """Return an exception as problem details."""
     context_of(request).access.failures.record("admin", error, request.client.host if request.client else None)
     problem = problem_of(_ours(error, request))
     return Response(problem.encoded(), problem.status, {**problem.headers, "Content-Type": MEDIA_TYPE})
 
 
 def _ours(error: Exception, request: Request) -> Exception:
-    """What FastAPI and Starlette raise, as we would have."""
+    """Convert FastAPI's and Starlette's exceptions to our own."""
     if isinstance(error, RequestValidationError):
         found = []
         for one in error.errors():
@@ -116,9 +116,9 @@ def _ours(error: Exception, request: Request) -> Exception:
 
 
 def _methods(request: Request) -> list[str]:
-    """All methods of a path, which several routes may have between them.
+    """Return all methods of a path, from all of its routes.
 
-    An id may have slashes, so that `/users/{user_id}` fits `/users/alice/tier` too: the longest template counts.
+    An id may contain slashes, so `/users/{user_id}` matches `/users/alice/tier` too: only the longest template counts.
     """
     path = request.url.path
     included = [(route, path.removeprefix(PREFIX)) for router in request.app.state.routers for route in router.routes]

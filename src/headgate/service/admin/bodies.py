@@ -1,5 +1,5 @@
-"""Bodies of requests: read by us, not by FastAPI, so that no body is read before its token is checked, and so
-that what is wrong with a rule is said in the words that a rules file gets."""
+"""Request bodies. We read them instead of FastAPI, so that no body is read before its token is checked, and errors
+in a rule have the messages of a rules file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Table = dict[str, Any]
 
 
 async def json_object(request: Request) -> Table:
-    """A body that is a JSON object. Members that are null are left out: as in TOML, what is not said is not there.
+    """Return a body that is a JSON object, without members that are null, which TOML cannot express.
 
     Raises `HttpError`: 400, 413, 415.
     """
@@ -26,17 +26,17 @@ async def json_object(request: Request) -> Table:
 
 
 async def json_batch(request: Request) -> Table:
-    """A body that is a JSON object, and large. Raises `HttpError`: 400, 413, 415."""
+    """Return a large body that is a JSON object. Raises `HttpError`: 400, 413, 415."""
     return await _json(request, MAX_BATCH)
 
 
 async def json_with_nulls(request: Request) -> Table:
-    """A body that is a JSON object, in which null says something. Raises `HttpError`: 400, 413, 415."""
+    """Return a body that is a JSON object, with its nulls. Raises `HttpError`: 400, 413, 415."""
     return await _json(request, MAX_JSON)
 
 
 async def toml_document(request: Request) -> bytes:
-    """A body that is to be TOML. Raises `HttpError`: 413, 415."""
+    """Return a TOML body, unparsed. Raises `HttpError`: 413, 415."""
     return await _content(request, MAX_TOML, "application/toml", "text/plain")
 
 

@@ -1,4 +1,4 @@
-"""The change log: who changed what, and when."""
+"""Routes of the change log: who changed what, and when."""
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of routes.
 
@@ -30,12 +30,12 @@ def list_changes(
     here: Here,
     who: Who,
     page: PagedByNumber,
-    kind: Annotated[Kind | None, Query(description="Only changes of these.")] = None,
-    subject: Annotated[Text, Query(description="Only changes of this one: an id or a name.")] = None,
+    kind: Annotated[Kind | None, Query(description="Only changes of this kind of thing.")] = None,
+    subject: Annotated[Text, Query(description="Only changes of the thing with this id or name.")] = None,
 ) -> Response:
-    """Who changed what, when, from what to what: the latest first.
+    """List who changed what, when, with the values before and after: the latest first.
 
-    Shows what the token's scopes cover: with `rules`, also tiers, exemptions and settings; with `users`; with `tokens`.
+    Shows the changes that the token's scopes cover: `rules` (with tiers, exemptions and settings), `users`, `tokens`.
     """
     storable("subject", subject)
     found = here.operations.changes.page(who, kind=kind, subject=subject, before=page.after_number, most=page.most)
@@ -52,17 +52,17 @@ def list_changes(
 def revert_change(
     here: Here,
     who: Who,
-    change_id: Annotated[int, Path(ge=1, le=LARGEST_ID, description="Of the change log.")],
+    change_id: Annotated[int, Path(ge=1, le=LARGEST_ID, description="The change's id in the change log.")],
     together: Annotated[
-        bool, Query(description="Whether to revert all that was changed in the same transaction.")
+        bool, Query(description="Whether to revert everything that the same transaction changed.")
     ] = False,
-    dry_run: Annotated[bool, Query(description="Only tell what would change.")] = False,
+    dry_run: Annotated[bool, Query(description="Only report what would change.")] = False,
 ) -> Response:
-    """Make what a change changed what it was before. That is a change of its own, and can be reverted in turn.
+    """Restore the value before a change. This is itself a change, and can be reverted.
 
-    Refused (409) if it was changed again since: revert that first. Needs what the change needed: for users the scope
-    `users` and the role `operator`, for all else the scope `rules` and the role `admin`. Overrides that have expired
-    meanwhile do not come back. A token that was made or revoked stays so.
+    Refused (409) if a later change touched the same thing: revert that first. Needs the change's own permissions: for
+    users the scope `users` and the role `operator`, otherwise the scope `rules` and the role `admin`. Overrides that
+    have expired since are not restored. The creation or revocation of a token cannot be reverted.
     """
     applied = here.operations.changes.revert(who, change_id, together=together, dry_run=dry_run)
     return JSONResponse(applied._asdict())

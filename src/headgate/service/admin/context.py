@@ -1,4 +1,4 @@
-"""What the routes work with, and who may use them."""
+"""The objects that the admin routes share, and the checks on their callers."""
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of dependencies.
 
@@ -19,8 +19,8 @@ from headgate.service.access import Access
 from headgate.service.http.exchange import admit
 from headgate.service.token_guess_limiter import TokenGuessLimiter
 
-REASON: Final = "x-change-reason"  # the header that says why something is changed, for the change log
-TOKEN_FACT: Final = "headgate_token"  # no fact of anybody's requests: the counts lie beside those of the users' rules
+REASON: Final = "x-change-reason"  # the header with the reason of a change, for the change log
+TOKEN_FACT: Final = "headgate_token"  # no request can have this fact: the counts share a store with users' rules
 OWN_RULES: Final = (
     Rule(id="admin-reads", quota="1000/minute", dimension=TOKEN_FACT, methods=["GET"]),
     Rule(id="admin-writes", quota="100/minute", dimension=TOKEN_FACT, methods=["POST", "PUT", "PATCH", "DELETE"]),
@@ -29,7 +29,7 @@ OWN_RULES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What the routes work with."""
+    """The objects that the admin routes share."""
 
     operations: Operations
     access: Access
@@ -44,7 +44,7 @@ def context_of(request: Request) -> Context:
 
 
 async def caller_of(request: Request) -> Caller:
-    """Whose request it is. Raises `Unauthenticated`, `RateLimited` and `DatabaseError`."""
+    """Return the caller of a request. Raises `Unauthenticated`, `RateLimited` and `DatabaseError`."""
     context = context_of(request)
     token = bearer(request.headers.get("authorization"))
     address = None if request.client is None else request.client.host
@@ -59,13 +59,13 @@ async def caller_of(request: Request) -> Caller:
 
 
 def bearer(field: str | None) -> str | None:
-    """The token of a field `Authorization`; None: there is none."""
+    """Return the bearer token in an `Authorization` field; None if there is none."""
     scheme, _, token = (field or "").strip().partition(" ")
     return token.strip() or None if scheme.lower() == "bearer" else None
 
 
 class Needs:
-    """A dependency that only lets pass whose token has a scope and a role."""
+    """A dependency that requires a token with this scope and role."""
 
     def __init__(self, scope: Scope, role: Role) -> None:
         self.scope: Scope = scope
@@ -76,7 +76,7 @@ class Needs:
 
 
 class NeedsOne:
-    """A dependency that lets pass whose token has one of several scopes, each with its role."""
+    """A dependency that requires a token with one of several scopes, each with its role."""
 
     def __init__(self, **roles: Role) -> None:
         self.roles: dict[Any, Role] = dict(roles)
@@ -90,7 +90,7 @@ class NeedsOne:
 
 
 def needs(scope: Scope, role: Role = "viewer") -> Dependency:
-    """What a route asks of its callers: for its `dependencies`."""
+    """Return the permission that a route requires, for its `dependencies`."""
     dependency: Dependency = Depends(Needs(scope, role))
     return dependency
 

@@ -1,4 +1,4 @@
-"""The data plane as OpenAPI describes it. It is served by `headgate.service.http`, without FastAPI."""
+"""OpenAPI's description of the data plane, which `headgate.service.http` serves without FastAPI."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headgate.http.problem import MEDIA_TYPE
 from headgate.service.admin.openapi_parts import problems
 
 _TEXT: Final = {"type": "string"}
-_UNKNOWN_TEXT: Final = {"type": "string", "nullable": True}  # null: as if it were not there
+_UNKNOWN_TEXT: Final = {"type": "string", "nullable": True}  # null: as if it were absent
 _WHOLE: Final = {"type": "integer"}
 _NUMBER: Final = {"type": "number"}
 _FACTS: Final = {"user": "alice", "ip": "192.0.2.7", "endpoint": "/api/search", "method": "GET"}
@@ -46,14 +46,14 @@ _REASONS: Final = (
 SCHEMAS: Final[dict[str, Any]] = {
     "Facts": {
         "type": "object",
-        "description": "What is known of a request. Others may be added, for rules' `match` and `dimension`, if the "
-        "rules declare them (`facts`): else 400.",
+        "description": "The facts of a request. Other facts, for rules' `match` and `dimension`, must be declared in "
+        "the rules (`facts`): otherwise 400.",
         "properties": {
             "ip": _TEXT,
             **{name: {"anyOf": [_TEXT, _WHOLE]} for name in ("user", "api_key", "tenant")},
             **{name: {"anyOf": [_UNKNOWN_TEXT, _WHOLE]} for name in ("endpoint", "method", "tier")},
             "cost": {
-                "description": "A number of requests; or so much of each unit, for the rules that count it.",
+                "description": "A number of requests; or an amount of each unit, for rules that count it.",
                 "anyOf": [
                     {**_WHOLE, "minimum": 0, "nullable": True},
                     {"type": "object", "minProperties": 1, "additionalProperties": {**_WHOLE, "minimum": 0}},
@@ -64,7 +64,7 @@ SCHEMAS: Final[dict[str, Any]] = {
             "idempotency_key": {
                 **_UNKNOWN_TEXT,
                 "minLength": 1,
-                "description": "The same check twice within five minutes is charged once.",
+                "description": "A repeated check with this key within five minutes is charged once.",
             },
         },
         "additionalProperties": {"anyOf": [_UNKNOWN_TEXT, _WHOLE]},
@@ -75,12 +75,12 @@ SCHEMAS: Final[dict[str, Any]] = {
         "required": list(_DECIDED),
         "properties": {
             **_FIGURES,
-            "reset_at": {**_NUMBER, "description": "The same as a Unix time."},
+            "reset_at": {**_NUMBER, "description": "The time of the reset as a Unix time."},
             "rule": {**_TEXT, "nullable": True, "description": "The binding rule."},
             "state": {**_TEXT, "enum": ["normal", "warning", "annotated", "throttled"]},
             "reason": {**_TEXT, "enum": list(_REASONS)},
             "limits": {"type": "array", "items": {"$ref": "#/components/schemas/LimitStatus"}},
-            "decision_id": {**_TEXT, "description": "Of a refusal alone: what `headgate explain --id` takes."},
+            "decision_id": {**_TEXT, "description": "Only in a refusal: the id for `headgate explain --id`."},
         },
         "example": _DECIDED,
     },
@@ -91,7 +91,7 @@ SCHEMAS: Final[dict[str, Any]] = {
                 "type": "object",
                 "required": ["slot", "ttl"],
                 "properties": {
-                    "slot": {**_TEXT, "nullable": True, "description": "What to release; null: nothing is held."},
+                    "slot": {**_TEXT, "nullable": True, "description": "The slot to release; null if none is held."},
                     "ttl": {**_NUMBER, "nullable": True, "description": "Seconds after which it expires."},
                 },
             },
@@ -114,7 +114,7 @@ def _named(name: str, example: Any) -> dict[str, Any]:
 
 
 def _checking(name: str, summary: str, told: str, responses: dict[Any, Any]) -> dict[str, Any]:
-    """An operation that takes facts."""
+    """Return an operation that takes facts."""
     return {
         "operationId": name,
         "tags": ["Checks"],
@@ -161,14 +161,14 @@ _REFUSED: Final = {
 
 
 def _slotted(name: str, summary: str, done: str) -> dict[str, Any]:
-    """An operation that takes a slot."""
+    """Return an operation that takes a slot."""
     body = {"type": "object", "required": ["slot"], "properties": {"slot": _TEXT}, "additionalProperties": False}
     answer = {"type": "object", "required": [done], "properties": {done: {"type": "boolean"}}}
     return {
         **_checking(
             name,
             summary,
-            f"200 also when it was not held any more: then `{done}` is false.",
+            f"200 even if the slot is no longer held: then `{done}` is false.",
             {200: {"description": "Done", "content": _json(answer, {done: True})}, **_BAD, **problems(503)},
         ),
         "requestBody": {"required": True, "content": _json(body, {"slot": _SLOT})},
@@ -180,7 +180,7 @@ PATHS: Final[dict[str, Any]] = {
         "post": _checking(
             "check",
             "Check a request, and charge it",
-            "200 when it is allowed; else the status of the rule that refuses it, 429 unless the rule says otherwise.",
+            "200 if it is allowed; otherwise the status of the rule that refuses it, by default 429.",
             {
                 200: {**_ALLOWED, "headers": _FIELDS},
                 429: {
@@ -199,7 +199,7 @@ PATHS: Final[dict[str, Any]] = {
             **_checking(
                 "check_batch",
                 "Check many requests",
-                "Each is decided by itself, in order; at most 1,000. 200 whatever they say.",
+                "Decides each check independently, in order; at most 1,000. Always 200.",
                 {
                     200: {
                         "description": "Decided",
@@ -219,8 +219,8 @@ PATHS: Final[dict[str, Any]] = {
         "post": _checking(
             "acquire",
             "Check a request, and hold its slot",
-            "As a check, and in the same step a slot is held under each rule that limits concurrency. Release it when "
-            "the request is over, at any node; else it expires after `ttl` seconds, unless it is renewed.",
+            "Like a check, and atomically takes a slot under each rule that limits concurrency. Release it at any node "
+            "when the request is over; otherwise it expires after `ttl` seconds, unless it is renewed.",
             {
                 200: {
                     "description": "Decided",
@@ -239,30 +239,30 @@ PATHS: Final[dict[str, Any]] = {
         )
     },
     "/v1/release": {"post": _slotted("release", "Give back a slot", "released")},
-    "/v1/renew": {"post": _slotted("renew", "Have a slot live on for its ttl from now", "renewed")},
+    "/v1/renew": {"post": _slotted("renew", "Extend a slot by its ttl from now", "renewed")},
     "/v1/peek": {
         "post": _checking(
             "peek",
-            "What a check would say",
-            "Charges nothing. 200 whether it would be allowed or not.",
+            "Return what a check would decide",
+            "Charges nothing. 200 for a refusal too.",
             {200: _ALLOWED, **_BAD, **problems(503)},
         )
     },
     "/v1/reset": {
         "post": _checking(
             "reset",
-            "Forget what was used",
-            "Under every rule that applies to these facts. Where a token is asked for, its role must be `operator`.",
-            {204: {"description": "Forgotten"}, **_BAD, **problems(503)},
+            "Reset the counts",
+            "For every rule that applies to these facts. If the data plane needs a token, its role must be `operator`.",
+            {204: {"description": "Reset"}, **_BAD, **problems(503)},
         )
     },
     "/v1/authorize": {
         method: {
             "operationId": f"authorize_{method}",
             "tags": ["Checks"],
-            "summary": "Check the request that a proxy asks about",
-            "description": "For nginx `auth_request`, Traefik ForwardAuth and Caddy `forward_auth`, with any method: "
-            "facts are read from the original request's headers.",
+            "summary": "Check a request for a proxy",
+            "description": "For nginx `auth_request`, Traefik ForwardAuth and Caddy `forward_auth`, with any method. "
+            "Reads the facts from the original request's headers.",
             "security": [{}, {"bearer": []}],
             "parameters": [
                 {
@@ -292,14 +292,14 @@ PATHS: Final[dict[str, Any]] = {
     "/readyz": {
         "get": _open(
             "ready",
-            "Whether it is ready for checks",
+            "Whether the service is ready for checks",
             {
                 "200": {
                     "description": "Ready; `degraded` if the store or the database is down",
                     "content": _health(example={"status": "ready", "rules": "7", "faults": {}}),
                 },
                 "503": {
-                    "description": "There are no rules yet, or it is about to stop",
+                    "description": "There are no rules yet, or the service is stopping",
                     "content": _health(example={"status": "draining", "rules": "7", "faults": {}}),
                 },
             },

@@ -1,4 +1,4 @@
-"""The page that shows the API's description, without a network: Swagger UI from the wheel `swagger-ui-bundle`."""
+"""The documentation page: Swagger UI from the wheel `swagger-ui-bundle`, so that it needs no network."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def serve_documentation(app: FastAPI) -> None:
         return bytes(JSONResponse(app.openapi()).body)
 
     @app.get(DESCRIPTION, include_in_schema=False)
-    def description() -> Response:  # in a thread: to make it takes longer than others should wait
+    def description() -> Response:  # in a thread: the first call takes long
         return Response(described(), media_type="application/json")
 
 
 def _policy(page: bytes) -> str:
-    """What the page may do: run its own scripts, ask this service, and nothing else. No other page may show it."""
+    """Return the page's content security policy: its own scripts, requests to this service, and no framing."""
     scripts = [b64encode(sha256(script).digest()).decode() for script in _SCRIPT.findall(page)]
     return "; ".join(
         [

@@ -1,4 +1,4 @@
-"""Entity tags: a version as header fields, and the conditions that callers put on it (RFC 9110)."""
+"""Entity tags of versions, and conditional requests (RFC 9110)."""
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of dependencies.
 
@@ -18,21 +18,21 @@ def etag(version: int | str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The fields If-Match and If-None-Match of a request; None: it has none."""
+    """The fields If-Match and If-None-Match of a request; None if absent."""
 
     if_match: str | None
     if_none_match: str | None
 
     def require(self, version: int | str | None) -> None:
-        """For changes: raises 412 unless what is there, of this version, is what the caller expects. None: nothing."""
+        """Raise 412 unless the current version is the one that the caller expects. None: nothing exists."""
         if self.if_match is not None and not _has(self.if_match, version, weak=False):
             now = "is not there" if version is None else f"has the version {etag(version)}"
-            raise HttpError(412, f"If-Match: {self.if_match} does not hold: it {now}. Look again, and decide again.")
+            raise HttpError(412, f"If-Match: {self.if_match} does not hold: it {now}. Read it again, and retry.")
         if self.if_none_match is not None and _has(self.if_none_match, version, weak=True):
             raise HttpError(412, f"If-None-Match: {self.if_none_match} does not hold: it is there already.")
 
     def known(self, version: int | str) -> bool:
-        """For reads: whether the caller has this version already, and is to be answered 304."""
+        """Return whether the caller of a read has this version already: then answer 304."""
         return self.if_none_match is not None and _has(self.if_none_match, version, weak=True)
 
 
@@ -49,7 +49,7 @@ def _joined(request: Request, name: str) -> str | None:
 
 
 def _has(field: str, version: int | str | None, *, weak: bool) -> bool:
-    """Whether a list of tags names a version. Weak tags only count where nothing is changed."""
+    """Return whether a list of tags names a version. Weak tags only count where nothing is changed."""
     if version is None:
         return False
     tags = [tag.strip() for tag in field.split(",")]

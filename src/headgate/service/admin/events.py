@@ -21,16 +21,16 @@ from headgate.db.events import Cursor, Event, EventFilter, Events, Top
 PAGE: Final = 100
 MAX_PAGE: Final = 1_000
 CSV: Final = "text/csv"
-LAST_SECOND: Final = 253_402_300_799  # of time, as far as we can write it: of the year 9999
+LAST_SECOND: Final = 253_402_300_799  # of the year 9999, the last that datetime can hold
 SUBJECT: Final = "subject"  # by the rules' own dimensions
 RULE: Final = "rule"  # all subjects together
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 _LATEST: Final = datetime.max.replace(tzinfo=UTC)
 _AFTER: Final = r"^[0-9]{1,16}-[0-9a-f]{1,40}$"
-_FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")  # what makes spreadsheets calculate
+_FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")  # a cell that begins so is a formula in a spreadsheet
 
-# Examples without null: OpenAPI documents made by FastAPI leave it out.
+# Examples without null: FastAPI leaves nulls out of OpenAPI documents.
 EVENT: Final[dict[str, Any]] = {
     "id": "019a3f0c2b17e4d2000000002a",
     "at": "2026-11-01T09:00:00.123456+00:00",
@@ -70,31 +70,33 @@ COLUMNS: Final = tuple(EVENT)  # of CSV
 
 
 class EventShown(BaseModel):
-    """A request that was refused, or that passed although a rule that does not enforce is over its limit."""
+    """A request that was refused, or that was allowed although over the limit of a rule that does not enforce."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": EVENT})
 
     id: str
-    at: str = Field(description="By the store's clock.")
-    node: str = Field(description="Which process decided.")
+    at: str = Field(description="The time of the decision, by the store's clock.")
+    node: str = Field(description="The process that decided.")
     rule: str
     reason: str = Field(description="`over_limit`, `penalty`, `fail_closed`, `local_fallback`, `shadow` or `annotate`.")
-    allowed: bool = Field(description="True: it passed, as the rule is a shadow or annotates.")
-    dimension: str = Field(description="The rule's.")
-    subject: str = Field(description="Whose limit it was; a list as JSON where the dimension has several facts.")
+    allowed: bool = Field(description="True: it was allowed, because the rule is a shadow or annotates.")
+    dimension: str = Field(description="The rule's dimension.")
+    subject: str = Field(
+        description="The subject that the rule counted; a JSON list if the dimension has several facts."
+    )
     user: str | None
     ip: str | None
-    api_key: str | None = Field(description="Its hash.")
+    api_key: str | None = Field(description="The key's hash.")
     tenant: str | None
     endpoint: str | None
     method: str | None
     tier: str | None
-    facts: dict[str, str] = Field(description="What else was known of the request.")
+    facts: dict[str, str] = Field(description="The request's other facts.")
     cost: int
     limit: int
     remaining: int
     retry_after: float | None = Field(description="Seconds; null: never.")
-    weight: int = Field(description="How many events this one stands for: more than 1 in a flood.")
+    weight: int = Field(description="The number of events that this one represents: more than 1 in a flood.")
 
 
 class EventPage(BaseModel):
@@ -105,16 +107,18 @@ class EventPage(BaseModel):
 
 
 class TopShown(BaseModel):
-    """How often a subject has hit a rule. Exact, in floods too."""
+    """How often a subject hit a rule. Exact even in floods."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": TOP})
 
     rule: str
-    dimension: str = Field(description="What the subject is; empty: all subjects.")
+    dimension: str = Field(description="The subject's kind; empty for all subjects together.")
     subject: str = Field(description="`(other)`: subjects that were not counted separately in a flood.")
     events: int
     refused: int
-    shadow: int = Field(description="How many of the events passed, as the rule is a shadow or annotates.")
+    shadow: int = Field(
+        description="The number of events that were allowed, because the rule is a shadow or annotates."
+    )
     cost: int
     first: str = Field(description="The minute of the first event in the period.")
     last: str = Field(description="The minute of the last one.")
@@ -135,10 +139,10 @@ class TopPage(BaseModel):
 
 
 def moment(value: Any) -> Any:
-    """Microseconds of a time as text: ISO 8601, of UTC unless it says otherwise, or seconds since the epoch."""
+    """Convert a time to microseconds: ISO 8601, UTC by default, or seconds since the epoch."""
     if not isinstance(value, str):
         return value
-    # An offset's plus that was not escaped has become a space.
+    # An unescaped plus of an offset has become a space.
     text = f"{value[:-6]}+{value[-5:]}" if value[-6:-5] == " " and value[-3:-2] == ":" and "T" in value else value
     try:
         seconds = float(text)
@@ -146,7 +150,7 @@ def moment(value: Any) -> Any:
         try:
             when = datetime.fromisoformat(text)
             when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
-            return min(max(_us(when), _us(_EARLIEST)), _us(_LATEST))  # a time zone may lead beyond
+            return min(max(_us(when), _us(_EARLIEST)), _us(_LATEST))  # a time zone may exceed the range
         except ValueError:
             seconds = -1
     if not isfinite(seconds) or not 0 <= seconds <= LAST_SECOND:
@@ -171,17 +175,17 @@ Moment = Annotated[
     ),
 ]
 Text = Annotated[str | None, Query(max_length=1024)]
-Since = Annotated[Moment, Query(description="From when on: ISO 8601, or seconds since the epoch.")]
-Until = Annotated[Moment, Query(description="Until when: the time itself is not included.")]
+Since = Annotated[Moment, Query(description="Start of the period: ISO 8601, or seconds since the epoch.")]
+Until = Annotated[Moment, Query(description="End of the period, exclusive.")]
 
 
 def events_router(events: Events, require: Dependency) -> APIRouter:
-    """The routes, relative to /api/v1. `require` lets those pass who have the scope `events`."""
+    """Return the routes, relative to /api/v1. `require` is the dependency on the scope `events`."""
     router = APIRouter(tags=["Events"], dependencies=[require])
 
     @router.get(
         "/events",
-        summary="What was refused",
+        summary="List refusals",
         operation_id="list_events",
         response_model=None,
         responses={200: {"model": EventPage, "content": {CSV: {"schema": {"type": "string"}}}}},
@@ -193,10 +197,10 @@ def events_router(events: Events, require: Dependency) -> APIRouter:
         ip: Text = None,
         api_key: Annotated[Text, Query(description="The hash, as events show it.")] = None,
         tenant: Text = None,
-        endpoint: Annotated[Text, Query(description="As the request named it: no pattern.")] = None,
+        endpoint: Annotated[Text, Query(description="The request's endpoint, not a pattern.")] = None,
         reason: Text = None,
         shadow: Annotated[
-            bool | None, Query(description="Only of rules that do not enforce (true), or only refusals (false).")
+            bool | None, Query(description="Only events of rules that do not enforce (true), or only refusals (false).")
         ] = None,
         since: Since = None,
         until: Until = None,
@@ -204,18 +208,18 @@ def events_router(events: Events, require: Dependency) -> APIRouter:
             int | None, Query(ge=1, le=MAX_PAGE, description="Maximum number of events: 100 by default; for CSV, all.")
         ] = None,
         after: Annotated[
-            str | None, Query(pattern=_AFTER, description="Where to go on: the `next` of the page before.")
+            str | None, Query(pattern=_AFTER, description="The cursor: `next` of the previous page.")
         ] = None,
-        format: Annotated[  # noqa: A002 - the name that callers write
+        format: Annotated[  # noqa: A002 - the parameter's public name
             Literal["json", "csv"] | None, Query(description="Instead of the header `Accept`.")
         ] = None,
         accept: Annotated[str, Header(include_in_schema=False)] = "",
     ) -> Response:
-        """Requests that were refused, or that passed although over the limit of a shadow or an annotating rule.
+        """List requests that were refused, or that were allowed although over the limit of a shadow or annotating rule.
 
         The latest first.
 
-        As CSV (`Accept: text/csv`, or `?format=csv`), all that match in one answer.
+        As CSV (`Accept: text/csv` or `?format=csv`), returns all matching events in one response.
         """
         wanted = EventFilter(
             rule=rule,
@@ -231,7 +235,9 @@ def events_router(events: Events, require: Dependency) -> APIRouter:
         )
         begin = _cursor(after)
         if format == "csv" or (format is None and prefers_csv(accept)):
-            first = events.page(wanted, after=begin, most=limit or MAX_PAGE)  # now: what fails, fails with a status
+            first = events.page(
+                wanted, after=begin, most=limit or MAX_PAGE
+            )  # now, so that an error still becomes a status
             named = {"Content-Disposition": 'attachment; filename="events.csv"', "Vary": "Accept"}
             lines = _csv_lines(events, wanted, first, whole=limit is None)
             return StreamingResponse(lines, media_type=f"{CSV}; charset=utf-8", headers=named)
@@ -246,7 +252,7 @@ def events_router(events: Events, require: Dependency) -> APIRouter:
 
     @router.get(
         "/events/top",
-        summary="Who hit which rule most",
+        summary="List the subjects that hit rules most",
         operation_id="top_events",
         response_model=None,
         responses={200: {"model": TopPage}},
@@ -259,14 +265,14 @@ def events_router(events: Events, require: Dependency) -> APIRouter:
             Query(
                 min_length=1,
                 max_length=1024,
-                description="Who: `user`, `ip`, `api_key`, `tenant`; `subject`: those that each rule counts by itself; "
-                "`rule`: everybody together; or the dimension of a rule.",
+                description="What to count by: `user`, `ip`, `api_key`, `tenant`; `subject`: each rule's dimension; "
+                "`rule`: all subjects together; or the dimension of a rule.",
             ),
         ] = SUBJECT,
-        rule: Annotated[Text, Query(description="Only of this rule.")] = None,
-        limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="How many at most.")] = 20,
+        rule: Annotated[Text, Query(description="Only this rule.")] = None,
+        limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Maximum number of entries.")] = 20,
     ) -> Response:
-        """Who hit which rule most often, in the minutes that have a part in the period. Exact, in floods too."""
+        """List the subjects that hit rules most often, in the minutes that overlap the period. Exact even in floods."""
         who = {SUBJECT: None, RULE: ""}.get(by, by)
         found = events.top(by=who, rule=rule, since_us=since, until_us=until, most=limit)
         period = {"since": _time_text(since), "until": _time_text(until)}
@@ -283,7 +289,7 @@ def _cursor(after: str | None) -> Cursor | None:
 
 
 def prefers_csv(accept: str) -> bool:
-    """Whether a header `Accept` names CSV, and nothing that it likes better and we have too."""
+    """Return whether a header `Accept` prefers CSV to JSON."""
     liked = {"text/csv": 0.0, "application/json": 0.0}
     for part in accept.lower().split(","):
         kind, *parameters = (piece.strip() for piece in part.split(";"))
@@ -300,7 +306,7 @@ def prefers_csv(accept: str) -> bool:
 
 
 def _csv_lines(events: Events, wanted: EventFilter, page: list[Event], *, whole: bool) -> Iterator[str]:
-    """A header, the events of a page, and if it is to be the whole, those of all that follow."""
+    """Yield the header, the events of a page and, if `whole`, the events of all later pages."""
     yield csv_text([COLUMNS])
     while page:
         yield csv_text([tuple(map(csv_cell, event_table(event).values())) for event in page])
@@ -315,7 +321,7 @@ def csv_text(rows: list[tuple[Any, ...]]) -> str:
 
 
 def csv_cell(value: Any) -> Any:
-    """A value that no spreadsheet takes for a formula."""
+    """Return a value that a spreadsheet does not take for a formula."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):

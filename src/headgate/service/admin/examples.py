@@ -1,4 +1,4 @@
-"""Examples that the API's description shows."""
+"""Examples in the API's description."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RULE: Final[dict[str, Any]] = {
 }
 
 
-# Of the sample rules, so that the documentation of `make serve` can be tried as it is; and far from expiring.
+# It refers to a sample rule, so that the examples work as they are under `make serve`; it expires far in the future.
 OVERRIDE: Final[dict[str, Any]] = {"rule": "user-free", "limit": 500, "expires": "2099-01-01T00:00:00+00:00"}
 
 

@@ -1,4 +1,4 @@
-"""Exemptions: who is never limited."""
+"""Routes of exemptions: clients that are never limited."""
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of routes.
 
@@ -26,7 +26,7 @@ router: Final = APIRouter(prefix="/exemptions", tags=["Exemptions"])
     responses={200: {"model": models.Exemptions}},
 )
 def list_exemptions(here: Here, who: Who, page: PagedByPair) -> Response:
-    """All exemptions, by type and value, in pages."""
+    """List all exemptions by type and value, in pages."""
     found = here.operations.exemptions.page(who, after=page.after_pair, most=page.most)
     return page.response("exemptions", found, lambda one: pair(one.type, one.value), exemption_table)
 
@@ -39,13 +39,13 @@ def list_exemptions(here: Here, who: Who, page: PagedByPair) -> Response:
     operation_id="create_exemption",
     openapi_extra=body(models.Exemption),
     responses={
-        200: {"model": models.Exemption, "description": "They are exempt already"},
+        200: {"model": models.Exemption, "description": "The exemption exists already"},
         201: {"model": models.Exemption},
         **problems(400, 409, 413, 415),
     },
 )
 def create_exemption(here: Here, who: Who, given: Annotated[Table, Depends(json_object)]) -> Response:
-    """Exempt an address or network (`ip`), a `user`, a `tenant` or an `api_key`, which is written as its hash."""
+    """Exempt an address or network (`ip`), a `user`, a `tenant`, or an `api_key` by its hash."""
     exemption, is_new = here.operations.exemptions.create(who, given)
     return JSONResponse(exemption_table(exemption), 201 if is_new else 200)
 
@@ -61,9 +61,9 @@ def create_exemption(here: Here, who: Who, given: Annotated[Table, Depends(json_
 def delete_exemption(
     here: Here,
     who: Who,
-    kind: Annotated[ExemptionType, Query(alias="type", description="What is exempt.")],
-    value: Annotated[str, Query(min_length=1, max_length=1024, description="Which one: as it is listed.")],
+    kind: Annotated[ExemptionType, Query(alias="type", description="The exemption's type.")],
+    value: Annotated[str, Query(min_length=1, max_length=1024, description="The exemption's value, as listed.")],
 ) -> Response:
-    """End an exemption, by the type and value under which it is listed."""
+    """End the exemption with this type and value."""
     here.operations.exemptions.delete(who, {"type": kind, "value": value})
     return Response(status_code=204)

@@ -1,4 +1,4 @@
-"""What goes with every answer: the caller's limits, and how to treat it. Also the last to catch what went wrong."""
+"""Middleware that adds the caller's limits and security headers to every response, and answers uncaught errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ API: Final = "/api/"
 
 
 class Headers:
-    """ASGI middleware of the admin's app."""
+    """ASGI middleware of the admin API."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -23,7 +23,7 @@ class Headers:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        state = scope["state"] = dict(scope.get("state") or {})  # of this request alone
+        state = scope["state"] = dict(scope.get("state") or {})  # this request's own copy
         started = False
 
         async def told(message: Message) -> None:

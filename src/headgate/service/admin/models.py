@@ -1,4 +1,4 @@
-"""What the API's documents look like, for OpenAPI. Nothing is checked by these: see `bodies`."""
+"""The API's documents as pydantic models, for OpenAPI only. They do not validate requests: see `bodies`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headgate.rules.users import MAX_ID
 from headgate.service.admin.examples import CHANGED, EXEMPTION, OVERRIDE, RULE, TOKEN, USER
 
 Duration = float | str
-# Ids and names have printable characters alone. A pattern can say so of control characters.
+# Ids and names must be printable. The pattern excludes control characters only.
 Name = Annotated[str, Field(min_length=1, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
 Action = Literal["create", "update", "delete", "reset"]
 
@@ -39,7 +39,7 @@ _TYPES: Final[dict[Type, Any]] = {
 
 
 def _described(field: RuleField) -> tuple[Any, Any]:
-    """Return a field of a rule as pydantic declares it: null, or left out, means the default."""
+    """Return a rule's field as pydantic declares it. Null or absent means the default."""
     kind = field.kind
     kept = _TYPES[kind.type]
     if kind.choices:
@@ -53,24 +53,26 @@ def _described(field: RuleField) -> tuple[Any, Any]:
 
 _RULE_FIELDS: Final[dict[str, Any]] = {
     **{field.name: _described(field) for field in FIELDS},
-    "id": (str | None, Field(None, description="Needed when a rule is created; else that of the path.")),
-    "version": (Any, Field(None, description="Of no effect: so that what was read can be sent back.")),
+    "id": (str | None, Field(None, description="Required to create a rule; otherwise the id in the path.")),
+    "version": (Any, Field(None, description="Ignored, so that a rule that was read can be sent back.")),
 }
 _RuleBase: Final[Any] = create_model("_RuleBase", __base__=_Model, **_RULE_FIELDS)
 
 
 class Rule(_RuleBase):  # type: ignore[misc]
-    """A rule, field by field as in a rules file. What is left out, or null, has its default."""
+    """A rule with the fields of a rules file. A field that is absent or null has its default."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": RULE})
 
 
 class VersionedRule(Rule):
-    """A rule, complete but for what it has not, and its version."""
+    """A rule with its version. Fields that do not apply are absent."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {**RULE, "version": 7}})
 
-    version: int | None = Field(None, description="Of the rule, as its `ETag`; not there when rules are in a file.")
+    version: int | None = Field(
+        None, description="The rule's version, as in its `ETag`; absent if rules are in a file."
+    )
 
 
 class Rules(_Model):
@@ -81,17 +83,17 @@ class Rules(_Model):
 
 
 class Override(_Model):
-    """A user's own figures for a rule."""
+    """A user's own limit, window and burst for a rule."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": OVERRIDE})
 
-    rule: Name = Field(description="The id of a rule that exists, and that these figures fit: else 422.")
+    rule: Name = Field(description="The id of an existing rule that these values suit: otherwise 422.")
     limit: int = Field(ge=1, le=MAX_INT)
-    window: Duration | None = Field(None, description="Seconds, or a text like `1h`; from 1 ms to 366 days.")
+    window: Duration | None = Field(None, description="Seconds, or a string like `1h`; from 1 ms to 366 days.")
     burst: int | None = Field(None, ge=1, le=MAX_INT)
     expires: str | None = Field(
         None,
-        description="A time with a time zone, which is yet to come; null: never.",
+        description="A future time with a time zone; null for never.",
         json_schema_extra={"format": "date-time"},
     )
 
@@ -105,7 +107,7 @@ class User(_Model):
 
     id: str
     tier: str | None
-    anchor: int | str | None = Field(None, description="Where their periods begin, under rules of the calendar.")
+    anchor: int | str | None = Field(None, description="Start of the user's periods under calendar rules.")
     overrides: list[Override]
 
 
@@ -133,7 +135,7 @@ class Overrides(_Model):
 
 
 class BatchUser(_Model):
-    """A user as in a rules file; without tier, anchor and overrides, they are deleted."""
+    """A user as in a rules file. A user without tier, anchor and overrides is deleted."""
 
     id: str = Field(min_length=1, max_length=MAX_ID)
     tier: Name | None = None
@@ -163,7 +165,7 @@ class UserBatch(_Model):
 
 
 class BatchDone(_Model):
-    """How many users were created, updated and deleted, and how many were as they should be already."""
+    """The numbers of users created, updated, deleted and unchanged."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -196,19 +198,19 @@ class Exemptions(_Model):
 class TierChoice(_Model):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"tier": "pro"}})
 
-    tier: Name | None = Field(description="Null: none of their own.")
+    tier: Name | None = Field(description="Null for no own tier.")
 
 
 class Quota(_Model):
     algorithm: str
     limit: int
-    window: float = Field(description="In seconds; of concurrency, the ttl.")
+    window: float = Field(description="In seconds; for concurrency, the ttl.")
     burst: int
-    notation: str = Field(description="As in `100/1h gcra`, `5 concurrent ttl 1m` or `1000/calendar month`.")
+    notation: str = Field(description="For example `100/1h gcra`, `5 concurrent ttl 1m` or `1000/calendar month`.")
 
 
 class Figures(_Model):
-    """Right now, of a request that costs 1."""
+    """The current state of the limit, for a request of cost 1."""
 
     allowed: bool
     limit: int
@@ -227,7 +229,7 @@ class UserLimit(_Model):
     methods: list[str]
     quota: Quota
     overridden: bool
-    figures: Figures | None = Field(description="Null if they depend on the request, or the store is down.")
+    figures: Figures | None = Field(description="Null if the figures depend on the request, or the store is down.")
 
 
 class UserLimits(_Model):
@@ -268,7 +270,7 @@ class UserLimits(_Model):
     )
 
     user: str
-    tier: str | None = Field(description="The one that counts: their own, else the default.")
+    tier: str | None = Field(description="The effective tier: the user's own, else the default.")
     own_tier: str | None
     exempt: bool = Field(description="Whether this user is never limited.")
     overrides: list[ShownOverride]
@@ -304,16 +306,16 @@ class Applied(_Model):
     )
 
     dry_run: bool
-    version: int = Field(description="Of the rules, as the `ETag`; with `dry_run`, as they are.")
+    version: int = Field(description="The rules' version, as in the `ETag`; with `dry_run`, the current one.")
     changes: list[Difference]
 
 
 class Change(Difference):
     id: int
-    version: int = Field(description="Of the snapshot that it made.")
+    version: int = Field(description="The version of the rules after the change.")
     at: str
     actor: str = Field(description="The name of the token.")
-    reason: str = Field(description="Why: the header `X-Change-Reason` of the request; empty: none was given.")
+    reason: str = Field(description="The request's header `X-Change-Reason`; empty if absent.")
 
 
 class Changes(_Model):
@@ -343,7 +345,7 @@ class TokenRequest(_Model):
 
     name: Name = Field(
         max_length=MAX_NAME,
-        description="Whom the change log names.",
+        description="The name that the change log shows.",
         json_schema_extra={"not": {"enum": [*sorted(OWN_NAMES)]}},
     )
     role: Role | None = "viewer"
@@ -370,7 +372,7 @@ class NewToken(Token):
         json_schema_extra={"example": {**TOKEN, "token": "hg_mZ1xW3bJ0pT7cQ9vL5yR2nK8dF4gS6hA1uE3iO7wXqM"}},
     )
 
-    token: str = Field(description="The secret: not to be had again.")
+    token: str = Field(description="The secret, shown only once.")
 
 
 class Tokens(_Model):
@@ -393,5 +395,5 @@ class Problem(BaseModel):
     title: str
     status: int
     detail: str
-    problems: list[ProblemEntry] | None = Field(None, description="Everything that is wrong (422).")
+    problems: list[ProblemEntry] | None = Field(None, description="All problems found (422).")
     retry_after: int | None = Field(None, description="Seconds (429).")

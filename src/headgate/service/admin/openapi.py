@@ -1,6 +1,6 @@
-"""The API's description: what FastAPI knows of the admin's routes, and the data plane, which it does not serve.
+"""The API's description: FastAPI's of the admin routes, and our own of the data plane, which FastAPI does not serve.
 
-OpenAPI 3.0, which more tools read than 3.1, the page at /docs among them.
+It is OpenAPI 3.0, which more tools read than 3.1, among them the page at /docs.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from headgate.service.admin.trials import DryRunRequest, ExplainRequest
 TAGS: Final = [
     {"name": "Checks", "description": "The data plane: is this request allowed?"},
     {"name": "Rules", "description": "What is limited, and how much."},
-    {"name": "Users", "description": "Tiers, overrides, and what single users have left."},
-    {"name": "Exemptions", "description": "Who is never limited."},
-    {"name": "Trials", "description": "Why requests are decided as they are, and what changed rules would decide."},
+    {"name": "Users", "description": "Tiers, overrides, and users' remaining quotas."},
+    {"name": "Exemptions", "description": "Clients that are never limited."},
+    {"name": "Trials", "description": "Explanations of decisions, and dry runs of changed rules."},
     {"name": "Tokens", "description": "Who may call this API."},
     {"name": "Changes", "description": "Who changed what."},
     {"name": "Events", "description": "Who was refused."},
     {"name": "Health", "description": "How the service is doing."},
 ]
 INTRODUCTION: Final = """
-Send a token as `Authorization: Bearer …`. Each operation says which scope and which role it needs; roles are
-`viewer`, `operator` and `admin`, each of which may do what those before it may. Whether the data plane wants a token
-at all is the operator's choice.
+Send a token as `Authorization: Bearer …`. Each operation names the scope and the role that it needs. The roles are
+`viewer`, `operator` and `admin`; each includes the ones before it. The operator decides whether the data plane needs
+a token.
 
 Errors are problem details (RFC 9457) as `application/problem+json`. Each token may read 1,000 times and write 100 times
-a minute; the `RateLimit` fields tell how much is left.
+a minute; the `RateLimit` fields report what is left.
 """
 Models = tuple[type[BaseModel], ...]
-SHOWN: Final[Models] = (  # in answers, with an example
+SHOWN: Final[Models] = (  # in responses, with an example
     *(models.Rules, models.VersionedRule, models.User, models.Users, models.Overrides, models.UserLimits),
     *(models.BatchDone, models.Tiers, models.Exemption, models.Exemptions, models.Applied, models.Changes),
     *(models.NewToken, models.Tokens),
 )
-BODIES: Final[Models] = (  # what only the above refer to
+BODIES: Final[Models] = (  # only referred to by the above
     *(models.Rule, models.Override, models.TierChoice, models.UserBatch, models.TokenRequest, models.Problem),
     *(ExplainRequest, DryRunRequest),
 )
 SECURITY: Final = {"bearer": {"type": "http", "scheme": "bearer", "description": "A token of the service."}}
-_ONLY_IF: Final = ("If-Match", "Only if it has this version: its `ETag`.")
-_ONLY_NEW: Final = ("If-None-Match", "`*`: only if there is none yet.")
-_ONLY_CHANGED: Final = ("If-None-Match", "An `ETag`: 304 if it still is that.")
+_ONLY_IF: Final = ("If-Match", "Proceed only if the current `ETag` is this one.")
+_ONLY_NEW: Final = ("If-None-Match", "`*`: proceed only if it does not exist yet.")
+_ONLY_CHANGED: Final = ("If-None-Match", "An `ETag`: 304 if it is still current.")
 _TAGGED: Final = ("get_rule", "put_rule", "create_rule", "get_ruleset", "put_ruleset")
 _CONDITIONAL: Final = {
     "get_rule": (_ONLY_CHANGED,),
@@ -62,7 +62,7 @@ _CONDITIONAL: Final = {
 
 
 def description_of(app: FastAPI, routers: Sequence[APIRouter]) -> dict[str, Any]:
-    """The description of an app that has these routers, and of the data plane; worked out once."""
+    """Return the description of an app with these routers, and of the data plane. Computed once."""
     if app.openapi_schema is None:
         document = get_openapi(
             title=app.title,
@@ -99,7 +99,7 @@ def _needs(route: APIRoute) -> Needs | None:
 
 
 def _complete(operation: dict[str, Any], needed: Needs | None) -> None:
-    """Add to an operation of the admin's what its route does not say."""
+    """Add security, conditions, examples and ETags to an operation of the admin API."""
     name = operation["operationId"]
     operation["security"] = [{"bearer": []}]
     if needed is not None:
@@ -136,7 +136,7 @@ _EXAMPLES: Final = {
 
 
 def _older(value: Any) -> Any:
-    """A schema of OpenAPI 3.1 as 3.0 has it."""
+    """Convert an OpenAPI 3.1 schema to 3.0."""
     if isinstance(value, list):
         return [_older(member) for member in value]
     if not isinstance(value, dict):
@@ -150,7 +150,7 @@ def _older(value: Any) -> Any:
         if len(kept) > 1:
             table["anyOf"] = kept
         elif kept and "$ref" in kept[0]:
-            table["allOf"] = kept  # beside a $ref, nothing else counts
+            table["allOf"] = kept  # siblings of a $ref are ignored
         elif kept:
             table.update(kept[0])
     if table.get("default", 0) is None:
@@ -163,7 +163,7 @@ def _older(value: Any) -> Any:
 
 
 def _example_of(model: type[BaseModel]) -> dict[str, Any]:
-    """FastAPI leaves out what is null in examples, which then lack what they need."""
+    """Return a model's example. FastAPI drops nulls from examples, which then lack required members."""
     extra: Any = model.model_config["json_schema_extra"]
     example: dict[str, Any] = extra["example"]
     return example

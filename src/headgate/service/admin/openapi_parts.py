@@ -12,11 +12,11 @@ _MEANINGS: Final = {
     400: "The body is not JSON",
     401: "No token, or one that is unknown, expired or revoked",
     403: "The token's role or scopes do not cover this",
-    404: "There is no such thing",
+    404: "It does not exist",
     409: "It exists already, or rules cannot be changed here: they are in a file",
-    412: "If-Match or If-None-Match does not hold: another change came first",
+    412: "If-Match or If-None-Match failed: another change came first",
     413: "The body is too large",
-    415: "The body is of another type",
+    415: "The body's type is not supported",
     422: "The request is invalid; `problems` lists everything",
     429: "Too many requests of this token, or too many bad tokens from this address",
     503: "The database could not be reached; try again after `Retry-After` seconds",
@@ -24,13 +24,13 @@ _MEANINGS: Final = {
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Answers that tell of a problem, for a route's `responses`."""
+    """Return the responses for these error statuses, for a route's `responses`."""
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {status: {"description": _MEANINGS[status], "content": content} for status in statuses}
 
 
 def body(model: type[BaseModel]) -> dict[str, Any]:
-    """A JSON body, for a route's `openapi_extra`."""
+    """Return a JSON body, for a route's `openapi_extra`."""
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
@@ -51,5 +51,5 @@ TOML: Final[dict[str, Any]] = {"description": "A rules file", "content": _TOML}
 
 
 def toml_body() -> dict[str, Any]:
-    """A rules file as body, for a route's `openapi_extra`."""
+    """Return a rules file as body, for a route's `openapi_extra`."""
     return {"requestBody": {"required": True, "content": _TOML}}

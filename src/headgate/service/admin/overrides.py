@@ -1,4 +1,4 @@
-"""Overrides: single users' own figures for rules."""
+"""Routes of overrides: users' own values for rules."""
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of routes.
 
@@ -31,11 +31,13 @@ def list_overrides(
     here: Here,
     who: Who,
     page: PagedByPair,
-    user: Annotated[Text, Query(description="Only of this user.")] = None,
-    rule: Annotated[Text, Query(description="Only of this rule.")] = None,
-    expired: Annotated[bool | None, Query(description="Only those that have expired; false: that have not.")] = None,
+    user: Annotated[Text, Query(description="Only this user's.")] = None,
+    rule: Annotated[Text, Query(description="Only this rule's.")] = None,
+    expired: Annotated[
+        bool | None, Query(description="Only expired ones (true), or only current ones (false).")
+    ] = None,
 ) -> Response:
-    """All overrides, by user and rule, in pages; also those that have expired."""
+    """List all overrides by user and rule, in pages, including expired ones."""
     storable("user", user)
     storable("rule", rule)
     users = here.operations.users
@@ -51,13 +53,13 @@ def list_overrides(
 @router.post(
     f"/users{USER}/override",
     dependencies=[needs("users", "operator")],
-    summary="Give a user their own figures for a rule",
+    summary="Override a rule for a user",
     operation_id="post_user_override",
     openapi_extra=body(models.Override),
     responses={200: {"model": models.User}, **problems(400, 409, 413, 415)},
 )
 def post_override(here: Here, who: Who, user_id: str, given: Annotated[Table, Depends(json_object)]) -> Response:
-    """Set a user's override of a rule, in place of the one that they may have: until `expires`, or for ever."""
+    """Set or replace a user's override of a rule, until `expires` or forever."""
     return JSONResponse(user_shown(here.operations.users.put_override(who, user_id, given)))
 
 
@@ -65,14 +67,14 @@ def post_override(here: Here, who: Who, user_id: str, given: Annotated[Table, De
     f"/users{USER}/override",
     status_code=204,
     dependencies=[needs("users", "operator")],
-    summary="Take an override from a user",
+    summary="Delete a user's override",
     operation_id="delete_user_override",
     responses=problems(404, 409),
 )
 def delete_override(
     here: Here, who: Who, user_id: str, rule: Annotated[str, Query(description="The id of the rule.", max_length=1024)]
 ) -> Response:
-    """Delete a user's override of a rule, which then limits them like others."""
+    """Delete a user's override of a rule, which then limits the user like others."""
     storable("rule", rule)
     here.operations.users.delete_override(who, user_id, rule)
     return Response(status_code=204)

@@ -1,4 +1,4 @@
-"""Lists in pages: so many entries at once, and where to go on."""
+"""Pagination of lists: a limit, and a cursor to the next page."""
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of dependencies.
 
@@ -25,7 +25,7 @@ Text = Annotated[str | None, Query(max_length=1024)]
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """Which part of a list is asked for."""
+    """The requested page of a list."""
 
     request: Request
     limit: int
@@ -33,17 +33,17 @@ class PageRequest:
 
     @property
     def most(self) -> int:
-        """How many to fetch: one more than asked for tells whether there are more."""
+        """The number of entries to fetch: one extra shows whether there are more."""
         return self.limit + 1
 
     @property
     def after_number(self) -> int | None:
-        """`after` where entries go by numbers: `PagedByNumber`."""
+        """The cursor `after` as a number, for `PagedByNumber`."""
         return None if self.after is None else int(self.after)
 
     @property
     def after_pair(self) -> tuple[str, str] | None:
-        """`after` where entries go by two texts: `PagedByPair`."""
+        """The cursor `after` as two strings, for `PagedByPair`."""
         if self.after is None:
             return None
         first, second = json.loads(self.after)
@@ -57,7 +57,8 @@ class PageRequest:
         table: Callable[[T], dict[str, Any]],
         **others: Any,
     ) -> JSONResponse:
-        """The entries under a name, and where to go on as `next` and as a Link; null, and none, at the end."""
+        """Return the entries under a name, and the next page's cursor as `next` and as a Link header, if there is
+        one."""
         shown = found[: self.limit]
         following = str(cursor(shown[-1])) if len(found) > self.limit else None
         headers = {}
@@ -68,20 +69,20 @@ class PageRequest:
 
 
 def pair(first: str, second: str) -> str:
-    """A cursor of two texts."""
+    """Return a cursor of two strings."""
     return json.dumps([first, second], ensure_ascii=False, separators=(",", ":"))
 
 
 def _page_by(pattern: str | None = None) -> Callable[..., PageRequest]:
-    """A dependency that reads which page is asked for; `pattern` describes its cursors."""
+    """Return a dependency that reads the requested page; `pattern` describes its cursors."""
     longest = MAX_CURSOR if pattern is None else None
 
     def page_of(
         request: Request,
-        limit: Annotated[int, Query(ge=1, le=1000, description="How many entries at most.")] = 100,
+        limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of entries.")] = 100,
         after: Annotated[
             str | None,
-            Query(max_length=longest, pattern=pattern, description="Where to go on: the `next` of the page before."),
+            Query(max_length=longest, pattern=pattern, description="The cursor: `next` of the previous page."),
         ] = None,
     ) -> PageRequest:
         storable("after", after)
@@ -91,7 +92,7 @@ def _page_by(pattern: str | None = None) -> Callable[..., PageRequest]:
 
 
 def storable(field: str, value: str | None) -> None:
-    """Raises `InvalidRule` for a parameter that no database can have."""
+    """Raise `InvalidRule` for a parameter that no database can store."""
     problem = None if value is None else unstorable(value)
     if problem is not None:
         raise InvalidRule(Problem("query", field, problem))

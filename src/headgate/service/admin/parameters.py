@@ -1,4 +1,4 @@
-"""Check query parameters: a mistyped one would be ignored, and the caller would get more than they asked for."""
+"""Checks query parameters, as FastAPI ignores a mistyped one and would return more than the caller asked for."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def check_parameters(request: Request) -> None:
 
 
 def parameters_of(route: APIRoute) -> frozenset[str]:
-    """The names of a route's query parameters, those of its dependencies included."""
+    """Return the names of a route's query parameters, those of its dependencies included."""
     return frozenset(_names(route.dependant))
 
 

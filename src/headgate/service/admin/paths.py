@@ -1,4 +1,4 @@
-"""Identifiers in paths: any text, also one with slashes and line breaks in it, as ids of rules and users may have."""
+"""Identifiers in paths. Ids of rules and users may contain slashes and line breaks."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Final
 
 from starlette.convertors import Convertor, register_url_convertor
 
-RULE: Final = "/{rule_id:headgate}"  # to be at the end of a path
+RULE: Final = "/{rule_id:headgate}"  # only at the end of a path
 USER: Final = "/{user_id:headgate}"
 
 
 class _Identifier(Convertor[str]):
-    """Starlette's own `path` stops at a line break."""
+    """A convertor that accepts any text. Starlette's own `path` stops at a line break."""
 
     regex = "(?s:.*)"
 

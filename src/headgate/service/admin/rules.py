@@ -1,4 +1,4 @@
-"""Rules, one by one."""
+"""Routes of single rules."""
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of routes.
 
@@ -32,7 +32,7 @@ Given = Annotated[Table, Depends(json_object)]
     responses={200: {"model": models.Rules}},
 )
 def list_rules(here: Here, who: Who, page: Paged) -> Response:
-    """All rules, by id, in pages."""
+    """List all rules by id, in pages."""
     found = here.operations.rules.page(who, after=page.after, most=page.most)
     return page.response("rules", found, lambda stored: stored.rule.id, shown)
 
@@ -47,7 +47,7 @@ def list_rules(here: Here, who: Who, page: Paged) -> Response:
     responses={201: {"model": models.VersionedRule}, **problems(400, 409, 413, 415)},
 )
 def create_rule(here: Here, who: Who, given: Given) -> Response:
-    """Create a rule under an id that none has yet. It is in force here when this answers, elsewhere within a second."""
+    """Create a rule with a new id. It applies here when this returns, and on other nodes within a second."""
     return _answer(here.operations.rules.create(who, given), 201)
 
 
@@ -59,7 +59,7 @@ def create_rule(here: Here, who: Who, given: Given) -> Response:
     responses={200: {"model": models.VersionedRule}, 304: {"description": "Not modified"}, **problems(404)},
 )
 def get_rule(here: Here, who: Who, rule_id: str, conditions: If) -> Response:
-    """One rule. Its `ETag` is what `If-Match` of a change wants, and `If-None-Match` of the next read."""
+    """Return one rule. Send its `ETag` as `If-Match` of a change, or as `If-None-Match` of the next read."""
     stored = here.operations.rules.get(who, rule_id)
     if stored.version is not None and conditions.known(stored.version):
         return Response(status_code=304, headers={"ETag": etag(stored.version)})
@@ -79,11 +79,10 @@ def get_rule(here: Here, who: Who, rule_id: str, conditions: If) -> Response:
     },
 )
 def put_rule(here: Here, who: Who, rule_id: str, given: Given, conditions: If) -> Response:
-    """Make the rule of this id what the body says: all of it, what the body leaves out has its default.
+    """Create or replace the rule with this id. Fields that the body leaves out have their defaults.
 
-    With `If-Match`, only if the rule has that version (412 otherwise); with `If-None-Match: *`, only if there is none.
-    Without either, whatever there was is replaced. What was counted goes on counting, unless algorithm or dimension
-    are others.
+    With `If-Match`, only if the rule has that version (412 otherwise); with `If-None-Match: *`, only if it does not
+    exist. Without either, an existing rule is replaced. Counts are kept, unless algorithm or dimension change.
     """
     entry, is_new = here.operations.rules.put(who, rule_id, given, expect=conditions.require)
     return _answer(entry, 201 if is_new else 200)
@@ -103,7 +102,8 @@ def delete_rule(
     rule_id: str,
     conditions: If,
     with_overrides: Annotated[
-        bool, Query(description="Whether users' overrides of it go too. Otherwise, those are a reason to refuse (422).")
+        bool,
+        Query(description="Whether to delete users' overrides of it too. Otherwise, existing ones are an error (422)."),
     ] = False,
 ) -> Response:
     """Delete a rule; with `If-Match`, only if it has that version."""
@@ -112,7 +112,7 @@ def delete_rule(
 
 
 def rule_shown(rule: Rule) -> Table:
-    """A rule as a rules file has it, with whole seconds as whole numbers."""
+    """Return a rule as in a rules file, with whole seconds as integers."""
     table = rule_table(rule)
     return {
         name: int(value) if isinstance(value, float) and value == int(value) else value for name, value in table.items()

@@ -1,4 +1,4 @@
-"""All rules at once, as a rules file; and tiers."""
+"""Routes of the whole rule set as a rules file, and of tiers."""
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of routes.
 
@@ -26,7 +26,7 @@ router: Final = APIRouter(tags=["Rules"])
     responses={200: TOML, 304: {"description": "Not modified"}},
 )
 def get_ruleset(here: Here, who: Who, conditions: If) -> Response:
-    """Rules, tiers, exemptions, penalties and settings as a rules.toml. Users of a database are not in it."""
+    """Return rules, tiers, exemptions, penalties and settings as a rules.toml, without a database's users."""
     snapshot, version = here.operations.rules.ruleset(who)
     headers = {"ETag": etag(version)}
     if conditions.known(version):
@@ -37,7 +37,7 @@ def get_ruleset(here: Here, who: Who, conditions: If) -> Response:
 @router.put(
     "/ruleset",
     dependencies=[needs("rules", "admin")],
-    summary="Make all rules those of a rules file",
+    summary="Replace all rules by a rules file",
     operation_id="put_ruleset",
     openapi_extra=toml_body(),
     responses={200: {"model": models.Applied}, **problems(409, 412, 413, 415)},
@@ -47,12 +47,12 @@ def put_ruleset(
     who: Who,
     content: Annotated[bytes, Depends(toml_document)],
     conditions: If,
-    dry_run: Annotated[bool, Query(description="Only tell what would change.")] = False,
+    dry_run: Annotated[bool, Query(description="Only report what would change.")] = False,
 ) -> Response:
     """Apply a whole rules.toml, all or nothing: rules, tiers and exemptions that it does not have are deleted.
 
-    Users that it lists become what it says; others stay, but for overrides of rules that go. Either takes the scope
-    `users`, too. With `If-Match`, only if the rules, and the users that it concerns, are still those of that `ETag`.
+    Users that it lists are replaced; others stay, except for their overrides of deleted rules. Changing users needs the
+    scope `users`, too. With `If-Match`, only if the rules and the affected users still have that `ETag`.
     """
     applied = here.operations.rules.apply(who, content, dry_run=dry_run, expect=conditions.require)
     return JSONResponse(applied._asdict(), headers={"ETag": etag(applied.version)})
@@ -66,7 +66,7 @@ def put_ruleset(
     responses={200: {"model": models.Tiers}},
 )
 def list_tiers(here: Here, who: Who) -> Response:
-    """The tiers that are in force, in order, and which one users have who have none of their own."""
+    """Return the current tiers in order, and the default tier of users without their own."""
     snapshot = here.operations.rules.snapshot(who)
     return JSONResponse(
         {"tiers": [{"name": tier.name} for tier in snapshot.tiers], "default_tier": snapshot.default_tier}

@@ -1,4 +1,4 @@
-"""Tokens: made, listed, revoked."""
+"""Routes of tokens: create, list, revoke."""
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of routes.
 
@@ -25,7 +25,7 @@ router: Final = APIRouter(prefix="/tokens", tags=["Tokens"])
     responses={200: {"model": models.Tokens}, **problems(409)},
 )
 def list_tokens(here: Here, who: Who, page: Paged) -> Response:
-    """All tokens, the oldest first, also those that have expired or were revoked. The secrets are not to be had."""
+    """List all tokens, the oldest first, including expired and revoked ones. Secrets are never shown."""
     found = here.tokens.page(who, after=page.after, most=page.most)
     return page.response("tokens", found, lambda token: token.id, token_table)
 
@@ -55,6 +55,6 @@ async def create_token(here: Here, who: Who, given: Annotated[Table, Depends(jso
     responses=problems(404, 409),
 )
 async def revoke_token(here: Here, who: Who, token_id: str) -> Response:
-    """End a token: here at once, elsewhere within two seconds."""
+    """Revoke a token: here at once, on other nodes within two seconds."""
     await here.tokens.revoke(who, token_id)
     return Response(status_code=204)

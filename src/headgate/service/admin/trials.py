@@ -1,4 +1,4 @@
-"""Explanations and dry runs over HTTP: why a request is decided as it is, and what changed rules would decide."""
+"""Routes that explain decisions, and that try changed rules without applying them."""
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of routes.
 
@@ -21,7 +21,7 @@ FACTS: Final[dict[str, Any]] = {"user": "alice", "endpoint": "/api/search", "met
 
 
 class ExplainRequest(BaseModel):
-    """Facts of a request, as for a check; `cost` is 1 unless said, or an object of units."""
+    """Facts of a request, as for a check; `cost` is 1 by default, or an object of units."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra={"example": FACTS})
 
@@ -44,7 +44,9 @@ class DryRunRequest(BaseModel):
     ruleset: str | dict[str, Any] | None = Field(
         None, description="A whole rules file, as TOML or as its data, in place of all rules."
     )
-    rules: list[models.Rule] | None = Field(None, description="Rules in place of those of the same ids, or new ones.")
+    rules: list[models.Rule] | None = Field(
+        None, description="Rules that replace those with the same ids, or new ones."
+    )
     delete: list[str] | None = Field(None, description="Ids of rules to leave out.")
     facts: dict[str, Any] | None = Field(None, description="A request; `cost` may be among them.")
     since: str | float | None = Field(None, description="Events from this time on.")
@@ -52,7 +54,7 @@ class DryRunRequest(BaseModel):
 
 
 def trials_router(events: Events) -> APIRouter:
-    """The routes, relative to /api/v1."""
+    """Return the routes, relative to /api/v1."""
     router = APIRouter(tags=["Trials"])
 
     @router.post(
@@ -65,8 +67,8 @@ def trials_router(events: Events) -> APIRouter:
         responses={200: {"description": "The explanation"}, **problems(400, 413, 415)},
     )
     async def explain(here: Here, who: Who, given: Given) -> Response:
-        """For each rule, whether it applies, and if not, which condition failed or which rule of its group won; the
-        state of its limit; what would be decided, and what would let it pass. Charges nothing.
+        """Explain for each rule whether it applies and, if not, which condition failed or which rule of its group won;
+        the state of its limit; the decision, and what would let the request pass. Charges nothing.
         """
         explanation = await here.operations.trials.explain(who, given)
         return JSONResponse(explanation.as_dict())
@@ -81,8 +83,8 @@ def trials_router(events: Events) -> APIRouter:
         responses={200: {"description": "What they would decide"}, **problems(400, 404, 413, 415)},
     )
     async def dry_run(here: Here, who: Who, given: Given) -> Response:
-        """With `facts`: which rules would apply to the request, and what would be decided, by the counts that there
-        are. With `since` or `until`: how many of the recorded decisions of that time would be others.
+        """Try changed rules. With `facts`: which rules would apply to the request, and what they would decide with the
+        current counts. With `since` or `until`: how many recorded decisions of that period would change.
         """
         facts = given.pop("facts", None)
         times = {name: given.pop(name) for name in ("since", "until") if name in given}
@@ -101,18 +103,18 @@ def trials_router(events: Events) -> APIRouter:
     @router.get(
         "/events/{event_id}",
         dependencies=[needs("events")],
-        summary="One event, by the id of its decision",
+        summary="Get an event by its decision's id",
         operation_id="get_event",
         response_model=None,
         responses={200: {"model": EventShown}, **problems(404)},
     )
     def get_event(event_id: str) -> Response:
-        """The refusal of this `decision_id`, with what was known then. In a flood, not every refusal is kept."""
+        """Return the refusal with this `decision_id`, and its facts. In a flood, not every refusal is kept."""
         found = events.get(event_id)
         if found is None:
             raise NotFound(
-                f"there is no event {event_id[:64]!r}: it is too old, too new by some seconds, or was one of a flood, "
-                "of which only some are kept"
+                f"there is no event {event_id[:64]!r}: it is too old, or a few seconds too new, or part of a flood, "
+                "of which only some events are kept"
             )
         return JSONResponse(event_table(found))
 

@@ -1,4 +1,4 @@
-"""Usage over HTTP: what rules allowed and refused in the past, as JSON and as CSV."""
+"""Route of usage: what rules allowed and refused in the past, as JSON and as CSV."""
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of routes.
 
@@ -30,18 +30,18 @@ POINT: Final[dict[str, Any]] = {
 
 
 class UsagePoint(BaseModel):
-    """What a rule had in one step of time."""
+    """A rule's counts in one step of time."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": POINT})
 
-    at: str = Field(description="When the step began.")
+    at: str = Field(description="Start of the step.")
     allowed: int
     refused: int = Field(description="By this rule.")
     shadow: int = Field(description="Allowed, but a shadow rule would have refused.")
-    delayed: int = Field(description="Of the allowed, how many were held back.")
-    failure_mode: int = Field(description="Of all, how many a failure mode decided, as the store could not.")
-    cost: int = Field(description="Of what was allowed.")
-    p50: float | None = Field(description="Seconds that half of the checks took at most; null: none was timed.")
+    delayed: int = Field(description="How many of the allowed were delayed.")
+    failure_mode: int = Field(description="How many of all a failure mode decided, because the store failed.")
+    cost: int = Field(description="Total cost of the allowed checks.")
+    p50: float | None = Field(description="Median seconds of a check; null if none was timed.")
     p99: float | None
 
 
@@ -67,7 +67,7 @@ class UsagePage(BaseModel):
 
 
 def usage_router(history: UsageHistory, now_us: Callable[[], int], require: Dependency) -> APIRouter:
-    """The route, relative to /api/v1. `require` lets those pass who have the scope `events`."""
+    """Return the route, relative to /api/v1. `require` is the dependency on the scope `events`."""
     router = APIRouter(tags=["Events"], dependencies=[require])
 
     @router.get(
@@ -81,24 +81,26 @@ def usage_router(history: UsageHistory, now_us: Callable[[], int], require: Depe
         rule: Annotated[
             Text,
             Query(
-                description="Only checks that this rule applied to. `(other)`: those of all rules that are not counted "
-                "by themselves. `(no rule)`: those that none applied to."
+                description="Only checks that this rule applied to. `(other)`: checks of rules that are not counted "
+                "separately. `(no rule)`: checks that no rule applied to."
             ),
         ] = None,
         since: Since = None,
         until: Until = None,
         step: Annotated[
             str | None,
-            Query(max_length=20, description="`1m`, `15m`, `1h`, `1d`, or seconds; chosen by the range unless said."),
+            Query(
+                max_length=20, description="`1m`, `15m`, `1h`, `1d`, or seconds; by default it depends on the range."
+            ),
         ] = None,
-        format: Annotated[  # noqa: A002 - the name that callers write
+        format: Annotated[  # noqa: A002 - the parameter's public name
             Literal["json", "csv"] | None, Query(description="Instead of the header `Accept`.")
         ] = None,
         accept: Annotated[str, Header(include_in_schema=False)] = "",
     ) -> Response:
-        """How many checks were allowed and refused, step by step; steps without any are left out. The last hour unless
-        said otherwise. Without `rule`, all checks, each counted once. Counts of a minute are there some ten seconds
-        after it; minutes are kept for 30 days and hours for a year, or what the settings say.
+        """Return how many checks were allowed and refused in each step; empty steps are left out. The default period is
+        the last hour. Without `rule`, counts all checks, each once. A minute's counts appear about ten seconds after
+        it ends. By default, minutes are kept for 30 days and hours for a year.
         """
         storable("rule", rule)
         wanted = period(now_us(), since_us=since, until_us=until, step=step)

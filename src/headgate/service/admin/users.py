@@ -1,4 +1,4 @@
-"""Users: their tiers, and what they have left; one by one, or many at once."""
+"""Routes of users: their tiers and limits, singly or in batches."""
 
 # No `from __future__ import annotations`: FastAPI reads the annotations of routes.
 
@@ -29,9 +29,9 @@ router: Final = APIRouter(prefix="/users", tags=["Users"])
     responses={200: {"model": models.Users}},
 )
 def list_users(
-    here: Here, who: Who, page: Paged, tier: Annotated[Text, Query(description="Only those on this tier.")] = None
+    here: Here, who: Who, page: Paged, tier: Annotated[Text, Query(description="Only users on this tier.")] = None
 ) -> Response:
-    """All users who have a tier or overrides of their own, by id, in pages."""
+    """List all users with their own tier or overrides by id, in pages."""
     storable("tier", tier)
     found = here.operations.users.page(who, tier=tier, after=page.after, most=page.most)
     return page.response("users", found, lambda user: user.id, user_shown)
@@ -46,10 +46,10 @@ def list_users(
     responses={200: {"model": models.BatchDone}, **problems(400, 409, 413, 415)},
 )
 def put_batch(here: Here, who: Who, given: Annotated[Table, Depends(json_batch)]) -> Response:
-    """Change at most 10,000 users and overrides in one transaction: all of them, or if anything is wrong none.
+    """Change at most 10,000 users and overrides in one transaction: all of them, or none if any is invalid.
 
-    Each of `users` becomes what it says; one without tier and overrides is deleted. Each of `overrides` replaces that
-    user's override of its rule, and leaves their tier and other overrides as they are.
+    Each of `users` is replaced; one without tier and overrides is deleted. Each of `overrides` replaces the user's
+    override of its rule, and leaves the user's tier and other overrides unchanged.
     """
     return JSONResponse(here.operations.users.put_batch(who, given)._asdict())
 
@@ -57,16 +57,17 @@ def put_batch(here: Here, who: Who, given: Annotated[Table, Depends(json_batch)]
 @router.get(
     f"{USER}/limits",
     dependencies=[needs("users")],
-    summary="What limits a user has, and what is left of them",
+    summary="Get a user's limits, and what is left of them",
     operation_id="get_user_limits",
     responses={200: {"model": models.UserLimits}},
 )
 async def get_limits(here: Here, who: Who, user_id: str, page: Paged) -> Response:
-    """A user's tier and overrides, and every rule that counts by user and may apply to them, with its quota for them.
+    """Return a user's tier and overrides, and every rule that counts by user and may apply, with its quota for the
+    user.
 
-    Of rules of dimension `user`, also the figures right now; nothing is charged. Those of rules that count by user and
-    something else (`user+endpoint`) depend on the request: ask `POST /v1/peek` for one. A user who is not known has
-    no tier and no overrides, but still has limits.
+    Rules of dimension `user` also have their current figures; nothing is charged. The figures of other dimensions, such
+    as `user+endpoint`, depend on the request: use `POST /v1/peek`. An unknown user has no tier and no overrides, but
+    still has limits.
     """
     users = here.operations.users
     found = await users.limits(who, user_id, after=page.after, most=page.most)
@@ -94,7 +95,7 @@ async def get_limits(here: Here, who: Who, user_id: str, page: Paged) -> Respons
     responses={200: {"model": models.User}, **problems(400, 409, 413, 415)},
 )
 def put_tier(here: Here, who: Who, user_id: str, given: Annotated[Table, Depends(json_with_nulls)]) -> Response:
-    """Put a user on a tier; null: on none of their own, so that the default counts."""
+    """Put a user on a tier; null removes it, so that the default tier applies."""
     return JSONResponse(user_shown(here.operations.users.set_tier(who, user_id, given)))
 
 
@@ -102,18 +103,18 @@ def put_tier(here: Here, who: Who, user_id: str, given: Annotated[Table, Depends
     USER,
     status_code=204,
     dependencies=[needs("users", "operator")],
-    summary="Take a user's tier and overrides",
+    summary="Delete a user's tier and overrides",
     operation_id="delete_user",
     responses=problems(404, 409),
 )
 def delete_user(here: Here, who: Who, user_id: str) -> Response:
-    """Delete a user's tier and all of their overrides: they are on the default tier, and limited like others."""
+    """Delete a user's tier and all overrides: the user is then on the default tier, and limited like others."""
     here.operations.users.delete(who, user_id)
     return Response(status_code=204)
 
 
 def user_shown(user: User) -> Table:
-    """A user, also one who has nothing."""
+    """Return a user as JSON data, with empty members for an unknown user."""
     return {"tier": None, "overrides": [], **(user_table(user) or {})}
 
 

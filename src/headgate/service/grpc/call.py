@@ -24,12 +24,12 @@ from headgate.service.http2.stream import Stream
 from headgate.service.rpc.method import Answered, Flow, Method
 from headgate.telemetry.meter import OTHER, Meter
 
-BODY_SECONDS: Final = 30.0  # in which a request's first message has to be here, and an answer has to be taken
-MAX_HELD: Final = 64 * 1024 * 1024  # bytes of messages, of all connections, that are not here as a whole
-MAX_OPEN_MESSAGE: Final = 4_096  # bytes of a message to a method that asks for no token
-ALWAYS_HELD: Final = 65_536  # bytes of one message that there is always room for
+BODY_SECONDS: Final = 30.0  # to receive a request's first message, and for the client to read an answer
+MAX_HELD: Final = 64 * 1024 * 1024  # bytes of incomplete messages on all connections
+MAX_OPEN_MESSAGE: Final = 4_096  # bytes of a message to a method that needs no token
+ALWAYS_HELD: Final = 65_536  # bytes of one message that are always accepted
 
-# Around a call to the data plane, given its protocol and the header fields by which a trace comes along.
+# A context around a call to the data plane, from its protocol and its trace header fields.
 Around = Callable[[str, Mapping[str, str]], AbstractContextManager[None]]
 
 
@@ -43,7 +43,7 @@ class CallContext(NamedTuple):
 
 
 def call_of(context: CallContext, connection: Connection, number: int, head: CallHeaders) -> Stream:
-    """The call of a new stream."""
+    """Return the call of a new stream."""
     route = head.route
     if route is None:
         return RefusedCall(context, connection, number, head)
@@ -53,7 +53,7 @@ def call_of(context: CallContext, connection: Connection, number: int, head: Cal
 
 
 class RefusedCall(Stream):
-    """A request that is no call."""
+    """A request that is not a valid call."""
 
     __slots__ = ("_context", "_head")
 
@@ -92,7 +92,7 @@ class RpcCall(Stream):
     ) -> None:
         Stream.__init__(self, connection, number, head.length)
         method, access = route.method, context.access
-        # Whether its caller is known to have the right to make it; else, that may have to be looked up.
+        # Whether the caller is known to be authorized; if not, a lookup may be needed.
         self._may = access.open or (
             method.role is not None and access.admits_at_once(head.token, method.role, connection.address)
         )
@@ -102,9 +102,9 @@ class RpcCall(Stream):
         self._method: Any = method
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._reader: MessageReader | None = None  # of a message that comes in parts
+        self._reader: MessageReader | None = None  # for a message that arrives in parts
         self._held = 0  # bytes of its messages, counted in the hub
-        self._gone = False  # whether it is answered, or its client no longer waits
+        self._gone = False  # whether it is answered, or its client has left
 
     def cancelled(self) -> None:
         if not self._gone:
@@ -114,13 +114,13 @@ class RpcCall(Stream):
     def look(self, now: float) -> None:
         if now - self.since <= BODY_SECONDS:
             return
-        if self._gone:  # it is answered, and the client does not take the answer
+        if self._gone:  # answered, but the client does not read the answer
             self.reset(CANCEL)
         elif self._task is None:
             self._fail(Ended(Code.DEADLINE_EXCEEDED, f"the request was not here within {BODY_SECONDS:g} seconds"))
 
     def _read(self, data: bytes) -> list[bytes]:
-        """The messages that are here as a whole with this part. Raises `Ended`."""
+        """Return the messages that this part completes. Raises `Ended`."""
         reader = self._reader
         if reader is None:
             most = self._context.max_message
@@ -133,11 +133,11 @@ class RpcCall(Stream):
         return messages
 
     def _charge(self, decompressed: int) -> None:
-        """Count what a message costs whose sender may not be allowed to send it. Raises `Fault`."""
+        """Count the cost of a message whose sender may be unauthorized. Raises `ProtocolError`."""
         self.charge(FRAME + units_of_decompressed(decompressed))
 
     def _hold(self, size: int) -> None:
-        """Take note of how many bytes wait for more. Raises `Ended` when there are too many, of all calls."""
+        """Count the bytes of incomplete messages. Raises `Ended` if all calls together hold too many."""
         hub = self.connection.hub
         hub.held += size - self._held
         self._held = size
@@ -145,7 +145,7 @@ class RpcCall(Stream):
             raise Ended(Code.RESOURCE_EXHAUSTED, "too many large messages are on their way here: try again later")
 
     async def _require(self) -> None:
-        """Raises `Unauthenticated` and `Forbidden`."""
+        """Authorize the caller. Raises `Unauthenticated` and `Forbidden`."""
         role = self._method.role
         if not self._may and role is not None:
             await self._context.access.require_data(self._head.token, role, self.connection.address)
@@ -154,7 +154,7 @@ class RpcCall(Stream):
             self.admit()
 
     def _start(self, work: Any) -> None:
-        """Have the call's work done in a task, in the time that the caller gives it."""
+        """Run the call's work in a task, within the caller's deadline."""
         loop = asyncio.get_running_loop()
         self._task = loop.create_task(work)
         timeout = self._head.timeout
@@ -188,7 +188,7 @@ class RpcCall(Stream):
             self._timer.cancel()
         task = self._task
         if task is not None and task is not asyncio.current_task():
-            task.get_loop().call_soon(task.cancel)  # not before its first step: what it is to await would be left
+            task.get_loop().call_soon(task.cancel)  # not before its first step: its coroutine would never be awaited
 
 
 class UnaryCall(RpcCall):
@@ -201,7 +201,9 @@ class UnaryCall(RpcCall):
     _start_time: float
 
     def received(self, data: bytes) -> None:
-        if self.ended and self._reader is None and len(data) >= PREFIX.size:  # all of it at once, as most come
+        if (
+            self.ended and self._reader is None and len(data) >= PREFIX.size
+        ):  # the whole message at once: the common case
             compressed, size = PREFIX.unpack_from(data)
             if not compressed and PREFIX.size + size == len(data) and size <= self._context.max_message:
                 self._begin(data[PREFIX.size :])
@@ -227,7 +229,7 @@ class UnaryCall(RpcCall):
             self._begin(self._request)
 
     def _begin(self, message: bytes) -> None:
-        """Answer at once if nothing has to be awaited; else, in a task."""
+        """Answer at once if nothing has to be awaited; otherwise in a task."""
         self._start_time = perf_counter()
         is_traced = self._context.around is not None and self._route.protocol is not None
         if is_traced or not (self._may or self._method.role is None):
@@ -254,7 +256,7 @@ class UnaryCall(RpcCall):
             self._answer(sent, checks)
 
     async def _answered(self, message: bytes) -> Answered:
-        """The answer to a call whose caller may have to be looked up, within its span if calls are traced."""
+        """Return the answer to a call whose caller may have to be looked up, within its span if calls are traced."""
         await self._require()
         around, protocol = self._context.around, self._route.protocol
         with nullcontext() if around is None or protocol is None else around(protocol, self._head.carried):
@@ -289,7 +291,7 @@ class FlowCall(RpcCall):
     ) -> None:
         super().__init__(context, connection, number, head, route)
         self._messages: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._begun = False  # whether there was an answer
+        self._begun = False  # whether an answer was sent
 
     def received(self, data: bytes) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Read a gRPC call's method, timeout and encodings from the header fields of its request."""
+"""Reads a gRPC call's method, timeout and encodings from its request's header fields."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headgate.service.http2.hub import Malformed
 from headgate.service.rpc.method import Flow, Method
 
 MAX_FIELDS: Final = 16_384  # bytes of all fields, as HTTP/2 counts them
-CARRIED: Final = (b"traceparent", b"tracestate")  # the fields by which a trace comes along
+CARRIED: Final = (b"traceparent", b"tracestate")  # the trace context
 
 _PSEUDO: Final = frozenset((b":method", b":scheme", b":path", b":authority"))
 _FORBIDDEN: Final = frozenset(
@@ -38,13 +38,14 @@ class MethodRoute(NamedTuple):
 
 
 class CallHeaders(NamedTuple):
-    """A call. With a `refusal`, which is the response's only header block, it is none; `body` goes with that."""
+    """The headers of a call. With a `refusal`, the response's header block, it is not a valid call; `body` follows
+    that."""
 
     route: MethodRoute | None = None
     refusal: bytes = b""
     body: bytes = b""
-    status: str = ""  # of the refusal, to the meter
-    length: int | None = None  # of the request's body, where that is said
+    status: str = ""  # of the refusal, for the meter
+    length: int | None = None  # of the request's body, if declared
     encoding: bytes = IDENTITY
     timeout: float | None = None  # seconds
     token: str | None = None
@@ -52,13 +53,13 @@ class CallHeaders(NamedTuple):
 
 
 class CallHeadersReader:
-    """Reads header fields. `routes` are by path."""
+    """Reads header fields into `CallHeaders`. `routes` are by path."""
 
     def __init__(self, routes: Mapping[bytes, MethodRoute]) -> None:
         self._routes = routes
 
     def __call__(self, fields: Fields) -> CallHeaders:
-        """Raises `Malformed`."""
+        """Read the header fields of a request. Raises `Malformed`."""
         pseudo, others = _divided(fields)
         head = self._head(fields, pseudo, others)
         length = others.get(b"content-length")
@@ -91,7 +92,7 @@ class CallHeadersReader:
 
 
 def _divided(fields: Fields) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
-    """The fields of HTTP itself, and the others. Of one that is there twice, the first counts. Raises `Malformed`."""
+    """Return the pseudo-header fields, and the others. Of repeated fields, the first counts. Raises `Malformed`."""
     pseudo: dict[bytes, bytes] = {}
     others: dict[bytes, bytes] = {}
     for name, value in fields:
@@ -113,7 +114,7 @@ def _divided(fields: Fields) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
 
 
 def _length(value: bytes) -> int:
-    """How long a body is said to be. Raises `Malformed`."""
+    """Return the declared length of a body. Raises `Malformed`."""
     if not value.isdigit() or len(value) > 18:
         raise Malformed
     return int(value)
@@ -124,6 +125,6 @@ def _refused(code: Code, details: str) -> CallHeaders:
 
 
 def _token(others: Mapping[bytes, Any]) -> str | None:
-    """The bearer token of a call."""
+    """Return the bearer token of a call."""
     value: str = others.get(b"authorization", b"").decode("utf-8", "replace")
     return value[7:].strip() if value[:7].lower() == _BEARER else None

@@ -1,4 +1,4 @@
-"""gRPC on the wire: messages in a body, and what header fields say before and behind them."""
+"""gRPC's wire format: length-prefixed messages, response headers and trailers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Final
 from headgate.service.grpc.status import Code, Ended
 from headgate.service.http2 import headers
 
-PREFIX: Final = Struct(">BL")  # of a message: whether it is compressed, and its length
-MAX_DETAILS: Final = 1_024  # bytes: more than that does not fit into what clients read
+PREFIX: Final = Struct(">BL")  # before a message: whether it is compressed, and its length
+MAX_DETAILS: Final = 1_024  # bytes: clients do not read longer ones
 IDENTITY: Final = b"identity"
-_WINDOWS: Final = {b"gzip": 31, b"deflate": 15}  # as zlib calls what can be decompressed
+_WINDOWS: Final = {b"gzip": 31, b"deflate": 15}  # zlib's window bits for each encoding
 
 ENCODINGS: Final = (IDENTITY, *_WINDOWS)
 HEAD: Final = (
@@ -24,7 +24,7 @@ HEAD: Final = (
 
 
 def trailers(code: Code, details: str = "") -> bytes:
-    """The block that ends a response."""
+    """Return the block that ends a response."""
     told = headers.field(b"grpc-status", b"%d" % code)
     return told + headers.field(b"grpc-message", escaped(details)) if details else told
 
@@ -33,7 +33,7 @@ OK: Final = trailers(Code.OK)
 
 
 def escaped(text: str) -> bytes:
-    """Details as a header field may have them: percent-encoded UTF-8, cut off where it gets long."""
+    """Encode details for a header field: percent-encoded UTF-8, cut off at `MAX_DETAILS`."""
     escaped = bytearray()
     for character in text:
         for byte in character.encode("utf-8", "replace"):
@@ -44,12 +44,12 @@ def escaped(text: str) -> bytes:
 
 
 def framed(message: bytes) -> bytes:
-    """A message in a body."""
+    """Return a message with its length prefix."""
     return PREFIX.pack(0, len(message)) + message
 
 
 class MessageReader:
-    """Finds the messages of a body that comes in parts."""
+    """Finds the messages in a body that arrives in parts."""
 
     __slots__ = ("_charge", "_encoding", "_gathered", "_max_message")
 
@@ -62,11 +62,11 @@ class MessageReader:
 
     @property
     def gathered(self) -> int:
-        """Bytes of a message that is not here as a whole."""
+        """Bytes of the incomplete message."""
         return len(self._gathered)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The messages that are here with this part. Raises `Ended`."""
+        """Return the messages that this part completes. Raises `Ended`."""
         gathered = self._gathered
         gathered += data
         messages: list[bytes] = []

@@ -1,4 +1,4 @@
-"""grpc.health.v1.Health, whose watchers do not hold up a server that stops."""
+"""grpc.health.v1.Health. Its watchers do not delay the server's stop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Response = messages.HealthCheckResponse
 
 
 class HealthService:
-    """Says how each service is, and how all are, under the empty name. Asks for no token."""
+    """Reports the status of each service, and of all under the empty name. Needs no token."""
 
     name: Final = "grpc.health.v1.Health"
     protocol: Final = None
@@ -33,12 +33,12 @@ class HealthService:
         }
 
     def stop_serving(self) -> None:
-        """Say NOT_SERVING from now on."""
+        """Report NOT_SERVING from now on."""
         self._statuses = dict.fromkeys(self._statuses, Response.NOT_SERVING)
         self._tell()
 
     def dismiss(self) -> None:
-        """End the calls of all who watch."""
+        """End the calls of all watchers."""
         self._dismissed = True
         self._tell()
 
@@ -55,7 +55,7 @@ class HealthService:
         )
 
     async def watch(self, requests: AsyncIterator[messages.HealthCheckRequest]) -> AsyncGenerator[Response]:
-        """Tell how a service is, now and whenever that changes."""
+        """Yield the status of a service, now and whenever it changes."""
         request = await anext(requests, None)
         if request is None:
             raise Ended(Code.INTERNAL, "the request has no message")

@@ -1,4 +1,4 @@
-"""Server reflection: tells grpcurl and the like which services and messages there are."""
+"""Server reflection: describes the services and messages to grpcurl and similar tools."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from headgate.service.protos import reflection_pb2 as messages
 from headgate.service.protos.pool import POOL
 from headgate.service.rpc.method import Flow, Method
 
-# The two are the same but for their name.
+# The two differ only in their name.
 NAMES: Final = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
 
 Request, Response = messages.ServerReflectionRequest, messages.ServerReflectionResponse
 
 
 class Reflection:
-    """One of its versions. Needs what a check needs."""
+    """One version of the reflection service. Callers need the permission for checks."""
 
     protocol: Final = None
 
@@ -31,7 +31,7 @@ class Reflection:
     async def answers(
         self, requests: AsyncIterator[messages.ServerReflectionRequest]
     ) -> AsyncGenerator[messages.ServerReflectionResponse]:
-        """An answer to each request."""
+        """Yield an answer to each request."""
         async for request in requests:
             try:
                 answer = self._answer(request)
@@ -68,7 +68,7 @@ def _error(code: Code, message: str) -> messages.ServerReflectionResponse:
 
 
 def _files(file: Any) -> messages.ServerReflectionResponse:
-    """A file, and all that it imports."""
+    """Return a file and all that it imports."""
     found: dict[str, bytes] = {}
 
     def collect(one: Any) -> None:

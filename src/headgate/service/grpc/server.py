@@ -1,4 +1,4 @@
-"""GrpcServer: the service's remote procedures on a port."""
+"""GrpcServer: the service's gRPC methods on a port."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ SPARE: Final = 65_536  # bytes that a client may send on a stream beyond the lar
 class GrpcServer(SocketListener):
     """Serves `services`, and grpc.health.v1, which needs no token. Belongs to one event loop.
 
-    `reflection` shows callers which services and messages there are. The server enters `around` for each call that the
-    meter counts. It raises nothing of its own: an error in a call ends that call. A server starts once: call `start`,
-    then `drain`, then `stop`.
+    `reflection` describes services and messages to callers. The server enters `around` for each call that the meter
+    counts. An error in a call ends only that call. A server starts once: call `start`, then `drain`, then `stop`.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class GrpcServer(SocketListener):
         super().__init__(lambda: Connection(app, self._hub), self._hub, tls)
 
     def drain(self) -> None:
-        """Answer health checks with NOT_SERVING, and go on serving calls."""
+        """Answer health checks with NOT_SERVING, and continue to serve calls."""
         self._health.stop_serving()
 
     async def stop(self, seconds: float) -> int:

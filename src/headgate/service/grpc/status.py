@@ -1,4 +1,4 @@
-"""How calls end: gRPC's codes, and what an exception means to a caller."""
+"""gRPC status codes, and the status for each exception."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger("headgate")
 
 
 class Code(IntEnum):
-    """Those that we answer with."""
+    """The status codes that we send."""
 
     OK = 0
     INVALID_ARGUMENT = 3
@@ -38,7 +38,7 @@ class Code(IntEnum):
 
 
 class Ended(Exception):
-    """A call ends with this code, and these details."""
+    """Ends a call with this code and these details."""
 
     def __init__(self, code: Code, details: str) -> None:
         super().__init__(details)
@@ -58,8 +58,8 @@ _CODES: Final[tuple[tuple[type[Exception], Code], ...]] = (
 def ended(error: Exception, method: str) -> Ended:
     """Return the status to end a call with.
 
-    An unexpected error is logged, and the caller gets only its fault id. It ends with INTERNAL, as Envoy takes UNKNOWN
-    for leave to let the request pass.
+    An unexpected error is logged, and the caller gets only its fault id. The status is INTERNAL, because Envoy allows
+    the request on UNKNOWN.
     """
     if isinstance(error, Ended):
         return error

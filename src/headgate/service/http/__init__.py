@@ -1,1 +1,1 @@
-"""The service over HTTP: checks as plain ASGI, made to be fast. The admin's API is an app of its own, behind it."""
+"""The service over HTTP: checks as plain ASGI, for speed. The admin API is a separate app behind it."""

@@ -1,8 +1,8 @@
-"""HttpApp: everything that the service answers over HTTP, by path.
+"""HttpApp: routes all HTTP requests of the service by path.
 
     HttpApp(data, access, health=node, metrics=exported, admin=fastapi_app)
 
-The data plane is answered here and now. What is not known here is the admin app's.
+It answers the data plane itself, and passes other paths to the admin app.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _GET: Final = frozenset({"GET", "HEAD"})
 
 
 class Route(NamedTuple):
-    """A path's handler, and the methods that it is for; None: all. `protocol` is what the meter calls it."""
+    """A path's handler, its methods (None for all), and the `protocol` under which the meter counts it."""
 
     handler: Handler
     methods: frozenset[str] | None
@@ -37,12 +37,12 @@ class Route(NamedTuple):
 
 
 class HttpApp:
-    """An ASGI app. `console` has the paths below /console, `admin` all others that are neither the data plane's nor of
-    health; without them, they are not found. Where the admin's part has an address of its own, one app `serves` the
-    data plane, and another everything else; health is on both.
+    """An ASGI app. `console` serves the paths below /console, `admin` all others except the data plane's and health's;
+    without them, those paths are not found. If the admin API has its own address, one app `serves` the data plane and
+    another the rest; both serve health.
 
-    `identity` says who a request is from that a proxy asks about. `deprecated` are paths, or with `*` at their end all
-    that begin like them, whose answers are to say so.
+    `identity` identifies the clients of requests that a proxy checks. `deprecated` maps paths, or prefixes that end
+    with `*`, to the deprecation that their responses announce.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class HttpApp:
             self._routes |= data_plane
         self._admin = admin
         self._console = console
-        self._is_open = access.open  # to any client: then none is a stranger
+        self._is_open = access.open  # to any client: then none counts as a stranger
         self._access = access
         self._meter = data.meter
         self._announced = {path: announcing(self._answer, one) for path, one in (deprecated or {}).items()}
@@ -106,14 +106,14 @@ class HttpApp:
             answer = await _asked(route, scope)(scope, receive)
         except ClientGone:
             return
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer and the log the rest
+        except Exception as error:  # noqa: BLE001 - the client gets an answer, and the log the details
             self._access.failures.record(protocol, error, address_of(scope))
             answer = error_answer(error)
         self._meter.answered(protocol, answer.status)
         await send_answer(scope, send, answer)
 
     def _counting(self, send: Send) -> Send:
-        """Count the statuses of what the admin app sends."""
+        """Wrap `send` to count the statuses that the admin app sends."""
 
         def counting(message: Message) -> Awaitable[Any]:
             if message["type"] == "http.response.start":
@@ -123,14 +123,14 @@ class HttpApp:
         return counting
 
     def _of(self, path: str) -> App:
-        """The app for a path, where some are deprecated."""
+        """Return the app for a path, if some paths are deprecated."""
         for announced, app in self._announced.items():
             if path == announced or (announced.endswith("*") and path.startswith(announced[:-1])):
                 return app
         return self._answer
 
     async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The start and the end of the server; and WebSockets, of which we have none."""
+        """Handle lifespan events, and refuse WebSockets."""
         if self._admin is not None:
             await self._admin(scope, receive, send)
         elif scope["type"] == "websocket":
@@ -144,7 +144,7 @@ class HttpApp:
 
 
 def _asked(route: Route | None, scope: Scope) -> Handler:
-    """The handler of a request. Raises `HttpError`."""
+    """Return the handler of a request. Raises `HttpError`."""
     if route is None:
         raise HttpError(404, f"there is nothing at {scope['path'][:200]!r}")
     handler, methods, _ = route

@@ -1,10 +1,10 @@
-"""`/v1/authorize`: for proxies that call it before they let a request through. nginx calls that `auth_request`, Traefik
-ForwardAuth, Caddy `forward_auth`.
+"""`/v1/authorize`: for proxies that call it before they forward a request (nginx `auth_request`, Traefik ForwardAuth,
+Caddy `forward_auth`).
 
 It checks the request that the proxy received, as the proxy's headers describe it. A caller that may use the data plane
-is trusted to describe the request, as it is trusted with the facts of a check: it is the proxy. The client is not
-trusted: a header that a client can send through a proxy must not count. So if two headers could both be the proxy's and
-differ, both are ignored. Facts that the operator states come in the query, which no proxy takes from its clients.
+is the proxy, and is trusted to describe the request. The client is not trusted: a header that a client can send through
+a proxy must not count. So if two headers could both be the proxy's and differ, the request is refused. Facts that the
+operator states come in the query, which no proxy takes from its clients.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from headgate.service.http.problems import HttpError
 from headgate.service.http.request_bodies import ask_of, shorter, shown
 
 API_KEY_HEADER: Final = "x-api-key"
-TOKEN_HEADER: Final = b"x-headgate-token"  # of the proxy: Authorization is its client's
-STATUS_HEADER: Final = b"x-ratelimit-status"  # what the rule's status is, where `deny_status` hides it
+TOKEN_HEADER: Final = b"x-headgate-token"  # the proxy's token: Authorization is the client's
+STATUS_HEADER: Final = b"x-ratelimit-status"  # the rule's status, which `deny_status` hides
 
 _URIS: Final = ("x-original-uri", "x-forwarded-uri")
 _METHODS: Final = ("x-original-method", "x-forwarded-method")
@@ -54,7 +54,7 @@ class AuthorizeOptions(NamedTuple):
 
 
 class AuthorizeHandler:
-    """The handler of `/v1/authorize`. `identity` says who a request is from; by default, API keys come in X-API-Key."""
+    """The handler of `/v1/authorize`. `identity` identifies clients; by default, API keys come in X-API-Key."""
 
     def __init__(self, data: DataPlane, access: Access, *, identity: Identity | None = None) -> None:
         self._data = data
@@ -62,7 +62,7 @@ class AuthorizeHandler:
         self._identity = identity or Identity(api_key_header=API_KEY_HEADER)
 
     async def __call__(self, scope: Scope, receive: Receive) -> Answer:  # noqa: ARG002
-        """200 with the limits' header fields, or the status of the rule that refuses. Bodies are not looked at."""
+        """Answer 200 with the limits' header fields, or the status of the rule that refuses. Bodies are ignored."""
         began = perf_counter()
         if not self._access.open:
             headers: Headers = dict(scope["headers"])
@@ -88,7 +88,7 @@ class AuthorizeHandler:
 
 
 class _Original(AsgiRequest):
-    """The request that the proxy got."""
+    """The request that the proxy received."""
 
     __slots__ = ()
 
@@ -103,7 +103,7 @@ class _Original(AsgiRequest):
         said = {name: meaning(text_of(value)) for name in names if (value := self.header(name))}
         if len(set(said.values())) > 1:
             first, second = said
-            detail = f"{first} and {second} disagree: one of them is not from the proxy. Have it remove the other"
+            detail = f"{first} and {second} disagree: one of them is not from the proxy. Let the proxy remove the other"
             raise HttpError(403, detail)
         return next(iter(said.values()), None)
 
@@ -114,7 +114,7 @@ def endpoint_of(uri: str) -> str:
     An escaped slash counts as a slash: nginx and most web frameworks route it so.
     """
     if uri[:1] != "/":
-        with suppress(ValueError):  # no URL either
+        with suppress(ValueError):  # not a URL either
             uri = urlsplit(uri).path or "/"
     return _ESCAPED_SLASH.sub("/", re.split(r"[?#]", uri, maxsplit=1)[0])
 
@@ -123,7 +123,7 @@ def endpoint_of(uri: str) -> str:
 def options_of(query: bytes, names: FactNames) -> AuthorizeOptions:
     """Read the options of a query. The result is shared: do not change it. Raises `InvalidCheck`.
 
-    `names` are those that facts may have: the limiter checks those of the facts that it gets, but not of empty ones.
+    `names` are the known facts. They are checked here because the limiter never sees empty facts.
     """
     try:
         pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
@@ -136,11 +136,11 @@ def options_of(query: bytes, names: FactNames) -> AuthorizeOptions:
             raise InvalidCheck(f"{shorter(name)}: given twice")
         fields[name] = value
     if "idempotency_key" in fields:
-        raise InvalidCheck("idempotency_key: is not for /v1/authorize: each request is one of its own")
+        raise InvalidCheck("idempotency_key: not supported by /v1/authorize, where every call is a new request")
     status = fields.pop("deny_status", None)
     cost = fields.pop("cost", "1")
     names.require(fields)
-    said = {name: value for name, value in fields.items() if value}  # an empty one is unknown
+    said = {name: value for name, value in fields.items() if value}  # an empty fact is unknown
     if "api_key" in said:
         said["api_key"] = hashed_api_key(said["api_key"])
     number = _whole(cost)

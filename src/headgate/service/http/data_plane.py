@@ -36,7 +36,7 @@ _JSON: Final = (b"content-type", b"application/json")
 
 
 class DataHandlers:
-    """Handlers of the data plane's routes. Each raises what it cannot answer: see `problems`."""
+    """Handlers of the data plane's routes. `problems` turns their exceptions into responses."""
 
     def __init__(self, data: DataPlane, access: Access) -> None:
         self._data = data
@@ -52,7 +52,7 @@ class DataHandlers:
         return answer
 
     async def acquire(self, scope: Scope, receive: Receive) -> Answer:
-        """Decide a request, and hand out the slot that it holds until it is released: 200, or the rule's status."""
+        """Decide a request, and return the slot that it holds until released: 200, or the rule's status."""
         began = perf_counter()
         facts, cost, key = ask_of(await self._value(scope, receive), self._names)
         if key is not None:
@@ -63,17 +63,17 @@ class DataHandlers:
         return answer
 
     async def release(self, scope: Scope, receive: Receive) -> Answer:
-        """Give back a slot. The answer is 200 also when it was not held any more."""
+        """Release a slot: 200, even if it was no longer held."""
         held = await self._data.release(slot_of(await self._value(scope, receive)))
         return json_answer(200, b'{"released":true}' if held else b'{"released":false}')
 
     async def renew(self, scope: Scope, receive: Receive) -> Answer:
-        """Have a slot live on. The answer is 200 also when it was not held any more."""
+        """Extend a slot by its ttl: 200, even if it was no longer held."""
         held = await self._data.renew(slot_of(await self._value(scope, receive)))
         return json_answer(200, b'{"renewed":true}' if held else b'{"renewed":false}')
 
     async def check_many(self, scope: Scope, receive: Receive) -> Answer:
-        """Decide many requests, in order. All of them are looked at before any is charged."""
+        """Decide many requests in order. All are validated before any is charged."""
         began = perf_counter()
         asks = asks_of(await self._value(scope, receive, limit=MAX_CHECKS), self._names)
         decisions = await self._data.check_many(asks) if asks else []
@@ -83,19 +83,19 @@ class DataHandlers:
         return answer
 
     async def peek(self, scope: Scope, receive: Receive) -> Answer:
-        """Return what a check would decide, and charge nothing. The status is 200, also for a refusal."""
+        """Return what a check would decide, and charge nothing: 200, even for a refusal."""
         facts, cost, _ = ask_of(await self._value(scope, receive), self._names)
         return json_answer(200, encoded(await self._data.peek(facts, cost)).encode("ascii"))
 
     async def reset(self, scope: Scope, receive: Receive) -> Answer:
-        """Forget what these facts have used."""
+        """Reset the counts of these facts."""
         facts, _, _ = ask_of(await self._value(scope, receive, role="operator"), self._names)
         await self._data.reset(facts)
         return Answer(204, [])
 
     @property
     def _names(self) -> FactNames:
-        """The names that facts may have, by the rules of now."""
+        """The names of facts that the current rules know."""
         return self._data.limiter.snapshot.fact_names
 
     def _told(self, decision: Decision, cost: Cost, more: str = "}") -> Answer:

@@ -1,6 +1,6 @@
-"""Write decisions as JSON, with the fields of `Decision.as_dict`. Written by hand, because every check needs it.
+"""Encodes decisions as JSON, with the fields of `Decision.as_dict`. Hand-written for speed: every check needs it.
 
-The parts that all decisions of a plan share are written once, and kept with the plan.
+The parts that all decisions of a plan share are encoded once, and cached with the plan.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BOOLEANS: Final = ("false", "true")
 
 
 class _Limit(NamedTuple):
-    """The parts of a limit's JSON that are the same in every answer."""
+    """The parts of a limit's JSON that are the same in every response."""
 
     limit: Check
     rule: str
@@ -40,7 +40,7 @@ class _Prepared:
 
 
 def encoded(decision: Decision) -> str:
-    """A decision as JSON, in ASCII. The same as `as_dict` gives."""
+    """Return a decision as JSON in ASCII, equal to its `as_dict`."""
     plan = decision.plan
     prepared: _Prepared | None = plan.prepared.get(_Prepared)
     if prepared is None:
@@ -48,7 +48,7 @@ def encoded(decision: Decision) -> str:
     allowed, at_us, order, outcomes = decision.allowed, decision.at_us, decision.order, decision.outcomes
     if not order:
         at = at_us / MICROSECONDS
-        after = "0.0" if allowed else "null"  # no rule applies, and such requests are refused: no waiting helps
+        after = "0.0" if allowed else "null"  # refused because no rule applies: waiting does not help
         told = (_BOOLEANS[allowed], 0, 0, at, 0.0, after, 0.0, "null", decision.state, decision.reason, "")
         return _DECISION % (*told, _id(decision))
     first = prepared.limits[order[0]]

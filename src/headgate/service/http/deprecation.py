@@ -1,4 +1,4 @@
-"""Routes on their way out: what their answers say of it, so that clients hear of it before it happens.
+"""Deprecated routes: the header fields that announce a route's removal to clients.
 
 `Deprecation` is RFC 9745, `Sunset` RFC 8594. Nothing is deprecated now; v2 will need it.
 """
@@ -17,10 +17,10 @@ from headgate.http.asgi import App, Message, Receive, Scope, Send
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deprecated:
-    """That a route is deprecated `since` a time, which may lie ahead; that it goes away at `sunset`, if that is known;
-    and the URLs of a page that says what to do (`link`) and of what takes its place (`successor`).
+    """The deprecation of a route: `since` a time, which may be in the future; its removal at `sunset`, if known; and
+    the URLs of a page with instructions (`link`) and of the replacement (`successor`).
 
-    Raises `InvalidRule` that names the field.
+    Raises `InvalidRule`, which names the field.
     """
 
     since: datetime
@@ -33,7 +33,7 @@ class Deprecated:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, datetime) or value.tzinfo is None):
                 raise InvalidRule(Problem("Deprecated", name, f"must be a datetime with a time zone, got {value!r}"))
-        if self.sunset is not None and self.sunset < self.since:  # which RFC 9745 rules out
+        if self.sunset is not None and self.sunset < self.since:  # forbidden by RFC 9745
             message = f"must not be before since ({self.since}), got {self.sunset}"
             raise InvalidRule(Problem("Deprecated", "sunset", message))
         for name in ("link", "successor"):
@@ -43,7 +43,7 @@ class Deprecated:
 
     @property
     def fields(self) -> list[tuple[bytes, bytes]]:
-        """The header fields of every answer."""
+        """The header fields of every response."""
         fields = [("deprecation", f"@{int(self.since.timestamp())}")]
         if self.sunset is not None:
             fields.append(("sunset", format_datetime(self.sunset.astimezone(UTC), usegmt=True)))
@@ -59,7 +59,7 @@ class Deprecated:
 
 
 def announcing(app: App, deprecated: Deprecated) -> App:
-    """An app that says of itself, in each answer, that it is deprecated."""
+    """Wrap an app to announce its deprecation in each response."""
     fields = deprecated.fields
 
     async def announced(scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,4 +1,4 @@
-"""One HTTP request and its answer, over ASGI: bodies, their size and type, tokens; and answers as plain data."""
+"""One HTTP request and its answer over ASGI: reads and checks bodies and tokens, and sends answers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from headgate.http.asgi import Receive, Scope, Send
 from headgate.service.http.problems import MEDIA_TYPE, HttpError, problem_of
 
 RawHeaders = list[tuple[bytes, bytes]]
-Headers = Mapping[bytes, bytes]  # of a request: of several lines with one name, the last
+Headers = Mapping[bytes, bytes]  # of a request; of repeated headers, the last
 
-BODY_SECONDS: Final = 30.0  # for a body to arrive, once it has begun to
+BODY_SECONDS: Final = 30.0  # for a body to arrive, after its first part
 
 ADMITTED: Final = "headgate.admitted"  # in the state of a request
 
@@ -21,7 +21,7 @@ _NO_STORE: Final = (b"cache-control", b"no-store")
 
 
 class Answer(NamedTuple):
-    """What is sent back."""
+    """A response as plain data."""
 
     status: int
     headers: RawHeaders
@@ -36,9 +36,9 @@ class ClientGone(Exception):
 
 
 async def body_of(headers: Headers, receive: Receive, limit: int) -> bytes:
-    """The whole body of a request, of at most `limit` bytes. Raises `HttpError`, `ClientGone`."""
+    """Return the whole body of a request, of at most `limit` bytes. Raises `HttpError`, `ClientGone`."""
     length = headers.get(b"content-length")
-    if length is not None and length.isdigit() and int(length) > limit:  # others, servers do not let pass
+    if length is not None and length.isdigit() and int(length) > limit:  # servers reject malformed lengths
         raise _too_large(limit)
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body"):
@@ -73,10 +73,10 @@ def _too_large(limit: int) -> HttpError:
 
 
 def require_json(headers: Headers) -> None:
-    """Raises `HttpError` unless the body is said to be JSON, or nothing is said of it.
+    """Raise `HttpError` unless the content type is JSON or absent.
 
-    A web page can have a browser send what says nothing, to any address, without asking first. Nothing but JSON of
-    our own kind is taken from pages.
+    A web page can make a browser send a request without a content type to any address, without a preflight. So requests
+    from web pages must have the JSON content type.
     """
     kind = headers.get(b"content-type")
     if kind == b"application/json" or (kind is None and b"origin" not in headers):
@@ -88,7 +88,7 @@ def require_json(headers: Headers) -> None:
 
 
 def require_plain(headers: Headers) -> None:
-    """Raises `HttpError` for a body that is compressed. Asked only of those that are no JSON as they are."""
+    """Raise `HttpError` if the body is compressed. Call it only for bodies that are not valid JSON."""
     coding = headers.get(b"content-encoding", b"identity").decode("latin-1")
     if coding.lower() != "identity":
         detail = f"Content-Encoding: must not be there: bodies are not decompressed, got {coding[:80]!r}"
@@ -96,18 +96,18 @@ def require_plain(headers: Headers) -> None:
 
 
 def admit(scope: Scope) -> None:
-    """The client has the right to make this request: what it costs is not held against it."""
+    """Mark a request as authorized, so that its cost is not charged to the client's allowance."""
     scope.setdefault("state", {})[ADMITTED] = True
 
 
 def address_of(scope: Scope) -> str | None:
-    """Where a request comes from; None: that is not known."""
+    """Return the client's address; None if unknown."""
     client = scope.get("client")
     return None if client is None else str(client[0])
 
 
 def bearer_of(headers: Headers, name: bytes = b"authorization") -> str | None:
-    """The bearer token of a request; None when there is none."""
+    """Return the bearer token of a request; None if there is none."""
     value = headers.get(name)
     if value is None:
         return None
@@ -116,12 +116,12 @@ def bearer_of(headers: Headers, name: bytes = b"authorization") -> str | None:
 
 
 def json_answer(status: int, body: bytes, *fields: tuple[bytes, bytes]) -> Answer:
-    """An answer in JSON."""
+    """Return an answer in JSON."""
     return Answer(status, [_JSON, (b"content-length", b"%d" % len(body)), *fields], body)
 
 
 def error_answer(error: BaseException) -> Answer:
-    """The answer that tells of an exception."""
+    """Return the answer to an exception."""
     status, headers, _ = problem = problem_of(error)
     body = problem.encoded()
     fields = [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
@@ -130,7 +130,7 @@ def error_answer(error: BaseException) -> Answer:
 
 
 async def send_answer(scope: Scope, send: Send, answer: Answer) -> None:
-    """Send an answer; of one to HEAD, its head alone."""
+    """Send an answer; without its body for HEAD."""
     status, headers, body = answer
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})

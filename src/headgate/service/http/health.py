@@ -1,4 +1,4 @@
-"""Whether the service is alive and ready, and its metrics: `/healthz`, `/readyz`, `/metrics`. They need no token."""
+"""Health and metrics: `/healthz`, `/readyz`, `/metrics`. They need no token."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any, Protocol
 from headgate.http.asgi import Receive, Scope
 from headgate.service.http.exchange import Answer, json_answer
 
-Metrics = Callable[[str], Awaitable[tuple[bytes, str]]]  # of a header Accept: what Prometheus reads, and its type
+Metrics = Callable[
+    [str], Awaitable[tuple[bytes, str]]
+]  # takes the header Accept; returns the page and its content type
 
 _NO_STORE = (b"cache-control", b"no-store")
 
@@ -18,17 +20,17 @@ class Health(Protocol):
     """The state of the service. Handlers read it often, on the event loop: no method may block."""
 
     def rules_version(self) -> str | None:
-        """The version of the rules in force; None while there are none."""
+        """Return the version of the current rules; None while there are none."""
         ...
 
     def is_draining(self) -> bool:
-        """Whether it is about to stop, and wants no new callers."""
+        """Return whether the service is stopping, and wants no new callers."""
         ...
 
     def faults(self) -> Mapping[str, str]:
-        """Return what does not work now, by part (`store`, `database` …), in words without secrets.
+        """Return what fails now, by part (`store`, `database` …), in words without secrets.
 
-        The service still works: it decides by failure modes, and by the last rules that it loaded.
+        The service still works: it decides by failure modes, and with the last rules that it loaded.
         """
         ...
 
@@ -47,8 +49,8 @@ class HealthHandlers:
     async def ready(self, scope: Scope, receive: Receive) -> Answer:  # noqa: ARG002
         """Answer 200 when checks can be decided.
 
-        Without a store they still can be: that is `degraded`. It is no reason to send callers to other nodes, which
-        have the same store.
+        Without a store they still can: that is `degraded`. It is not a reason to send callers to other nodes, which
+        share the store.
         """
         version, faults = self._health.rules_version(), dict(self._health.faults())
         if self._health.is_draining():

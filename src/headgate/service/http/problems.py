@@ -1,6 +1,6 @@
 """Exceptions as HTTP answers: a status, header fields, and problem details (RFC 9457).
 
-An answer says what the caller can act on. The log says what went wrong inside.
+An answer holds what the caller can act on. The log holds what went wrong inside.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from headgate.service.access import TokensUnavailable
 log = logging.getLogger("headgate")
 
 MAX_DETAIL: Final = 1_000  # characters
-RETRY_SECONDS: Final = 1  # when to try again what a store or a database could not do
+RETRY_SECONDS: Final = 1  # until a retry, after a failure of the store or the database
 
 
 class HttpError(Exception):
-    """A request that cannot be answered as HTTP: its method, its length, its type, its syntax. Not for rules."""
+    """An error of HTTP itself: a request's method, length, type or syntax. Not for invalid rules."""
 
     def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None, **members: Any) -> None:
         super().__init__(detail)
@@ -56,7 +56,7 @@ class HttpProblem(NamedTuple):
     body: dict[str, Any]
 
     def encoded(self) -> bytes:
-        """The body as JSON."""
+        """Return the body as JSON."""
         return json.dumps(self.body).encode()
 
 
@@ -79,14 +79,14 @@ def problem_of(error: BaseException) -> HttpProblem:
 
 
 def details(status: int, detail: str) -> dict[str, Any]:
-    """Problem details without a type of their own: the status says what kind of problem it is."""
+    """Return problem details without a type of their own: the status is the kind of problem."""
     known = status in HTTPStatus._value2member_map_
     title = HTTPStatus(status).phrase if known else "Error"
     return {"type": "about:blank", "title": title, "status": status, "detail": detail}
 
 
-_STATUSES: Final[dict[type[HeadgateError], int]] = {  # the more special first
-    IdempotencyConflict: 422,  # as draft-ietf-httpapi-idempotency-key-header has it
+_STATUSES: Final[dict[type[HeadgateError], int]] = {  # subclasses first
+    IdempotencyConflict: 422,  # as in draft-ietf-httpapi-idempotency-key-header
     InvalidCheck: 400,
     InvalidRule: 422,
     InvalidQuota: 422,
@@ -102,7 +102,7 @@ def _text(error: BaseException) -> str:
     if isinstance(error, InvalidRule):
         count = len(error.problems)
         return f"{error.problems[0]}" if count == 1 else f"There are {count:,} problems: see `problems`."
-    text = str(error)  # which may hold what the caller sent
+    text = str(error)  # it may contain what the caller sent
     return text if len(text) <= MAX_DETAIL else f"{text[:MAX_DETAIL]}…"
 
 

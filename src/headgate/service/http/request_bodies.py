@@ -1,4 +1,4 @@
-"""Read the data plane's requests from JSON. Strict: an error names the field, and the request is not charged."""
+"""Reads the data plane's requests from JSON. Strict: an error names the field, and the request is not charged."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from headgate.rules.facts import FactNames
 from headgate.rules.penalties import IDENTITIES
 from headgate.service.data_plane import MAX_BATCH, BatchedRequest
 
-SHOWN: Final = 80  # characters of a value, in a message
-IPV6_PREFIX: Final = 64  # as middleware has it: what it counts, the service can be asked about
+SHOWN: Final = 80  # characters of a value in a message
+IPV6_PREFIX: Final = 64  # the middleware's default, so that both count the same subjects
 
 _SECRET: Final = frozenset({"api_key"})  # not shown in messages
 _ADDRESSES: Final = Trust((), 1, IPV6_PREFIX)  # trusts no proxy: it only parses addresses
@@ -24,7 +24,7 @@ _ADDRESSES: Final = Trust((), 1, IPV6_PREFIX)  # trusts no proxy: it only parses
 def ask_of(value: Any, names: FactNames, where: str = "") -> BatchedRequest:
     """Read a check from a JSON object with facts, `cost` and `idempotency_key`. May change the object.
 
-    `names` are those that facts may have: the limiter checks those of the facts that it gets, but not of nulls.
+    `names` are the known facts. They are checked here because the limiter never sees facts that are null.
 
     Raises `InvalidCheck`, whose message begins with `where` and the field's name.
     """
@@ -48,7 +48,7 @@ def ask_of(value: Any, names: FactNames, where: str = "") -> BatchedRequest:
 
 
 def _units(cost: Any, where: str) -> dict[str, int]:
-    """Read a cost that is no number: an object with so much of each unit. Raises `InvalidCheck`."""
+    """Read a cost that is an object with an amount of each unit. Raises `InvalidCheck`."""
     if not isinstance(cost, dict):
         raise InvalidCheck(f"{where}cost: must be a whole number from 0 to 2^53-1, got {shown(cost)}")
     if not cost:
@@ -63,7 +63,7 @@ def _units(cost: Any, where: str) -> dict[str, int]:
 
 
 def slot_of(value: Any) -> str:
-    """The id in `{"slot": "…"}`. Raises `InvalidCheck`."""
+    """Return the id in `{"slot": "…"}`. Raises `InvalidCheck`."""
     if not isinstance(value, dict) or list(value) != ["slot"] or not isinstance(value["slot"], str):
         raise InvalidCheck(f'must be an object like {{"slot": "s1.…"}}, as /v1/acquire returns it, got {shown(value)}')
     return value["slot"]
@@ -85,10 +85,10 @@ def asks_of(value: Any, names: FactNames) -> list[BatchedRequest]:
 
 
 def place(facts: dict[str, str], where: str = "") -> None:
-    """Have the facts `ip`, and `address` where there is a group, as middleware has them.
+    """Normalize the fact `ip` as the middleware does, and add `address` for an IPv6 network.
 
-    `ip` may be an address as servers and proxies write it, or what middleware calls a client: a group of IPv6
-    addresses, or `unix`. Raises `InvalidCheck`.
+    `ip` may be an address as servers and proxies write it, or the middleware's name for a client: an IPv6 network or
+    `unix`. Raises `InvalidCheck`.
     """
     ip = facts["ip"]
     seen = _ADDRESSES.recent.get(ip) or (_ADDRESSES.see(ip) if ip else None)
@@ -99,7 +99,7 @@ def place(facts: dict[str, str], where: str = "") -> None:
 
 
 def decoded(body: bytes) -> Any:
-    """The value that a body holds. Raises `InvalidCheck` for all that is not plain JSON (RFC 8259, I-JSON's way)."""
+    """Decode a JSON body. Raises `InvalidCheck` for anything that is not strict JSON (RFC 8259, I-JSON)."""
     try:
         text = body.decode()
         value = _DECODER.decode(text)
@@ -117,13 +117,13 @@ def decoded(body: bytes) -> Any:
         raise InvalidCheck("the body is nested too deeply") from None
     except InvalidCheck:
         raise
-    except ValueError:  # Python's own limit to the digits of a number
+    except ValueError:  # Python's limit on a number's digits
         raise InvalidCheck("the body holds a number with too many digits") from None
     return value
 
 
 def shown(value: Any) -> str:
-    """A value for a message: as JSON, shortened."""
+    """Return a value for a message: as JSON, shortened."""
     try:
         text = json.dumps(value)
     except (RecursionError, ValueError):
@@ -132,7 +132,7 @@ def shown(value: Any) -> str:
 
 
 def _texts(facts: dict[str, Any], names: FactNames, where: str) -> dict[str, str]:
-    """Return the facts as text, without those that are null: unknown. One that identifies the client must not be."""
+    """Return the facts as strings, without those that are null. A fact that identifies the client must not be null."""
     texts = {}
     for name, value in facts.items():
         if isinstance(value, str):
@@ -152,7 +152,7 @@ def _texts(facts: dict[str, Any], names: FactNames, where: str) -> dict[str, str
 
 
 def _require_known(name: str, names: FactNames, where: str) -> None:
-    """Raise `InvalidCheck` for a name that no fact has."""
+    """Raise `InvalidCheck` for an unknown fact."""
     try:
         names.require((name,))
     except InvalidCheck as error:
@@ -160,7 +160,7 @@ def _require_known(name: str, names: FactNames, where: str) -> None:
 
 
 def shorter(name: str) -> str:
-    """The name of a field, for a message."""
+    """Return a field's name for a message, shortened."""
     return name if name.isprintable() and len(name) <= SHOWN else shown(name)
 
 
@@ -175,7 +175,7 @@ def _group(ip: str, where: str) -> str:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object whose names are all different. Readers differ in which of two equal names they take."""
+    """Build an object, and reject repeated names: JSON readers differ in which one they take."""
     found = dict(pairs)
     if len(found) != len(pairs):
         seen: set[str] = set()

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from typing import Final
 
-PER_SECOND: Final = 80_000  # units that each client has: enough to begin as many calls at a time as it may have
-MOST: Final = 4 * PER_SECOND  # units that a client can have earned
-PER_SECOND_OF_STRANGERS: Final = 250_000  # units that all strangers have together: some of a core
-LITTLE: Final = 2_000  # units in a second for which strangers do not wait before twice that is used up
-LEAST: Final = 200  # … for which they never wait: a health check, on a new connection
+PER_SECOND: Final = 80_000  # units of each client: enough to begin all the calls that it may have at a time
+MOST: Final = 4 * PER_SECOND  # units that a client can save up
+PER_SECOND_OF_STRANGERS: Final = 250_000  # units of all strangers together: a part of a core
+LITTLE: Final = (
+    2_000  # units in a second that a stranger may use without waiting, until twice the common units are used up
+)
+LEAST: Final = 200  # … that never make a stranger wait: a health check on a new connection
 
-FRAME: Final = 32  # units for a frame that asks for nothing: more than it costs, since no client needs many
+FRAME: Final = 32  # units for a frame without a request: more than it costs, since no client needs many
 REQUEST: Final = 20  # … for a request
 FIELD: Final = 3  # … for reading a header field
-ADMITTED: Final = 10 * FRAME  # units that a call earns, besides what it cost, if its caller may make it
-_BYTES_OF_BLOCK: Final = 5  # that are read for one unit
+ADMITTED: Final = 10 * FRAME  # units that an authorized call earns, besides its cost
+_BYTES_OF_BLOCK: Final = 5  # read for one unit
 _BYTES_DECOMPRESSED: Final = 512
-_BYTES_SENT: Final = 512  # for which a client earns a unit: it has to make room for them
+_BYTES_SENT: Final = 512  # for which a client earns a unit, as it had to open its window for them
 
 
 class Allowance:
@@ -33,7 +35,7 @@ class Allowance:
         self.left = PER_SECOND
 
     def spend(self, units: int) -> bool:
-        """Take off `units`. Returns whether there were as many."""
+        """Spend `units`. Returns whether there were enough."""
         self.left -= units
         return self.left >= 0
 
@@ -47,9 +49,9 @@ class Allowance:
 
 
 class CommonAllowance:
-    """The units that all strangers have left together: a flood by many of them must leave time for other clients.
+    """The units that all strangers together have left, so that a flood from many of them leaves time for other clients.
 
-    When it is used up, the strangers who have used most of it wait for the next second.
+    When they are used up, the strangers that used most of them wait for the next second.
     """
 
     __slots__ = ("left",)
@@ -62,7 +64,7 @@ class CommonAllowance:
         self.left = PER_SECOND_OF_STRANGERS
 
     def must_wait(self, one: Allowance) -> bool:
-        """Whether one of them has to wait."""
+        """Return whether a stranger with this allowance has to wait."""
         if self.left >= 0:
             return False
         return PER_SECOND - one.left > (LITTLE if self.left > -PER_SECOND_OF_STRANGERS else LEAST)

@@ -1,12 +1,12 @@
 """Connection: one client's connection, from its first byte to its last.
 
-It reads frames that came together in one go, and sends the answers in one go. It closes the connections of clients that
-are slow or idle, never finish what they begin, or break the protocol. While a client does not read its answers, the
+It reads all frames that arrived together at once, and sends the answers at once. It closes connections of clients that
+are slow or idle, never finish a request, or break the protocol. While a client does not read its answers, the
 connection does not read from it, so that answers do not pile up.
 
-Work per byte is bounded, whatever a client sends. Frames that bring nothing are charged to the client's `Allowance`,
-and a client that has used it up is cut off. Connections take `Scheduler`, so that none holds up the others. `receiver`
-knows what the frames mean.
+Work per byte is bounded, whatever a client sends. Unproductive frames are charged to the client's `Allowance`, and a
+client that has used it up is disconnected. A `Scheduler` gives connections turns, so that none delays the others.
+`receiver` interprets the frames.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from headgate.service.http2.outflow import Outflow
 from headgate.service.http2.receiver import GOODBYE, MAX_STREAMS, WINDOW, Receiver
 from headgate.service.http2.stream import Stream
 
-FIRST_SECONDS: Final = 10.0  # from connecting, in which a client has to be ready for requests
-FRAME_SECONDS: Final = 10.0  # in which a frame, or a header block of several, has to be here
+FIRST_SECONDS: Final = 10.0  # after connecting, for a client to send its settings
+FRAME_SECONDS: Final = 10.0  # for a frame, or a header block of several frames, to arrive
 IDLE_SECONDS: Final = 600.0  # without a request, after which the connection ends with a GOAWAY
-UNREAD_SECONDS: Final = 30.0  # in which a client has to read some of what is sent to it
-LINGER_SECONDS: Final = 1.0  # for a client to hang up by itself, so that it has read all there is
+UNREAD_SECONDS: Final = 30.0  # for a client to read some of what is sent to it
+LINGER_SECONDS: Final = 1.0  # for a client to close the connection after it has read everything
 GOODBYE_SECONDS: Final = 0.5  # for a client to receive the first GOAWAY, before the final one
-HELD_BACK_SECONDS: Final = 5  # for which a client may send more than there is time for
-MAX_UNREAD: Final = 65_536  # bytes that may wait for this connection's turn
+HELD_BACK_SECONDS: Final = 5  # for which a client may send more than we can process
+MAX_UNREAD: Final = 65_536  # bytes that may wait for the connection's turn
 
 
 class Connection(asyncio.Protocol):
@@ -42,30 +42,30 @@ class Connection(asyncio.Protocol):
     def __init__(self, app: App, hub: Hub) -> None:
         self.hub = hub
         self.used = hub.now  # time of the last request or answer
-        self.known = False  # whether the client has the right to make calls: until it has made one, it is a stranger
+        self.known = False  # whether the client has made an authorized call: until then, it is a stranger
         self.address: str | None = None  # of the client
         self.outflow = Outflow()
         self._receiver = Receiver(self, app)
         self._app = app
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
-        self._rest = b""  # of what came: frames that wait for their turn, or one that is not whole yet
+        self._rest = b""  # received but unread: frames that wait for their turn, or an incomplete one
         self._rest_since = inf
-        self._held_back = False  # whether it is not read from until there is time for it
+        self._held_back = False  # whether reading is paused until there is time for it
         self._held_back_for = 0  # seconds
         self._allowance = Allowance()
         self._out: list[bytes] = []
-        self._gathering = False  # whether a caller is about to send `_out`
+        self._gathering = False  # whether `_flush` will be called
         self._unread_since = inf
-        self._leaving = False  # whether a GOAWAY was sent: the client must open no more streams
-        self.is_over = False  # whether it ignores what still comes
+        self._leaving = False  # whether GOAWAY was sent: the client must open no more streams
+        self.is_over = False  # whether it ignores further input
 
     @property
     def busy(self) -> bool:
-        """Whether there are requests under way."""
+        """Whether requests are in progress."""
         return bool(self._receiver.streams)
 
-    # What asyncio calls
+    # Called by asyncio
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -80,7 +80,7 @@ class Connection(asyncio.Protocol):
         self.address = str(peer[0]) if isinstance(peer, tuple) else None
         connected = transport.get_extra_info("socket")
         if connected is not None and connected.family != socket.AF_UNIX:
-            with suppress(OSError):  # it may be gone
+            with suppress(OSError):  # the client may have left
                 _keep_alive(connected)
         limits = {
             frames.MAX_CONCURRENT_STREAMS: MAX_STREAMS,
@@ -89,7 +89,7 @@ class Connection(asyncio.Protocol):
         }
         transport.write(frames.settings(limits) + frames.window_update(0, WINDOW - frames.DEFAULT_WINDOW))
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - whatever it was, it is over
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason does not matter
         self.hub.connections.discard(self)
         self.hub.scheduler.forget(self)
         self.is_over = True
@@ -115,10 +115,10 @@ class Connection(asyncio.Protocol):
             if len(self._rest) > MAX_UNREAD:
                 self._hold_back()
 
-    # What turns call
+    # Called by the scheduler
 
     def work(self, until: float) -> bool:
-        """Look at frames that are here as a whole, until then. Returns whether there are more."""
+        """Process complete frames until the time `until`. Returns whether there are more."""
         if self.is_over:
             return False
         data, size = self._rest, len(self._rest)
@@ -135,7 +135,7 @@ class Connection(asyncio.Protocol):
         if not self._rest and self._receiver.block is None:
             self._rest_since = inf
         elif has_more:
-            self._rest_since = inf  # it is we who are late
+            self._rest_since = inf  # we are late, not the client
         elif self._rest_since == inf or (read and self._receiver.block is None):
             self._rest_since = self._loop.time()
         if not has_more:
@@ -145,10 +145,10 @@ class Connection(asyncio.Protocol):
             return False
         return has_more
 
-    # What streams call
+    # Called by streams
 
     def write(self, data: bytes) -> None:
-        """Send frames, with all others of this tick; nothing, when it is over."""
+        """Send frames, together with all others of this tick. Does nothing if the connection is over."""
         if self.is_over:
             return
         self._out.append(data)
@@ -157,24 +157,24 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def admit(self, stream: Stream) -> None:
-        """The client has the right to make this request."""
+        """Mark the stream's request as authorized, and refund its cost."""
         self.known = True
         self._allowance.earn(stream.cost + allowance.ADMITTED)
         stream.cost = 0
 
     def earn(self, units: int) -> None:
-        """Let the client cause so much more work."""
+        """Add units to the client's allowance."""
         self._allowance.earn(units)
 
     def charge(self, units: int) -> None:
-        """Count work. Raises `ProtocolError` if the client has caused too much that brings nothing."""
+        """Charge work to the client. Raises `ProtocolError` if it has caused too much unproductive work."""
         if not self.known:
             self.hub.strangers.left -= units
         if not self._allowance.spend(units):
             raise ProtocolError(ENHANCE_YOUR_CALM, "too much work for nothing")
 
     def closed(self, stream: Stream) -> None:
-        """It is over."""
+        """Remove a stream that has ended."""
         if self._receiver.streams.pop(stream.number, None) is None:
             return
         self.hub.streams -= 1
@@ -186,18 +186,18 @@ class Connection(asyncio.Protocol):
             self._hang_up()
 
     def expect_more(self) -> None:
-        """Start the time in which the rest of a header block has to come."""
+        """Start the deadline for the rest of a header block."""
         self._rest_since = min(self._rest_since, self._loop.time())
 
-    # What the server calls
+    # Called by the server
 
     def look(self, now: float) -> None:
-        """Once a second: end it if the client keeps us waiting."""
+        """Close the connection if the client is too slow. Called once a second."""
         self._allowance.refill()
         if not self._held_back:
             self._held_back_for = 0
         elif self._held_back_for >= HELD_BACK_SECONDS:
-            self.abort()  # it sends more than there is time for; or it is gone, which goes unnoticed meanwhile
+            self.abort()  # it sends more than we can process, or it has left, which we cannot notice while not reading
             return
         else:
             self._held_back_for += 1
@@ -214,8 +214,8 @@ class Connection(asyncio.Protocol):
     def leave(self) -> None:
         """Send GOAWAY, and close the connection when all requests are answered.
 
-        Requests that are under way when the client receives it are still answered. So the first GOAWAY names no last
-        stream and comes with a PING. The final one, with the last stream, follows the reply to that.
+        Requests that the client sends before it receives the GOAWAY are still answered. So the first GOAWAY names no
+        last stream, and comes with a PING. The final GOAWAY, with the last stream, follows the reply to the PING.
         """
         if not self._leaving and not self.is_over:
             self._leaving = True
@@ -223,25 +223,26 @@ class Connection(asyncio.Protocol):
             self._loop.call_later(GOODBYE_SECONDS, self.leave_now)
 
     def abort(self) -> None:
-        """End it at once."""
+        """Close the connection at once."""
         self.is_over = True
         self._transport.abort()
 
     # Frames
 
     def _has_frame(self) -> bool:
-        """Whether a frame is here as a whole that was not looked at yet."""
+        """Return whether an unprocessed complete frame has arrived."""
         rest = self._rest
         if len(rest) < frames.HEAD_SIZE or self.is_over:
             return False
         return len(rest) >= frames.HEAD_SIZE + int.from_bytes(rest[:3], "big")
 
     def must_wait(self) -> bool:
-        """Whether strangers have caused so much work in this second that this one has to wait for the next."""
+        """Return whether this stranger must wait for the next second, because strangers caused too much work in this
+        one."""
         return self.hub.strangers.must_wait(self._allowance)
 
     def _hold_back(self) -> None:
-        """Do not read any more until what is here has been looked at."""
+        """Pause reading until everything received is processed."""
         if not self._held_back:
             self._held_back = True
             if not self._transport.is_closing():
@@ -253,7 +254,7 @@ class Connection(asyncio.Protocol):
             if self._unread_since == inf and not self._transport.is_closing():
                 self._transport.resume_reading()
 
-    # The way out
+    # Sending and closing
 
     def _flush(self) -> None:
         self._gathering = False
@@ -263,7 +264,7 @@ class Connection(asyncio.Protocol):
                 self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     def leave_now(self) -> None:
-        """Name the last request that is answered, now that the client has heard that the server stops."""
+        """Send the final GOAWAY, now that the client knows that the server stops."""
         if self._receiver.final != self._receiver.last and not self.is_over:
             self._receiver.final = self._receiver.last
             self.write(frames.goaway(self._receiver.last, NO_ERROR))
@@ -271,13 +272,14 @@ class Connection(asyncio.Protocol):
                 self._hang_up()
 
     def _end(self, code: int, what: str) -> None:
-        """The client has broken the protocol."""
+        """End the connection, because the client broke the protocol."""
         self.write(frames.goaway(self._receiver.last, code, what))
         self._receiver.cancel_streams()
         self._hang_up()
 
     def _hang_up(self) -> None:
-        """Close it, when what there is to read has been read: closed at once, it might be reset by what still comes."""
+        """Close the connection after the client has read everything. An immediate close could reset it on further
+        input."""
         if self.is_over:
             return
         self.is_over = True
@@ -299,8 +301,8 @@ class Connection(asyncio.Protocol):
 
 
 def _keep_alive(connected: Any) -> None:
-    """Have the system notice a client that has vanished."""
+    """Turn on TCP keepalive, so that the system notices a vanished client."""
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
-        if hasattr(socket, name):  # not all systems let one say
+        if hasattr(socket, name):  # not all systems have these options
             connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,11 +1,11 @@
-"""Frames: their numbers, and their form on the wire. All names are those of RFC 9113."""
+"""HTTP/2 frames: their numbers and their wire format. All names are those of RFC 9113."""
 
 from __future__ import annotations
 
 from struct import Struct
 from typing import Final
 
-PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # what a client says first
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # the first bytes that a client sends
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 
@@ -13,7 +13,7 @@ END_STREAM: Final = 0x1
 ACK: Final = 0x1
 END_HEADERS: Final = 0x4
 PADDED: Final = 0x8
-PRIORITISED: Final = 0x20  # HEADERS that say a priority too
+PRIORITISED: Final = 0x20  # HEADERS with a priority
 
 NO_ERROR: Final = 0x0
 PROTOCOL_ERROR: Final = 0x1
@@ -33,13 +33,13 @@ MAX_FRAME_SIZE: Final = 0x5
 MAX_HEADER_LIST_SIZE: Final = 0x6
 
 DEFAULT_WINDOW: Final = 65_535
-DEFAULT_FRAME: Final = 16_384  # the largest payload, until settings say otherwise; ours say nothing
+DEFAULT_FRAME: Final = 16_384  # the largest payload unless settings change it; ours do not
 LARGEST_FRAME: Final = 2**24 - 1
 LARGEST_WINDOW: Final = 2**31 - 1
 LARGEST_STREAM: Final = 2**31 - 1
 HEAD_SIZE: Final = 9
 
-HEAD: Final = Struct(">HBBBL")  # length (its upper 16 bits, and its lower 8), kind, flags, stream
+HEAD: Final = Struct(">HBBBL")  # length (upper 16 bits, lower 8 bits), kind, flags, stream
 NUMBER: Final = Struct(">L")
 SETTING: Final = Struct(">HL")
 _GOAWAY: Final = Struct(">LL")
@@ -54,28 +54,28 @@ class ProtocolError(Exception):
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """A frame."""
+    """Return a frame."""
     size = len(payload)
     return HEAD.pack(size >> 8, size & 255, kind, flags, stream) + payload
 
 
 def settings(values: dict[int, int]) -> bytes:
-    """A frame of settings."""
+    """Return a frame of settings."""
     return frame(SETTINGS, 0, 0, b"".join(SETTING.pack(name, value) for name, value in values.items()))
 
 
 def window_update(stream: int, more: int) -> bytes:
-    """A frame that lets the peer send so many more bytes."""
+    """Return a frame that lets the peer send `more` bytes."""
     return frame(WINDOW_UPDATE, 0, stream, NUMBER.pack(more))
 
 
 def rst_stream(stream: int, code: int) -> bytes:
-    """A frame that ends a stream."""
+    """Return a frame that ends a stream."""
     return frame(RST_STREAM, 0, stream, NUMBER.pack(code))
 
 
 def goaway(last: int, code: int, what: str = "") -> bytes:
-    """A frame that says that streams above `last` were not looked at, nor will be, and why."""
+    """Return a GOAWAY frame: streams above `last` were not and will not be processed."""
     return frame(GOAWAY, 0, 0, _GOAWAY.pack(last, code) + what.encode("ascii", "replace"))
 
 
@@ -118,7 +118,7 @@ def set_by(payload: bytes) -> dict[int, int]:
 
 
 def increment(payload: bytes) -> int:
-    """How many more bytes an update of a window allows. Raises `ProtocolError`."""
+    """Return the number of bytes that a WINDOW_UPDATE adds. Raises `ProtocolError`."""
     if len(payload) != NUMBER.size:
         raise ProtocolError(FRAME_SIZE_ERROR, "a window update of the wrong size")
     more: int = NUMBER.unpack(payload)[0] & LARGEST_WINDOW

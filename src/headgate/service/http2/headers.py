@@ -1,4 +1,4 @@
-"""Header fields: read by the hpack library; written as they are, since what servers say is nearly always the same."""
+"""Header fields. The hpack library reads them; we write them as plain literals."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from headgate.service.http2.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, 
 Fields = Sequence[tuple[bytes, bytes]]
 H = TypeVar("H")
 
-MAX_LIST: Final = 65_536  # bytes of one list of fields; what is larger ends the connection
-MAX_COUNT: Final = 256  # fields of one list: each may be a single byte of a block, and takes long to read
+MAX_LIST: Final = 65_536  # bytes of one list of fields; a larger one ends the connection
+MAX_COUNT: Final = 256  # fields of one list: each may be one byte of a block, but takes long to read
 REMEMBERED: Final = 64  # blocks
 
 
 class HeaderReader(Generic[H]):
-    """Reads the blocks of one connection, in order, and makes of each what `make` does.
+    """Reads the header blocks of one connection in order, and converts each with `make`.
 
-    Clients say the same again with every call, in the same few bytes. So what was made of a block is remembered, as
-    long as the block would mean the same: until the table changes that it refers to.
+    Clients repeat the same few bytes with every call. So results are cached by block, until the dynamic table changes.
     """
 
     def __init__(self, make: Callable[[Fields], H]) -> None:
@@ -30,7 +29,7 @@ class HeaderReader(Generic[H]):
         self._known: dict[bytes, H] = {}
 
     def recall(self, block: bytes) -> H | None:
-        """Return what was made of a block; None: it has to be read."""
+        """Return the cached result of a block; None if it must be read."""
         return self._known.get(block)
 
     def read(self, block: bytes) -> tuple[Fields, int, bool]:
@@ -46,14 +45,14 @@ class HeaderReader(Generic[H]):
             raise ProtocolError(ENHANCE_YOUR_CALM, "the header list is too large") from error
         except (HPACKError, UnicodeDecodeError) as error:
             raise ProtocolError(COMPRESSION_ERROR, "the header block cannot be read") from error
-        # Whatever is added to the table is added at its front, as an object of its own.
+        # New entries are added at the table's front, as new objects.
         changed = (len(entries), table.maxsize) != before[:2] or bool(entries and entries[0] is not before[2])
         if changed:
             self._known.clear()
-        return fields, decoder.count, changed  # type: ignore[return-value]  # with `raw`, they are pairs of bytes
+        return fields, decoder.count, changed  # type: ignore[return-value]  # with `raw`, pairs of bytes
 
     def make(self, block: bytes, fields: Fields, *, changed: bool) -> H:
-        """Make of a block's fields what is to be made. Raises whatever `make` raises."""
+        """Convert a block's fields with `make`, and cache the result if the block did not change the table."""
         made = self._make(fields)
         if not changed:
             if len(self._known) >= REMEMBERED:
@@ -63,7 +62,7 @@ class HeaderReader(Generic[H]):
 
 
 class _BoundedDecoder(Decoder):
-    """The library's, which stops at so many fields: by itself, it only counts their bytes."""
+    """hpack's decoder with a limit on the number of fields: its own limit is only on their bytes."""
 
     count = 0
 
@@ -86,17 +85,17 @@ class _BoundedDecoder(Decoder):
 
 
 def field(name: bytes, value: bytes) -> bytes:
-    """A field in a block, literally: it changes no table."""
+    """Return a field as a literal that does not change the table."""
     return b"\0%b%b%b%b" % (_length(len(name)), name, _length(len(value)), value)
 
 
 def status(code: int) -> bytes:
-    """The field `:status`."""
-    return b"\x88" if code == 200 else field(b":status", b"%d" % code)  # which is in the static table
+    """Return the field `:status`."""
+    return b"\x88" if code == 200 else field(b":status", b"%d" % code)  # 200 is in the static table
 
 
 def _length(number: int) -> bytes:
-    if number < 127:  # what is left of a byte, less one
+    if number < 127:  # fits into the prefix
         return bytes((number,))
     number -= 127
     written = bytearray(b"\x7f")

@@ -1,4 +1,4 @@
-"""Hub: what all connections of one server share; and App: what they serve."""
+"""Hub: the state that all connections of one server share; and App: the application that they serve."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from headgate.service.http2.connection import Connection
     from headgate.service.http2.stream import Stream
 
-ROOM: Final = 0.1  # of the idle connections that go when there are too many
+ROOM: Final = 0.1  # the share of idle connections to close when there are too many
 
 
 class Malformed(Exception):
-    """A request's header fields are not valid."""
+    """A request's header fields are invalid."""
 
 
 class App(NamedTuple):
@@ -41,27 +41,27 @@ class Hub:
         self._call_soon = loop.call_soon
         self.connections: set[Connection] = set()
         self.most_connections = most_connections
-        self.now = 0.0  # of the event loop's clock, to a second or so
-        self.held = 0  # bytes of requests that are not here as a whole yet
-        self.streams = 0  # requests under way
+        self.now = 0.0  # the event loop's time, to within a second
+        self.held = 0  # bytes of incomplete requests
+        self.streams = 0  # requests in progress
         self.strangers = CommonAllowance()
         self.scheduler = Scheduler(loop.call_soon)
 
     def tick(self, now: float) -> None:
-        """Once a second."""
+        """Refill allowances, and look at all connections. Called once a second."""
         self.now = now
         self.strangers.refill()
         self._look(iter(list(self.connections)), now)
 
     def make_room(self) -> bool:
-        """End some of the connections that are idle, those first that have been for longest."""
+        """Close some idle connections, the longest idle first. Returns whether there were any."""
         idle = sorted((one for one in self.connections if not one.busy), key=lambda one: one.used)
         for connection in idle[: max(1, int(len(idle) * ROOM))]:
             connection.abort()
         return bool(idle)
 
     def _look(self, connections: Iterator[Connection], now: float) -> None:
-        """Look at connections, and let others work if that takes long."""
+        """Look at connections, in several steps if that takes long."""
         until = monotonic() + TURN
         for connection in connections:
             connection.look(now)

@@ -1,4 +1,4 @@
-"""Outflow: a client's flow-control windows, and the streams that wait for them. Pure: sends nothing by itself.
+"""Outflow: a client's flow-control windows, and the streams that wait for them. It does not send.
 
 A stream that waits for the connection's window is in a queue here. A stream that waits for its own window is in no
 list: the frame that widens the window names the stream. So the cost of a frame does not depend on how many streams
@@ -35,34 +35,34 @@ class Outflow:
         self.max_frame = DEFAULT_FRAME
         self.window = DEFAULT_WINDOW
         self.initial_window = DEFAULT_WINDOW
-        self._queue: OrderedDict[int, Stream] = OrderedDict()  # of those that wait for the connection's window
+        self._queue: OrderedDict[int, Stream] = OrderedDict()  # streams that wait for the connection's window
         self._was_resized = False
 
     def widen(self, more: int) -> None:
-        """Let so many more bytes be sent on all streams together. Raises `ProtocolError`."""
+        """Widen the connection's window by `more` bytes. Raises `ProtocolError`."""
         self.window += more
         if self.window > LARGEST_WINDOW:
             raise ProtocolError(FLOW_CONTROL_ERROR, "a window that is too large")
 
     def resize(self, window: int) -> None:
-        """Change the window that streams have at first, also of those that there are."""
+        """Change the initial window of all streams, existing ones included."""
         self.initial_window = window
         self._was_resized = True
 
     def enqueue(self, stream: Stream) -> None:
-        """A stream has something to send; nothing happens unless its own window has room."""
+        """Queue a stream that has something to send, if its own window has room."""
         if self.initial_window + stream.credit > 0:
             self._queue[stream.number] = stream
 
     def forget(self, stream: Stream) -> None:
-        """A stream is over."""
+        """Remove a stream that has ended."""
         self._queue.pop(stream.number, None)
 
     def clear(self) -> None:
         self._queue.clear()
 
     def pump(self, streams: Iterable[Stream]) -> None:
-        """Have streams go on, as far as there is room. `streams` are all that there are. Raises `ProtocolError`."""
+        """Let queued streams send as far as there is room. `streams` are all open ones. Raises `ProtocolError`."""
         if self._was_resized:
             self._was_resized = False
             for stream in streams:

@@ -1,6 +1,6 @@
-"""Receiver: what the frames of one client mean. It keeps the client's streams; the connection sends what they say.
+"""Receiver: interprets the frames of one client, and keeps its streams. The connection does the sending.
 
-What a frame costs does not depend on how many streams there are. Frames that bring nothing are charged to the client.
+The cost of a frame does not depend on the number of streams. Unproductive frames are charged to the client.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from headgate.service.http2.connection import Connection
 
 MAX_STREAMS: Final = 1_000  # of one client, at a time
-MAX_STREAMS_OF_ALL: Final = 10_000  # of all clients, at a time: then strangers have to wait
-FEW_STREAMS: Final = 10  # that a stranger may have even then
-MAX_ABANDONED: Final = 2 * MAX_STREAMS  # requests that were answered before all of their body was here
-SMALL: Final = 64  # bytes: a frame with less of a body costs more than it brings
+MAX_STREAMS_OF_ALL: Final = 10_000  # of all clients, at a time: beyond that, strangers are refused
+FEW_STREAMS: Final = 10  # that a stranger may still have then
+MAX_ABANDONED: Final = 2 * MAX_STREAMS  # requests that were answered before their body was complete
+SMALL: Final = 64  # bytes: a smaller part of a body costs more than it brings
 MAX_BLOCK: Final = MAX_LIST  # bytes of a header block
-MAX_PARTS: Final = 64  # frames that a header block comes in
-WINDOW: Final = 16 * 1024 * 1024  # bytes that a client may send on all streams together, until we have read them
-GOODBYE: Final = b"headgate"  # the payload of the ping that asks whether a client has heard that the server stops
+MAX_PARTS: Final = 64  # frames of one header block
+WINDOW: Final = 16 * 1024 * 1024  # bytes that a client may send on all streams together before we have read them
+GOODBYE: Final = b"headgate"  # the payload of the PING that follows the first GOAWAY
 
 
 class Receiver:
@@ -58,19 +58,19 @@ class Receiver:
     def __init__(self, connection: Connection, app: App) -> None:
         self.streams: dict[int, Stream] = {}
         self.last = 0  # the client's latest stream
-        self.final = frames.LARGEST_STREAM  # streams above are ignored: the client was sent GOAWAY
-        self.is_settled = False  # whether the client's settings are here
+        self.final = frames.LARGEST_STREAM  # streams above it are ignored: GOAWAY was sent
+        self.is_settled = False  # whether the client's settings have arrived
         self.block: tuple[int, int, list[bytes]] | None = None  # flags, stream, and parts of an unfinished header block
         self._connection = connection
         self._app = app
-        self._greeted = False  # whether the preface is here
+        self._greeted = False  # whether the preface has arrived
         self._headers: HeaderReader[Any] = HeaderReader(app.head)
-        # Streams that ended before their requests did: how many bytes those still have to have, where that is known.
+        # Streams that ended before their requests: the bytes that are still to come, if known.
         self._abandoned: OrderedDict[int, int | None] = OrderedDict()
-        self._taken = 0  # bytes received for which the client has not been given new room
+        self._taken = 0  # bytes received since the last window update
 
     def read(self, data: bytes, until: float) -> int:
-        """Read whole frames, until then or until others must come first; return up to where. Raises `ProtocolError`."""
+        """Read complete frames until the time `until`, and return how far. Raises `ProtocolError`."""
         at, size = 0, len(data)
         if not self._greeted:
             if not data.startswith(PREFACE):
@@ -144,7 +144,7 @@ class Receiver:
         self._taken = 0
 
     def _late_data(self, flags: int, number: int, size: int) -> None:
-        """Ignore a part of the body of a request that is over. Raises `ProtocolError` if no body may come here."""
+        """Ignore data for a request that has ended. Raises `ProtocolError` if no data is allowed there."""
         self._connection.charge(allowance.FRAME)
         self._require_known(number)
         if number > self.final:
@@ -183,11 +183,11 @@ class Receiver:
             self._begin(first_flags, number, b"".join(parts))
 
     def _begin(self, flags: int, number: int, block: bytes) -> None:
-        """Begin a request with its header fields; or take the trailers behind its body, which are ignored."""
+        """Begin a request with its header fields; or accept the trailers after its body, which are ignored."""
         stream = self.streams.get(number)
         if stream is not None:
             self._end_with_fields(stream, flags, block)
-        elif number > self.final or number in self._abandoned:  # ignored; the client does not know yet
+        elif number > self.final or number in self._abandoned:  # ignored: the client does not know yet
             self._connection.charge(allowance.FRAME)
             fields, _, _ = self._read_fields(block)
             if self._abandoned.pop(number, None) or (number <= self.final and not _are_trailers(flags, fields)):
@@ -200,7 +200,7 @@ class Receiver:
             self._open(flags, number, block)
 
     def _read_fields(self, block: bytes) -> tuple[Fields, bool, int]:
-        """The fields of a block, whether it changed the table, and what it cost to read. Raises `ProtocolError`."""
+        """Return a block's fields, whether it changed the table, and the cost to read it. Raises `ProtocolError`."""
         fields, count, changed = self._headers.read(block)
         units = allowance.units_of_block(len(block), count)
         self._connection.charge(units)
@@ -217,7 +217,7 @@ class Receiver:
             stream.received(b"")
 
     def _open(self, flags: int, number: int, block: bytes) -> None:
-        """A new request."""
+        """Open a stream for a new request."""
         self.last = number
         cost = allowance.REQUEST
         self._connection.charge(cost)
@@ -248,18 +248,18 @@ class Receiver:
             stream.received(b"")
 
     def _refuse(self, flags: int, number: int, code: int) -> None:
-        """End a stream that has not begun."""
+        """Reset a stream that has not begun."""
         self._connection.write(frames.rst_stream(number, code))
         if not flags & END_STREAM:
             self.abandon(number, None)
 
     def _reset(self, stream: Stream, code: int) -> None:
-        """End a stream whose client breaks the protocol."""
+        """Reset a stream whose client broke the protocol."""
         stream.cancelled()
         stream.reset(code)
 
     def abandon(self, number: int, left: int | None) -> None:
-        """Remember that a stream is over, and its request is not."""
+        """Remember a stream that ended before its request."""
         self._abandoned[number] = left
         if len(self._abandoned) > MAX_ABANDONED:
             self._abandoned.popitem(last=False)
@@ -297,7 +297,7 @@ class Receiver:
         if frames.INITIAL_WINDOW_SIZE in values:
             outflow.resize(values[frames.INITIAL_WINDOW_SIZE])
         largest = values.get(frames.MAX_FRAME_SIZE, outflow.max_frame)
-        outflow.max_frame = min(largest, 4 * frames.DEFAULT_FRAME)  # larger ones would hold up the other streams
+        outflow.max_frame = min(largest, 4 * frames.DEFAULT_FRAME)  # larger ones would delay other streams
         self.is_settled = True
         self._connection.write(frames.frame(SETTINGS, ACK, 0))
 
@@ -313,7 +313,7 @@ class Receiver:
             self._connection.leave_now()
 
     def _goaway(self, _: int, number: int, payload: bytes) -> None:
-        """The client will ask for nothing more, and hang up."""
+        """Accept the client's GOAWAY: it will close the connection."""
         if number or len(payload) < 8:  # a stream, and a code
             raise ProtocolError(PROTOCOL_ERROR if number else FRAME_SIZE_ERROR, "a farewell that is none")
         self._connection.charge(allowance.FRAME)
@@ -326,7 +326,7 @@ class Receiver:
             if not more:
                 raise ProtocolError(PROTOCOL_ERROR, "a window that does not change")
             if number:
-                self._require_known(number)  # and is over already
+                self._require_known(number)  # the stream has ended
             else:
                 self._connection.outflow.widen(more)
             return
@@ -352,7 +352,7 @@ class Receiver:
 
 
 def _are_trailers(flags: int, fields: Fields) -> bool:
-    """Whether header fields may end a request."""
+    """Return whether header fields are valid trailers."""
     return bool(flags & END_STREAM) and not any(name[:1] == b":" for name, _ in fields)
 
 

@@ -1,9 +1,9 @@
-"""Turns: how connections share the event loop. No connection works for longer than a turn while others wait.
+"""Scheduler: shares the event loop between connections. None works longer than a turn while others wait.
 
-A connection works on most input at once. A connection that has more to do than fits into one turn goes on later. So do
-all connections whose input comes when a round is over, as the loop has to look at its other events first. They wait in
-three queues, which are served in rotation: known clients, strangers, and connections that have used up a turn. So no
-connection holds up those in the other queues by more than a turn.
+A connection processes most input at once. If it has more work than fits into one turn, it continues later. So do all
+connections whose input arrives when a round is over, as the loop must handle its other events first. They wait in three
+queues, served in rotation: known clients, strangers, and connections that have used up a turn. So no connection delays
+those in the other queues by more than a turn.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from time import monotonic
 from typing import Final, Protocol
 
 TURN: Final = 0.003  # seconds that a connection may work for
-ROUND: Final = 0.010  # seconds that all may work for, until other events of the loop are looked at
-NOTICED: Final = 0.001  # seconds of work, after which we want to know when the loop has looked at other events
+ROUND: Final = 0.010  # seconds that all may work for before the loop handles other events
+NOTICED: Final = 0.001  # seconds of work after which we ask the loop to report the round's end
 
 
 class ScheduledConnection(Protocol):
-    """A connection, as far as turns need to know it."""
+    """A connection as the scheduler sees it."""
 
-    known: bool  # whether it is a client's who has the right to make calls
+    known: bool  # whether its client has made an authorized call
 
     def work(self, until: float) -> bool:
-        """Work until then, by `monotonic`. Returns whether there is more to do."""
+        """Work until the time `until`, by `monotonic`. Returns whether there is more to do."""
         ...
 
 
 class Scheduler:
-    """Belongs to one event loop. `call_soon` runs a function when the loop has looked at its other events."""
+    """Gives connections turns. Belongs to one event loop. `call_soon` runs a function after the loop's other events."""
 
     def __init__(
         self, call_soon: Callable[[Callable[[], None]], object], clock: Callable[[], float] = monotonic
@@ -37,16 +37,16 @@ class Scheduler:
         self._call_soon = call_soon
         self._clock = clock
         self._worked = 0.0  # seconds, in this round
-        self._is_marked = False  # whether we are going to know when the round is over
+        self._is_marked = False  # whether `_begin_round` will be called
         self._waiting: set[ScheduledConnection] = set()
         self._known: deque[ScheduledConnection] = deque()
         self._strangers: deque[ScheduledConnection] = deque()
-        self._busy: deque[ScheduledConnection] = deque()  # which have used up a turn
+        self._busy: deque[ScheduledConnection] = deque()  # connections that have used up a turn
         self._next = deque((self._known, self._strangers, self._busy))
         self._scheduled = False
 
     def work(self, worker: ScheduledConnection) -> None:
-        """Have a connection do its work, now or in its turn."""
+        """Let a connection work, now or in its turn."""
         if worker in self._waiting:
             return
         if self._worked > ROUND:
@@ -55,12 +55,12 @@ class Scheduler:
             self._give_turn(worker)
 
     def work_later(self, worker: ScheduledConnection) -> None:
-        """Have a connection do its work when those have had theirs that have less of it."""
+        """Let a connection work after those with less to do."""
         if worker not in self._waiting:
             self._enqueue(worker, self._busy)
 
     def forget(self, worker: ScheduledConnection) -> None:
-        """It has no more work: its connection is closed."""
+        """Remove a closed connection."""
         self._waiting.discard(worker)
 
     def _give_turn(self, worker: ScheduledConnection) -> None:
@@ -98,7 +98,7 @@ class Scheduler:
                     self._waiting.discard(worker)
                     self._give_turn(worker)
         for queue in self._next:
-            queue.clear()  # of connections that are closed
+            queue.clear()  # left-overs of closed connections
 
     def _schedule(self) -> None:
         if not self._scheduled:

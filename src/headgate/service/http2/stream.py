@@ -1,4 +1,4 @@
-"""Stream: one request and its response. What is sent waits for the room that the client gives."""
+"""Stream: one request and its response. Sending waits for the client's flow-control windows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Stream(ABC):
-    """A stream of a connection. Each server has its subclass, which says what to do with a request."""
+    """A stream of a connection. Each server's subclass handles requests."""
 
     __slots__ = (
         "_body",
@@ -43,36 +43,36 @@ class Stream(ABC):
     def __init__(self, connection: Connection, number: int, length: int | None = None) -> None:
         self.connection = connection
         self.number = number
-        self.since = connection.hub.now  # of the event loop's clock, to a second or so
-        self.credit = 0  # bytes that the client takes beyond the window that all streams begin with
-        self.cost = 0  # units of work that its request has caused so far: see `allowance`
-        self.left = length  # bytes of the body that are still to come, where the request says how many there are
-        self.taken = 0  # bytes that the client has sent, and has not been given back
-        self.ended = False  # whether the request is here as a whole
-        self._body = b""  # what waits to be sent
-        self._trailers: bytes | None = None  # what ends the stream, behind that
+        self.since = connection.hub.now  # the event loop's time, to within a second
+        self.credit = 0  # bytes that the client accepts beyond the initial window
+        self.cost = 0  # units of work that the request has caused: see `allowance`
+        self.left = length  # bytes of the body that are still to come, if the request declares its length
+        self.taken = 0  # bytes received since the last window update
+        self.ended = False  # whether the request is complete
+        self._body = b""  # data that waits to be sent
+        self._trailers: bytes | None = None  # sent after the body, to end the stream
         self._drained: asyncio.Future[None] | None = None
 
-    # For the subclass to say
+    # Overridden by subclasses
 
     def opened(self) -> None:  # noqa: B027 - not all wait for it
-        """The header fields of the request are here."""
+        """Handle the arrival of the request's header fields."""
 
     @abstractmethod
     def received(self, data: bytes) -> None:
-        """Some of the request's body is here; all of it, if the stream has `ended`."""
+        """Handle a part of the request's body; the last one if the stream has `ended`."""
 
     @abstractmethod
     def cancelled(self) -> None:
-        """The client wants no response any more, or is gone. Nothing can be sent."""
+        """Handle a client that cancelled the request or left. Nothing can be sent."""
 
     def look(self, now: float) -> None:  # noqa: B027 - not all last
-        """Once a second."""
+        """Check deadlines. Called once a second."""
 
-    # For the subclass to use
+    # Used by subclasses
 
     def respond(self, head: bytes, body: bytes, trailers: bytes) -> None:
-        """Send a response as a whole: header blocks, and a body in between. The stream ends."""
+        """Send a whole response: headers, body and trailers. Ends the stream."""
         connection = self.connection
         outflow = connection.outflow
         size = len(body)
@@ -100,7 +100,7 @@ class Stream(ABC):
         self.connection.write(frame(HEADERS, END_HEADERS, self.number, head))
 
     async def send(self, body: bytes) -> None:
-        """Send some more of a response, and wait until the client has taken it."""
+        """Send a part of the response's body, and wait until the client has accepted it."""
         self._body += body
         self.pump()
         if self._body:
@@ -114,7 +114,7 @@ class Stream(ABC):
         self.pump()
 
     def refuse(self, head: bytes) -> None:
-        """Send a response of nothing but headers. The stream ends."""
+        """Send a response that is only headers. Ends the stream."""
         self._body = b""
         self.connection.write(frame(HEADERS, END_HEADERS | END_STREAM, self.number, head))
         self._end()
@@ -125,24 +125,24 @@ class Stream(ABC):
         self.connection.closed(self)
 
     def admit(self) -> None:
-        """The client has the right to make this request: what it costs is not held against it."""
+        """Mark the request as authorized, so that its cost is not charged to the client's allowance."""
         self.connection.admit(self)
 
     def charge(self, units: int) -> None:
-        """Count work that the request causes. Raises `Fault` if its client has caused too much for nothing."""
+        """Charge work that the request causes. Raises `ProtocolError` if its client has caused too much."""
         self.cost += units
         self.connection.charge(units)
 
     def give_back(self) -> None:
-        """Let the client send as many more bytes as it has sent."""
+        """Send a window update for the bytes that the client has sent."""
         if self.taken and not self.ended:
             self.connection.write(window_update(self.number, self.taken))
             self.taken = 0
 
-    # For the connection
+    # Called by the connection
 
     def pump(self) -> None:
-        """Send what there is room for."""
+        """Send as much as the windows allow."""
         connection, outflow = self.connection, self.connection.outflow
         body, at, size = self._body, 0, len(self._body)
         while at < size:
@@ -169,10 +169,10 @@ class Stream(ABC):
 
     @property
     def is_sending(self) -> bool:
-        """Whether something waits to be sent."""
+        """Whether data waits to be sent."""
         return bool(self._body)
 
     def _end(self) -> None:
-        if not self.ended:  # what the client has left to say is of no interest
+        if not self.ended:  # the rest of the request is not needed
             self.connection.write(rst_stream(self.number, NO_ERROR))
         self.connection.closed(self)

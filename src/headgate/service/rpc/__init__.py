@@ -1,1 +1,1 @@
-"""What the service's remote procedures do: messages in, messages out. Nothing in here knows a transport."""
+"""The service's remote procedures: messages in, messages out. No module here knows a transport."""

@@ -1,8 +1,8 @@
-"""What Envoy's descriptors say, in facts.
+"""Converts Envoy's descriptors to facts.
 
-An entry of a well-known key is one of our facts; any other is a fact of its own name, for rules to `match` on or to
-count by. A fact that is said again gets a number, so that nothing is lost: `generic_key`, `generic_key_2`. The fact
-`descriptor_keys` lists the keys, so that a rule can ask for descriptors that have these entries and no others.
+An entry with a well-known key becomes one of our facts; any other becomes a fact with its key as name, for rules to
+`match` or count by. A repeated fact gets a number, so that nothing is lost: `generic_key`, `generic_key_2`. The fact
+`descriptor_keys` lists the keys, so that a rule can match descriptors with exactly these entries.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from headgate.service.rpc.fact_names import DOMAIN, KEYS, fact_names, form_of
 
 MAX_ENTRIES: Final = 32  # of one descriptor: Envoy's have a few
 REMEMBERED: Final = 1_024  # lists of keys
-MAX_LOGGED: Final = 100  # facts that are left out
-DESCRIPTOR: Final = "descriptor"  # the fact by which limits of the request's own count
+MAX_LOGGED: Final = 100  # ignored facts
+DESCRIPTOR: Final = "descriptor"  # the fact by which a request's own limits count
 
 log = logging.getLogger("headgate")
 
@@ -42,20 +42,20 @@ Entries = Sequence[messages.RateLimitDescriptor.Entry]
 
 
 class DescriptorFacts:
-    """Finds the facts of descriptors. What their keys mean is worked out once, for as long as the rules know the same
-    facts.
+    """Finds the facts of descriptors. The names for a list of keys are computed once, until the rules' known facts
+    change.
 
-    Entries whose keys no rule can name are left out, and logged once. They are no error, as they are to other callers:
-    Envoy lets pass what it gets an error for.
+    Entries whose facts are not known are ignored, and logged once. For other callers they are an error, but Envoy
+    allows a request when it gets an error.
     """
 
     def __init__(self) -> None:
-        self._known: FactNames | None = None  # that `_forms` is of
+        self._known: FactNames | None = None  # the facts for which `_forms` is valid
         self._forms: dict[tuple[str, ...], tuple[str, tuple[str | None, ...]]] = {}
         self._logged: set[str] = set()
 
     def facts(self, domain: str, entries: Entries, known: FactNames) -> dict[str, str]:
-        """The facts of one descriptor, of those that are known. Raises `InvalidCheck`."""
+        """Return the known facts of one descriptor. Raises `InvalidCheck`."""
         if known is not self._known or len(self._forms) >= REMEMBERED:
             self._known = known
             self._forms.clear()
@@ -70,7 +70,7 @@ class DescriptorFacts:
         return facts
 
     def _form(self, keys: tuple[str, ...], known: FactNames) -> tuple[str, tuple[str | None, ...]]:
-        """The fact `descriptor_keys`, and the fact that each entry is; None: it is left out."""
+        """Return the fact `descriptor_keys`, and the name of each entry's fact; None for an ignored one."""
         if len(keys) > MAX_ENTRIES:
             raise InvalidCheck(f"entries: at most {MAX_ENTRIES}, got {len(keys):,}")
         if not all(keys):
@@ -84,12 +84,12 @@ class DescriptorFacts:
 
 
 def itself(domain: str, entries: Entries) -> str:
-    """A descriptor as one text, for a limit that counts by it."""
+    """Return a descriptor as one string, for a limit that counts by it."""
     return join_facts((domain, *(part for entry in entries for part in (entry.key, entry.value))))
 
 
 def plan_of_limit(limit: messages.RateLimitDescriptor.RateLimitOverride) -> RulePlan:
-    """The plan of a descriptor that brings its own limit. Raises `InvalidCheck`."""
+    """Return the plan of a descriptor with its own limit. Raises `InvalidCheck`."""
     unit = _UNITS.get(limit.unit)
     if unit is None:
         raise InvalidCheck(f"limit.unit: {limit.unit} is not known")
@@ -98,7 +98,7 @@ def plan_of_limit(limit: messages.RateLimitDescriptor.RateLimitOverride) -> Rule
 
 @lru_cache(maxsize=1_024)
 def _plan(limit: int, unit: str) -> RulePlan:
-    if limit == 0:  # which no quota can be: of one that holds 1, everything costs more than that
+    if limit == 0:  # no quota can be 0: use a quota of 1 and a cost of 2
         return plan_of_rule(Rule(id=f"envoy-none-per-{unit}", quota=Quota(1, unit), dimension=DESCRIPTOR, cost=2))
-    # The figure is not part of the id: when it changes, what was counted still counts.
+    # The limit is not part of the id, so that counts survive a change of it.
     return plan_of_rule(Rule(id=f"envoy-per-{unit}", quota=Quota(limit, unit), dimension=DESCRIPTOR))

@@ -1,7 +1,7 @@
-"""envoy.service.ratelimit.v3.RateLimitService: Envoy asks whether a request may pass.
+"""envoy.service.ratelimit.v3.RateLimitService: Envoy asks whether to allow a request.
 
-Every descriptor is a check of its own, with a status of its own. All of them are about one request, so they are decided
-together: either every limit is charged, or none is. A limit that several descriptors meet is charged once.
+Every descriptor is a separate check with its own status. All of them describe one request, so they are decided
+together: either every limit is charged, or none is. A limit that several descriptors match is charged once.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from headgate.service.rpc.rate_limiter import require_decided
 
 
 class RateLimitService:
-    """The method. Raises `InvalidCheck`, and `StoreError` when the store cannot decide and a rule fails closed: Envoy
-    then does as its own `failure_mode_deny` says."""
+    """Envoy's rate limit service. Raises `InvalidCheck`, and `StoreError` if the store fails and a rule fails closed:
+    then Envoy's own `failure_mode_deny` applies."""
 
     name: Final = "envoy.service.ratelimit.v3.RateLimitService"
     protocol: Final[Literal["envoy"]] = "envoy"

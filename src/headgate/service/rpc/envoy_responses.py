@@ -1,7 +1,7 @@
-"""Decisions as Envoy's RateLimitResponse, in the form that it has on the wire.
+"""Encodes decisions as Envoy's RateLimitResponse, in protobuf's wire format.
 
-What a decision says of a limit is written once, and kept with the plan; only figures are added to it. What is said of
-refusals alone is left to protobuf, which reads joined messages as merged ones.
+The constant part of each limit is encoded once, and cached with the plan; only figures are added. The parts of refusals
+are encoded by protobuf: concatenated messages are read as one merged message.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Response = messages.RateLimitResponse
 
 REMEMBERED: Final = 1_024  # header fields
 
-_LARGEST: Final = 2**32 - 1  # of the figures in a status
+_LARGEST: Final = 2**32 - 1  # figure in a status
 _DAY_US: Final = 86_400 * MICROSECONDS
-_UNITS: Final[dict[int, int]] = {  # by the window
+_UNITS: Final[dict[int, int]] = {  # by window
     MICROSECONDS: Response.RateLimit.SECOND,
     60 * MICROSECONDS: Response.RateLimit.MINUTE,
     3_600 * MICROSECONDS: Response.RateLimit.HOUR,
@@ -39,9 +39,9 @@ _CODES: Final = {True: b"\x08\x01", False: b"\x08\x02"}  # OK, OVER_LIMIT: the f
 
 
 def written(charged: Sequence[Charged], whole: Decision | None, snapshot: Snapshot) -> bytes:
-    """The response to a request of which these are the descriptors' decisions, in their order.
+    """Return the response to a request from its descriptors' decisions, in their order.
 
-    `whole` is one decision that says the same as all of them, if there is one.
+    `whole` is one decision that is equivalent to all of them, if there is one.
     """
     allowed = True
     parts = [b""]
@@ -68,7 +68,7 @@ def written(charged: Sequence[Charged], whole: Decision | None, snapshot: Snapsh
 
 
 def _status(decision: Decision) -> bytes:
-    """A decision as a DescriptorStatus: the figures of the limit that binds, if one applies."""
+    """Return a decision as a DescriptorStatus, with the figures of the binding limit, if any."""
     plan, order = decision.reading.plan, decision.order
     if not order or not plan.limits[order[0]].enforced:
         return _CODES[decision.allowed]
@@ -84,7 +84,7 @@ def _status(decision: Decision) -> bytes:
 
 
 def _current_limit(limit: Check) -> bytes:
-    """The field `current_limit` of a status."""
+    """Return the field `current_limit` of a status."""
     status = Response.DescriptorStatus()
     status.current_limit.requests_per_unit = min(limit.quota.limit, _LARGEST)
     status.current_limit.unit = _UNITS.get(limit.quota.window_us, Response.RateLimit.UNKNOWN)  # type: ignore[assignment]
@@ -93,23 +93,23 @@ def _current_limit(limit: Check) -> bytes:
 
 
 def _header(field: tuple[bytes, bytes]) -> bytes:
-    """A header field, as one of `response_headers_to_add`."""
+    """Return a header field as an entry of `response_headers_to_add`."""
     name, value = field
     header = b"\x0a%b%b\x12%b%b" % (varint(len(name)), name, varint(len(value)), value)
     return b"\x1a%b%b" % (varint(len(header)), header)
 
 
-_CHANGING: Final = frozenset((b"x-ratelimit-remaining", b"ratelimit"))  # from response to response
+_CHANGING: Final = frozenset((b"x-ratelimit-remaining", b"ratelimit"))  # differ between responses
 _known_header: Final = lru_cache(maxsize=REMEMBERED)(_header)
 
 
 def _refusal(charged: Sequence[Charged], snapshot: Snapshot) -> bytes:
-    """What a refusal says besides: problem details, and what Envoy's local replies can go by."""
+    """Return the fields of a refusal: problem details, and metadata for Envoy's local replies."""
     refused, response = binding(charged).decision, Response()
     for name, value in [("content-type", MEDIA_TYPE), *decision_field(refused, snapshot)]:
         response.response_headers_to_add.add(key=name.lower(), value=value)
     response.raw_body = json.dumps(problem(refused)).encode()
-    # The protocol has no field for a status. Envoy's local replies can go by metadata: see deploy/envoy.
+    # The protocol has no field for a status. Envoy's local replies can use metadata: see deploy/envoy.
     response.dynamic_metadata.update(
         {"status": str(refused.status), "rule": refused.rule or "", "decision_id": refused.id}
     )

@@ -1,12 +1,12 @@
-"""Which facts the entries of Envoy's descriptors are, by their keys."""
+"""Names of facts for the keys of Envoy's descriptors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-DOMAIN: Final = "domain"  # the fact of a request's domain
-KEYS: Final = "descriptor_keys"  # … of its descriptor's keys, in order: by it, a rule asks for descriptors of one form
+DOMAIN: Final = "domain"  # the fact with a request's domain
+KEYS: Final = "descriptor_keys"  # … with its descriptor's keys in order, for rules that match one form of descriptor
 
 _FACTS: Final = {
     "remote_address": "ip",
@@ -18,7 +18,7 @@ _FACTS: Final = {
 
 
 def fact_names(keys: Iterable[str]) -> Iterator[str]:
-    """Yield the fact of each entry. One that is said again gets a number: `generic_key`, `generic_key_2`."""
+    """Yield the name of each entry's fact. A repeated one gets a number: `generic_key`, `generic_key_2`."""
     taken = {DOMAIN, KEYS}
     for key in keys:
         name = fact = _FACTS.get(key, key)
@@ -31,5 +31,5 @@ def fact_names(keys: Iterable[str]) -> Iterator[str]:
 
 
 def form_of(keys: Iterable[str]) -> str:
-    """The fact `descriptor_keys`: `message_type,to_number`."""
+    """Return the fact `descriptor_keys`, as `message_type,to_number`."""
     return ",".join(keys)

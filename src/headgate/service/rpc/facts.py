@@ -1,4 +1,4 @@
-"""The facts that a message of `headgate.v1` tells."""
+"""The facts and the cost in messages of `headgate.v1`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _FACTS: Final[dict[int, str | None]] = {
 
 
 def facts_of(message: Asking) -> dict[str, str]:
-    """What is known of a request. An empty text is as good as none. Raises `InvalidCheck`."""
+    """Return the facts of a request. An empty string counts as absent. Raises `InvalidCheck`."""
     given = message.facts
     facts = dict(given) if given else {}
     identifier, dimension = message.identifier, message.dimension
-    if dimension == 1 and identifier and not facts:  # nearly always
+    if dimension == 1 and identifier and not facts:  # the common case
         facts["user"] = identifier
     elif identifier or dimension:
         _identify(facts, identifier, dimension)
@@ -43,12 +43,12 @@ def facts_of(message: Asking) -> dict[str, str]:
 
 
 def identity_of(dimension: int) -> str | None:
-    """The fact that `identifier` is; None if it is none, or the dimension is not known."""
+    """Return the name of the fact in `identifier`; None for GLOBAL or an unknown dimension."""
     return _FACTS.get(dimension)
 
 
 def cost_of(message: messages.CheckRequest | messages.QuotaRequest) -> Cost:
-    """What a request costs. Raises `InvalidCheck`."""
+    """Return the cost of a request. Raises `InvalidCheck`."""
     if message.costs:
         if message.HasField("cost"):
             raise InvalidCheck("cost, costs: give only one of them; a plain cost counts requests")
@@ -75,7 +75,7 @@ def _identify(facts: dict[str, str], identifier: str, dimension: int) -> None:
 
 
 def _add(facts: dict[str, str], fact: str, value: str, field: str = "") -> None:
-    """Add what a field says. It may be among the facts as well, if it is the same there."""
+    """Add a field to the facts. Raises `InvalidCheck` if the facts hold a different value."""
     if facts.setdefault(fact, value) != value:
         shown = "" if fact == "api_key" else f": {value!r} and {facts[fact]!r}"
         raise InvalidCheck(f"{field or fact}: differs from facts[{fact!r}]{shown}")

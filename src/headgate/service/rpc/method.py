@@ -1,4 +1,4 @@
-"""Method and Flow: remote procedures, as a transport needs to know them."""
+"""Method and Flow: remote procedures as a transport sees them."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from google.protobuf.message import Message
 
 from headgate.operations.caller import Role
 
-Answered = tuple[bytes, int]  # the answer, and how many checks there were
+Answered = tuple[bytes, int]  # the answer, and the number of checks
 
 
 class Method(NamedTuple):
-    """One message, one answer, both in the form that they have on the wire.
+    """A method with one request and one answer, both encoded.
 
-    `answer` returns the answer itself where nothing has to be awaited, as in memory, or something to await for it. It
-    raises a `HeadgateError` for what is the caller's fault, or the store's.
+    `answer` returns the answer itself if nothing has to be awaited, as with the memory store, or else an awaitable. It
+    raises a `HeadgateError` for an error of the caller or the store.
     """
 
     answer: Callable[[bytes], Answered | Awaitable[Answered]]
-    role: Role | None = "viewer"  # that callers need where the data plane is not open; None: they need none
+    role: Role | None = "viewer"  # that callers need if the data plane requires tokens; None: no role
 
 
 def method_of(request: type[Message], answer: Callable[[Any], Awaitable[Message]], role: Role | None) -> Method:
-    """Return a method of which `answer` takes a message of this type, and returns one."""
+    """Return a method from an `answer` that takes a message of this type, and returns a message."""
 
     async def answered(received: bytes) -> Answered:
         answer_message = await answer(request.FromString(received))
@@ -34,7 +34,7 @@ def method_of(request: type[Message], answer: Callable[[Any], Awaitable[Message]
 
 
 class Flow(NamedTuple):
-    """Any number of messages, any number of answers. `role` is as it is with a method."""
+    """A method with streams of requests and answers. `role` is as in `Method`."""
 
     request: type[Message]
     answers: Callable[[AsyncIterator[Any]], AsyncGenerator[Message]]
@@ -42,11 +42,11 @@ class Flow(NamedTuple):
 
 
 class Service(Protocol):
-    """A service of some methods."""
+    """A gRPC service."""
 
     @property
     def name(self) -> str:
-        """Its full name."""
+        """The service's full name."""
         ...
 
     @property
@@ -56,5 +56,5 @@ class Service(Protocol):
 
     @property
     def methods(self) -> Mapping[str, Method | Flow]:
-        """Its methods by name."""
+        """The service's methods by name."""
         ...

@@ -1,4 +1,4 @@
-"""headgate.v1.RateLimiter: proto/headgate/v1/rate_limiter.proto says what its methods mean."""
+"""headgate.v1.RateLimiter. proto/headgate/v1/rate_limiter.proto documents its methods."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from headgate.service.rpc.method import Answered, Method, method_of
 from headgate.service.rpc.reader import Reader
 from headgate.service.rpc.responses import written, written_batch, written_figures
 
-MAX_SKEW: Final = 5.0  # seconds: a caller's clock that is further off is counted
+MAX_SKEW: Final = 5.0  # seconds by which a caller's clock may differ before it is counted
 
 
 class RateLimiter:
-    """The methods. Answers have the form that they have on the wire.
+    """The service's methods. Answers are encoded.
 
-    All raise `InvalidCheck`; and `StoreError` when the store cannot decide and a rule fails closed, but for a batch,
-    in which each answer has a reason of its own.
+    All raise `InvalidCheck`, and `StoreError` if the store fails and a rule fails closed; except a batch, in which each
+    answer has its own reason.
     """
 
     name: Final = "headgate.v1.RateLimiter"
@@ -102,13 +102,13 @@ class RateLimiter:
         return messages.ResetResponse()
 
     def _compare(self, timestamp: int, decision: Decision) -> None:
-        """Have it counted if the caller's clock is far from the store's."""
+        """Count a caller's clock that differs too much from the store's."""
         skew = timestamp - decision.at_us / MICROSECONDS
         if abs(skew) > MAX_SKEW:
             self._data.meter.skewed(skew)
 
 
 def require_decided(decision: Decision) -> None:
-    """Raises `StoreUnavailable` if the store could not decide, and a rule that applies fails closed."""
+    """Raise `StoreUnavailable` if the store failed, and a rule that applies fails closed."""
     if not decision.allowed and decision.reason == "fail_closed":
         raise StoreUnavailable(f"the store cannot decide now, and rule {decision.rule!r} fails closed: try again later")

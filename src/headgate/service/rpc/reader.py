@@ -1,7 +1,7 @@
-"""Read requests from their bytes: split each into its `identifier` and the bytes of the rest.
+"""Decodes requests quickly: splits each into its `identifier` and the bytes of the rest.
 
-The rest nearly always equals that of an earlier request, whose decoded form is then used again. Protobuf reads any
-other form of request. It reads joined messages as merged ones, so both ways of reading give the same result.
+The rest nearly always equals that of an earlier request, whose decoded form is reused. Protobuf decodes all other
+requests. It reads concatenated messages as one merged message, so both ways give the same result.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from headgate.service.protos import rate_limiter_pb2 as messages
 from headgate.service.rpc.facts import cost_of, facts_of, identity_of
 
 REMEMBERED: Final = 1_024  # rests
-MAX_REST: Final = 512  # bytes of one that is remembered
+MAX_REST: Final = 512  # bytes of a cached rest
 
 _TEXT: Final = 0x0A  # begins `identifier`, and each of `checks`
-_MORE: Final = 0x80  # a length that does not end with this byte
+_MORE: Final = 0x80  # marks a length that continues in the next byte
 
 
 class Rest(NamedTuple):
-    """What a CheckRequest says but for `identifier`."""
+    """A CheckRequest without its `identifier`."""
 
     facts: dict[str, str]
-    fact: str  # that `identifier` is
+    fact: str  # the name of the fact in `identifier`
     cost: Cost
 
 
 class Reader:
-    """Reads requests."""
+    """Decodes requests, and caches their rests."""
 
     def __init__(self) -> None:
         self._rests: dict[bytes, Rest] = {}
@@ -50,12 +50,12 @@ class Reader:
                     try:
                         return {**facts, fact: str(received[2:end], "utf-8")}, cost, None, 0
                     except UnicodeDecodeError:
-                        pass  # protobuf says what is wrong with it
+                        pass  # protobuf will report the error
         request = messages.CheckRequest.FromString(received)
         return facts_of(request), cost_of(request), request.idempotency_key or None, request.timestamp
 
     def check_many(self, received: bytes) -> tuple[list[BatchedRequest], list[tuple[int, int]]]:
-        """Read a CheckBatchRequest: its requests, and the places and timestamps of those that have one.
+        """Read a CheckBatchRequest: its requests, and the indexes and timestamps of those with a timestamp.
 
         Raises `InvalidCheck` and `DecodeError`.
         """
@@ -66,12 +66,12 @@ class Reader:
                 if rest is None:
                     return _read_many(received)
                 asks.append(BatchedRequest({**rest.facts, rest.fact: str(subject, "utf-8")}, rest.cost))
-        except (IndexError, UnicodeDecodeError):  # it breaks off, or is no text
+        except (IndexError, UnicodeDecodeError):  # it is cut off, or not UTF-8
             return _read_many(received)
         return (asks, []) if len(asks) <= MAX_BATCH else _read_many(received)
 
     def _rest(self, text: bytes) -> Rest | None:
-        """Read what a CheckRequest says but for `identifier`; None if it is to be read in full."""
+        """Read a CheckRequest without its `identifier`; None if protobuf must read all of it."""
         rest = self._rests.get(text)
         if rest is not None or len(text) > MAX_REST:
             return rest
@@ -91,7 +91,7 @@ class Reader:
 
 
 def _read_many(received: bytes) -> tuple[list[BatchedRequest], list[tuple[int, int]]]:
-    """Read a CheckBatchRequest in full."""
+    """Read a CheckBatchRequest with protobuf."""
     checks = messages.CheckBatchRequest.FromString(received).checks
     if len(checks) > MAX_BATCH:
         raise InvalidCheck(f"checks: at most {MAX_BATCH:,} in one call, got {len(checks):,}")
@@ -106,7 +106,7 @@ def _read_many(received: bytes) -> tuple[list[BatchedRequest], list[tuple[int, i
 
 
 def _split(received: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the identifier and the rest of each request of a batch. Raises `IndexError` for what is not so simple."""
+    """Yield the identifier and the rest of each request of a batch. Raises `IndexError` for any other form."""
     at, size = 0, len(received)
     while at < size:
         if received[at] != _TEXT:

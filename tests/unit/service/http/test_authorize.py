@@ -248,7 +248,7 @@ def test_options() -> None:
         (b"cost=-1", 'cost: must be a whole number from 0 to 2^53-1, got "-1"'),
         (b"cost=9999999999999999", "cost: must be a whole number from 0 to 2^53-1, got 9999999999999999"),
         (b"tier=a&tier=b", "tier: given twice"),
-        (b"idempotency_key=k", "idempotency_key: is not for /v1/authorize: each request is one of its own"),
+        (b"idempotency_key=k", "idempotency_key: not supported by /v1/authorize, where every call is a new request"),
         (b"usr=", "unknown fact 'usr'; did you mean 'user'?"),
         (b"ip=here", 'ip: must be an address of IPv4 or IPv6, got "here"'),
         (b"a=%ff", 'the query must be at most 64 fields in UTF-8, such as cost=2&tenant=acme, got "a=%ff"'),
