@@ -93,7 +93,7 @@ def _calls(
     return [
         Call(
             links[port],
-            b"".join(script.packed(_command(keys, quota)) for keys in pipelined),
+            b"".join(script.encode_command(_command(keys, quota)) for keys in pipelined),
             sum(2 + LINES * len(keys) for keys in pipelined),
         )
         for port, pipelined in by_port.items()

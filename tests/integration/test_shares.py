@@ -49,13 +49,13 @@ def known(limiters: list[AnyLimiter], count: int) -> bool:
 def test_beats_count_the_living(redis_url: str) -> None:
     clock = FakeClock()
     store = RedisStore(redis_url, clock=clock)
-    assert store.beat("a", "2", 5 * SECOND) == Standing(1, 0)
-    assert store.beat("a", "1", 9 * SECOND) == Standing(2, 0)
-    assert store.beat("a", "2", 5 * SECOND) == Standing(2, 1)
-    assert store.beat("b", "3", 5 * SECOND) == Standing(1, 0)
+    assert store.record_heartbeat("a", "2", 5 * SECOND) == Standing(1, 0)
+    assert store.record_heartbeat("a", "1", 9 * SECOND) == Standing(2, 0)
+    assert store.record_heartbeat("a", "2", 5 * SECOND) == Standing(2, 1)
+    assert store.record_heartbeat("b", "3", 5 * SECOND) == Standing(1, 0)
     clock.advance(6)
-    assert store.beat("a", "9", 5 * SECOND) == Standing(2, 1)
-    assert store.beat("a", "1", 0).nodes == 1
+    assert store.record_heartbeat("a", "9", 5 * SECOND) == Standing(2, 1)
+    assert store.record_heartbeat("a", "1", 0).nodes == 1
     store.close()
 
 
@@ -66,16 +66,16 @@ def topology_url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def test_beats_in_every_topology(topology_url: str) -> None:
-    async def beat() -> Standing:
+    async def record_heartbeat() -> Standing:
         store = AsyncRedisStore(topology_url)
-        standing: Standing = await store.beat("a", "2", SECOND * 60)
+        standing: Standing = await store.record_heartbeat("a", "2", SECOND * 60)
         await store.close()
         return standing
 
     store = RedisStore(topology_url)
-    assert store.beat("a", "1", SECOND * 60) == Standing(1, 0)
+    assert store.record_heartbeat("a", "1", SECOND * 60) == Standing(1, 0)
     store.close()
-    assert asyncio.run(beat()) == Standing(2, 1)
+    assert asyncio.run(record_heartbeat()) == Standing(2, 1)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -65,7 +65,7 @@ class ShardSearch:
     """The search for room for one check of a rule with shards: where to charge it next, and its final outcome.
 
     `home` is the part to try first. With `look`, it reads all parts and charges nothing. `layout` is what to send to
-    the store now; pass the answers to `told`.
+    the store now; pass the answers to `record_answers`.
     """
 
     __slots__ = (

@@ -36,7 +36,7 @@ from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.users import User
 from headgate.stores.memory import AsyncMemoryStore, MemoryStore
-from headgate.stores.protocol import AsyncBeatingStore, AsyncReservingStore, AsyncStore
+from headgate.stores.protocol import AsyncHeartbeatStore, AsyncReservingStore, AsyncStore
 from headgate.stores.urls import no_store, open_async_store
 
 ONE: Final = (1,)  # the costs of a request with one limit
@@ -100,11 +100,11 @@ class AsyncChecks:
             memory = ShardedStore(self._here.store, self._store.home)
             self._engine.compile = self._engine.compile_exact = memory.compile
         self._heartbeat: AsyncHeartbeat | None = None
-        if not in_memory and isinstance(self._store, AsyncBeatingStore | AsyncReservingStore):
+        if not in_memory and isinstance(self._store, AsyncHeartbeatStore | AsyncReservingStore):
             self._engine.heartbeat = self._heartbeat = AsyncHeartbeat(self._store, self._engine)
         self._leasing: AsyncLeasing | None = None  # in memory, asking the store costs no more than a lease would
         if not self.in_memory:
-            self._leasing = AsyncLeasing(self._store, self.holder, clock, self._engine.store_answered)
+            self._leasing = AsyncLeasing(self._store, self.holder, clock, self._engine.note_store_answer)
             self._engine.compile, self._engine.leases = self._leasing.compile, True
         self._reservations = AsyncReservations(self._store, self._engine)
         self._slots = AsyncSlots(self._engine, self._here)
@@ -144,7 +144,7 @@ class AsyncChecks:
                 try:
                     decided: Decision = program((subject,), ONE)
                 except StoreError as error:
-                    return self._engine.failed_subject(subject, error)
+                    return self._engine.decide_subject_without_store(subject, error)
                 return decided
             texts = {"user": subject}
         else:
@@ -200,11 +200,11 @@ class AsyncChecks:
         try:
             decision = program(subjects, costs, peek)  # sync: decision: Decision = program(subjects, costs, peek)
         except StoreError as error:
-            return engine.failed(PreparedCheck(plan, subjects, costs, peek), error)
+            return engine.decide_without_store(PreparedCheck(plan, subjects, costs, peek), error)
         if decision.__class__ is not Decision:  # async only
             return await_decision(engine, decision, PreparedCheck(plan, subjects, costs, peek))
         if engine.outage.lasts:
-            engine.answered(plan)
+            engine.note_answer(plan)
         if peek:
             decision.settled = True
         return decision
@@ -263,7 +263,7 @@ class AsyncChecks:
         engine = self._engine
         known = await look_up_all(engine, [ask.facts for ask in asks])
         prepared = [
-            engine.prepare(facts, engine.planned(facts, None if known is None else known[at]), cost, key)
+            engine.prepare(facts, engine.plan(facts, None if known is None else known[at]), cost, key)
             for at, (facts, cost, key) in enumerate(asks)
         ]
         return await self._decide_many(prepared)
@@ -287,7 +287,7 @@ class AsyncChecks:
     def _decide_together(self, together: Together) -> DecidedTogether | Awaitable[DecidedTogether]:  # async only
         engine, whole = self._engine, together.whole
         if not whole.sent:
-            return together.decided(engine, None)
+            return together.split_decision(engine, None)
         try:
             decision = engine.program(whole.plan)(whole.subjects, whole.costs, False, whole.extras)
         except StoreError as error:
@@ -295,8 +295,8 @@ class AsyncChecks:
         if decision.__class__ is not Decision:
             return self._await_together(together, decision)
         if engine.outage.lasts:
-            engine.answered(whole.plan)
-        return together.decided(engine, decision)
+            engine.note_answer(whole.plan)
+        return together.split_decision(engine, decision)
 
     async def _decide_together_later(self, parts: Sequence[RequestPart]) -> DecidedTogether:  # async only
         """Decide after users are looked up and expired reservations are given back."""
@@ -314,8 +314,8 @@ class AsyncChecks:
         except StoreError as error:
             return DecidedTogether(engine.conclude(together.parts, error))
         if engine.outage.lasts:
-            engine.answered(together.whole.plan)
-        return together.decided(engine, decision)
+            engine.note_answer(together.whole.plan)
+        return together.split_decision(engine, decision)
 
     async def wait(
         self,

@@ -18,7 +18,7 @@ from headgate.errors import StoreError, StoreUnavailable
 from headgate.limiter.engine import Engine
 from headgate.limiter.periodic import AsyncPeriodic
 from headgate.limiter.shares import BEAT_SECONDS, LIVES_SECONDS
-from headgate.stores.protocol import AsyncBeatingStore, AsyncReservingStore, AsyncStore
+from headgate.stores.protocol import AsyncHeartbeatStore, AsyncReservingStore, AsyncStore
 
 LIVES_US = round(LIVES_SECONDS * 1_000_000)
 
@@ -59,9 +59,9 @@ class AsyncHeartbeat:
         """End, and tell the other nodes that this one leaves."""
         for sibling in list(self.siblings):
             await sibling.close()
-        if await self._periodic.close() and isinstance(self._store, AsyncBeatingStore) and not self._engine.failing:
+        if await self._periodic.close() and isinstance(self._store, AsyncHeartbeatStore) and not self._engine.failing:
             try:
-                await self._store.beat(self._engine.name, self._shares.node, 0)
+                await self._store.record_heartbeat(self._engine.name, self._shares.node, 0)
             except StoreError as error:
                 log.debug("could not tell the other nodes that this one is leaving (%s)", error)
 
@@ -70,9 +70,11 @@ class AsyncHeartbeat:
         if not self._engine.has_local:
             return
         try:
-            if isinstance(self._store, AsyncBeatingStore):
+            if isinstance(self._store, AsyncHeartbeatStore):
                 shares = self._shares
-                shares.told(await self._store.beat(self._engine.name, shares.node, LIVES_US), monotonic())
+                shares.set_standing(
+                    await self._store.record_heartbeat(self._engine.name, shares.node, LIVES_US), monotonic()
+                )
                 await self._merge()
             elif not self._engine.failing:
                 await self._merge()
@@ -83,18 +85,18 @@ class AsyncHeartbeat:
         """Charge the store what was admitted without it."""
         if not isinstance(self._store, AsyncReservingStore):
             return
-        for checks in self._owed():
+        for checks in self._owed_charges():
             try:
                 await self._store.adjust((), checks)
             except StoreError as error:
                 if isinstance(error, StoreUnavailable) and not error.sent:
-                    self._shares.unpaid(checks)
+                    self._shares.keep_owed(checks)
                 else:  # it may have been charged, and is not charged twice
                     log.warning("could not report requests admitted during the outage to the store (%s)", error)
 
-    def _owed(self) -> Iterator[list[Check]]:
+    def _owed_charges(self) -> Iterator[list[Check]]:
         """Yield what the store is to be charged: one subject at a time, so that all of it is charged or nothing."""
-        owed = sorted(self._shares.owed(self._engine.fallback.local), key=_subject)
+        owed = sorted(self._shares.take_owed(self._engine.fallback.local), key=_subject)
         if owed:
             log.info("reconciling %s limits counted during the outage", len(owed))
         for _, checks in groupby(owed, key=_subject):

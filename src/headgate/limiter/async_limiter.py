@@ -22,7 +22,7 @@ from headgate.limiter.async_slots import Acquiring, AsyncSlot
 from headgate.limiter.decorator import Key, limit_async_function, quota_of, rule_name
 from headgate.limiter.explanation import MAX_TIERS, conclude
 from headgate.limiter.prepared_check import NO_SUBJECT, Subject
-from headgate.limiter.reservation_records import correction, uncorrected
+from headgate.limiter.reservation_records import correction, log_uncorrected
 from headgate.limiter.rule_inputs import Rules, is_elsewhere, own_limits
 from headgate.limiter.slot_records import SlotStatus
 from headgate.limiter.user_lookup import look_up
@@ -72,7 +72,7 @@ class AsyncLimiter(AsyncChecks):
         """
         engine = self._engine
         texts = engine.texts_of(subject, facts)
-        known = await look_up(engine, NO_SUBJECT, texts)  # sync: known = engine.known(NO_SUBJECT, texts)
+        known = await look_up(engine, NO_SUBJECT, texts)  # sync: known = engine.known_user(NO_SUBJECT, texts)
         explanation, plan = explain_rules(known.snapshot, texts, engine.clock, known.user, cost)
         decision = await self.peek(cost=cost, **texts)
         by_tier = {}
@@ -111,7 +111,7 @@ class AsyncLimiter(AsyncChecks):
         if self._reservations.due is not None:
             await self._reservations.attend(self._reservations.due)
         try:
-            return await self._slots.acquire(texts, self._engine.planned(texts, known), cost, wait, renew)
+            return await self._slots.acquire(texts, self._engine.plan(texts, known), cost, wait, renew)
         except RateLimited as error:
             await self.tell_refused(error.decision, texts)
             raise
@@ -147,7 +147,7 @@ class AsyncLimiter(AsyncChecks):
         lives_us, engine, reservations = ttl_us(ttl), self._engine, self._reservations
         texts = engine.texts_of(subject, facts)
         known = await look_up(engine, NO_SUBJECT, texts)  # sync: known = None
-        prepared = engine.prepare(texts, engine.planned(texts, known), cost)
+        prepared = engine.prepare(texts, engine.plan(texts, known), cost)
         self._subject_program = None  # which would not look for reservations that have expired
         name, decision, recorded = await reservations.reserve(prepared, cost, lives_us)
         if not decision.allowed:
@@ -267,7 +267,7 @@ class AsyncLimiter(AsyncChecks):
             try:
                 await self._store.refund(refunds)
             except StoreError as error:
-                uncorrected(error)
+                log_uncorrected(error)
 
     async def correct(self, decision: Decision, cost: Cost) -> None:
         """Change what `decision` charged for a request to `cost`: what the request cost in the end.
@@ -281,7 +281,7 @@ class AsyncLimiter(AsyncChecks):
             try:
                 await self._reservations.store.adjust(*adjustments)
             except StoreError as error:
-                uncorrected(error)
+                log_uncorrected(error)
 
     async def ready(self) -> bool:
         """Return True if the store answers: for a check at start, or a health check. Charges nothing.
@@ -332,7 +332,7 @@ class AsyncLimiter(AsyncChecks):
     def store_answers(self) -> None:
         """End an outage because the store was seen to answer: without checks, none would notice."""
         engine = self._engine
-        if engine.fallback.outage.probed() and engine.heartbeat is not None:
+        if engine.fallback.outage.note_probe() and engine.heartbeat is not None:
             engine.heartbeat.wake()
 
     def leases(self) -> LeaseStatus:

@@ -21,15 +21,15 @@ from headgate.limiter.reservation_records import (
     Due,
     ReservationState,
     expiring,
+    log_unanswered,
+    log_unrenewed,
+    log_unsettled,
     new_id,
     no_reservations,
+    nothing_to_settle,
     record_of,
     reserving,
     settling,
-    unanswered,
-    unrecorded,
-    unrenewed,
-    unsettled,
     with_receipt,
 )
 from headgate.stores.protocol import AsyncAtomicReservingStore, AsyncReservingStore
@@ -63,7 +63,7 @@ class AsyncReservation(ReservationState):
         the reservation's `ttl`. `settle` settles all of them.
         """
         more = cost_of_units(cost, units)
-        return self._extended(await self._limiter.reserve(cost=more, ttl=self._ttl, **self._facts))
+        return self._add_extension(await self._limiter.reserve(cost=more, ttl=self._ttl, **self._facts))
 
     async def settle(self, cost: Cost | None = None, /, **units: int) -> Settlement:
         """Charge what it really cost: give back what was reserved too much, or charge the rest.
@@ -80,8 +80,8 @@ class AsyncReservation(ReservationState):
         """Settle it and its extensions, to the end."""
         settlements = []
         for one, share in shares:
-            settlements.append(await self._limiter.settle(one.id, share) if one.recorded else unrecorded(share))
-        return self._noted(settlements, cost)
+            settlements.append(await self._limiter.settle(one.id, share) if one.recorded else nothing_to_settle(share))
+        return self._note_settlements(settlements, cost)
 
     async def refund(self) -> Settlement:
         """Give back all of it: `settle(0)`."""
@@ -141,17 +141,17 @@ class AsyncReservations:
     async def _reserve(self, prepared: PreparedCheck, cost: Cost, lives_us: int, due: Due) -> Reserved:
         engine, store, name = self._engine, self.store, new_id()
         if not prepared.sent:
-            return Reserved(name, engine.unsent(prepared), False)
+            return Reserved(name, engine.decide_unsent(prepared), False)
         prepared, pending = reserving(prepared, cost, name)
         if isinstance(store, AsyncAtomicReservingStore):
             try:
                 answer = await store.reserve(name, pending, lives_us)
             except StoreError as error:
-                if unanswered(error, name):
+                if log_unanswered(error, name):
                     at_us = engine.clock.now_us()
                     self._unanswered[name] = at_us + PENDING_US
                     due.expires(at_us, PENDING_US)
-                return Reserved(name, engine.failed(prepared, error), False)
+                return Reserved(name, engine.decide_without_store(prepared, error), False)
             if answer is not None:
                 (decision,) = engine.conclude([prepared], [answer])
                 recorded = record_of(decision) is not None
@@ -173,7 +173,7 @@ class AsyncReservations:
         try:
             await store.save_reservation(name, pending.encode(), PENDING_US)
         except StoreError as error:
-            return Reserved(name, engine.failed(prepared, error), False)
+            return Reserved(name, engine.decide_without_store(prepared, error), False)
         due.expires(engine.clock.now_us(), PENDING_US)
         decision = decide_async(engine, prepared, exact=True)
         if not isinstance(decision, Decision):  # async only
@@ -195,7 +195,7 @@ class AsyncReservations:
             elif decision.reason in ("over_limit", "penalty"):
                 await store.take_reservation(name)
         except StoreError as error:
-            unrenewed(error, name)
+            log_unrenewed(error, name)
 
     async def settle(self, reservation_id: str, cost: Cost) -> Settlement:
         """Settle a reservation of this or another process.
@@ -212,7 +212,7 @@ class AsyncReservations:
             found: Settling = await run_async(settling(await store.take_reservation(reservation_id), cost), store.check)
             return found.conclude(await store.adjust(*found.adjustments))
         except StoreError as error:
-            return unsettled(error, reservation_id, cost)
+            return log_unsettled(error, reservation_id, cost)
 
     async def look(self) -> Due:
         """Give back reservations that have expired, if it is time to look for them."""
@@ -243,7 +243,7 @@ class AsyncReservations:
                 await store.adjust(*found.adjustments)
                 self._unanswered.pop(name, None)
         except StoreError as error:
-            due.failed(now_us, error)
+            due.note_failure(now_us, error)
         else:
             due.expires(now_us, next_us)
         for at_us in self._unanswered.copy().values():

@@ -23,10 +23,10 @@ from headgate.limiter.slot_records import (
     SlotState,
     SlotStatus,
     SlotWait,
-    held_by,
     keys_of,
+    log_unreleased,
     no_slots,
-    unreleased,
+    slot_checks,
 )
 from headgate.stores.memory import AsyncMemoryStore
 from headgate.stores.protocol import AsyncSlotStore, AsyncStore
@@ -56,7 +56,7 @@ class AsyncSlot(SlotState):
 
         Raises `StoreError`: then it expires when it would have.
         """
-        return self.is_held and self._found(await self._slots.renew(self))
+        return self.is_held and self._note_renewal(await self._slots.renew(self))
 
     async def release(self) -> bool:
         """Release the slot. Returns whether it was still held. A second call does nothing.
@@ -71,7 +71,7 @@ class AsyncSlot(SlotState):
         try:
             return await self._slots.release(self)
         except StoreError as error:
-            return unreleased(error)
+            return log_unreleased(error)
 
     async def __aenter__(self) -> Self:
         return self
@@ -166,17 +166,17 @@ class AsyncSlots:
             decision = self.take(facts, planned, cost, renew)
             if not isinstance(decision, Decision):  # async only
                 decision = await decision
-            return getattr(decision, "slot", None) or self._taken(decision, renew)
+            return getattr(decision, "slot", None) or self._slot_of(decision, renew)
         waits = SlotWait(self._engine.clock, wait)
         queue = self._queues.of(keys_of(facts, planned[1]))
         if not await queue.enter(waits.left):
-            return self._taken(await self._take(facts, planned, cost, renew), renew)
+            return self._slot_of(await self._take(facts, planned, cost, renew), renew)
         try:
             while True:
                 decision = await self._take(facts, planned, cost, renew)
                 seconds = None if decision.allowed else waits.seconds(decision)
                 if seconds is None:
-                    return self._taken(decision, renew)
+                    return self._slot_of(decision, renew)
                 await self._engine.clock.sleep_async(seconds)
         finally:
             queue.leave()
@@ -208,11 +208,11 @@ class AsyncSlots:
                 if decision.__class__ is not Decision:  # async only
                     decision = await_decision(engine, decision, PreparedCheck(plan, subjects, costs, False, extras))
                 if engine.outage.lasts and decision.__class__ is Decision:
-                    engine.answered(plan)
+                    engine.note_answer(plan)
         except StoreError as error:
-            decision = engine.failed(PreparedCheck(plan, subjects, costs, False, extras), error)
+            decision = engine.decide_without_store(PreparedCheck(plan, subjects, costs, False, extras), error)
         except BaseException:  # an interrupted caller holds no slot
-            held = held_by(plan, subjects, costs, entry)
+            held = slot_checks(plan, subjects, costs, entry)
             self.start(self._undo(held))  # sync: self._undo(held)
             raise
         request = (plan, subjects, costs, entry)
@@ -224,7 +224,7 @@ class AsyncSlots:
         try:
             decision = await answer
         except asyncio.CancelledError:  # what was sent may have been executed
-            self.start(self._undo(held_by(*request)))
+            self.start(self._undo(slot_checks(*request)))
             raise
         return self._hold(request, decision, renew)
 
@@ -232,14 +232,14 @@ class AsyncSlots:
         """Note what a decision holds, if it is allowed."""
         if decision.allowed:
             is_of_store = decision.reading.plan is request[0]  # else the store could not decide
-            held = None if is_of_store else held_by(*request)
+            held = None if is_of_store else slot_checks(*request)
             decision.slot = slot = AsyncSlot(self, decision, renew, request[3], held)
             self._book.add(slot)
             if renew:
                 self._renewal.add(slot)
         return decision
 
-    def _taken(self, decision: Decision, renew: bool) -> AsyncSlot:
+    def _slot_of(self, decision: Decision, renew: bool) -> AsyncSlot:
         """Return the slot that a decision has taken. Raises `RateLimited`."""
         if not decision.allowed:
             raise RateLimited(decision)
@@ -251,7 +251,7 @@ class AsyncSlots:
         try:
             await self.store.release_slots(held)
         except StoreError as error:
-            unreleased(error)
+            log_unreleased(error)
 
     async def release(self, slot: AsyncSlot | str) -> bool:
         """Give back a slot, or the one of this id. Returns whether it was held. Raises `StoreError`.
@@ -273,7 +273,7 @@ class AsyncSlots:
             were_held: Sequence[bool] = store.store.release_slots(held)
         else:
             were_held = await asyncio.shield(self._releases.add(held))
-        self._book.gone(held, were_held)
+        self._book.note_gone(held, were_held)
         return all(were_held)
 
     async def renew(self, slot: AsyncSlot | str) -> bool:
@@ -284,7 +284,7 @@ class AsyncSlots:
             renewed = self._engine.fallback.local.renew_slots(held)
         else:
             renewed = await self.store.renew_slots(held)
-        return self._book.renewed(held, renewed)
+        return self._book.note_renewed(held, renewed)
 
     def status(self) -> SlotStatus:
         """Return what is known of the slots that this limiter has taken."""

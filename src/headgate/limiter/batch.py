@@ -52,19 +52,19 @@ class Together(NamedTuple):
     parts: list[PreparedCheck]
     places: tuple[tuple[int, ...], ...]  # by part: where its limits are among those of the whole
 
-    def decided(self, engine: Engine, decision: Decision | None) -> DecidedTogether:
+    def split_decision(self, engine: Engine, decision: Decision | None) -> DecidedTogether:
         """Return a decision for each part, from the decision on the whole; None: no store was called.
 
         You cannot give their charges back: parts may share a limit, and an allowed part may be of a refused request.
         """
         if decision is not None and len(self.parts) == 1:
             decision.settled = True
-            own = engine.concluded(self.parts[0], decision)
+            own = engine.conclude_one(self.parts[0], decision)
             return DecidedTogether([own], own)
         decisions = []
         for part, places in zip(self.parts, self.places, strict=True):
             if decision is None or not part.sent:
-                decisions.append(engine.unsent(part))
+                decisions.append(engine.decide_unsent(part))
                 continue
             block = getattr(decision, "block", None)
             if block is not None and not decision.outcomes:  # the client was blocked before
@@ -74,7 +74,7 @@ class Together(NamedTuple):
             if block is not None and not own.allowed:
                 own.block = block
             own.settled = True
-            decisions.append(own if part.extras is None else engine.concluded(part, own))
+            decisions.append(own if part.extras is None else engine.conclude_one(part, own))
         return DecidedTogether(decisions, decision if self.whole.extras is None else None)
 
 
@@ -105,7 +105,7 @@ def prepare_together(engine: Engine, parts: Sequence[RequestPart], known: Sequen
     """
     prepared: list[PreparedCheck] = []
     for at, (facts, cost, plan) in enumerate(parts):
-        applying = plan or engine.planned(facts, None if known is None else known[at])[1]
+        applying = plan or engine.plan(facts, None if known is None else known[at])[1]
         if applying.slots:
             applying = applying.rates
         if applying.notice is not None:

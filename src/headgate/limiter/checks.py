@@ -32,7 +32,7 @@ from headgate.limiter.wait import Wait
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import MemoryStore
-from headgate.stores.protocol import BeatingStore, ReservingStore, Store
+from headgate.stores.protocol import HeartbeatStore, ReservingStore, Store
 from headgate.stores.urls import no_store, open_store
 
 ONE: Final = (1,)  # the costs of a request with one limit
@@ -89,11 +89,11 @@ class Checks:
         self._engine.on_refused = checked_hook(on_refused, may_wait=False)
         self._engine.compile = self._engine.compile_exact = self._store.compile
         self._heartbeat: Heartbeat | None = None
-        if not in_memory and isinstance(self._store, BeatingStore | ReservingStore):
+        if not in_memory and isinstance(self._store, HeartbeatStore | ReservingStore):
             self._engine.heartbeat = self._heartbeat = Heartbeat(self._store, self._engine)
         self._leasing: Leasing | None = None  # in memory, asking the store costs no more than a lease would
         if not self.in_memory:
-            self._leasing = Leasing(self._store, self.holder, clock, self._engine.store_answered)
+            self._leasing = Leasing(self._store, self.holder, clock, self._engine.note_store_answer)
             self._engine.compile, self._engine.leases = self._leasing.compile, True
         self._reservations = Reservations(self._store, self._engine)
         self._slots = Slots(self._engine, self._here)
@@ -130,7 +130,7 @@ class Checks:
                 try:
                     decided: Decision = program((subject,), ONE)
                 except StoreError as error:
-                    return self._engine.failed_subject(subject, error)
+                    return self._engine.decide_subject_without_store(subject, error)
                 return decided
             texts = {"user": subject}
         else:
@@ -170,9 +170,9 @@ class Checks:
         try:
             decision: Decision = program(subjects, costs, peek)
         except StoreError as error:
-            return engine.failed(PreparedCheck(plan, subjects, costs, peek), error)
+            return engine.decide_without_store(PreparedCheck(plan, subjects, costs, peek), error)
         if engine.outage.lasts:
-            engine.answered(plan)
+            engine.note_answer(plan)
         if peek:
             decision.settled = True
         return decision

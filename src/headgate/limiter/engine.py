@@ -46,7 +46,7 @@ _new: Final[Any] = tuple.__new__  # makes a named tuple in half the time that ca
 Compile = Callable[[RulePlan, WarningHysteresis], Program]
 
 
-def _uncompiled(plan: RulePlan, states: WarningHysteresis) -> Program:  # noqa: ARG001
+def _raise_uncompiled(plan: RulePlan, states: WarningHysteresis) -> Program:  # noqa: ARG001
     raise AssertionError("no store was given")
 
 
@@ -90,8 +90,8 @@ class Engine:
         self.states = WarningHysteresis(self.holder, warning_at, warning_until)
         self.outage = self.fallback.outage
         self.leases = False  # whether slices of leased limits are held here
-        self.compile: Compile = _uncompiled  # given by the limiter, as it depends on the store
-        self.compile_exact: Compile = _uncompiled
+        self.compile: Compile = _raise_uncompiled  # given by the limiter, as it depends on the store
+        self.compile_exact: Compile = _raise_uncompiled
         self.programs: dict[RulePlan, Program] = {}
         self.exact_programs: dict[RulePlan, Program] = {}
         self.combined = CombinedPlans()
@@ -159,12 +159,12 @@ class Engine:
             return None
         return self.program(plan)
 
-    def failed_subject(self, subject: str, error: StoreError) -> Decision:
+    def decide_subject_without_store(self, subject: str, error: StoreError) -> Decision:
         """Return the decision on such a request of cost 1 when the store could not make one."""
         facts = {"user": subject}
-        return self.failed(self.prepare(facts, self.planned(facts), 1), error)
+        return self.decide_without_store(self.prepare(facts, self.plan(facts), 1), error)
 
-    def planned(self, texts: dict[str, str], known: KnownUser | None = None) -> Planned:
+    def plan(self, texts: dict[str, str], known: KnownUser | None = None) -> Planned:
         """Return which rules apply to a request, behind the snapshot that says so.
 
         Without `known`, it waits for the user to be looked up if need be.
@@ -266,10 +266,10 @@ class Engine:
             else:
                 subject = request
             texts = self.texts_of(subject, facts)
-            prepared.append(self.prepare(texts, self.planned(texts, None if known is None else known[at]), cost, key))
+            prepared.append(self.prepare(texts, self.plan(texts, None if known is None else known[at]), cost, key))
         return prepared
 
-    def known(self, subject: Subject, facts: Mapping[str, Any]) -> KnownUser:
+    def known_user(self, subject: Subject, facts: Mapping[str, Any]) -> KnownUser:
         """Return what is known of a request's user without waiting; if that is `UNKNOWN`, look the user up."""
         snapshot = self.holder.current
         user_id = facts.get("user") if subject is NO_SUBJECT else subject
@@ -278,24 +278,24 @@ class Engine:
             known["tier"] = ""
         return KnownUser(snapshot, snapshot.user(known))
 
-    def answered(self, plan: Plan) -> None:
+    def note_answer(self, plan: Plan) -> None:
         """Note that a program of this plan has decided during an outage of the store.
 
-        A decision by leases does not show that the store answers. Leases call `store_answered` themselves.
+        A decision by leases does not show that the store answers. Leases call `note_store_answer` themselves.
         """
         if not (self.leases and any(limit.leased for limit in plan.limits)):
-            self.store_answered()
+            self.note_store_answer()
 
-    def store_answered(self) -> None:
+    def note_store_answer(self) -> None:
         """The store has decided something."""
-        if self.outage.lasts and self.outage.answered() and self.heartbeat is not None:
+        if self.outage.lasts and self.outage.note_answer() and self.heartbeat is not None:
             self.heartbeat.wake()
 
-    def failed(self, prepared: PreparedCheck, error: StoreError) -> Decision:
+    def decide_without_store(self, prepared: PreparedCheck, error: StoreError) -> Decision:
         """Return the decision when the store could not make one."""
         return self.fallback.decide(prepared, error)
 
-    def concluded(self, prepared: PreparedCheck, decision: Decision) -> Decision:
+    def conclude_one(self, prepared: PreparedCheck, decision: Decision) -> Decision:
         """Return the decision of a program as the caller gets it: where clients are penalised, there is more to it."""
         if prepared.peek:
             decision.settled = True
@@ -311,7 +311,7 @@ class Engine:
             self._blocks.put(penalty.client, block, prepared.at_us)
         plan = prepared.plan
         if not decision.outcomes:
-            return self._blocked(plan, block, decision.at_us)
+            return self._refuse_blocked(plan, block, decision.at_us)
         return decide(
             plan,
             outcomes_with_block(plan.limits, decision.outcomes, block),
@@ -335,18 +335,18 @@ class Engine:
         if self.heartbeat is not None:
             self.heartbeat.attend()
         if results and answered and not isinstance(results, StoreError):
-            self.store_answered()
+            self.note_store_answer()
         answers = iter(() if isinstance(results, StoreError) else results)
         for one in prepared:
             if not one.sent:
-                decisions.append(self.unsent(one))
+                decisions.append(self.decide_unsent(one))
                 continue
             answer = results if isinstance(results, StoreError) else next(answers)
             try:
                 decision = decision_of(answer, one.plan, self.states, one.subjects, one.costs)
-                decisions.append(self.concluded(one, decision))
+                decisions.append(self.conclude_one(one, decision))
             except StoreError as error:
-                decisions.append(self.failed(one, error))
+                decisions.append(self.decide_without_store(one, error))
             except IdempotencyConflict as error:
                 conflict = conflict or error
         if conflict is not None:
@@ -370,9 +370,9 @@ class Engine:
         if self.heartbeat is not None:
             self.heartbeat.attend()
         if self.outage.lasts and any(isinstance(one, Decision) for one in decided):
-            self.answered(prepared[0].plan)
+            self.note_answer(prepared[0].plan)
         return [
-            decision if isinstance(decision, Decision) else self.failed(one, decision)
+            decision if isinstance(decision, Decision) else self.decide_without_store(one, decision)
             for one, decision in zip(prepared, decided, strict=True)
         ]
 
@@ -383,14 +383,14 @@ class Engine:
             raise InvalidCheck("this limiter counts by subject: call check('alice') or check(user='alice')")
         return texts
 
-    def unsent(self, prepared: PreparedCheck) -> Decision:
+    def decide_unsent(self, prepared: PreparedCheck) -> Decision:
         """Return the decision on a request that the store is not asked about."""
         if prepared.block is not None:
-            return self._blocked(prepared.plan, prepared.block, prepared.at_us)
+            return self._refuse_blocked(prepared.plan, prepared.block, prepared.at_us)
         plan = prepared.plan
         return Decision.of(not plan.refuses, self.clock.now_us(), plan)
 
-    def _blocked(self, plan: RulePlan, block: Block, now_us: int) -> Decision:
+    def _refuse_blocked(self, plan: RulePlan, block: Block, now_us: int) -> Decision:
         """The decision on a request whose client is blocked. If the rule has gone, one that applies stands for it."""
         found = [template for template in plan.limits if template.rule == block.rule]
         template = found[0] if found else self.snapshot.template(block.rule)

@@ -16,13 +16,13 @@ def decide(engine: Engine, prepared: PreparedCheck, *, exact: bool = False) -> D
     """
     plan, subjects, costs, peek, extras, _, block = prepared
     if block is not None or not plan.limits:
-        return engine.unsent(prepared)
+        return engine.decide_unsent(prepared)
     programs = engine.exact_programs if exact else engine.programs
     program = programs.get(plan) or engine.program(plan, exact=exact)
     try:
         decision = program(subjects, costs, peek, extras)
     except StoreError as error:
-        return engine.failed(prepared, error)
+        return engine.decide_without_store(prepared, error)
     if engine.outage.lasts:
-        engine.answered(plan)
-    return decision if extras is None and not peek else engine.concluded(prepared, decision)
+        engine.note_answer(plan)
+    return decision if extras is None and not peek else engine.conclude_one(prepared, decision)

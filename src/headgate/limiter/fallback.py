@@ -42,12 +42,12 @@ class Fallback:
 
     def decide(self, prepared: PreparedCheck, error: StoreError) -> Decision:
         """The decision when the store could not make one: the strictest of what the rules say."""
-        self.outage.failed(error)
+        self.outage.note_failure(error)
         plan = prepared.plan
         modes = [mode or self.mode for mode in plan.failure_modes]
         for mode, template in zip(modes, plan.limits, strict=True):
             if mode == "closed" and template.enforced:
-                return self._refused(template, "fail_closed")
+                return self._refuse(template, "fail_closed")
         here = [place for place, mode in enumerate(modes) if mode == "local"]
         try:
             decision = self._locally(prepared, here)
@@ -71,7 +71,7 @@ class Fallback:
                 parts.append(check._replace(quota=part))
                 templates.append(template._replace(quota=part))
             elif check.enforced:
-                return self._refused(template, "local_fallback")
+                return self._refuse(template, "local_fallback")
         if not parts:
             return None
         (result,) = self.local.check([Group(tuple(parts), group.peek)])
@@ -84,7 +84,7 @@ class Fallback:
             self.shares.spent(checks, parts, outcomes)
         return decision
 
-    def _refused(self, template: Check, reason: Reason) -> Decision:
+    def _refuse(self, template: Check, reason: Reason) -> Decision:
         """Return a refusal for a request whose wait is unknown: it may retry after `RETRY_US`."""
         outcome = Outcome(RETRY_US, 0, RETRY_US)
         return Decision.of(False, self._clock.now_us(), Plan((template,)), (outcome,), subjects=("",), reason=reason)

@@ -19,7 +19,7 @@ from headgate.errors import StoreError, StoreUnavailable
 from headgate.limiter.engine import Engine
 from headgate.limiter.periodic import Periodic
 from headgate.limiter.shares import BEAT_SECONDS, LIVES_SECONDS
-from headgate.stores.protocol import BeatingStore, ReservingStore, Store
+from headgate.stores.protocol import HeartbeatStore, ReservingStore, Store
 
 LIVES_US = round(LIVES_SECONDS * 1_000_000)
 
@@ -60,9 +60,9 @@ class Heartbeat:
         """End, and tell the other nodes that this one leaves."""
         for sibling in list(self.siblings):
             sibling.close()
-        if self._periodic.close() and isinstance(self._store, BeatingStore) and not self._engine.failing:
+        if self._periodic.close() and isinstance(self._store, HeartbeatStore) and not self._engine.failing:
             try:
-                self._store.beat(self._engine.name, self._shares.node, 0)
+                self._store.record_heartbeat(self._engine.name, self._shares.node, 0)
             except StoreError as error:
                 log.debug("could not tell the other nodes that this one is leaving (%s)", error)
 
@@ -71,9 +71,9 @@ class Heartbeat:
         if not self._engine.has_local:
             return
         try:
-            if isinstance(self._store, BeatingStore):
+            if isinstance(self._store, HeartbeatStore):
                 shares = self._shares
-                shares.told(self._store.beat(self._engine.name, shares.node, LIVES_US), monotonic())
+                shares.set_standing(self._store.record_heartbeat(self._engine.name, shares.node, LIVES_US), monotonic())
                 self._merge()
             elif not self._engine.failing:
                 self._merge()
@@ -84,18 +84,18 @@ class Heartbeat:
         """Charge the store what was admitted without it."""
         if not isinstance(self._store, ReservingStore):
             return
-        for checks in self._owed():
+        for checks in self._owed_charges():
             try:
                 self._store.adjust((), checks)
             except StoreError as error:
                 if isinstance(error, StoreUnavailable) and not error.sent:
-                    self._shares.unpaid(checks)
+                    self._shares.keep_owed(checks)
                 else:  # it may have been charged, and is not charged twice
                     log.warning("could not report requests admitted during the outage to the store (%s)", error)
 
-    def _owed(self) -> Iterator[list[Check]]:
+    def _owed_charges(self) -> Iterator[list[Check]]:
         """Yield what the store is to be charged: one subject at a time, so that all of it is charged or nothing."""
-        owed = sorted(self._shares.owed(self._engine.fallback.local), key=_subject)
+        owed = sorted(self._shares.take_owed(self._engine.fallback.local), key=_subject)
         if owed:
             log.info("reconciling %s limits counted during the outage", len(owed))
         for _, checks in groupby(owed, key=_subject):

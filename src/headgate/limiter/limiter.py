@@ -19,7 +19,7 @@ from headgate.limiter.decorator import Key, limit_function, quota_of, rule_name
 from headgate.limiter.explanation import MAX_TIERS, conclude
 from headgate.limiter.prepared_check import NO_SUBJECT, Subject
 from headgate.limiter.readiness import probe
-from headgate.limiter.reservation_records import correction, uncorrected
+from headgate.limiter.reservation_records import correction, log_uncorrected
 from headgate.limiter.reservations import Reservation
 from headgate.limiter.rule_inputs import Rules, is_elsewhere, own_limits
 from headgate.limiter.slot_records import SlotStatus
@@ -65,7 +65,7 @@ class Limiter(Checks):
         """
         engine = self._engine
         texts = engine.texts_of(subject, facts)
-        known = engine.known(NO_SUBJECT, texts)
+        known = engine.known_user(NO_SUBJECT, texts)
         explanation, plan = explain_rules(known.snapshot, texts, engine.clock, known.user, cost)
         decision = self.peek(cost=cost, **texts)
         by_tier = {}
@@ -100,7 +100,7 @@ class Limiter(Checks):
         if self._reservations.due is not None:
             self._reservations.attend(self._reservations.due)
         try:
-            return self._slots.acquire(texts, self._engine.planned(texts, known), cost, wait, renew)
+            return self._slots.acquire(texts, self._engine.plan(texts, known), cost, wait, renew)
         except RateLimited as error:
             self.tell_refused(error.decision, texts)
             raise
@@ -132,7 +132,7 @@ class Limiter(Checks):
         lives_us, engine, reservations = ttl_us(ttl), self._engine, self._reservations
         texts = engine.texts_of(subject, facts)
         known = None
-        prepared = engine.prepare(texts, engine.planned(texts, known), cost)
+        prepared = engine.prepare(texts, engine.plan(texts, known), cost)
         self._subject_program = None  # which would not look for reservations that have expired
         name, decision, recorded = reservations.reserve(prepared, cost, lives_us)
         if not decision.allowed:
@@ -243,7 +243,7 @@ class Limiter(Checks):
             try:
                 self._store.refund(refunds)
             except StoreError as error:
-                uncorrected(error)
+                log_uncorrected(error)
 
     def correct(self, decision: Decision, cost: Cost) -> None:
         """Change what `decision` charged for a request to `cost`: what the request cost in the end.
@@ -257,7 +257,7 @@ class Limiter(Checks):
             try:
                 self._reservations.store.adjust(*adjustments)
             except StoreError as error:
-                uncorrected(error)
+                log_uncorrected(error)
 
     def ready(self) -> bool:
         """Return True if the store answers: for a check at start, or a health check. Charges nothing.
@@ -303,7 +303,7 @@ class Limiter(Checks):
     def store_answers(self) -> None:
         """End an outage because the store was seen to answer: without checks, none would notice."""
         engine = self._engine
-        if engine.fallback.outage.probed() and engine.heartbeat is not None:
+        if engine.fallback.outage.note_probe() and engine.heartbeat is not None:
             engine.heartbeat.wake()
 
     def leases(self) -> LeaseStatus:

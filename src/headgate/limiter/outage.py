@@ -29,7 +29,7 @@ class Outage:
         self._ended = float("-inf")
         self._turns = 0  # one soon after the other
 
-    def failed(self, error: StoreError) -> None:
+    def note_failure(self, error: StoreError) -> None:
         """Note that the store could not decide."""
         self._failed = self._now()
         if not self.lasts:
@@ -37,11 +37,11 @@ class Outage:
             self._turns = self._turns + 1 if self._failed - self._ended < SOON else 1
             log.error("the store cannot decide: failure modes apply until it recovers (%s)", error)
 
-    def probed(self) -> bool:
+    def note_probe(self) -> bool:
         """Note that the store answered a probe. Returns whether this ends the outage: not while checks fail."""
-        return self._now() - self._failed >= SOON and self.answered()
+        return self._now() - self._failed >= SOON and self.note_answer()
 
-    def answered(self) -> bool:
+    def note_answer(self) -> bool:
         """Note that the store decided a check. Returns whether this ends the outage."""
         if self.lasts:
             now = self._now()

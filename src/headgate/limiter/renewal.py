@@ -116,12 +116,12 @@ class Renewal:
                 try:
                     slot.renew()
                 except StoreError as error:
-                    failed(error)
+                    log_failed_renewal(error)
                 with self._changed:
                     if slot.is_held:
                         self._due.put(slot)
                 if slot.is_lost:
-                    lost(slot)
+                    log_lost_slot(slot)
 
 
 class AsyncRenewal:
@@ -169,18 +169,18 @@ class AsyncRenewal:
         try:
             await slot.renew()
         except StoreError as error:
-            failed(error)
+            log_failed_renewal(error)
         if slot.is_held:
             self._due.put(slot)
         if slot.is_lost:
-            lost(slot)
+            log_lost_slot(slot)
 
 
-def lost(slot: SlotState) -> None:
+def log_lost_slot(slot: SlotState) -> None:
     """Log that a slot expired while its block runs."""
     log.warning("a slot expired before it was renewed: more requests may run at once than the rule allows (%r)", slot)
 
 
-def failed(error: StoreError) -> None:
+def log_failed_renewal(error: StoreError) -> None:
     """Log that the store could not be reached: the next renewal may still be in time."""
     log.warning("could not renew a slot, trying again (%s)", error)

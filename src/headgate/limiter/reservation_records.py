@@ -81,7 +81,7 @@ class ReservationState:
     def __repr__(self) -> str:
         return f"{type(self).__name__}(id={self.id!r}, cost={self.cost!r}, decision={self.decision!r})"
 
-    def _extended(self, extension: Any) -> Decision:
+    def _add_extension(self, extension: Any) -> Decision:
         decision: Decision = extension.decision
         if decision.allowed:
             self._extensions.append(extension)
@@ -98,7 +98,7 @@ class ReservationState:
                 raise InvalidCheck(f"cost: {unit} was not reserved, only {cost_text(reserved)}")
         return divide_cost(cost, [(one, one.cost) for one in (self, *self._extensions)])
 
-    def _noted(self, settlements: list[Settlement], cost: Cost) -> Settlement:
+    def _note_settlements(self, settlements: list[Settlement], cost: Cost) -> Settlement:
         """Return what became of it and its extensions, as one settlement."""
         first = settlements[0]
         reason = "store_error" if any(one.reason == "store_error" for one in settlements) else first.reason
@@ -146,7 +146,7 @@ class Due:
             if not 0 < self.at_us <= at_us:
                 self.at_us = at_us
 
-    def failed(self, now_us: int, error: StoreError) -> None:
+    def note_failure(self, now_us: int, error: StoreError) -> None:
         """Note that the store could not be reached, or could not give back expired reservations."""
         log.warning("could not refund all expired reservations (%s)", error)
         self.expires(now_us, EVERY_US)
@@ -222,7 +222,7 @@ def settling(claim: Claim | None, cost: Cost) -> Finding[Settling]:
         return Settling(Settlement("gone", cost), Adjustments())
     record = Record.decode(claim.record)
     if claim.status is not Status.LATE:
-        (record,) = yield from _found([record])
+        (record,) = yield from _complete_records([record])
     reason: Any = "settled" if claim.status is Status.OPEN else "late"
     factors = {reserved.charge.check.rule: reserved.factor for reserved in record.reserved}
     return Settling(Settlement(reason, cost, record.cost), record.adjustments_at(cost, claim.status), factors)
@@ -230,10 +230,10 @@ def settling(claim: Claim | None, cost: Cost) -> Finding[Settling]:
 
 def expiring(records: Sequence[str]) -> Finding[tuple[Charge, ...]]:
     """Return what to undo of reservations that expired."""
-    return refunds_of((yield from _found([Record.decode(text) for text in records])))
+    return refunds_of((yield from _complete_records([Record.decode(text) for text in records])))
 
 
-def _found(records: list[Record]) -> Finding[list[Record]]:
+def _complete_records(records: list[Record]) -> Finding[list[Record]]:
     """Find out what pending records stand for. Yields groups for the store, and is sent its answers."""
     pending = [record for record in records if record.pending]
     if not pending:
@@ -242,18 +242,18 @@ def _found(records: list[Record]) -> Finding[list[Record]]:
     return [record.complete(next(answers)) if record.pending else record for record in records]
 
 
-def unsettled(error: StoreError, reservation_id: str, cost: Cost) -> Settlement:
+def log_unsettled(error: StoreError, reservation_id: str, cost: Cost) -> Settlement:
     """Log that the store could not be reached. Raises nothing, as the caller's work is done by then."""
     log.warning("could not settle reservation %s… with cost %s (%s)", reservation_id[:6], cost, error)
     return Settlement("store_error", cost)
 
 
-def uncorrected(error: StoreError) -> None:
+def log_uncorrected(error: StoreError) -> None:
     """Log that the store could not be reached, so that a wrong charge stands."""
     log.warning("could not correct the charge of a request (%s)", error)
 
 
-def unanswered(error: StoreError, reservation_id: str) -> bool:
+def log_unanswered(error: StoreError, reservation_id: str) -> bool:
     """Log that a reservation may or may not have been charged. Returns whether it may have been."""
     if isinstance(error, StoreUnavailable) and not error.sent:
         return False
@@ -261,7 +261,7 @@ def unanswered(error: StoreError, reservation_id: str) -> bool:
     return True
 
 
-def unrenewed(error: StoreError, reservation_id: str) -> None:
+def log_unrenewed(error: StoreError, reservation_id: str) -> None:
     """Log that the record of a reservation may still be the one from before the charge, which expires soon."""
     log.warning(
         "reservation %s… may expire after %d s instead of its ttl (%s)",
@@ -271,7 +271,7 @@ def unrenewed(error: StoreError, reservation_id: str) -> None:
     )
 
 
-def unrecorded(cost: Cost) -> Settlement:
+def nothing_to_settle(cost: Cost) -> Settlement:
     """There is nothing to settle."""
     return Settlement("unrecorded", cost)
 

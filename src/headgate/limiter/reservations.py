@@ -20,15 +20,15 @@ from headgate.limiter.reservation_records import (
     Due,
     ReservationState,
     expiring,
+    log_unanswered,
+    log_unrenewed,
+    log_unsettled,
     new_id,
     no_reservations,
+    nothing_to_settle,
     record_of,
     reserving,
     settling,
-    unanswered,
-    unrecorded,
-    unrenewed,
-    unsettled,
     with_receipt,
 )
 from headgate.stores.protocol import AtomicReservingStore, ReservingStore
@@ -58,7 +58,7 @@ class Reservation(ReservationState):
         the reservation's `ttl`. `settle` settles all of them.
         """
         more = cost_of_units(cost, units)
-        return self._extended(self._limiter.reserve(cost=more, ttl=self._ttl, **self._facts))
+        return self._add_extension(self._limiter.reserve(cost=more, ttl=self._ttl, **self._facts))
 
     def settle(self, cost: Cost | None = None, /, **units: int) -> Settlement:
         """Charge what it really cost: give back what was reserved too much, or charge the rest.
@@ -74,8 +74,8 @@ class Reservation(ReservationState):
         """Settle it and its extensions, to the end."""
         settlements = []
         for one, share in shares:
-            settlements.append(self._limiter.settle(one.id, share) if one.recorded else unrecorded(share))
-        return self._noted(settlements, cost)
+            settlements.append(self._limiter.settle(one.id, share) if one.recorded else nothing_to_settle(share))
+        return self._note_settlements(settlements, cost)
 
     def refund(self) -> Settlement:
         """Give back all of it: `settle(0)`."""
@@ -125,17 +125,17 @@ class Reservations:
     def _reserve(self, prepared: PreparedCheck, cost: Cost, lives_us: int, due: Due) -> Reserved:
         engine, store, name = self._engine, self.store, new_id()
         if not prepared.sent:
-            return Reserved(name, engine.unsent(prepared), False)
+            return Reserved(name, engine.decide_unsent(prepared), False)
         prepared, pending = reserving(prepared, cost, name)
         if isinstance(store, AtomicReservingStore):
             try:
                 answer = store.reserve(name, pending, lives_us)
             except StoreError as error:
-                if unanswered(error, name):
+                if log_unanswered(error, name):
                     at_us = engine.clock.now_us()
                     self._unanswered[name] = at_us + PENDING_US
                     due.expires(at_us, PENDING_US)
-                return Reserved(name, engine.failed(prepared, error), False)
+                return Reserved(name, engine.decide_without_store(prepared, error), False)
             if answer is not None:
                 (decision,) = engine.conclude([prepared], [answer])
                 recorded = record_of(decision) is not None
@@ -157,7 +157,7 @@ class Reservations:
         try:
             store.save_reservation(name, pending.encode(), PENDING_US)
         except StoreError as error:
-            return Reserved(name, engine.failed(prepared, error), False)
+            return Reserved(name, engine.decide_without_store(prepared, error), False)
         due.expires(engine.clock.now_us(), PENDING_US)
         decision = decide(engine, prepared, exact=True)
         assert prepared.extras is not None
@@ -176,7 +176,7 @@ class Reservations:
             elif decision.reason in ("over_limit", "penalty"):
                 store.take_reservation(name)
         except StoreError as error:
-            unrenewed(error, name)
+            log_unrenewed(error, name)
 
     def settle(self, reservation_id: str, cost: Cost) -> Settlement:
         """Settle a reservation of this or another process."""
@@ -189,7 +189,7 @@ class Reservations:
             found: Settling = run(settling(store.take_reservation(reservation_id), cost), store.check)
             return found.conclude(store.adjust(*found.adjustments))
         except StoreError as error:
-            return unsettled(error, reservation_id, cost)
+            return log_unsettled(error, reservation_id, cost)
 
     def look(self) -> Due:
         """Give back reservations that have expired, if it is time to look for them."""
@@ -220,7 +220,7 @@ class Reservations:
                 store.adjust(*found.adjustments)
                 self._unanswered.pop(name, None)
         except StoreError as error:
-            due.failed(now_us, error)
+            due.note_failure(now_us, error)
         else:
             due.expires(now_us, next_us)
         for at_us in self._unanswered.copy().values():

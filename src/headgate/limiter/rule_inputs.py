@@ -45,7 +45,7 @@ def hold(rules: Rules, *, name: str, watch: bool, clock: Clock, facts: tuple[str
         raise InvalidRule("facts: declare them with the rules, as in Snapshot(rules, facts=[…])")
     source: Source | None = None
     if isinstance(rules, str | Path) and is_elsewhere(rules):
-        source = opened(rules, watch=watch, clock=clock, facts=facts)
+        source = open_source(rules, watch=watch, clock=clock, facts=facts)
     elif watch:
         raise InvalidRule(f"watch: only rules from a file can be watched, got {rules!r}")
     elif isinstance(rules, Source):
@@ -58,7 +58,7 @@ def hold(rules: Rules, *, name: str, watch: bool, clock: Clock, facts: tuple[str
     return HeldRules(Holder(Snapshot(listed, facts=facts)), None, by_subject)
 
 
-def opened(rules: str | Path, *, watch: bool, clock: Clock, facts: tuple[str, ...] = ()) -> Source:
+def open_source(rules: str | Path, *, watch: bool, clock: Clock, facts: tuple[str, ...] = ()) -> Source:
     """The source that a path or a URL names. Imported here, as it needs more than the standard library."""
     source: Source
     if _is_database(rules):
@@ -80,7 +80,7 @@ def rules_of(rules: Rules, name: str) -> tuple[list[Rule], bool]:
         return rules
     if isinstance(rules, str | Quota):
         return OwnLimits([made_by(name, rule) for rule in rules_of_notation(rules, name)], by_subject=True)
-    return _listed(rules), False
+    return _list_rules(rules), False
 
 
 def own_limits(rules: Rules, limiter: str, name: str) -> Rules:
@@ -91,7 +91,7 @@ def own_limits(rules: Rules, limiter: str, name: str) -> Rules:
     if isinstance(rules, Snapshot | Source | OwnLimits) or is_elsewhere(rules):
         return rules
     by_subject = isinstance(rules, str | Quota)
-    listed = rules_of_notation(rules, name) if isinstance(rules, str | Quota) else _listed(rules)
+    listed = rules_of_notation(rules, name) if isinstance(rules, str | Quota) else _list_rules(rules)
     return OwnLimits([made_by(limiter, rule) for rule in listed], by_subject)
 
 
@@ -100,16 +100,16 @@ def rules_of_notation(quota: str | Quota, name: str) -> list[Rule]:
     quotas = [quota] if isinstance(quota, Quota) else Quota.parse_all(quota)
     if len(quotas) == 1:
         return [Rule(id=name, quota=quotas[0])]
-    return [Rule(id=rule_id, quota=one) for rule_id, one in _named(name, quotas)]
+    return [Rule(id=rule_id, quota=one) for rule_id, one in _name_quotas(name, quotas)]
 
 
 def named_by_window(quota: str | Quota, name: str) -> list[Rule]:
     """Return the rules of quotas that differ by request: named by their windows, so that each window counts apart."""
     quotas = [quota] if isinstance(quota, Quota) else Quota.parse_all(quota)
-    return [Rule(id=rule_id, quota=one) for rule_id, one in _named(name, quotas)]
+    return [Rule(id=rule_id, quota=one) for rule_id, one in _name_quotas(name, quotas)]
 
 
-def _listed(rules: Rules) -> list[Rule]:
+def _list_rules(rules: Rules) -> list[Rule]:
     if isinstance(rules, Iterable):
         given = list(rules)
         listed = [rule for rule in given if isinstance(rule, Rule)]
@@ -118,7 +118,7 @@ def _listed(rules: Rules) -> list[Rule]:
     raise InvalidRule(f"rules: must be a notation like '100/minute', a Quota, a list of Rule or a file, got {rules!r}")
 
 
-def _named(name: str, quotas: list[Quota]) -> Iterator[tuple[str, Quota]]:
+def _name_quotas(name: str, quotas: list[Quota]) -> Iterator[tuple[str, Quota]]:
     """An id for each of several quotas: by its window, and its algorithm and number where that is not enough."""
     taken: set[str] = set()
     for quota in quotas:

@@ -50,7 +50,7 @@ class LocalShares:
         """The id of this node: a forked process is another."""
         return f"{self._id}-{os.getpid()}"
 
-    def told(self, standing: Standing, now: float) -> None:
+    def set_standing(self, standing: Standing, now: float) -> None:
         """Take the store's count of nodes, at a time in seconds.
 
         A higher count applies at once. A lower one applies after `LIVES_SECONDS`, in which missing nodes can send
@@ -77,7 +77,7 @@ class LocalShares:
                 if outcome.wait_us == 0 and check.cost:  # a shadow that did not fit was not charged
                     self._owe(check, part.quota)
 
-    def owed(self, local: MemoryStore) -> list[Check]:
+    def take_owed(self, local: MemoryStore) -> list[Check]:
         """Return, once, the checks that charge the store for what was spent here: one check for each key.
 
         Each costs what `local` still counts: units that have left the window, or leaked out of the bucket, are over.
@@ -93,8 +93,8 @@ class LocalShares:
                 owed.append(check._replace(cost=cost))
         return owed
 
-    def unpaid(self, checks: Sequence[Check]) -> None:
-        """Keep checks from `owed` that could not be charged yet."""
+    def keep_owed(self, checks: Sequence[Check]) -> None:
+        """Keep checks from `take_owed` that could not be charged yet."""
         with self._lock:
             for check in checks:
                 self._owe(check, self.of(check.quota) or check.quota)

@@ -54,7 +54,7 @@ def no_slots(store: object) -> InvalidCheck:
     )
 
 
-def held_by(plan: Plan, subjects: tuple[str, ...], costs: tuple[int, ...], entry: str) -> tuple[Check, ...]:
+def slot_checks(plan: Plan, subjects: tuple[str, ...], costs: tuple[int, ...], entry: str) -> tuple[Check, ...]:
     """Return the checks of a request that hold its slot if it is allowed.
 
     A shadow that was full does not: to release that changes nothing.
@@ -109,7 +109,7 @@ class SlotBook:
                 self._forget(monotonic())
                 self._next_look = max(MIN_ENTRIES, 2 * len(entries))
 
-    def renewed(self, held: Sequence[Check], were_held: Sequence[bool]) -> bool:
+    def note_renewed(self, held: Sequence[Check], were_held: Sequence[bool]) -> bool:
         """Note that a slot was renewed, if it was held. Returns whether it was."""
         if not all(were_held):
             return False
@@ -118,7 +118,7 @@ class SlotBook:
             slot.renewed = monotonic()
         return True
 
-    def gone(self, held: Sequence[Check], were_held: Sequence[bool]) -> None:
+    def note_gone(self, held: Sequence[Check], were_held: Sequence[bool]) -> None:
         """Note that a slot was released, or was found to have expired."""
         with self._lock:
             known = self._entries.pop(held[0].slot, None)
@@ -176,11 +176,11 @@ class SlotState:
         """The checks that hold it; none: no rule of concurrency applied."""
         if self._held is None:
             decision = self.decision
-            held = held_by(decision.plan, decision.subjects, decision.costs, self.entry) if self.entry else ()
+            held = slot_checks(decision.plan, decision.subjects, decision.costs, self.entry) if self.entry else ()
             self._held = held
         return self._held
 
-    def _found(self, still_held: bool) -> bool:
+    def _note_renewal(self, still_held: bool) -> bool:
         """Note what a renewal has found; whether it is held."""
         if self.is_held and not still_held:
             self.is_held, self.is_lost = False, True
@@ -201,7 +201,7 @@ class SlotState:
         return f"<{type(self).__name__} of {rules or 'no rule'}, {'held' if self.is_held else 'not held'}>"
 
 
-def unreleased(error: StoreError) -> bool:
+def log_unreleased(error: StoreError) -> bool:
     """Log that the store could not be reached, so that a slot is held until it expires."""
     log.warning("could not release a slot; it stays taken until it expires (%s)", error)
     return False

@@ -23,10 +23,10 @@ from headgate.limiter.slot_records import (
     SlotState,
     SlotStatus,
     SlotWait,
-    held_by,
     keys_of,
+    log_unreleased,
     no_slots,
-    unreleased,
+    slot_checks,
 )
 from headgate.stores.protocol import SlotStore, Store
 
@@ -53,7 +53,7 @@ class Slot(SlotState):
 
         Raises `StoreError`: then it expires when it would have.
         """
-        return self.is_held and self._found(self._slots.renew(self))
+        return self.is_held and self._note_renewal(self._slots.renew(self))
 
     def release(self) -> bool:
         """Release the slot. Returns whether it was still held. A second call does nothing.
@@ -66,7 +66,7 @@ class Slot(SlotState):
         try:
             return self._slots.release(self)
         except StoreError as error:
-            return unreleased(error)
+            return log_unreleased(error)
 
     def __enter__(self) -> Self:
         return self
@@ -102,17 +102,17 @@ class Slots:
         """Take the slot of a request, or wait for it. Raises `RateLimited`."""
         if wait == 0 and wait is not False:
             decision = self.take(facts, planned, cost, renew)
-            return getattr(decision, "slot", None) or self._taken(decision, renew)
+            return getattr(decision, "slot", None) or self._slot_of(decision, renew)
         waits = SlotWait(self._engine.clock, wait)
         queue = self._queues.of(keys_of(facts, planned[1]))
         if not queue.enter(waits.left):
-            return self._taken(self._take(facts, planned, cost, renew), renew)
+            return self._slot_of(self._take(facts, planned, cost, renew), renew)
         try:
             while True:
                 decision = self._take(facts, planned, cost, renew)
                 seconds = None if decision.allowed else waits.seconds(decision)
                 if seconds is None:
-                    return self._taken(decision, renew)
+                    return self._slot_of(decision, renew)
                 self._engine.clock.sleep(seconds)
         finally:
             queue.leave()
@@ -137,11 +137,11 @@ class Slots:
             else:
                 decision = program(subjects, costs, False, extras)
                 if engine.outage.lasts and decision.__class__ is Decision:
-                    engine.answered(plan)
+                    engine.note_answer(plan)
         except StoreError as error:
-            decision = engine.failed(PreparedCheck(plan, subjects, costs, False, extras), error)
+            decision = engine.decide_without_store(PreparedCheck(plan, subjects, costs, False, extras), error)
         except BaseException:  # an interrupted caller holds no slot
-            held = held_by(plan, subjects, costs, entry)
+            held = slot_checks(plan, subjects, costs, entry)
             self._undo(held)
             raise
         request = (plan, subjects, costs, entry)
@@ -151,14 +151,14 @@ class Slots:
         """Note what a decision holds, if it is allowed."""
         if decision.allowed:
             is_of_store = decision.reading.plan is request[0]  # else the store could not decide
-            held = None if is_of_store else held_by(*request)
+            held = None if is_of_store else slot_checks(*request)
             decision.slot = slot = Slot(self, decision, renew, request[3], held)
             self._book.add(slot)
             if renew:
                 self._renewal.add(slot)
         return decision
 
-    def _taken(self, decision: Decision, renew: bool) -> Slot:
+    def _slot_of(self, decision: Decision, renew: bool) -> Slot:
         """Return the slot that a decision has taken. Raises `RateLimited`."""
         if not decision.allowed:
             raise RateLimited(decision)
@@ -170,7 +170,7 @@ class Slots:
         try:
             self.store.release_slots(held)
         except StoreError as error:
-            unreleased(error)
+            log_unreleased(error)
 
     def release(self, slot: Slot | str) -> bool:
         """Give back a slot, or the one of this id. Returns whether it was held. Raises `StoreError`."""
@@ -184,7 +184,7 @@ class Slots:
             if slot.decision.reading.reason == LOCAL:
                 self._engine.fallback.local.release_slots(held)
         were_held = self.store.release_slots(held)
-        self._book.gone(held, were_held)
+        self._book.note_gone(held, were_held)
         return all(were_held)
 
     def renew(self, slot: Slot | str) -> bool:
@@ -195,7 +195,7 @@ class Slots:
             renewed = self._engine.fallback.local.renew_slots(held)
         else:
             renewed = self.store.renew_slots(held)
-        return self._book.renewed(held, renewed)
+        return self._book.note_renewed(held, renewed)
 
     def status(self) -> SlotStatus:
         """Return what is known of the slots that this limiter has taken."""

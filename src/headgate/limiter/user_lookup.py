@@ -13,7 +13,7 @@ from headgate.rules.directory import UNKNOWN
 
 async def look_up(engine: Engine, subject: Subject, facts: Mapping[str, Any]) -> KnownUser:
     """The user of a request."""
-    known = engine.known(subject, facts)
+    known = engine.known_user(subject, facts)
     if known.user is UNKNOWN:
         directory = known.snapshot.directory
         assert directory is not None

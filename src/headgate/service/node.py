@@ -30,7 +30,7 @@ from headgate.service.directory import DataDirectory, admin_token
 from headgate.service.garbage import freeze_new_keys
 from headgate.settings import Settings, variable
 from headgate.stores.memory import AsyncMemoryStore
-from headgate.stores.protocol import AsyncBeatingStore, AsyncStore
+from headgate.stores.protocol import AsyncHeartbeatStore, AsyncStore
 from headgate.stores.urls import open_async_store
 from headgate.telemetry.loop_lag import measure_loop_lag
 from headgate.telemetry.meter import Meter
@@ -112,7 +112,7 @@ class Node:
         self.limiter = AsyncLimiter(self.source, store=self._store, region=self.settings.own_region)
         self.plane = DataPlane(self.limiter, meter=self.meter, recorder=self.auditor, usage=self.usage)
         self.auditor.start()
-        if isinstance(self._store, AsyncBeatingStore):
+        if isinstance(self._store, AsyncHeartbeatStore):
             self._start(self._probe_store(self._store))
         if isinstance(self._store, AsyncMemoryStore):
             self._start(freeze_new_keys(self._store.store))
@@ -231,12 +231,12 @@ class Node:
                 tried.set()
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def _probe_store(self, store: AsyncBeatingStore) -> None:
+    async def _probe_store(self, store: AsyncHeartbeatStore) -> None:
         """Notice that the store is down or back, even without checks. A single late answer does not count."""
         failures, seen = 0, False
         while True:
             try:
-                await store.beat("service", "looks", 0)  # leaves nothing in the store
+                await store.record_heartbeat("service", "looks", 0)  # leaves nothing in the store
             except StoreError as error:
                 failures += 1
                 if not self._store_unseen and (failures > 1 or not seen):

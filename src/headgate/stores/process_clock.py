@@ -40,17 +40,17 @@ class ProcessClock:
         """Tick at `at`, and promise the next tick for `due`."""
         with self._lock:
             before, late, counted = self._state
-            self._state = (due, *self._counted(before, at, late, counted))
+            self._state = (due, *self._add_lateness(before, at, late, counted))
 
     def overslept(self, due: float, at: float) -> None:
         """Note that a thread which slept until `due` woke at `at`. Has no effect while ticks are promised."""
         with self._lock:
             promised, late, counted = self._state
             if promised == inf:
-                self._state = (inf, *self._counted(due + SLACK_SECONDS, at, late, counted))
+                self._state = (inf, *self._add_lateness(due + SLACK_SECONDS, at, late, counted))
 
     @staticmethod
-    def _counted(due: float, at: float, late: float, counted: float) -> tuple[float, float]:
+    def _add_lateness(due: float, at: float, late: float, counted: float) -> tuple[float, float]:
         """The lateness in all, with that from `due` to `at`: no moment counts twice."""
         begin = max(due, counted)
         return (late + at - begin, at) if at > begin else (late, counted)

@@ -129,10 +129,10 @@ class ClearingStore(Store, Protocol):
 
 
 @runtime_checkable
-class BeatingStore(Store, Protocol):
+class HeartbeatStore(Store, Protocol):
     """A store that knows which nodes use it: what failure mode `local` needs to count by shares."""
 
-    def beat(self, name: str, node: str, ttl_us: int) -> Standing:
+    def record_heartbeat(self, name: str, node: str, ttl_us: int) -> Standing:
         """Note a node's heartbeat: among the nodes called `name`, it is alive for `ttl_us` by the store's clock.
 
         With a `ttl_us` of 0, the node leaves. Returns how many are alive, and the node's place among them by its id.
@@ -219,10 +219,10 @@ class AsyncClearingStore(AsyncStore, Protocol):
 
 
 @runtime_checkable
-class AsyncBeatingStore(AsyncStore, Protocol):
-    """`BeatingStore`, awaited."""
+class AsyncHeartbeatStore(AsyncStore, Protocol):
+    """`HeartbeatStore`, awaited."""
 
-    async def beat(self, name: str, node: str, ttl_us: int) -> Standing: ...
+    async def record_heartbeat(self, name: str, node: str, ttl_us: int) -> Standing: ...
 
 
 @runtime_checkable

@@ -16,10 +16,10 @@ def parts_of(url: str) -> SplitResult:
     try:
         parts = _split(url)
     except ValueError:
-        raise ValueError(_told("it cannot be read")) from None
+        raise ValueError(_message_of("it cannot be read")) from None
     to_host = parts.scheme.partition("+")[0] in ("redis", "rediss")  # others have none, and paths like any
     if "#" in url or (to_host and "@" in parts.path + parts.query):
-        raise ValueError(_told("a / ? # or @ is in the wrong place"))
+        raise ValueError(_message_of("a / ? # or @ is in the wrong place"))
     return parts
 
 
@@ -47,5 +47,5 @@ def with_prefix(url: str, prefix: str | None) -> str:
     return f"{url}{'&' if '?' in url else '?'}prefix={prefix}"
 
 
-def _told(what: str) -> str:
+def _message_of(what: str) -> str:
     return f"store URL: {what}: in user, password, path and options they are written %2F %3F %23 %40"

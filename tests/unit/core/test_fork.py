@@ -82,13 +82,13 @@ def test_what_was_spent_in_an_outage_is_the_parent_s_to_tell() -> None:
     (result,) = local.check([Group((check,))])
     assert isinstance(result, Result)
     shares.spent([check], [check], result.outcomes)
-    assert in_child(lambda: shares.owed(local) == []) == 0
-    assert shares.owed(local) == [check]
+    assert in_child(lambda: shares.take_owed(local) == []) == 0
+    assert shares.take_owed(local) == [check]
 
 
 def shares() -> tuple[Any, Callable[[], object]]:
     one = LocalShares()
-    return one, lambda: one.owed(MemoryStore()) == []
+    return one, lambda: one.take_owed(MemoryStore()) == []
 
 
 def rejections() -> tuple[Any, Callable[[], object]]:

@@ -26,7 +26,7 @@ def outage(clock: FakeClock) -> Outage:
 
 def test_it_is_told_when_it_begins_and_when_it_ends(outage: Outage, caplog: pytest.LogCaptureFixture) -> None:
     lasts = []
-    for happens in (partial(outage.failed, ERROR), outage.answered):
+    for happens in (partial(outage.note_failure, ERROR), outage.note_answer):
         for _ in range(3):
             happens()
             lasts.append(outage.lasts)
@@ -37,12 +37,12 @@ def test_it_is_told_when_it_begins_and_when_it_ends(outage: Outage, caplog: pyte
 def test_one_server_of_several_fills_no_log(outage: Outage, clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
     """While it is away, every other check fails."""
     for _ in range(1_000):
-        outage.failed(ERROR)
-        outage.answered()
+        outage.note_failure(ERROR)
+        outage.note_answer()
         clock.advance(0.01)
     assert len(caplog.records) == 2 * TURNS - 1
     clock.advance(SOON)
-    outage.answered()
+    outage.note_answer()
     assert len(caplog.records) == 2 * TURNS
 
 
@@ -50,17 +50,17 @@ def test_outages_far_between_are_told_of_each(
     outage: Outage, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(10):
-        outage.failed(ERROR)
-        outage.answered()
+        outage.note_failure(ERROR)
+        outage.note_answer()
         clock.advance(SOON)
     assert len(caplog.records) == 20
 
 
 def test_a_probe_ends_an_outage_only_where_no_check_has_failed_lately(outage: Outage, clock: FakeClock) -> None:
-    outage.failed(ERROR)
-    ends = [outage.probed()]  # as when the store is full, and only answers those who look
+    outage.note_failure(ERROR)
+    ends = [outage.note_probe()]  # as when the store is full, and only answers those who look
     lasts = [outage.lasts]
     clock.advance(SOON)
-    ends += [outage.probed(), outage.probed()]
+    ends += [outage.note_probe(), outage.note_probe()]
     lasts.append(outage.lasts)
     assert (ends, lasts) == ([False, True, False], [True, False])

@@ -30,7 +30,7 @@ def nodes(clock: FakeClock, quota: Quota, count: int) -> list[Limiter]:
         store = Flaky(clock)
         store.failures = ALWAYS
         limiter = Limiter([Rule(id="r", quota=quota)], store=store, clock=clock, failure_mode="local")
-        limiter._engine.fallback.shares.told(Standing(count, place), 0)
+        limiter._engine.fallback.shares.set_standing(Standing(count, place), 0)
         limiter._engine.fallback.shares.merges = True
         limiters.append(limiter)
     return limiters
@@ -38,7 +38,7 @@ def nodes(clock: FakeClock, quota: Quota, count: int) -> list[Limiter]:
 
 def owed(limiter: Limiter) -> list[tuple[str, int]]:
     engine = limiter._engine
-    return [(check.subject, check.cost) for check in engine.fallback.shares.owed(engine.fallback.local)]
+    return [(check.subject, check.cost) for check in engine.fallback.shares.take_owed(engine.fallback.local)]
 
 
 def admitted(limiter: Limiter, tries: int = 2 * LIMIT) -> int:
@@ -74,20 +74,20 @@ def test_what_is_too_large_for_the_share_alone_may_pass_later(clock: FakeClock) 
 def test_more_nodes_are_believed_at_once_and_fewer_later() -> None:
     shares = LocalShares()
     assert shares.standing == ALONE
-    shares.told(Standing(3, 1), 0.0)
-    shares.told(Standing(1, 0), 1.0)
-    shares.told(Standing(2, 0), 1.0 + LIVES_SECONDS / 2)
+    shares.set_standing(Standing(3, 1), 0.0)
+    shares.set_standing(Standing(1, 0), 1.0)
+    shares.set_standing(Standing(2, 0), 1.0 + LIVES_SECONDS / 2)
     assert shares.standing == Standing(3, 1)
-    shares.told(Standing(2, 0), 1.0 + LIVES_SECONDS)
+    shares.set_standing(Standing(2, 0), 1.0 + LIVES_SECONDS)
     assert shares.standing == Standing(2, 0)
-    shares.told(Standing(5, 4), 20.0)
+    shares.set_standing(Standing(5, 4), 20.0)
     assert shares.standing == Standing(5, 4)
 
 
 def test_who_is_missed_for_a_moment_is_not_given_up() -> None:
     shares = LocalShares()
     for now, count in ((0.0, 3), (1.0, 1), (2.0, 3), (10.5, 1), (11.5, 1)):
-        shares.told(Standing(count, 0), now)
+        shares.set_standing(Standing(count, 0), now)
     assert shares.standing == Standing(3, 0)
 
 
@@ -117,7 +117,7 @@ def test_what_could_not_be_charged_is_still_owed(clock: FakeClock) -> None:
     (limiter,) = nodes(clock, Quota(LIMIT, 60, algorithm="fixed_window"), 1)
     engine = limiter._engine
     admitted(limiter, 4)
-    engine.fallback.shares.unpaid(engine.fallback.shares.owed(engine.fallback.local))
+    engine.fallback.shares.keep_owed(engine.fallback.shares.take_owed(engine.fallback.local))
     admitted(limiter, 1)
     assert owed(limiter) == [("alice", 5)]
 
@@ -131,6 +131,6 @@ def test_a_reset_is_forgotten_here_too(clock: FakeClock) -> None:
 
 def test_what_is_remembered_is_bounded(clock: FakeClock) -> None:
     shares, store, quota = LocalShares(), MemoryStore(clock=clock), Quota(LIMIT, 60, algorithm="fixed_window")
-    shares.unpaid([Check("r", "s", str(number), quota) for number in range(OWED + 10)])
+    shares.keep_owed([Check("r", "s", str(number), quota) for number in range(OWED + 10)])
     store.adjust((), [Check("r", "s", str(number), quota) for number in range(OWED + 10)])
-    assert len(shares.owed(store)) == OWED
+    assert len(shares.take_owed(store)) == OWED

@@ -27,8 +27,8 @@ from headgate.stores.memory import AsyncMemoryStore, MemoryStore
 from headgate.stores.program import Program, async_group_program
 from headgate.stores.protocol import (
     AsyncAtomicReservingStore,
-    AsyncBeatingStore,
     AsyncCompilingStore,
+    AsyncHeartbeatStore,
     AsyncPeerStore,
     AsyncReservingStore,
     AsyncStore,
@@ -46,14 +46,14 @@ class AsyncRegionalStore:
     With asyncio, it belongs to the event loop that it is first used in.
     """
 
-    beat: Any  # there if this region's store has it
+    record_heartbeat: Any  # there if this region's store has it
 
     def __init__(
         self, region: Region, store: AsyncStore, holder: Holder, clock: Clock | None, failure_mode: FailureMode
     ) -> None:
         self._here = _peer_of(store, region.name)
-        if isinstance(store, AsyncBeatingStore):
-            self.beat = store.beat
+        if isinstance(store, AsyncHeartbeatStore):
+            self.record_heartbeat = store.record_heartbeat
         self._clock = clock
         self._opened: list[AsyncStore] = []
         self._stores: dict[str, AsyncPeerStore] = {HERE: self._here, region.name: self._here}

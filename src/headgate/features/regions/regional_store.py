@@ -26,8 +26,8 @@ from headgate.rules.rule import FailureMode
 from headgate.stores.program import Program, group_program
 from headgate.stores.protocol import (
     AtomicReservingStore,
-    BeatingStore,
     CompilingStore,
+    HeartbeatStore,
     PeerStore,
     ReservingStore,
     Store,
@@ -43,14 +43,14 @@ class RegionalStore:
     With a `clock`, which a test moves, nothing is done in the background: what is due is done before a check.
     """
 
-    beat: Any  # there if this region's store has it
+    record_heartbeat: Any  # there if this region's store has it
 
     def __init__(
         self, region: Region, store: Store, holder: Holder, clock: Clock | None, failure_mode: FailureMode
     ) -> None:
         self._here = _peer_of(store, region.name)
-        if isinstance(store, BeatingStore):
-            self.beat = store.beat
+        if isinstance(store, HeartbeatStore):
+            self.record_heartbeat = store.record_heartbeat
         self._clock = clock
         self._opened: list[Store] = []
         self._stores: dict[str, PeerStore] = {HERE: self._here, region.name: self._here}

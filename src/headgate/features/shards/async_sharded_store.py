@@ -18,8 +18,8 @@ from headgate.features.shards.search import Home, conclude, is_last, parts_of, p
 from headgate.stores.program import Program, async_group_program
 from headgate.stores.protocol import (
     AsyncAtomicReservingStore,
-    AsyncBeatingStore,
     AsyncCompilingStore,
+    AsyncHeartbeatStore,
     AsyncReservingStore,
     AsyncStore,
 )
@@ -39,7 +39,7 @@ class AsyncShardedStore:
     take_reservation: Any
     expire: Any
     adjust: Any
-    beat: Any
+    record_heartbeat: Any
 
     def __init__(self, store: AsyncStore, home: Home | None = None) -> None:
         self.store = store
@@ -55,8 +55,8 @@ class AsyncShardedStore:
             self.adjust = partial(_adjust_async, store, home)
         if isinstance(store, AsyncAtomicReservingStore):
             self.reserve = partial(_reserve_async, store, home)
-        if isinstance(store, AsyncBeatingStore):
-            self.beat = store.beat
+        if isinstance(store, AsyncHeartbeatStore):
+            self.record_heartbeat = store.record_heartbeat
 
     def check(self, groups: Sequence[Group]) -> Coroutine[Any, Any, Answers]:
         return _check_async(self.store, self.home, groups)

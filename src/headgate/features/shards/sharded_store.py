@@ -19,8 +19,8 @@ from headgate.features.steps import run
 from headgate.stores.program import Program, group_program
 from headgate.stores.protocol import (
     AtomicReservingStore,
-    BeatingStore,
     CompilingStore,
+    HeartbeatStore,
     ReservingStore,
     Store,
 )
@@ -40,7 +40,7 @@ class ShardedStore:
     take_reservation: Any
     expire: Any
     adjust: Any
-    beat: Any
+    record_heartbeat: Any
 
     def __init__(self, store: Store, home: Home | None = None) -> None:
         self.store = store
@@ -56,8 +56,8 @@ class ShardedStore:
             self.adjust = partial(_adjust, store, home)
         if isinstance(store, AtomicReservingStore):
             self.reserve = partial(_reserve, store, home)
-        if isinstance(store, BeatingStore):
-            self.beat = store.beat
+        if isinstance(store, HeartbeatStore):
+            self.record_heartbeat = store.record_heartbeat
 
     def check(self, groups: Sequence[Group]) -> Answers:
         return _check(self.store, self.home, groups)

@@ -164,16 +164,16 @@ def _maker(enforced: tuple[bool, ...], real_time: bool, slots: tuple[int, ...]) 
     admit = ADMIT.replace("SLOTS\n", "".join(taken))
     template = re.sub(r"^( *)ADMIT\n", lambda found: indent(admit, found[1]), TEMPLATE, flags=re.MULTILINE)
     template = template.replace("NOW", "time_ns() // 1_000" if real_time else "now_us()")
-    return _compiled(template, enforced, f"<headgate memory program, enforced limits: {enforced!r}>")
+    return _compile_template(template, enforced, f"<headgate memory program, enforced limits: {enforced!r}>")
 
 
 @cache
 def _reader_maker(limits: int) -> Callable[..., Any]:
     """Return the function that makes readers of so many limits."""
-    return _compiled(READER, (True,) * limits, f"<headgate reader of {limits} limits>")
+    return _compile_template(READER, (True,) * limits, f"<headgate reader of {limits} limits>")
 
 
-def _compiled(template: str, enforced: tuple[bool, ...], name: str) -> Callable[..., Any]:
+def _compile_template(template: str, enforced: tuple[bool, ...], name: str) -> Callable[..., Any]:
     """Return the function that a template makes for so many limits, of which some are enforced."""
     source = "\n".join(expanded for line in template.splitlines() for expanded in _expand(line, enforced))
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)  # for tracebacks

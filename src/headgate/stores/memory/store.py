@@ -182,7 +182,7 @@ class MemoryStore:
             self._tables.make_room(new, now)
             for at in kept:
                 if subjects[at] not in tables[at].states:
-                    self._tables.place(tables[at], subjects[at], None, costs[at])
+                    self._tables.add(tables[at], subjects[at], None, costs[at])
 
     def _violate(self, decision: Decision, penalty: Penalty) -> Block | None:
         """Record a refusal; the block that it begins, if it does."""
@@ -277,14 +277,14 @@ class MemoryStore:
                 table = self._tables.of(check.space, check.quota)
                 if check.subject not in table.states:
                     self._tables.make_room(1, now)
-                    self._tables.place(table, check.subject, None, check.cost)
+                    self._tables.add(table, check.subject, None, check.cost)
                 state = table.states[check.subject]
                 table.states[check.subject] = FORCES[check.quota.algorithm](state, now, check.quota, check.cost)
         return given
 
     def counts(self, checks: Sequence[Check]) -> list[Counted | None]:
         with self.lock:
-            return [self._counted(check) for check in checks]
+            return [self._count_of(check) for check in checks]
 
     def read(self, names: Sequence[str]) -> list[LedgerPage]:
         now = self._now()
@@ -346,7 +346,7 @@ class MemoryStore:
     def _now(self) -> int:
         return time_ns() // 1_000 if self._clock is None else self._clock.now_us()
 
-    def _counted(self, check: Check) -> Counted | None:
+    def _count_of(self, check: Check) -> Counted | None:
         table = self._tables.get(check.space)
         state = None if table is None else table.states.get(check.subject)
         return None if state is None else Counted(*state)
@@ -385,6 +385,6 @@ class MemoryStore:
                 self._tables.make_room(1, now)
             except StoreFull:
                 return record
-            self._tables.place(table, client, record, 1)
+            self._tables.add(table, client, record, 1)
         table.states[client] = record
         return record

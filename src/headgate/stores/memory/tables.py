@@ -75,7 +75,7 @@ class Tables:
             table.clear()
         self.keys = self._full_until = 0
 
-    def place(self, table: Table, subject: Any, state: Any, cost: int) -> None:
+    def add(self, table: Table, subject: Any, state: Any, cost: int) -> None:
         """Keep the state of a new subject; there is room."""
         if 0 < cost < table.cost:
             table.cost = cost

@@ -29,7 +29,7 @@ from headgate.stores.redis.options import read_url
 from headgate.stores.redis.program import PlanProgram, Requests
 from headgate.stores.redis.slot_planner import SlotPlanner
 from headgate.stores.redis.slots import slot_of_key
-from headgate.stores.redis.steps import Figures, SlotStep, Steps, by_request, raised, take_one
+from headgate.stores.redis.steps import Figures, SlotStep, Steps, by_request, take_one, unwrap
 from headgate.stores.redis.topology import MAX_REDIRECTS, Topology
 
 T = TypeVar("T")
@@ -111,7 +111,7 @@ class AsyncRedisStore(RedisOperations):
                 return program.read(special, figures, subjects, costs, extras)
             keys = keys_of(subjects)
             if denials.known:
-                known = program.known(keys, subjects, costs)
+                known = program.known_denial(keys, subjects, costs)
                 if known is not None:
                     return known
             asked_us, epoch = denials.now_us(), denials.epoch
@@ -161,7 +161,7 @@ class AsyncRedisStore(RedisOperations):
         deadline = 0.0
         try:
             if node is None:
-                raise self._topology.unknown()
+                raise self._topology.unknown_error()
             answer = node.check(template, (request,), slot)
             deadline = self._batcher.deadline  # that of this tick
             return await answer
@@ -243,7 +243,7 @@ class AsyncRedisStore(RedisOperations):
                 await discovery.wait(known, deadline - self._batcher.now())
             node = self._topology.serving(slot)
             if node is None:
-                raise self._topology.unknown()
+                raise self._topology.unknown_error()
         return node
 
     # Steps
@@ -256,7 +256,7 @@ class AsyncRedisStore(RedisOperations):
             answer = await self._take(step, deadline)
         else:
             answer = await self._elsewhere(node, step, error, deadline, 1)
-        (figures,) = raised(answer)
+        (figures,) = unwrap(answer)
         decided: Figures = figures
         return decided
 

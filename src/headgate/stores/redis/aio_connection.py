@@ -52,7 +52,7 @@ class AsyncConnection(asyncio.Protocol):
         try:
             await self._connection.connect_check_health(check_health=False)
             self._take_over()
-            said = [script.packed(command) for command in greetings(params.arguments)]
+            said = [script.encode_command(command) for command in greetings(params.arguments)]
             replied: asyncio.Future[list[Any] | Exception] = self._loop.create_future()
             self.ask(b"".join(said), len(said), partial(_resolve, replied))
             replies = await replied

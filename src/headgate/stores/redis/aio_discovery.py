@@ -17,7 +17,7 @@ class AsyncDiscovery:
     def __init__(self, target: StoreTarget, topology: Topology[Any], loop: asyncio.AbstractEventLoop) -> None:
         self._topology = topology
         self._loop = loop
-        self._discovery = Discovery(target, self._hear, topology.known)
+        self._discovery = Discovery(target, self._hear, topology.candidates)
         self._listening: dict[asyncio.Future[None], None] = {}  # those who wait to hear who serves what, in order
         self._found: Found | None = None  # by discovery, in its thread
         self._is_telling = False  # the event loop of it
@@ -51,21 +51,21 @@ class AsyncDiscovery:
         try:
             if not self._is_telling:  # else the event loop is about to know, if it runs
                 self._is_telling = True
-                self._loop.call_soon_threadsafe(self._heard)
+                self._loop.call_soon_threadsafe(self._note_reply)
         except RuntimeError:  # the event loop was closed meanwhile
             assert self._loop.is_closed()
             return False
         return not self._loop.is_closed()
 
-    def _heard(self) -> None:
+    def _note_reply(self) -> None:
         self._is_telling = False  # first: later findings are reported again
         found = self._found
         if found is None or self._is_closed:
             return
         if isinstance(found, StoreError):
-            self._topology.failed(found)
+            self._topology.note_failure(found)
         else:
-            self._topology.told(found)
+            self._topology.set_owners(found)
         self._tell_listeners()
 
     def _tell_listeners(self) -> None:

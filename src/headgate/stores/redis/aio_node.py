@@ -30,7 +30,7 @@ from headgate.stores.redis.batcher import GATHER_SECONDS, NO_SLOT, Batcher, Call
 from headgate.stores.redis.command import EncodedCommand, pack
 from headgate.stores.redis.encoding import CommandTemplate, EncodedRequest
 from headgate.stores.redis.faults import FAULTS, fault
-from headgate.stores.redis.health import breaker_of, left_alone, replaced, tell
+from headgate.stores.redis.health import breaker_of, circuit_open_error, replaced_master_error, tell
 from headgate.stores.redis.options import ConnectionParams, RedisOptions
 from headgate.stores.redis.steps import Figures
 
@@ -63,7 +63,7 @@ class AsyncNode:
         self._batcher = batcher
         self._first = Context()  # of the first who is waiting
         self._usual = 0.0  # seconds that the last call took
-        self._connections = AsyncPool(params, options.patience, self._opened)
+        self._connections = AsyncPool(params, options.patience, self._on_connection)
         self._ended: asyncio.Event | None = None  # set when no call is under way, for those who close
         self._enough_until = 0.0  # until then, no more connections are opened beside those in use
         self._due = 0.0  # no caller times out before, by the process clock
@@ -111,7 +111,7 @@ class AsyncNode:
             raise StoreUnavailable("the store was closed", sent=False)
         batcher = self._batcher
         if self.breaker.state != "closed" and not self._may_wait(batcher.now()):
-            raise left_alone(self.name, self.breaker.why)
+            raise circuit_open_error(self.name, self.breaker.why)
         if not batcher.woken:
             batcher.wake(loop.time())
         if not self.waiting:
@@ -145,7 +145,7 @@ class AsyncNode:
         """Refuse those who have not been sent yet: another server is the master now."""
         self.owed.clear()
         self._batcher.waited_for.pop(self, None)
-        self._refuse_waiting(replaced(self.name))
+        self._refuse_waiting(replaced_master_error(self.name))
 
     def reopen(self) -> None:
         """Allow use after close, in any event loop."""
@@ -259,7 +259,7 @@ class AsyncNode:
                 self._end(call)
 
     def _turn_away(self) -> None:
-        self._refuse_waiting(left_alone(self.name, self.breaker.why))
+        self._refuse_waiting(circuit_open_error(self.name, self.breaker.why))
 
     def _refuse_waiting(self, error: StoreError) -> None:
         self._callers.refuse(error, self._batcher.now(), is_observed=not self.is_closed)
@@ -277,13 +277,13 @@ class AsyncNode:
             now_us = self._now_us()
             call.encoded = [command.encode(now_us) for command in call.commands]
             connection.ask(
-                pack(call.encoded, connection.scripts), count_replies(call.encoded), call.within(self._arrived)
+                pack(call.encoded, connection.scripts), count_replies(call.encoded), call.within(self._on_replies)
             )
         except BaseException as error:
-            self._failed(call, error)
+            self._on_failure(call, error)
             raise
 
-    def _opened(self, error: Exception | None) -> None:
+    def _on_connection(self, error: Exception | None) -> None:
         """There is one more connection, or why there is not."""
         assert self._loop is not None
         batcher, at = self._batcher, self._loop.time()
@@ -297,7 +297,7 @@ class AsyncNode:
                 for call in tuple(self.calls):  # what was asked before, and is not answered yet, never will be
                     if now - call.began >= self._options.timeout:
                         call.connection.close()
-                        self._failed(call, RedisTimeout("the connection fell silent"))
+                        self._on_failure(call, RedisTimeout("the connection fell silent"))
         else:
             known = fault(error, self._options.timeout, sent=False)
             self._note_failure(now, inf, at, known)
@@ -315,16 +315,16 @@ class AsyncNode:
         if self.breaker.fail(now, began, str(known)):
             self._connections.doubt(sent)
 
-    def _arrived(self, call: BatchCall, replies: list[Any] | Exception) -> None:
+    def _on_replies(self, call: BatchCall, replies: list[Any] | Exception) -> None:
         """What the server has replied; or why it has not."""
         if isinstance(replies, Exception):
-            self._failed(call, replies)
+            self._on_failure(call, replies)
             return
         replies = without_asking(call.encoded, replies)
         if NoScriptError in map(type, replies):  # it does not know a script yet, or no more: nothing was executed
             self._ask_again(call, replies)
             return
-        self._answered(call, replies)
+        self._deliver(call, replies)
 
     def _ask_again(self, call: BatchCall, replies: list[Any]) -> None:
         """Send those commands once more of which the server does not know the script: the first with its text."""
@@ -332,24 +332,24 @@ class AsyncNode:
         self.breaker.hear(now)
         call.until = now + self._options.timeout  # loading it has a time of its own
         again = [command for command, reply in zip(call.encoded, replies, strict=True) if is_unknown(reply)]
-        done = call.within(partial(self._arrived_again, before=replies, again=again))
+        done = call.within(partial(self._on_retry_replies, before=replies, again=again))
         call.connection.ask(pack(again, set()), count_replies(again), done)
 
-    def _arrived_again(
+    def _on_retry_replies(
         self, call: BatchCall, replies: list[Any] | Exception, *, before: list[Any], again: list[EncodedCommand]
     ) -> None:
         """The replies to those commands that went once more. The server may have forgotten the script meanwhile."""
         if isinstance(replies, Exception):
-            self._failed(call, replies)
+            self._on_failure(call, replies)
             return
         late = iter(without_asking(again, replies))
         merged = [next(late) if is_unknown(reply) else reply for reply in before]
         if 0 < sum(map(is_unknown, merged)) < len(again):
             self._ask_again(call, merged)
         else:
-            self._answered(call, merged)
+            self._deliver(call, merged)
 
-    def _answered(self, call: BatchCall, replies: list[Any]) -> None:
+    def _deliver(self, call: BatchCall, replies: list[Any]) -> None:
         connection = call.connection
         if self.is_closed:
             connection.close()
@@ -368,7 +368,7 @@ class AsyncNode:
         self._end(call)
         self._batcher.wake(connection.used)
 
-    def _failed(self, call: BatchCall, error: BaseException) -> None:
+    def _on_failure(self, call: BatchCall, error: BaseException) -> None:
         """There is no reply, and the connection is closed."""
         assert self._loop is not None
         at, now = self._loop.time(), self._batcher.now()

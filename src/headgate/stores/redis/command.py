@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from headgate.stores.redis import script
 
-ASKING: Final = script.packed(("ASKING",))
+ASKING: Final = script.encode_command(("ASKING",))
 
 
 class EncodedCommand(NamedTuple):
@@ -19,7 +19,11 @@ class EncodedCommand(NamedTuple):
 
     def bytes(self, *, whole: bool = False) -> bytes:
         """Return what goes over the wire. `whole`: with the text of its script."""
-        packed = script.packed(script.whole(self.command)) if whole else self.packed or script.packed(self.command)
+        packed = (
+            script.encode_command(script.whole(self.command))
+            if whole
+            else self.packed or script.encode_command(self.command)
+        )
         return ASKING + packed if self.asking else packed
 
 

@@ -64,7 +64,7 @@ class ThreadConnection:
             self._socket.settimeout(self._usual)
             self.used = monotonic()
             for command in greetings(params.arguments):
-                self.ask(script.packed(command), deadline)
+                self.ask(script.encode_command(command), deadline)
         except BaseException:
             self.close()
             raise

@@ -106,13 +106,13 @@ class CommandTemplate:
 
     def _pack_head(self, keys: int) -> str:
         size = 4 + keys + len(self._common) + len(self.limits)
-        head = self._heads[keys] = f"*{size}\r\n{_packed('EVALSHA', self._digest, keys)}"
+        head = self._heads[keys] = f"*{size}\r\n{_pack('EVALSHA', self._digest, keys)}"
         return head
 
     def _pack_tail(self, costs: tuple[int, ...]) -> str:
         if len(self._tails) >= MAX_COSTS:
             self._tails.clear()
-        tail = self._tails[costs] = _packed("", *self._common, *costs)
+        tail = self._tails[costs] = _pack("", *self._common, *costs)
         return tail
 
 
@@ -147,10 +147,10 @@ class Encoder:
     def group(self, group: Group) -> Encoded:
         """Encode the checks of one request, with all that it has besides."""
         checks, peek, idempotency, penalty = group
-        mark, slot = _held_by(checks)
+        mark, slot = _reservation_and_slot(checks)
         extras = Extras(idempotency, penalty, mark, slot)
         fragments = self.fragments([check.rule for check in checks], peek, extras)
-        return self._encoded(checks, *fragments, peek=peek)
+        return self._encode(checks, *fragments, peek=peek)
 
     def fragments(self, rules: Sequence[str], peek: bool, extras: Extras) -> Fragments:
         """Return what a request has besides limits, of which these are the rules: fragments, keys and arguments."""
@@ -192,7 +192,7 @@ class Encoder:
     def violation(self, penalty: Penalty, check: Check) -> Encoded:
         """Encode that a refusal by `check`, in another slot, counts against its client."""
         arguments = (_terms_text(penalty.terms), check.quota.window_us, check.rule)
-        return self._encoded((), ("penalty",), self._client_keys(penalty.client), arguments)
+        return self._encode((), ("penalty",), self._client_keys(penalty.client), arguments)
 
     def reset(self, checks: Sequence[Check], clients: Sequence[Client]) -> script.Command:
         """Return the command that forgets the state of `checks`, and all about `clients`."""
@@ -208,15 +208,15 @@ class Encoder:
         return f"{self.prefix}:idempotency:{{{escape(key.name)}}}"
 
     def _undo(self, checks: tuple[Check, ...], keys: list[str], arguments: list[Any], fragment: str) -> Encoded:
-        mark, slot = _held_by(checks)
+        mark, slot = _reservation_and_slot(checks)
         names, own = [fragment], arguments
         if mark:
             names, own = ["reservation", *names], [mark, *own]
         if slot:
             names, own = ["slot", *names], [slot, *own]
-        return self._encoded(checks, tuple(names), keys, own, peek=True)
+        return self._encode(checks, tuple(names), keys, own, peek=True)
 
-    def _encoded(
+    def _encode(
         self,
         checks: tuple[Check, ...],
         fragments: tuple[str, ...],
@@ -234,7 +234,7 @@ class Encoder:
         return [f"{self.prefix}:{name}" for name in penalty_keys(*client)]
 
 
-def _held_by(checks: Sequence[Check]) -> tuple[int, str]:
+def _reservation_and_slot(checks: Sequence[Check]) -> tuple[int, str]:
     """Return the reservation's mark and the slot's id of a request's checks; 0 and empty: there is none."""
     return (checks[0].reservation, checks[0].slot) if checks else (0, "")
 
@@ -244,6 +244,6 @@ def _terms_text(terms: Terms) -> str:
     return " ".join(map(str, (terms.detection_us, terms.threshold, *terms.multipliers)))
 
 
-def _packed(*arguments: script.Argument) -> str:
+def _pack(*arguments: script.Argument) -> str:
     """Pack arguments; all of them are ASCII, as keys are."""
     return "".join([f"${len(text)}\r\n{text}\r\n" for text in map(str, arguments)])

@@ -95,6 +95,6 @@ def find_redirect(error: StoreError, host: str) -> Redirect | None:
     return None
 
 
-def redirected(reply: object) -> bool:
+def is_redirect(reply: object) -> bool:
     """Whether a reply is an error that says nothing of the server's health: the call goes elsewhere, or again."""
     return isinstance(reply, AskError | TryAgainError)

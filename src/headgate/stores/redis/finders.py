@@ -24,7 +24,7 @@ PATIENCE: Final = (0.1, 0.5)  # seconds for one server's answer: as long as a ch
 EVERY_SECONDS: Final = 1.0  # between questions to Sentinels that have announced nothing
 SOON_SECONDS: Final = 0.05  # the same while a failover is under way
 
-_ROLE: Final = script.packed(("ROLE",))
+_ROLE: Final = script.encode_command(("ROLE",))
 _TROUBLE: Final = (*FAULTS, LookupError, TypeError, ValueError)  # the last three: an answer that makes no sense
 
 
@@ -183,7 +183,7 @@ class ClusterFinder:
                     self._target.params.to(address), self._patience, monotonic() + self._patience
                 )
                 try:
-                    answer = connection.ask(script.packed(("CLUSTER", "SLOTS")), monotonic() + self._patience)
+                    answer = connection.ask(script.encode_command(("CLUSTER", "SLOTS")), monotonic() + self._patience)
                 finally:
                     connection.close()
                 return read_slots(answer, address[0])

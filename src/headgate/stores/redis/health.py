@@ -9,7 +9,7 @@ from typing import Any
 from headgate.errors import StoreUnavailable
 from headgate.stores.breaker import Breaker, State
 from headgate.stores.observer import StoreObserver
-from headgate.stores.redis.faults import fault, redirected
+from headgate.stores.redis.faults import fault, is_redirect
 from headgate.stores.redis.options import RedisOptions
 
 log = logging.getLogger("headgate.breaker")
@@ -18,7 +18,7 @@ log = logging.getLogger("headgate.breaker")
 def tell(observer: StoreObserver, replies: Sequence[Any], seconds: float, groups: int, timeout: float) -> None:
     """Tell of a call that was answered, be it with errors."""
     for reply in replies:
-        if isinstance(reply, Exception) and not redirected(reply):
+        if isinstance(reply, Exception) and not is_redirect(reply):
             observer.failed(fault(reply, timeout), seconds, groups)
             return
     observer.called(seconds, groups)
@@ -27,7 +27,7 @@ def tell(observer: StoreObserver, replies: Sequence[Any], seconds: float, groups
 def breaker_of(name: str, options: RedisOptions, observer: StoreObserver | None) -> Breaker:
     """Make the breaker of a server: it logs its changes, and tells `observer`."""
 
-    def changed(state: State, before: State) -> None:
+    def on_change(state: State, before: State) -> None:
         # While the server is down, the breaker alternates between open and half-open.
         level = logging.WARNING if "closed" in (state, before) else logging.DEBUG
         why = f" ({breaker.why})" if state == "open" else ""
@@ -35,17 +35,17 @@ def breaker_of(name: str, options: RedisOptions, observer: StoreObserver | None)
         if observer is not None:
             observer.breaker(name, state)
 
-    breaker = Breaker(changed, probe_every=options.probe_every)
+    breaker = Breaker(on_change, probe_every=options.probe_every)
     if observer is not None:
         observer.breaker(name, "closed")
     return breaker
 
 
-def left_alone(name: str, why: str) -> StoreUnavailable:
+def circuit_open_error(name: str, why: str) -> StoreUnavailable:
     """Return the error for callers that the breaker turns away."""
     return StoreUnavailable(f"circuit open for Redis at {name}: {why}", sent=False)
 
 
-def replaced(name: str) -> StoreUnavailable:
+def replaced_master_error(name: str) -> StoreUnavailable:
     """Make the error of those who were about to be sent to a master that Sentinels no longer name."""
     return StoreUnavailable(f"Redis at {name} is no longer the master", sent=False)

@@ -45,10 +45,10 @@ def encode_counts(checks: Sequence[Check], prefix: str) -> script.Command:
 
 
 def decode_counts(checks: Sequence[Check], reply: Sequence[Any]) -> list[Counted | None]:
-    return [_counted(check, state) for check, state in zip(checks, reply, strict=True)]
+    return [_count_of(check, state) for check, state in zip(checks, reply, strict=True)]
 
 
-def _counted(check: Check, state: bytes | None) -> Counted | None:
+def _count_of(check: Check, state: bytes | None) -> Counted | None:
     algorithm = check.quota.algorithm
     if state is not None and algorithm == "fixed_window" and len(state) == _FIXED:
         _, start, current = map(int, unpack("<ddd", state))

@@ -25,7 +25,7 @@ from headgate.stores.process_clock import PROCESS, acquire
 from headgate.stores.redis.command import EncodedCommand, pack
 from headgate.stores.redis.connection import ThreadConnection
 from headgate.stores.redis.faults import FAULTS, fault
-from headgate.stores.redis.health import breaker_of, left_alone, replaced, tell
+from headgate.stores.redis.health import breaker_of, circuit_open_error, replaced_master_error, tell
 from headgate.stores.redis.in_flight import InFlight, ThreadCall
 from headgate.stores.redis.options import ConnectionParams, RedisOptions
 from headgate.stores.redis.pool import ConnectionPool, run_in_thread
@@ -88,7 +88,7 @@ class ServerNode:
         """Send commands, or queue them. Raises `StoreError`: unless it says otherwise, they were not sent."""
         if self.breaker.state != "closed":
             if not self._may_wait(PROCESS.read()):
-                raise left_alone(self.name, self.breaker.why)
+                raise circuit_open_error(self.name, self.breaker.why)
             deadline = min(deadline, self.breaker.grace_ends)
         call = ThreadCall(commands, deadline, groups)
         if self._queue or not self._send_alone(call):
@@ -128,7 +128,7 @@ class ServerNode:
 
     def retire(self) -> None:
         """Refuse those who have not been sent yet: another server is the master now."""
-        self._refuse_queue(replaced(self.name))
+        self._refuse_queue(replaced_master_error(self.name))
 
     def forget(self) -> None:
         """In a forked child: the connections are the parent's."""
@@ -150,7 +150,7 @@ class ServerNode:
         while self._queue and self.breaker.state == "closed":
             connection = self._connections.take()
             if connection is None:
-                self._connections.open_another(self._opened)
+                self._connections.open_another(self._on_connection)
                 if not self._connections.idle:  # from now on, a thread that returns one finds the queue
                     return
                 continue
@@ -296,7 +296,7 @@ class ServerNode:
     def _may_wait(self, now: float) -> bool:
         """Begin a probe if one is due. Return whether callers may wait for its answer."""
         if self.breaker.begin_probe(now):
-            self._connections.open(self._opened)
+            self._connections.open(self._on_connection)
         return self.breaker.may_wait(now)
 
     def _listen(self, began: float) -> None:
@@ -318,7 +318,7 @@ class ServerNode:
     def _turn_away(self, now: float) -> None:
         """Refuse those who have queued, unless they may wait for a probe."""
         if not self._may_wait(now):
-            self._refuse_queue(left_alone(self.name, self.breaker.why))
+            self._refuse_queue(circuit_open_error(self.name, self.breaker.why))
 
     def _refuse_queue(self, error: StoreError) -> None:
         with suppress(IndexError):
@@ -328,7 +328,7 @@ class ServerNode:
                     self._observer.failed(error, monotonic() - call.began, call.groups)
                 call.fail(error)
 
-    def _opened(self, opened: ThreadConnection | Exception) -> None:
+    def _on_connection(self, opened: ThreadConnection | Exception) -> None:
         """Take a new connection into use, or note that it could not be opened."""
         if isinstance(opened, Exception):
             self._refuse_opening(opened)

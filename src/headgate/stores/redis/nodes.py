@@ -9,11 +9,11 @@ from headgate.core.share import Standing
 from headgate.stores.redis import script
 
 
-def encode_beat(name: str, node: str, ttl_us: int, now_us: int | None, prefix: str) -> script.Command:
+def encode_heartbeat(name: str, node: str, ttl_us: int, now_us: int | None, prefix: str) -> script.Command:
     """`nodes.lua` documents the arguments and the reply."""
     key = f"{prefix}:nodes:{{{escape(name)}}}"
     return ("EVALSHA", script.digest_of("nodes"), 1, key, "" if now_us is None else now_us, node, ttl_us)
 
 
-def decode_beat(reply: Sequence[int]) -> Standing:
+def decode_heartbeat(reply: Sequence[int]) -> Standing:
     return Standing(*reply)

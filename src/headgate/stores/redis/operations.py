@@ -18,7 +18,7 @@ from headgate.stores.redis import concurrency, ledger, nodes, reservations, scri
 from headgate.stores.redis.denial_cache import DenialCache
 from headgate.stores.redis.encoding import Encoder
 from headgate.stores.redis.slots import RESERVATIONS, slot_of, slot_of_check, slot_of_client, slot_of_key, slot_of_tag
-from headgate.stores.redis.steps import SlotStep, Steps, raised, step_of, take_all, take_one
+from headgate.stores.redis.steps import SlotStep, Steps, step_of, take_all, take_one, unwrap
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -104,9 +104,9 @@ class RedisOperations:
         """Have the slot of each check expire its time to live from now; return whether it was held."""
         return self._run(self._each_slot(concurrency.RENEW, held))
 
-    def beat(self, name: str, node: str, ttl_us: int) -> Any:
+    def record_heartbeat(self, name: str, node: str, ttl_us: int) -> Any:
         """Say that a node is alive."""
-        return self._run(self._beat(name, node, ttl_us))
+        return self._run(self._record_heartbeat(name, node, ttl_us))
 
     def counts(self, checks: Sequence[Check]) -> Any:
         """Return what the keys of checks have counted."""
@@ -165,7 +165,7 @@ class RedisOperations:
 
     def _reserve(self, command: script.Command, decode: Callable[[Any], T]) -> Steps[T]:
         (answer,) = yield [SlotStep(RESERVATIONS if self._slotted else 0, command=command)]
-        return decode(raised(answer))
+        return decode(unwrap(answer))
 
     def _charge_reservation(self, reservation_id: str, pending: Record, ttl_us: int) -> Steps[Answer | None]:
         if self._slotted:
@@ -174,7 +174,7 @@ class RedisOperations:
         check = template.command((request,), now_us)
         command = reservations.encode_reserve(check, pending, reservation_id, ttl_us, now_us, self._prefix)
         (reply,) = yield [SlotStep(0, command=command)]
-        decided_us, *figures = raised(reply)
+        decided_us, *figures = unwrap(reply)
         return template.read(decided_us, figures)
 
     def _adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check]) -> Steps[list[int]]:
@@ -189,7 +189,7 @@ class RedisOperations:
         given = [0] * len(refunds)
         try:
             for replied, places_of_one in zip((yield steps) if steps else (), places, strict=True):
-                for place, units in zip(places_of_one, raised(replied), strict=True):
+                for place, units in zip(places_of_one, unwrap(replied), strict=True):
                     given[place] = units
         finally:
             self.denials.drop([*(charge.check for charge in refunds), *surcharges])
@@ -204,10 +204,10 @@ class RedisOperations:
             lambda _, reply: concurrency.decode(reply),
         )
 
-    def _beat(self, name: str, node: str, ttl_us: int) -> Steps[Standing]:
-        command = nodes.encode_beat(name, node, ttl_us, self._now_us(), self._prefix)
+    def _record_heartbeat(self, name: str, node: str, ttl_us: int) -> Steps[Standing]:
+        command = nodes.encode_heartbeat(name, node, ttl_us, self._now_us(), self._prefix)
         (answer,) = yield [SlotStep(slot_of(name) if self._slotted else 0, command=command)]
-        return nodes.decode_beat(raised(answer))
+        return nodes.decode_heartbeat(unwrap(answer))
 
     def _read(self, names: Sequence[str]) -> Steps[list[LedgerPage]]:
         now_us = self._now_us()
@@ -242,7 +242,7 @@ class RedisOperations:
         replies = (yield steps) if steps else []
         found: dict[int, U] = {}
         for (_, those), own, reply in zip(by_slot, some, replies, strict=True):
-            found.update(zip(those, decode(own, raised(reply)), strict=True))
+            found.update(zip(those, decode(own, unwrap(reply)), strict=True))
         return [found[place] for place in places]
 
     def _by_slot(self, things: Sequence[T], slot_of_thing: Callable[[T], int]) -> Iterator[tuple[int, Sequence[T]]]:

@@ -137,10 +137,10 @@ def _params(parts: SplitResult, options: RedisOptions) -> ConnectionParams:
         (kind or Connection)(**arguments)  # connects to nothing yet
     except (TypeError, RedisError) as error:  # else the first check would find out
         raise ValueError(f"store URL: unknown option: {error}") from error
-    return _secured(kind, arguments)
+    return _tls_params(kind, arguments)
 
 
-def _secured(kind: type[Any] | None, arguments: dict[str, Any]) -> ConnectionParams:
+def _tls_params(kind: type[Any] | None, arguments: dict[str, Any]) -> ConnectionParams:
     return ConnectionParams(kind, arguments, Tls(arguments) if kind is SSLConnection else None)
 
 
@@ -158,7 +158,7 @@ def _sentinel_params(params: ConnectionParams, given: dict[str, str]) -> Connect
         kind = parse_url("rediss://").get("connection_class") if tls == "true" else None  # type: ignore[no-untyped-call]
     if kind is None:
         arguments = {name: value for name, value in arguments.items() if not name.startswith("ssl_")}
-    return _secured(kind, arguments)
+    return _tls_params(kind, arguments)
 
 
 def _address(text: str, port: int) -> Address:

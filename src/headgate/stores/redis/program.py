@@ -53,7 +53,7 @@ class PlanProgram:
         self._known = Reading(told, states)
         self._unread = Reading(told, states, outcomes_of)  # of figures as they are replied
 
-    def known(self, keys: tuple[str, ...], subjects: Subjects, costs: Costs) -> Decision | None:
+    def known_denial(self, keys: tuple[str, ...], subjects: Subjects, costs: Costs) -> Decision | None:
         """Return the decision on a request that is known to be denied."""
         denials = self._denials
         name = keys[0] if len(keys) == 1 else keys
@@ -91,7 +91,7 @@ class PlanProgram:
         batch = PlanBatch([None] * len(requests), [], [])
         for at, (subjects, costs) in enumerate(requests):
             keys = self.keys(subjects)
-            decision = self.known(keys, subjects, costs) if self._denials.known else None
+            decision = self.known_denial(keys, subjects, costs) if self._denials.known else None
             if decision is None:
                 batch.places.append(at)
                 batch.sent.append(EncodedRequest(keys, costs))

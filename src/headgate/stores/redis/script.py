@@ -67,7 +67,7 @@ def text(digest: str) -> str:
     return _sources[digest]
 
 
-def packed(command: Command) -> bytes:
+def encode_command(command: Command) -> bytes:
     """Return a command as it goes over the wire."""
     result: bytes = pack_command(command)  # type: ignore[arg-type]  # its stub knows tuples of one
     return result

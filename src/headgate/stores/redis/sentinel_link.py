@@ -35,7 +35,7 @@ class SentinelLink:
         self._service = service
         self._patience = patience  # seconds for an answer
         self._questions = b"".join(
-            script.packed(("SENTINEL", question, service)) for question in ("MASTER", "REPLICAS")
+            script.encode_command(("SENTINEL", question, service)) for question in ("MASTER", "REPLICAS")
         )
         self._pause = RETRY_SECONDS[0]
         self._connection: _SentinelConnection | None = None
@@ -55,8 +55,8 @@ class SentinelLink:
         deadline = monotonic() + self._patience
         self._connection = _SentinelConnection(self._params, self._patience, deadline)
         try:
-            self._connection.ask(script.packed(("HELLO", 3)), deadline)
-            self._connection.ask(script.packed(("SUBSCRIBE", *CHANNELS)), deadline)
+            self._connection.ask(script.encode_command(("HELLO", 3)), deadline)
+            self._connection.ask(script.encode_command(("SUBSCRIBE", *CHANNELS)), deadline)
         except ResponseError as error:
             if not self._warned:
                 self._warned = True
@@ -81,7 +81,7 @@ class SentinelLink:
     def hear(self) -> bool:
         """Return whether a failover was announced since the last call. Does not wait."""
         if self._connection is not None:
-            for message in self._connection.arrived():
+            for message in self._connection.take_replies():
                 self._note(message)
         announced, self._announced = self._announced, False
         return announced
@@ -116,7 +116,7 @@ class _SentinelConnection(ThreadConnection):
         number: int = self._socket.fileno()
         return number
 
-    def arrived(self) -> list[Any]:
+    def take_replies(self) -> list[Any]:
         """Return what has come in, without waiting."""
         self._socket.settimeout(0)
         try:

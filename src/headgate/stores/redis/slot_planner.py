@@ -174,7 +174,7 @@ class SlotPlanner:
             decided.append(result)
             if _refuses(part, result):
                 return (yield from self._refuse(group, parts, decided))
-        return Result(decided[0].now_us, _merged(parts, decided))
+        return Result(decided[0].now_us, _merge(parts, decided))
 
     def _decide_with_receipts(self, group: Group, plain: Group) -> Steps[Answer]:
         """Decide a group slot by slot. Each slot keeps the answer to its part in the same step as the charge.
@@ -201,7 +201,7 @@ class SlotPlanner:
             if _refuses(part, result):
                 refused = yield from self._refuse(group, parts, decided)
                 return kind(*refused)
-        return kind(decided[0].now_us, _merged(parts, decided))
+        return kind(decided[0].now_us, _merge(parts, decided))
 
     def _undo_once_steps(self, parts: list[SlotPart]) -> list[SlotStep]:
         """Return steps that undo parts that have receipts, whether they were charged or not."""
@@ -220,7 +220,7 @@ class SlotPlanner:
             looked.append(result)
         if group.penalty is not None and looked[0].block is not None:
             return Result(looked[0].now_us, (), looked[0].block)
-        return Result(looked[0].now_us, _merged(parts, looked))
+        return Result(looked[0].now_us, _merge(parts, looked))
 
     def _refuse(self, group: Group, parts: list[SlotPart], decided: list[Result]) -> Steps[Result]:
         """The last part that was decided refuses: undo those before it, and see how the others stand."""
@@ -238,8 +238,8 @@ class SlotPlanner:
                 continue
             at = place if place < len(before) else place - 1
             known = before[place] if place < len(before) else None
-            looked.append(_looked(part, steps[at].template, answers[at], known))
-        outcomes = _merged(parts, looked)
+            looked.append(_result_of_part(part, steps[at].template, answers[at], known))
+        outcomes = _merge(parts, looked)
         block = refused.block
         check = binding(group.checks, outcomes)
         if group.penalty is not None and before and check is not None:  # else the refusal was the client's own part's
@@ -257,7 +257,7 @@ class SlotPlanner:
             if part.group.idempotency is not None:
                 undone = self._encoder.undo_once(part.group)
             else:
-                undone = self._encoder.undo(part.group.checks, _charged(part, result))
+                undone = self._encoder.undo(part.group.checks, _charges_of(part, result))
             steps.append(step_of(part.slot, undone, closing=True))
         return steps
 
@@ -327,7 +327,7 @@ def _refuses(part: SlotPart, result: Result) -> bool:
     )
 
 
-def _merged(parts: Sequence[SlotPart], results: Sequence[Result]) -> tuple[Outcome, ...]:
+def _merge(parts: Sequence[SlotPart], results: Sequence[Result]) -> tuple[Outcome, ...]:
     """The outcomes of parts in the order of the group. Each server reports its own time."""
     outcomes: dict[int, Outcome] = {}
     now_us = results[0].now_us
@@ -337,7 +337,7 @@ def _merged(parts: Sequence[SlotPart], results: Sequence[Result]) -> tuple[Outco
     return tuple(outcomes[place] for place in sorted(outcomes))
 
 
-def _charged(part: SlotPart, result: Result) -> list[tuple[int, int]]:
+def _charges_of(part: SlotPart, result: Result) -> list[tuple[int, int]]:
     """Return when each check of a part was charged, and the reset that was answered then; -1 and 0: it was not."""
     return [
         (result.now_us, outcome.reset_us) if outcome.wait_us == 0 and check.cost else (-1, 0)
@@ -345,7 +345,7 @@ def _charged(part: SlotPart, result: Result) -> list[tuple[int, int]]:
     ]
 
 
-def _looked(
+def _result_of_part(
     part: SlotPart, template: CommandTemplate | None, answer: Figures | StoreError, known: Result | None
 ) -> Result:
     """Return how a part stands whose group was refused in another slot; what is `known`, if the server did not say."""

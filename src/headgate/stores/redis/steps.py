@@ -78,16 +78,16 @@ def take_all(steps: Iterable[SlotStep]) -> Steps[None]:
     listed = list(steps)
     if listed:
         for answer in (yield listed):
-            raised(answer)
+            unwrap(answer)
 
 
 def take_one(step: SlotStep) -> Steps[Any]:
     """Take one step, and return its answer. Raises `StoreError`."""
     (answer,) = yield [step]
-    return raised(answer)
+    return unwrap(answer)
 
 
-def raised(answer: Any) -> Any:
+def unwrap(answer: Any) -> Any:
     """Return the answer to a step. Raises it, if it is a `StoreError`."""
     if isinstance(answer, StoreError):
         raise answer

@@ -31,7 +31,7 @@ from headgate.stores.redis.options import read_url
 from headgate.stores.redis.program import PlanProgram, Requests
 from headgate.stores.redis.slot_planner import SlotPlanner
 from headgate.stores.redis.slots import slot_of_key
-from headgate.stores.redis.steps import Figures, SlotStep, Steps, by_request, raised, take_one
+from headgate.stores.redis.steps import Figures, SlotStep, Steps, by_request, take_one, unwrap
 from headgate.stores.redis.topology import MAX_REDIRECTS, Topology
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ class RedisStore(RedisOperations):
         if self._target.topology == "single":
             self._only = ServerNode(self._target.params, self._options, observer)
         else:
-            self._discovery = Discovery(self._target, self._hear, self._topology.known)
+            self._discovery = Discovery(self._target, self._hear, self._topology.candidates)
             self._discovery.ask()
         renew_in_children(self)
 
@@ -125,7 +125,7 @@ class RedisStore(RedisOperations):
                 return program.read(special, figures, subjects, costs, extras)
             keys = keys_of(subjects)
             if denials.known:
-                known = program.known(keys, subjects, costs)
+                known = program.known_denial(keys, subjects, costs)
                 if known is not None:
                     return known
             epoch, asked = denials.epoch, monotonic()
@@ -161,7 +161,7 @@ class RedisStore(RedisOperations):
             reply = self._ask_owner(command, deadline) if only is None else only.ask(command, deadline)
             if reply is None:  # it was redirected
                 step = SlotStep(slot_of_key(request.keys[0]) if self._slotted else 0, template, (request,))
-                ((figures,),) = map(raised, self._take_all([step], deadline))
+                ((figures,),) = map(unwrap, self._take_all([step], deadline))
                 return figures  # type: ignore[no-any-return]
             if reply.__class__ is not list or len(reply) != 1 + template.figures:
                 raise _fault_of(reply, timeout)
@@ -202,9 +202,9 @@ class RedisStore(RedisOperations):
         """Note what discovery has found, in its thread."""
         with self._heard:
             if isinstance(found, StoreError):
-                self._topology.failed(found)
+                self._topology.note_failure(found)
             else:
-                self._topology.told(found)
+                self._topology.set_owners(found)
             self._heard.notify_all()
         return True
 
@@ -263,7 +263,7 @@ class RedisStore(RedisOperations):
         for one_step in pending:
             node = one_step.node or self._only or self._serving(one_step.step.slot, deadline)
             if node is None:
-                answers[one_step.place] = self._topology.unknown()
+                answers[one_step.place] = self._topology.unknown_error()
             else:
                 by_node.setdefault(node, []).append(one_step)
         under_way: list[tuple[ServerNode, list[_PendingStep], ThreadCall]] = []

@@ -84,12 +84,12 @@ class Topology(Generic[N]):
         with self._lock:
             return list(self._nodes.values())
 
-    def known(self) -> list[Address]:
+    def candidates(self) -> list[Address]:
         """Servers that may be asked who serves what: first those who are well."""
         with self._lock:
             return sorted(self._nodes, key=lambda address: self._nodes[address].breaker.state != "closed")
 
-    def told(self, owners: Owners) -> None:
+    def set_owners(self, owners: Owners) -> None:
         """A look was successful: who serves which slots."""
         with self._lock:
             nodes: list[N] = []
@@ -101,7 +101,7 @@ class Topology(Generic[N]):
             self.generation += 1
             self._retire()
 
-    def failed(self, error: StoreError) -> None:
+    def note_failure(self, error: StoreError) -> None:
         """Record a failed discovery. The known topology stays, except for a master that Sentinels no longer name."""
         with self._lock:
             self.owners, self._inherited = self.owners or self._inherited, []
@@ -138,7 +138,7 @@ class Topology(Generic[N]):
                 self.owners[slot] = node
         return node
 
-    def unknown(self) -> StoreError:
+    def unknown_error(self) -> StoreError:
         """Return the error raised while the topology is unknown."""
         if self.error is not None:
             return self.error

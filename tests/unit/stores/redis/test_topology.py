@@ -24,7 +24,7 @@ class Node:
 
 def topology() -> Topology[Node]:
     made: Topology[Node] = Topology(Node, lambda _: None)
-    made.told([(1, OLD)])
+    made.set_owners([(1, OLD)])
     return made
 
 
@@ -35,9 +35,9 @@ def name_of(made: Topology[Node]) -> str | None:
 
 def test_a_master_is_kept_while_nobody_knows_better() -> None:
     made = topology()
-    made.failed(AWAY)
+    made.note_failure(AWAY)
     assert name_of(made) == OLD[0]
-    made.failed(NoMaster("it does not answer", [OLD]))
+    made.note_failure(NoMaster("it does not answer", [OLD]))
     assert name_of(made) == OLD[0]
     assert not any(node.is_retired for node in made.nodes)
 
@@ -45,12 +45,12 @@ def test_a_master_is_kept_while_nobody_knows_better() -> None:
 def test_a_master_that_is_no_longer_named_is_not_used() -> None:
     """Even if the one that is named instead is no master yet: what the old one admits is forgotten."""
     made = topology()
-    made.failed(NoMaster("192.0.2.2:6379 is no master: slave", [NEW]))
+    made.note_failure(NoMaster("192.0.2.2:6379 is no master: slave", [NEW]))
     assert name_of(made) is None
     assert [node.is_retired for node in made.nodes] == [True]
-    made.failed(AWAY)
+    made.note_failure(AWAY)
     assert name_of(made) is None
-    made.told([(1, NEW)])
+    made.set_owners([(1, NEW)])
     assert name_of(made) == NEW[0]
     assert [node.is_retired for node in made.nodes] == [True, False]
 
@@ -59,8 +59,8 @@ def test_a_forked_child_looks_for_itself_first() -> None:
     made = topology()
     made.reset_after_fork()
     assert name_of(made) is None
-    made.told([(1, NEW)])
-    made.failed(AWAY)
+    made.set_owners([(1, NEW)])
+    made.note_failure(AWAY)
     assert name_of(made) == NEW[0]
 
 
@@ -68,14 +68,14 @@ def test_a_forked_child_goes_by_what_its_parent_knew_if_nobody_answers() -> None
     made = topology()
     made.reset_after_fork()
     made.reset_after_fork()  # a child of the child
-    made.failed(AWAY)
+    made.note_failure(AWAY)
     assert name_of(made) == OLD[0]
 
 
 def test_a_forked_child_does_not_use_a_master_that_is_no_longer_named() -> None:
     made = topology()
     made.reset_after_fork()
-    made.failed(NoMaster("192.0.2.2:6379 is no master: slave", [NEW]))
+    made.note_failure(NoMaster("192.0.2.2:6379 is no master: slave", [NEW]))
     assert name_of(made) is None
 
 
