@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Final
 
 from starlette.responses import Response
 
 from headgate.console.page import Page, PageRoute
 
+HOW: Final = {  # how regions share a rule
+    "central": "one region decides every check",
+    "quota": "each region has a fixed share",
+    "quota_auto": "each region has a share that follows demand",
+    "synced": "each region counts its own checks and those it has heard of",
+}
+REGIONS: Final = {  # what is shown of all regions together
+    "grants": "Keys with an agreed share",
+    "grant_failures": "Shares not agreed",
+    "synced_keys": "Keys synced",
+    "synced_excess": "Let in above limits",
+    "fallbacks": "Decided by failure mode",
+}
 LEASES: Final = {  # what is shown of leases
     "checks": "Checks",
     "hits": "Decided on this node",
     "calls": "Calls to the store",
     "fetches": "Slices fetched",
-    "fetched": "Fetched in them",
-    "returned": "Returned unused",
-    "stranded": "Lost with their windows",
-    "outstanding": "Held now",
-    "unanswered": "Not answered yet",
+    "fetched": "Units fetched",
+    "returned": "Units returned",
+    "stranded": "Units lost",
+    "outstanding": "Units held now",
+    "unanswered": "Units to fetch again",
     "keys": "Keys held now",
 }
 
@@ -27,13 +39,16 @@ async def regions(page: Page) -> Response:
     page.caller.require("rules")
     limiter = page.services.operations.limiter
     snapshot = page.services.operations.source.holder.current
-    figures = asdict(limiter.leases())
+    status, leases = limiter.regions(), limiter.leases()
     return page.render(
         "regions.html",
-        regions=limiter.regions(),
-        leases=[(label, figures[name]) for name, label in LEASES.items()],
+        region=status.region,
+        peers=status.peers,
+        cut=[name for name, peer in status.peers.items() if peer.cut],
+        figures=[(label, getattr(status, name)) for name, label in REGIONS.items()],
+        leases=[(label, getattr(leases, name)) for name, label in LEASES.items()],
         leased=sorted(snapshot.leased),
-        spread=sorted(snapshot.spread.items()),
+        spread=[(rule, how, HOW.get(how, "")) for rule, how in sorted(snapshot.spread.items())],
     )
 
 
