@@ -13,6 +13,7 @@ import pytest
 
 from headgate.db import Database
 from headgate.db.nodes import NodeRow, Nodes
+from headgate.http.identity import hashed_api_key
 from headgate.service.directory import make_link_code
 from tests.console import Visitor, csrf_of
 from tests.service import Service, warm_service
@@ -141,6 +142,10 @@ def test_a_viewer_sees_no_buttons_and_can_change_nothing(service: Service) -> No
     assert "Tokens" not in page
     viewer.get("/tokens", 403)
     viewer.get("/subject", 403)
+    assert "Explain" not in page
+    viewer.get(
+        "/explain", 403, user="alice"
+    )  # it would say what a user has left: the API asks for the scope users, too
     form = viewer.get("/rules/edit", id="login")
     assert "disabled" in form
     answer = viewer.client.post(
@@ -346,6 +351,27 @@ def test_events_and_explanations_tell_of_refusals(service: Service, visitor: Vis
     page = visitor.get("/explain", **facts)
     assert "Refused" in page
     assert "Rules that do not" in page
+
+
+def test_a_request_that_cannot_be_explained_stays_in_the_form(visitor: Visitor) -> None:
+    page = visitor.get("/explain", 422, user="alice", cost="many")
+    assert "cost: must be a whole number" in page
+    assert 'name="user" value="alice"' in page
+    assert 'name="cost" value="many"' in page
+
+
+def test_a_request_is_explained_by_an_api_key_or_its_hash(service: Service, visitor: Visitor) -> None:
+    table = {"id": "by-key", "dimension": "api_key", "limit": 1_500, "window": "1m", "endpoints": ["/by-key"]}
+    assert api(service, "POST", "/rules", json=table).status_code == 201
+    facts = {"endpoint": "/by-key", "api_key": "hg-of-a-customer"}
+    check(service, 3, **facts)
+    hashed = hashed_api_key(facts["api_key"])
+    for key in (facts["api_key"], hashed):
+        page = visitor.get("/explain", **{**facts, "api_key": key})
+        assert "1,497 of 1,500" in page
+        assert "1,500 / 1m" in page
+        assert f"api_key:{{{hashed}}}:by-key" in page
+    assert api(service, "DELETE", "/rules/by-key").is_success
 
 
 def test_what_others_typed_is_shown_and_never_run(service: Service, visitor: Visitor) -> None:

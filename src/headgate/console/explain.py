@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from starlette.responses import Response
 
 from headgate.console.page import Page, PageRoute
 from headgate.core.cost import REQUESTS, Cost, checked_cost
-from headgate.errors import InvalidCheck
-from headgate.operations.subjects import written
+from headgate.core.quota import Quota
+from headgate.errors import InvalidCheck, InvalidRule
 
 FIELDS: Final = (
     ("user", "User", "alice"),
@@ -25,28 +25,34 @@ FIELDS: Final = (
 
 
 async def explain(page: Page) -> Response:
-    page.caller.require("rules")
-    facts, cost = _facts(page)
-    found = await page.services.operations.limiter.explain(cost=cost, **facts) if facts else None
+    page.caller.require("users")
+    found, problem = None, ""
+    try:
+        table = _table(page)
+        if table.keys() - {"cost"}:
+            found = await page.services.operations.trials.explain(page.caller, table)
+    except (InvalidCheck, InvalidRule) as error:
+        problem = str(error)
     named = set() if found is None else {one.rule for one in found.rules}
     rules = page.services.operations.source.holder.current.rules
-    units = {rule.id: rule.unit for rule in rules if rule.id in named and rule.unit != REQUESTS}
-    return page.render("explain.html", fields=FIELDS, found=found, units=units)
+    units = {rule.id: rule.unit for rule in rules if rule.id in named}
+    values = {"fields": FIELDS, "found": found, "units": units, "parse": Quota.parse, "problem": problem}
+    return page.render("explain.html", 422 if problem else 200, **values)
 
 
-def _facts(page: Page) -> tuple[dict[str, str], Cost]:
-    """The facts and the cost that the URL names. Raises `InvalidCheck`, `InvalidRule`."""
-    facts = {}
+def _table(page: Page) -> dict[str, Any]:
+    """The facts and the `cost` that the URL names. Raises `InvalidCheck`."""
+    table: dict[str, Any] = {}
     for name, _, _ in FIELDS:
         text = page.query.get(name, "").strip()
         if text and name not in ("cost", "more"):
-            facts[name] = written(name, text) if name in ("ip", "api_key") else text  # type: ignore[arg-type]
+            table[name] = text
     for pair in page.query.get("more", "").replace(",", " ").split():
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise InvalidCheck(f"other facts: must be pairs like country=DE, got {pair!r}")
-        facts[name] = value
-    return facts, _cost(page.query.get("cost", ""))
+        table[name] = value
+    return table | {"cost": _cost(page.query.get("cost", ""))}
 
 
 def _cost(text: str) -> Cost:

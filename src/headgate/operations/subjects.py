@@ -68,11 +68,16 @@ class Subjects:
         return len(rules)
 
 
+def api_key_fact(text: str) -> str:
+    """An API key as rules know it, of the key or of its hash, which is what events show."""
+    return text if text.startswith(HASHED) else hashed_api_key(text)
+
+
 def written(fact: Fact, text: str) -> str:
     """A subject as rules know it: API keys hashed, addresses in their usual form. Raises `InvalidRule`."""
     text = text.strip()
     if not 1 <= len(text) <= MAX_ID:
         raise InvalidRule(Problem(fact, "", f"must have from 1 to {MAX_ID} characters, got {len(text)}"))
-    if fact == "api_key" and not text.startswith(HASHED):
-        return hashed_api_key(text)
+    if fact == "api_key":
+        return api_key_fact(text)
     return _ADDRESSES.see(text).facts["ip"] if fact == "ip" else text

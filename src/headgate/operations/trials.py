@@ -9,11 +9,11 @@ from typing import Any, Final
 from headgate.core.cost import Cost
 from headgate.db.events import Events
 from headgate.errors import InvalidCheck, InvalidRule, NotFound, Problem
-from headgate.http.identity import hashed_api_key
 from headgate.limiter.async_limiter import AsyncLimiter
 from headgate.operations.caller import Caller
 from headgate.operations.event_trial import try_events
 from headgate.operations.storage import Storage
+from headgate.operations.subjects import api_key_fact
 from headgate.replay.record import ClientAddresses
 from headgate.rules.explanation import Explanation
 from headgate.rules.snapshot import Snapshot
@@ -76,7 +76,7 @@ class Trials:
         if (ip := texts.get("ip")) is not None:
             texts |= self._addresses.facts(ip)
         if (api_key := texts.get("api_key")) is not None:
-            texts["api_key"] = hashed_api_key(api_key)
+            texts["api_key"] = api_key_fact(api_key)
         return texts, 1 if cost is None else cost
 
     def _changed(self, table: Table) -> Snapshot:
