@@ -88,7 +88,8 @@ async def dialog(page: Page) -> Response:
     rules = sorted(rule.id for rule in snapshot.rules if rule.enabled and "user" in rule.facts)
     tiers = [tier.name for tier in snapshot.tiers]
     values = {"fact": fact, "value": value, "what": what, "rules": rules, "tiers": tiers, "names": NAMES}
-    return page.render("subject_dialog.html", rule=page.query.get("rule", ""), **values)
+    chosen = {name: page.query.get(name, "") for name in ("rule", "tier")}
+    return page.render("subject_dialog.html", **chosen, **values)
 
 
 async def act(page: Page) -> Response:

@@ -116,5 +116,6 @@
     history.replaceState(history.state, "", url);
   }
   showTimes(document);
+  document.querySelector(".side nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   setInterval(() => showTimes(document), 30000);
 })();
