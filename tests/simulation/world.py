@@ -204,8 +204,8 @@ class Node:
             self.world.counted["returns"] += 1
             self.world.call(
                 lambda: self.world.store.adjust(charges),
-                lambda _: leases.gave_back(charges),
-                lambda error: leases.gave_back(charges, error),
+                lambda _: leases.note_return(charges),
+                lambda error: leases.note_return(charges, error),
             )
 
     def _drive(self, life: int, steps: Any, done: Callable[[Any], None], trip: _Trip | None = None) -> None:

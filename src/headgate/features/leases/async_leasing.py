@@ -62,14 +62,14 @@ class AsyncLeasing:
         grouped = async_group_program(self._check, plan, states)
         if len(plan.limits) != 1 or plan.shadows:
             return grouped
-        heard = self._leases.heard
+        take_decision = self._leases.take_decision
 
         async def ask(lease: Lease | None, subjects: tuple[str, ...], costs: tuple[int, ...], at_us: int) -> Decision:
             if self._is_time:
                 await self.tend()
             decision = await exact(subjects, costs)
             self._answered()
-            return heard(lease, decision, costs[0], at_us)
+            return take_decision(lease, decision, costs[0], at_us)
 
         return self._leases.compile(plan, states, grouped, ask)
 
@@ -136,6 +136,6 @@ class AsyncLeasing:
                 await self._store.refund(charges)
         except StoreError as error:
             log.warning("slices that were not used could not be given back (%s)", error)
-            self._leases.gave_back(charges, error)
+            self._leases.note_return(charges, error)
         else:
-            self._leases.gave_back(charges)
+            self._leases.note_return(charges)

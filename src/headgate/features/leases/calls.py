@@ -85,7 +85,7 @@ def may_have_done(error: BaseException | None) -> bool:
     return not isinstance(error, StoreUnavailable) or error.sent
 
 
-def peeked(check: Check, part: LeasedCheck | None, outcome: Outcome) -> Outcome:
+def add_held(check: Check, part: LeasedCheck | None, outcome: Outcome) -> Outcome:
     """Add the tokens that are held here to the outcome of a peek."""
     if part is None:
         return outcome

@@ -159,7 +159,7 @@ class Lease:
         else:
             self.slice = piece
 
-    def told(self, cost: int, outcome: Outcome, now_us: int, sent_us: int) -> Outcome:
+    def take_answer(self, cost: int, outcome: Outcome, now_us: int, sent_us: int) -> Outcome:
         """Take the store's answer to a check of this key. Returns it with the wait raised to the least pace, if any."""
         self.refusal = None
         if outcome.wait_us:
@@ -168,16 +168,16 @@ class Lease:
             self.refusal = StoreRefusal(cost, outcome, now_us, sent_us)
         return outcome
 
-    def asked(self, cost: int) -> None:
+    def count_direct(self, cost: int) -> None:
         """Count a cost that was sent to the store directly."""
         self._asked += cost
 
-    def failed(self, at_us: int) -> None:
+    def note_failure(self, at_us: int) -> None:
         """Note that fetching a slice failed."""
         self.fetching = False
         self._not_before_us = at_us + PAUSE_US
 
-    def wanted(self, at_us: int) -> int:
+    def fetch_size(self, at_us: int) -> int:
         """How many tokens to fetch; 0 when there are enough, or a slice would not be worth it."""
         elapsed = at_us - self._since_us
         if elapsed < 0:
@@ -207,7 +207,7 @@ class Lease:
         while self._move_on():
             pass
 
-    def returning(self, at_us: int) -> tuple[list[Charge], int]:
+    def take_leftovers(self, at_us: int) -> tuple[list[Charge], int]:
         """Take out the leftovers. Returns charges to give back, and the number of tokens whose window is over."""
         charges, stranded = [], 0
         for piece, count in self.leftover:

@@ -1,6 +1,6 @@
 """The leases of one node, by key: made on demand, ended when unused, forgotten to make room for others.
 
-No I/O and no lock of its own: `Leases` holds its lock while anything changes but `seen_lately` times.
+No I/O and no lock of its own: `Leases` holds its lock while anything changes but `note_check` times.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class LeaseTable:
             table = self._spaces[check.space] = {}
         lease = table.get(check.subject)
         if lease is None:
-            if not self.seen_lately((check.space, check.subject), at_us):
+            if not self.note_check((check.space, check.subject), at_us):
                 return None
             if self.keys >= self.max_keys and not self._make_room(at_us):
                 return None
@@ -56,7 +56,7 @@ class LeaseTable:
             lease = table[check.subject] = Lease(check, at_us)
         return lease
 
-    def seen_lately(self, key: tuple[str, str], at_us: int) -> bool:
+    def note_check(self, key: tuple[str, str], at_us: int) -> bool:
         """Note a check of a key. Returns whether there was one in the last second. Most keys need no more than this."""
         sighted = self._sighted_us
         before_us = sighted.get(key)
@@ -79,7 +79,7 @@ class LeaseTable:
         charges: list[Charge] = []
         for lease in list(self.held):
             lease.tick(at_us)
-            charges += self._returning(lease, at_us)
+            charges += self._take_leftovers(lease, at_us)
             if not lease.held:
                 del self.held[lease]
         return charges
@@ -89,7 +89,7 @@ class LeaseTable:
         charges: list[Charge] = []
         for lease in self.held:
             lease.end()
-            charges += self._returning(lease, at_us)
+            charges += self._take_leftovers(lease, at_us)
         self.held.clear()
         return charges
 
@@ -128,8 +128,8 @@ class LeaseTable:
             self._full_until_us = at_us + LIFE_US
         return self.keys < self.max_keys
 
-    def _returning(self, lease: Lease, at_us: int) -> list[Charge]:
-        charges, stranded = lease.returning(at_us)
+    def _take_leftovers(self, lease: Lease, at_us: int) -> list[Charge]:
+        charges, stranded = lease.take_leftovers(at_us)
         self._counts.stranded += stranded
         return charges
 

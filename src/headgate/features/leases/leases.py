@@ -74,14 +74,14 @@ class Leases:
         """Return the program of a plan with one limit, enforced and leased.
 
         If no token is held, `grouped` decides, and may fetch a slice. If no slice is wanted either, `ask`, the store's
-        own program, decides; if there is a lease, the caller passes that decision to `heard`.
+        own program, decides; if there is a lease, the caller passes that decision to `take_decision`.
         """
         (template,) = plan.limits
         table = self._table.of(template.space)
         space, quota, now_us = template.space, template.quota, self._own_now_us
         reading, late_reading = Reading(plan, states), Reading(plan, states, partial(_read, quota))
         acquire, release, low = self._lock.get, self._lock.put, self._low
-        counts, seen_lately = self._counts, self._table.seen_lately
+        counts, note_check = self._counts, self._table.note_check
 
         def check(
             subjects: tuple[str, ...],
@@ -95,7 +95,7 @@ class Leases:
             at_us = monotonic_ns() // 1_000 if now_us is None else now_us()
             lease = table.get(subject)
             if lease is None:
-                if seen_lately((space, subject), at_us):
+                if note_check((space, subject), at_us):
                     return grouped(subjects, costs)
                 return ask(None, subjects, costs, at_us)
             refusal, alone = None, False
@@ -112,8 +112,8 @@ class Leases:
                         refusal = lease.refusal
                         counts.hits += 1
                     else:
-                        lease.asked(cost)
-                        lease.due = lease.wanted(at_us) or None
+                        lease.count_direct(cost)
+                        lease.due = lease.fetch_size(at_us) or None
                         alone = lease.due is None
             finally:
                 release(None)
@@ -129,7 +129,7 @@ class Leases:
 
         return check
 
-    def heard(self, lease: Lease | None, decision: Decision, cost: int, sent_us: int) -> Decision:
+    def take_decision(self, lease: Lease | None, decision: Decision, cost: int, sent_us: int) -> Decision:
         """The store has decided a single check. Returns what to say."""
         if lease is None:
             with self._locked:
@@ -141,7 +141,7 @@ class Leases:
             self._counts.checks += 1
             self._counts.calls += 1
             lease.remaining = outcome.remaining
-            told = lease.told(cost, outcome, now_us, sent_us)
+            told = lease.take_answer(cost, outcome, now_us, sent_us)
             if told.wait_us == 0:
                 return decision
             at_us = self._now_us()
@@ -226,7 +226,7 @@ class Leases:
             self._strand(self._lost.clear())
         return charges
 
-    def gave_back(self, charges: Sequence[Charge], error: StoreError | None = None) -> None:
+    def note_return(self, charges: Sequence[Charge], error: StoreError | None = None) -> None:
         """The store has taken these back; with an error, it has not."""
         tokens = sum(charge.check.cost for charge in charges)
         with self._locked:
@@ -281,19 +281,19 @@ class Leases:
             self._counts.fetches += len(wanted)
             for place, fetch in enumerate(wanted, start=len(asks)):
                 if failed is None:
-                    self._arrived(fetch, answers[place])
+                    self._take_slice(fetch, answers[place])
                 else:
-                    self._missed(fetch, failed)
+                    self._note_lost(fetch, failed)
         if failed is not None and not isinstance(failed, StoreError):
             raise failed
         return answers
 
-    def _arrived(self, fetch: Fetch, result: Answer) -> None:
+    def _take_slice(self, fetch: Fetch, result: Answer) -> None:
         lease, size, _, sent_us = fetch
         if not isinstance(result, Result):  # of several servers, only this one failed
-            self._missed(fetch, result)
+            self._note_lost(fetch, result)
             return
-        if not self._lost.found(fetch):
+        if not self._lost.forget(fetch):
             lease.fetching = False
         outcome = result.outcomes[0]
         if not isinstance(result, RepeatedResult):  # which tells what was left a while ago
@@ -307,11 +307,11 @@ class Leases:
         lease.add(Slice(size, result, lease.quota, sent_us))
         self._table.held[lease] = None
 
-    def _missed(self, fetch: Fetch, error: BaseException) -> None:
+    def _note_lost(self, fetch: Fetch, error: BaseException) -> None:
         """No answer came. If the slice may have been charged, the store will be asked again."""
         at_us = self._now_us()
-        fetch.lease.failed(at_us)
-        if may_have_done(error) or self._lost.found(fetch):
+        fetch.lease.note_failure(at_us)
+        if may_have_done(error) or self._lost.forget(fetch):
             self._lost.add(fetch, at_us)
 
     def _strand(self, tokens: int) -> None:
@@ -325,7 +325,7 @@ class Leases:
             piece.mark = 0
             if lease.spares:
                 return
-            size = lease.wanted(at_us)
+            size = lease.fetch_size(at_us)
             if not size:
                 return
             lease.fetching = True

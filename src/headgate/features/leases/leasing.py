@@ -61,14 +61,14 @@ class Leasing:
         grouped = group_program(self._check, plan, states)
         if len(plan.limits) != 1 or plan.shadows:
             return grouped
-        heard = self._leases.heard
+        take_decision = self._leases.take_decision
 
         def ask(lease: Lease | None, subjects: tuple[str, ...], costs: tuple[int, ...], at_us: int) -> Decision:
             if self._is_time:
                 self.tend()
             decision = exact(subjects, costs)
             self._answered()
-            return heard(lease, decision, costs[0], at_us)
+            return take_decision(lease, decision, costs[0], at_us)
 
         return self._leases.compile(plan, states, grouped, ask)
 
@@ -135,6 +135,6 @@ class Leasing:
                 self._store.refund(charges)
         except StoreError as error:
             log.warning("slices that were not used could not be given back (%s)", error)
-            self._leases.gave_back(charges, error)
+            self._leases.note_return(charges, error)
         else:
-            self._leases.gave_back(charges)
+            self._leases.note_return(charges)

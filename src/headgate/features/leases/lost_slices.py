@@ -36,7 +36,7 @@ class LostSlices:
         pause_us = AGAIN_US if known is None else known[2]
         self._lost[fetch.key] = (fetch, at_us + pause_us, 2 * pause_us)
 
-    def found(self, fetch: Fetch) -> bool:
+    def forget(self, fetch: Fetch) -> bool:
         """Forget a slice, as the store has answered. Returns whether its answer had been lost before."""
         return self._lost.pop(fetch.key, None) is not None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headgate.core.check import Answer, Check, Group, Outcome, Result
-from headgate.features.leases.calls import Fetch, LeasedCheck, LeasedGroup, peeked
+from headgate.features.leases.calls import Fetch, LeasedCheck, LeasedGroup, add_held
 from headgate.features.leases.lease import Lease
 from headgate.features.leases.lease_table import LeaseTable
 from headgate.features.leases.status import LeaseCounts
@@ -27,7 +27,7 @@ class GroupPayment:
         if not any(check.rule in leased for check in group.checks):
             return LeasedGroup(group, group, [])
         if group.peek:
-            return LeasedGroup(group, group, [self._seen(check, leased) for check in group.checks])
+            return LeasedGroup(group, group, [self._find_leased(check, leased) for check in group.checks])
         if group.idempotency is not None or group.penalty is not None:
             self._counts.checks += 1
             return LeasedGroup(group, group, [])
@@ -54,8 +54,8 @@ class GroupPayment:
                 checks.append(check._replace(cost=part.asked))
                 size = part.lease.due
                 if size is None:
-                    part.lease.asked(part.asked)
-                    size = part.lease.wanted(at_us)
+                    part.lease.count_direct(part.asked)
+                    size = part.lease.fetch_size(at_us)
                 part.lease.due = None
                 if size:
                     part.lease.fetching = True
@@ -85,7 +85,7 @@ class GroupPayment:
         if not isinstance(answer, Result) or not any(trip.parts) or not answer.outcomes:
             return answer
         if trip.group.peek:
-            return answer._replace(outcomes=tuple(map(peeked, trip.group.checks, trip.parts, answer.outcomes)))
+            return answer._replace(outcomes=tuple(map(add_held, trip.group.checks, trip.parts, answer.outcomes)))
         given = iter(answer.outcomes)
         outcomes: list[Outcome | None] = []
         refused = False
@@ -98,7 +98,7 @@ class GroupPayment:
             if part is not None:
                 if part.lease not in since:
                     part.lease.remaining = outcome.remaining
-                outcome = part.lease.told(part.asked, outcome, answer.now_us, sent_us)
+                outcome = part.lease.take_answer(part.asked, outcome, answer.now_us, sent_us)
             outcomes.append(outcome)
         found = self._second_thoughts(trip) if refused else None
         if found is not None:
@@ -127,7 +127,7 @@ class GroupPayment:
         taken = lease.take(check.cost, at_us)
         return LeasedCheck(lease, taken, check.cost - sum(count for _, count in taken))
 
-    def _seen(self, check: Check, leased: frozenset[str]) -> LeasedCheck | None:
+    def _find_leased(self, check: Check, leased: frozenset[str]) -> LeasedCheck | None:
         lease = self._table.get(check) if check.rule in leased else None
         return None if lease is None else LeasedCheck(lease, [], 0)
 

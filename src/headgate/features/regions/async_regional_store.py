@@ -67,7 +67,7 @@ class AsyncRegionalStore:
 
     async def check(self, groups: Sequence[Group]) -> Sequence[Answer]:
         """Decide each group by itself. If only some could not be decided, the answer to these is a `StoreError`."""
-        if not any(map(self._router.asked, groups)):
+        if not any(map(self._router.is_spread, groups)):
             return await self._here.check(groups)
         await self._catch_up()
         answers = await self._run(self._router.decide(groups))
@@ -75,12 +75,12 @@ class AsyncRegionalStore:
 
     def compile(self, plan: Plan, states: WarningStates | None = None, told: Plan | None = None) -> Program:  # noqa: ARG002
         """Return the program of a plan. How a single rule is spread is settled here, once."""
-        if not self._router.asked(Group(plan.limits)):
+        if not self._router.is_spread(Group(plan.limits)):
             return self._program(self._here, plan, states)
         grouped = async_group_program(self.check, plan, states)
         if len(plan.limits) != 1 or plan.shadows:
             return grouped
-        spread = self._spread(plan, states)
+        spread = self._limit_program(plan, states)
 
         async def check(
             subjects: tuple[str, ...],
@@ -96,10 +96,10 @@ class AsyncRegionalStore:
 
         return check
 
-    def _spread(self, plan: Plan, states: WarningStates | None) -> LimitProgram:
+    def _limit_program(self, plan: Plan, states: WarningStates | None) -> LimitProgram:
         """The program of one limit, as it is spread over the regions."""
         (template,) = plan.limits
-        router, mode = self._router, self._router.spread(template)
+        router, mode = self._router, self._router.spread_of(template)
         if mode == "separate":
             return self._program(self._here, plan, states)
         if mode == "central":
@@ -117,7 +117,7 @@ class AsyncRegionalStore:
 
         async def listen(program: LimitProgram, subjects: tuple[str, ...], costs: tuple[int, ...]) -> Decision:
             decision: Decision = await program(subjects, costs)
-            counts.heard(decision.at_us, router.now_us())
+            counts.note_answer(decision.at_us, router.now_us())
             return decision
 
         if mode == "quota":
@@ -139,23 +139,23 @@ class AsyncRegionalStore:
         await self._run(self._router.reset(checks, clients))
 
     async def save_reservation(self, reservation_id: str, record: str, ttl_us: int) -> None:
-        await self._reserving().save_reservation(reservation_id, record, ttl_us)
+        await self._reserving_store().save_reservation(reservation_id, record, ttl_us)
 
     async def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> Answer | None:
         """Charge and record in one step; None for rules that several regions share."""
         here = self._here
-        if not isinstance(here, AsyncAtomicReservingStore) or self._router.asked(pending.charge):
+        if not isinstance(here, AsyncAtomicReservingStore) or self._router.is_spread(pending.charge):
             return None
         return await here.reserve(reservation_id, pending, ttl_us)
 
     async def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
-        return await self._reserving().renew(reservation_id, record, ttl_us)
+        return await self._reserving_store().renew(reservation_id, record, ttl_us)
 
     async def take_reservation(self, reservation_id: str) -> Claim | None:
-        return await self._reserving().take_reservation(reservation_id)
+        return await self._reserving_store().take_reservation(reservation_id)
 
     async def expire(self) -> Expired:
-        return await self._reserving().expire()
+        return await self._reserving_store().expire()
 
     def status(self) -> RegionStatus:
         return self._router.status()
@@ -183,7 +183,7 @@ class AsyncRegionalStore:
             return store.compile(plan, states, told)
         return async_group_program(store.check, plan, states, told)
 
-    def _reserving(self) -> AsyncReservingStore:
+    def _reserving_store(self) -> AsyncReservingStore:
         assert isinstance(self._here, AsyncReservingStore), f"{type(self._here).__name__} keeps no reservations"
         return self._here
 

@@ -101,7 +101,7 @@ class Counts:
         self._tables: dict[str, dict[str, KnownCounts]] = {}
         self._shares: dict[int, int] = {}
         self._keys = 0
-        self.wants_time = True  # whether to call `heard` when our own store answers
+        self.wants_time = True  # whether to call `note_answer` when our own store answers
         self.state: State = (None, frozenset())  # as a whole, and a new one only if it has changed: others compare it
         self._excess = 0
         self._bounds = dict.fromkeys(links, (0, 0, 0))  # since when, the largest growth since then, and before
@@ -111,7 +111,7 @@ class Counts:
         """Return the keys of one space by subject, for callers that look often."""
         return self._tables.setdefault(space, {})
 
-    def known(self, check: Check, at_us: int) -> KnownCounts | None:
+    def follow(self, check: Check, at_us: int) -> KnownCounts | None:
         """Return the counts of a key, and read them from now on; None if there are too many keys."""
         table = self.table(check.space)
         known = table.get(check.subject)
@@ -125,11 +125,11 @@ class Counts:
                     self._keys += 1
                 known = table[check.subject] = KnownCounts(check, self.share(check.quota))
         if at_us - known.touched_us > self.interval_us:
-            self.woken(known)
+            self.read_at_once(known)
         known.touched_us = at_us
         return known
 
-    def woken(self, known: KnownCounts) -> None:
+    def read_at_once(self, known: KnownCounts) -> None:
         """Read the other regions' counts of a key at once: it had no recent check until now."""
         for exchange in self.exchanges:
             exchange.ask(known)
@@ -154,7 +154,7 @@ class Counts:
         offset_us, _ = self.state
         return None if offset_us is None else at_us + offset_us
 
-    def heard(self, store_us: int, at_us: int) -> None:
+    def note_answer(self, store_us: int, at_us: int) -> None:
         """Note that our own store answered at `store_us` on its clock, by `at_us` on ours."""
         offset_us = store_us - at_us
         with self._lock:
@@ -195,7 +195,7 @@ class Counts:
         """The sum over regions of the most that a count of one key grew between two reads in the last minute or two."""
         return sum(max(current, before) for _, current, before in self._bounds.values())
 
-    def listened(self) -> None:
+    def note_exchange(self) -> None:
         """Note that an exchange has ended, with success or not."""
         self.wants_time = True  # clocks drift, and jump
         with self._lock:
@@ -303,12 +303,12 @@ class Exchange:
         asked_us = self._now_us()
         theirs, ours = yield [StoreCall(self._link.name, "counts", (checks,)), StoreCall(HERE, "counts", (checks,))]
         if isinstance(theirs, StoreError):
-            self._link.failed(theirs, asked_us)
-            self._counts.listened()
+            self._link.note_failure(theirs, asked_us)
+            self._counts.note_exchange()
             return False
-        self._link.answered()
+        self._link.note_answer()
         self._link.heard_us = asked_us
-        self._counts.listened()
+        self._counts.note_exchange()
         nothing: list[Counted | None] = [None] * len(keys)
         self._counts.merge(self._link.name, keys, theirs, nothing if isinstance(ours, StoreError) else ours)
         return True

@@ -1,6 +1,6 @@
 """Grants: how regions agree on shares of one key's limit, on a page that all of them can read. Pure; no I/O.
 
-A page has an entry per region. A region that wants a share reads the page, computes a new page with `renewed`, and
+A page has an entry per region. A region that wants a share reads the page, computes a new page with `renew_share`, and
 writes it if the page has not changed since. The page's fence counts the writes, so the store refuses a late write. All
 times on a page are by the clock of the server that keeps it.
 
@@ -63,7 +63,7 @@ class PageEntry(NamedTuple):
     past_number: int = -1  # of the window before, and what it may have used in that
     past_high: int = 0
 
-    def held(self, floor: int, number: int) -> int:
+    def amount_held(self, floor: int, number: int) -> int:
         """Return what other regions must leave to it in a window."""
         if number > self.last:
             return floor
@@ -100,7 +100,7 @@ class Sheet(NamedTuple):
         return json.dumps((self.fence, self.entries), separators=(",", ":"))
 
 
-def shared(sheet: Sheet, me: str, report: RegionReport, now_us: int, terms: GrantTerms) -> Grant | None:
+def fresh_share(sheet: Sheet, me: str, report: RegionReport, now_us: int, terms: GrantTerms) -> Grant | None:
     """Return the share that another node of the region has just got, if it is enough for this node; else None."""
     mine = sheet.entries.get(me)
     if mine is None or mine.until_us - now_us <= terms.term_us * FRESH // (FRESH + 1) or report.asked > mine.demand:
@@ -108,7 +108,7 @@ def shared(sheet: Sheet, me: str, report: RegionReport, now_us: int, terms: Gran
     return Grant(mine.share, mine.until_us, settled=False)
 
 
-def renewed(sheet: Sheet, me: str, report: RegionReport, now_us: int, terms: GrantTerms) -> tuple[Sheet, Grant]:
+def renew_share(sheet: Sheet, me: str, report: RegionReport, now_us: int, terms: GrantTerms) -> tuple[Sheet, Grant]:
     """Return the page with a new share for one region, computed from its report, and that share."""
     entries = {
         name: entry
@@ -117,35 +117,35 @@ def renewed(sheet: Sheet, me: str, report: RegionReport, now_us: int, terms: Gra
     }
     floor = terms.floors[me]
     mine = entries.pop(me, None)
-    before, high, drop_us, past = _known(mine, report, floor, now_us)
+    before, high, drop_us, past = _previous_share(mine, report, floor, now_us)
     number = report.number if mine is None else max(report.number, mine.number)
     last = max(report.last, number)
     # A share may still hold when the next window begins, and others may be in that already.
-    held = max(_held(entries, me, one, terms) for one in range(number, last + 1))
+    held = max(_held_by_others(entries, me, one, terms) for one in range(number, last + 1))
     demand, demand_us = _demand(mine, report, now_us, terms)
     used = report.used if mine is None or report.number >= mine.number else mine.high
-    wanted = terms.floors[me] if demand == 0 else _wanted(entries, me, used + AHEAD * demand, before, now_us, terms)
+    want = used + AHEAD * demand
+    wanted = floor if demand == 0 else _wanted_share(entries, me, want, before, now_us, terms)
     share = min(max(wanted, used), terms.limit - held)
     share = max(share, min(floor, terms.limit - held), 0)
     if mine is not None and share < before:
         drop_us = max(drop_us, mine.until_us)
     until_us = now_us + terms.term_us
-    want = used + AHEAD * demand
     entry = PageEntry(share, until_us, drop_us, max(high, share), number, last, want, demand, demand_us, *past)
     settled = demand == 0 and entry.high <= max(floor, used) and (last == number or entry.high <= floor)
     return Sheet(sheet.fence + 1, {**entries, me: entry}), Grant(share, until_us, settled)
 
 
-def _held(entries: Entries, me: str, number: int, terms: GrantTerms) -> int:
+def _held_by_others(entries: Entries, me: str, number: int, terms: GrantTerms) -> int:
     """Return what the other regions hold in a window."""
     return sum(
-        entries[name].held(least, number) if name in entries else least
+        entries[name].amount_held(least, number) if name in entries else least
         for name, least in terms.floors.items()
         if name != me
     )
 
 
-def _known(
+def _previous_share(
     mine: PageEntry | None, report: RegionReport, floor: int, now_us: int
 ) -> tuple[int, int, int, tuple[int, int]]:
     """Of the region that reports: its share so far, what it may have used, until when it may be using more than its
@@ -172,7 +172,7 @@ def _demand(mine: PageEntry | None, report: RegionReport, now_us: int, terms: Gr
     return (report.asked, now_us) if report.asked >= faded else (faded, mine.demand_us + fades * fade_us)
 
 
-def _wanted(entries: Entries, me: str, want: int, before: int, now_us: int, terms: GrantTerms) -> int:
+def _wanted_share(entries: Entries, me: str, want: int, before: int, now_us: int, terms: GrantTerms) -> int:
     """What a region with demand should have, if all others let it."""
     alive = {name: entry for name, entry in entries.items() if now_us < entry.until_us}
     wants = {

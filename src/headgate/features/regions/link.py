@@ -35,7 +35,7 @@ class Link:
     def failing(self) -> bool:
         return self._failing_us is not None
 
-    def answered(self) -> None:
+    def note_answer(self) -> None:
         self._calls += 1
         if self._failing_us is not None:
             self._failing_us = None
@@ -43,7 +43,7 @@ class Link:
                 log.warning("region %s: reached again", self.name)
             self._told = False
 
-    def failed(self, error: StoreError, asked_us: int) -> None:
+    def note_failure(self, error: StoreError, asked_us: int) -> None:
         """A call failed that was made at `asked_us`."""
         self._failures += 1
         if self._failing_us is None:

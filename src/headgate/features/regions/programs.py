@@ -45,7 +45,7 @@ def granted_program(router: Router, template: Check, programs: LimitPrograms) ->
         (subject,), (cost,) = subjects, costs
         held = held_by.get(subject)
         if held is None or held.check.quota is not quota:
-            held = shares.held(template._replace(subject=subject))
+            held = shares.follow(template._replace(subject=subject))
             if held is None:
                 return programs[floor](subjects, costs)
         held.asked += cost
@@ -68,7 +68,7 @@ def synced_program(
         subject = subjects[0]
         at_us, known = ticks() // tick, known_by.get(subject)
         if known is None or known.check.quota is not quota or at_us - known.touched_us > interval_us:
-            known = counts.known(template._replace(subject=subject), at_us)
+            known = counts.follow(template._replace(subject=subject), at_us)
             limit = counts.limit(known, quota, at_us)
         else:
             known.touched_us = at_us

@@ -64,7 +64,7 @@ class RegionalStore:
 
     def check(self, groups: Sequence[Group]) -> Sequence[Answer]:
         """Decide each group by itself. If only some could not be decided, the answer to these is a `StoreError`."""
-        if not any(map(self._router.asked, groups)):
+        if not any(map(self._router.is_spread, groups)):
             return self._here.check(groups)
         self._catch_up()
         answers = self._run(self._router.decide(groups))
@@ -72,12 +72,12 @@ class RegionalStore:
 
     def compile(self, plan: Plan, states: WarningStates | None = None, told: Plan | None = None) -> Program:  # noqa: ARG002
         """Return the program of a plan. How a single rule is spread is settled here, once."""
-        if not self._router.asked(Group(plan.limits)):
+        if not self._router.is_spread(Group(plan.limits)):
             return self._program(self._here, plan, states)
         grouped = group_program(self.check, plan, states)
         if len(plan.limits) != 1 or plan.shadows:
             return grouped
-        spread = self._spread(plan, states)
+        spread = self._limit_program(plan, states)
 
         def check(
             subjects: tuple[str, ...],
@@ -93,10 +93,10 @@ class RegionalStore:
 
         return check
 
-    def _spread(self, plan: Plan, states: WarningStates | None) -> LimitProgram:
+    def _limit_program(self, plan: Plan, states: WarningStates | None) -> LimitProgram:
         """The program of one limit, as it is spread over the regions."""
         (template,) = plan.limits
-        router, mode = self._router, self._router.spread(template)
+        router, mode = self._router, self._router.spread_of(template)
         if mode == "separate":
             return self._program(self._here, plan, states)
         if mode == "central":
@@ -114,7 +114,7 @@ class RegionalStore:
 
         def listen(program: LimitProgram, subjects: tuple[str, ...], costs: tuple[int, ...]) -> Decision:
             decision: Decision = program(subjects, costs)
-            counts.heard(decision.at_us, router.now_us())
+            counts.note_answer(decision.at_us, router.now_us())
             return decision
 
         if mode == "quota":
@@ -136,23 +136,23 @@ class RegionalStore:
         self._run(self._router.reset(checks, clients))
 
     def save_reservation(self, reservation_id: str, record: str, ttl_us: int) -> None:
-        self._reserving().save_reservation(reservation_id, record, ttl_us)
+        self._reserving_store().save_reservation(reservation_id, record, ttl_us)
 
     def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> Answer | None:
         """Charge and record in one step; None for rules that several regions share."""
         here = self._here
-        if not isinstance(here, AtomicReservingStore) or self._router.asked(pending.charge):
+        if not isinstance(here, AtomicReservingStore) or self._router.is_spread(pending.charge):
             return None
         return here.reserve(reservation_id, pending, ttl_us)
 
     def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
-        return self._reserving().renew(reservation_id, record, ttl_us)
+        return self._reserving_store().renew(reservation_id, record, ttl_us)
 
     def take_reservation(self, reservation_id: str) -> Claim | None:
-        return self._reserving().take_reservation(reservation_id)
+        return self._reserving_store().take_reservation(reservation_id)
 
     def expire(self) -> Expired:
-        return self._reserving().expire()
+        return self._reserving_store().expire()
 
     def status(self) -> RegionStatus:
         return self._router.status()
@@ -178,7 +178,7 @@ class RegionalStore:
             return store.compile(plan, states, told)
         return group_program(store.check, plan, states, told)
 
-    def _reserving(self) -> ReservingStore:
+    def _reserving_store(self) -> ReservingStore:
         assert isinstance(self._here, ReservingStore), f"{type(self._here).__name__} keeps no reservations"
         return self._here
 

@@ -39,7 +39,7 @@ class RoutedGroup:
         """Whether to call the central region only if our own store allows the request."""
         return self.here is not None and self.far is not None and not self.group.peek
 
-    def unasked(self) -> dict[int, Outcome]:
+    def unasked_outcomes(self) -> dict[int, Outcome]:
         """Return allowing outcomes for the checks that the central region did not decide."""
         return {place: unasked_outcome(self.group.checks[place]) for place in self.far_places}
 

@@ -87,7 +87,7 @@ class Router:
     def duties(self) -> list[Duty]:
         return [self.shares, *self.counts.exchanges]
 
-    def spread(self, check: Check) -> Spread:
+    def spread_of(self, check: Check) -> Spread:
         """How a check's rule is spread over the regions, as far as that makes a difference here."""
         mode = self._holder.current.spread.get(check.rule, "separate")
         if mode == "central" and self._central == HERE:
@@ -96,7 +96,7 @@ class Router:
             return "quota"
         return mode
 
-    def asked(self, group: Group) -> bool:
+    def is_spread(self, group: Group) -> bool:
         """Whether any rule of a group is spread over the regions."""
         spread = self._holder.current.spread
         return any(check.rule in spread for check in group.checks)
@@ -192,7 +192,7 @@ class Router:
 
     def reset(self, checks: Sequence[Check], clients: Sequence[Any]) -> Steps[None]:
         """Have keys forgotten, in every region that has them. Raises the first `StoreError`."""
-        everywhere = [check for check in checks if self.spread(check) in ("quota", "quota_auto", "synced")]
+        everywhere = [check for check in checks if self.spread_of(check) in ("quota", "quota_auto", "synced")]
         here = [check for check in checks if self._home(check) == HERE]
         far = [check for check in checks if self._home(check) != HERE]
         asks = [StoreCall(HERE, "reset", (here, clients))]
@@ -225,7 +225,7 @@ class Router:
             self._notify(exchange)
 
     def _home(self, check: Check) -> str:
-        return self._central if self.spread(check) == "central" else HERE
+        return self._central if self.spread_of(check) == "central" else HERE
 
     def _trip(self, group: Group) -> RoutedGroup:
         """Where the checks of a group go."""
@@ -234,7 +234,7 @@ class Router:
         far: list[Check] = []
         refused = False
         for place, check in enumerate(group.checks):
-            mode = self.spread(check)
+            mode = self.spread_of(check)
             if mode == "central":
                 far.append(check)
                 trip.far_places.append(place)
@@ -253,7 +253,7 @@ class Router:
         if far and (group.peek or not refused):
             trip.far = group._replace(checks=tuple(far), penalty=None)
         elif far:
-            trip.known.update(trip.unasked())
+            trip.known.update(trip.unasked_outcomes())
         return trip
 
     def _quota(self, mode: Spread, check: Check, *, peek: bool) -> Quota | None:
@@ -264,8 +264,8 @@ class Router:
             return self.share(check.quota)
         at_us = self.now_us()
         if mode == "synced":
-            return self.under(check.quota, self.counts.limit(self.counts.known(check, at_us), check.quota, at_us))
-        held = self.shares.held(check)
+            return self.under(check.quota, self.counts.limit(self.counts.follow(check, at_us), check.quota, at_us))
+        held = self.shares.follow(check)
         if held is None:
             return self.under(check.quota, self.shares.floor(check.quota))
         if not peek:
@@ -288,7 +288,7 @@ class Router:
             if isinstance(one, Result):
                 trip.decided = one
                 if self.counts.wants_time:
-                    self.counts.heard(one.now_us, self.now_us())
+                    self.counts.note_answer(one.now_us, self.now_us())
                 if one.block is not None and not one.outcomes:
                     trip.answer = one  # the client was blocked before
             else:
@@ -297,7 +297,7 @@ class Router:
             if trip.answer is not None:
                 continue
             if isinstance(one, StoreError) and trip.here is not None:
-                trip.answer = self._whole(trip, trip.unasked())
+                trip.answer = self._whole(trip, trip.unasked_outcomes())
             elif isinstance(one, Result):
                 trip.answer = self._whole(trip, dict(zip(trip.far_places, one.outcomes, strict=True)), one)
             else:
@@ -308,7 +308,7 @@ class Router:
         fitting = []
         for trip in trips:
             if trip.here is not None and trip.decided is not None and refuses(trip.here, trip.decided):
-                trip.answer = self._whole(trip, trip.unasked())
+                trip.answer = self._whole(trip, trip.unasked_outcomes())
             else:
                 fitting.append(trip)
         if not fitting:
@@ -337,14 +337,14 @@ class Router:
         if (
             isinstance(answer, StoreError) and trip.here is not None
         ):  # else it is all that was asked for, and the answer
-            result = self._fallen_back(trip.far, answer)
+            result = self._fall_back(trip.far, answer)
         if not isinstance(result, Result):
             trip.answer = name_region(result, self._central)
             return False
         trip.answer = self._whole(trip, dict(zip(trip.far_places, result.outcomes, strict=True)), result)
         return not refuses(trip.far, result)
 
-    def _fallen_back(self, group: Group, error: StoreError) -> Result | StoreError | IdempotencyConflict:
+    def _fall_back(self, group: Group, error: StoreError) -> Result | StoreError | IdempotencyConflict:
         """What the failure modes of the central region's rules say; the error, if one of them refuses."""
         self._fallbacks += 1
         snapshot = self._holder.current

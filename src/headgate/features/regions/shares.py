@@ -15,7 +15,7 @@ from headgate.core.ledger import LedgerPage, Swap
 from headgate.core.quota import Quota
 from headgate.errors import StoreError
 from headgate.features.regions.division import floors
-from headgate.features.regions.grants import Grant, GrantTerms, RegionReport, Sheet, renewed, shared
+from headgate.features.regions.grants import Grant, GrantTerms, RegionReport, Sheet, fresh_share, renew_share
 from headgate.features.regions.link import Link
 from headgate.features.regions.region import Region
 from headgate.features.regions.steps import HERE, Steps, StoreCall
@@ -74,7 +74,7 @@ class RegionShares:
         """Return the keys of one space by subject, for callers that look often."""
         return self._tables.setdefault(space, {})
 
-    def held(self, check: Check) -> HeldShare | None:
+    def follow(self, check: Check) -> HeldShare | None:
         """Return this region's share of a key, and renew it from now on; None if there are too many keys."""
         table = self.table(check.space)
         held = table.get(check.subject)
@@ -146,7 +146,7 @@ class RegionShares:
         sent_us = self._now_us()
         names = [f"{held.check.key}:shares" for held in keys]
         (pages,) = yield [StoreCall(self._central, "read", (names,))]
-        if self._failed(pages, sent_us):
+        if self._note_failure(pages, sent_us):
             return False
         heard_us = self._now_us()
         swaps, grants = [], []
@@ -154,29 +154,29 @@ class RegionShares:
             report = self._report(held, result, read_us, heard_us)
             held.page_us, held.seen_us = page.now_us, heard_us
             sheet = Sheet.of(page.text)
-            found = shared(sheet, self._me, report, page.now_us, held.terms)
+            found = fresh_share(sheet, self._me, report, page.now_us, held.terms)
             if found is not None:
-                self._given(held, found, report, page, sent_us)
+                self._use_grant(held, found, report, page, sent_us)
                 if held.idle > IDLE and not held.asked:  # another node of the region looks after it
                     self._drop(held)
                 continue
-            after, grant = renewed(sheet, self._me, report, page.now_us, held.terms)
+            after, grant = renew_share(sheet, self._me, report, page.now_us, held.terms)
             swaps.append(Swap(name, page.text, after.text(), 2 * held.terms.window_us + 2 * self._term_us))
             grants.append((held, grant, report, page))
         if not swaps:
             return True
         (written,) = yield [StoreCall(self._central, "swap", (swaps,))]
-        if self._failed(written, sent_us):
+        if self._note_failure(written, sent_us):
             return False
         for (held, grant, report, page), done in zip(grants, written, strict=True):
             if done:
-                self._given(held, grant, report, page, sent_us)
+                self._use_grant(held, grant, report, page, sent_us)
             else:  # another node was faster
                 with self._lock:
                     self._new.append(held)
         return True
 
-    def _given(self, held: HeldShare, grant: Grant, report: RegionReport, page: LedgerPage, sent_us: int) -> None:
+    def _use_grant(self, held: HeldShare, grant: Grant, report: RegionReport, page: LedgerPage, sent_us: int) -> None:
         """Use a share from now on, until it ends."""
         held.asked = max(0, held.asked - report.asked)
         held.idle = 0 if report.asked else held.idle + 1
@@ -205,13 +205,13 @@ class RegionShares:
                 del table[held.check.subject]
                 self._keys -= 1
 
-    def _failed(self, answer: list[LedgerPage] | list[bool] | StoreError, asked_us: int) -> bool:
+    def _note_failure(self, answer: list[LedgerPage] | list[bool] | StoreError, asked_us: int) -> bool:
         if isinstance(answer, StoreError):
             if self._link is not None:
-                self._link.failed(answer, asked_us)
+                self._link.note_failure(answer, asked_us)
             return True
         if self._link is not None:
-            self._link.answered()
+            self._link.note_answer()
         return False
 
     def all(self) -> Iterator[HeldShare]:

@@ -36,8 +36,8 @@ def decide(groups: Sequence[Group], shards: Shards, start: int) -> Generator[lis
         except StoreError as error:
             answers = [error] * len(under_way)
         for trip, answer in zip(under_way, answers, strict=True):
-            if not isinstance(answer, StoreError) or not trip.passed_over(answer):
-                trip.told(answer)
+            if not isinstance(answer, StoreError) or not trip.pass_over(answer):
+                trip.take_answer(answer)
         under_way = [trip for trip in under_way if trip.answer is None]
     return require_any_answer([trip.answer for trip in trips if trip.answer is not None])
 
@@ -110,7 +110,7 @@ class _ShardedGroup:
             checks += (check,) if search is None else tuple(search.asked)
         return Group(checks, group.peek, key, group.penalty)
 
-    def passed_over(self, error: StoreError) -> bool:
+    def pass_over(self, error: StoreError) -> bool:
         """Go on after an error. Returns whether another shard can be tried: not if the group may have been charged."""
         if not isinstance(error, StoreUnavailable) or error.sent:
             return False
@@ -121,7 +121,7 @@ class _ShardedGroup:
         self._round += 1
         return True
 
-    def told(self, answer: Answer) -> None:
+    def take_answer(self, answer: Answer) -> None:
         """Take the store's answer to the last group. If that ends the search, set `answer`."""
         if not self._searches or not isinstance(answer, Result) or not answer.outcomes:
             self.answer = answer

@@ -38,8 +38,8 @@ def slice_of(lease: Lease, size: int, *, now: int = NOW, sent: int = 0, reset: i
 
 def spent(lease: Lease, tokens: int, elapsed: int) -> int:
     """What is wanted after so much demand, for so long."""
-    lease.asked(tokens)
-    return lease.wanted(elapsed)
+    lease.count_direct(tokens)
+    return lease.fetch_size(elapsed)
 
 
 @pytest.mark.parametrize("algorithm", ["token_bucket", "leaky_bucket", "gcra"])
@@ -62,7 +62,7 @@ def test_a_slice_is_what_is_expected_to_be_spent_soon() -> None:
     lease = lease_of()
     lease.add(slice_of(lease, 1_000))
     lease.take(600, 10_000)
-    assert lease.wanted(10_000) == 600 * HORIZON_US // 10_000 - 400 or lease.wanted(10_000) == 0
+    assert lease.fetch_size(10_000) == 600 * HORIZON_US // 10_000 - 400 or lease.fetch_size(10_000) == 0
     lease = lease_of()
     assert spent(lease, 1_000, HORIZON_US) == 1_000
 
@@ -95,10 +95,10 @@ def test_one_fetch_at_a_time_and_a_pause_after_a_fault() -> None:
     lease = lease_of()
     lease.fetching = True
     assert spent(lease, 1_000, 10_000) == 0
-    lease.failed(10_000)
+    lease.note_failure(10_000)
     assert not lease.fetching
-    assert lease.wanted(10_000 + PAUSE_US - 1) == 0
-    assert lease.wanted(10_000 + PAUSE_US) > 0
+    assert lease.fetch_size(10_000 + PAUSE_US - 1) == 0
+    assert lease.fetch_size(10_000 + PAUSE_US) > 0
 
 
 def test_demand_that_falls_is_believed_by_and_by() -> None:
@@ -130,7 +130,7 @@ def test_what_is_put_back_can_be_spent_again_unless_its_slice_has_ended() -> Non
     assert lease.take(1, LIFE_US) == []  # it has ended: one was left
     lease.put_back(taken)
     assert lease.held == 0
-    charges, stranded = lease.returning(LIFE_US)
+    charges, stranded = lease.take_leftovers(LIFE_US)
     assert (sorted(charge.check.cost for charge in charges), stranded) == ([1, 2], 0)
 
 
@@ -139,8 +139,8 @@ def test_what_has_ended_is_given_back_as_it_was_charged() -> None:
     lease.add(slice_of(lease, 10, now=NOW + 7, reset=99))
     lease.take(4, 0)
     lease.tick(LIFE_US)
-    assert lease.returning(LIFE_US) == ([Charge(lease.check._replace(cost=6), NOW + 7, 99)], 0)
-    assert lease.returning(LIFE_US) == ([], 0)
+    assert lease.take_leftovers(LIFE_US) == ([Charge(lease.check._replace(cost=6), NOW + 7, 99)], 0)
+    assert lease.take_leftovers(LIFE_US) == ([], 0)
 
 
 @pytest.mark.parametrize(("algorithm", "back", "lost"), [("fixed_window", 0, 6), ("sliding_window_counter", 1, 0)])
@@ -150,7 +150,7 @@ def test_of_a_window_that_is_over_only_one_that_slides_has_use_for_the_rest(
     lease = lease_of(algorithm)
     lease.add(slice_of(lease, 6, now=NOW + MINUTE - 1_000))
     lease.tick(1_000)
-    charges, stranded = lease.returning(1_000)
+    charges, stranded = lease.take_leftovers(1_000)
     assert (len(charges), stranded) == (back, lost)
 
 
@@ -164,12 +164,12 @@ def test_a_lease_that_nobody_used_between_two_ticks_ends() -> None:
     assert lease.held == 9
     lease.tick(300_000)
     assert lease.held == 0
-    assert [charge.check.cost for charge in lease.returning(300_000)[0]] == [9]
+    assert [charge.check.cost for charge in lease.take_leftovers(300_000)[0]] == [9]
 
 
 def test_a_refusal_is_remembered_shortly_and_never_beyond_its_end() -> None:
     lease = lease_of()
-    lease.told(2, Outcome(30_000, 0, 40_000), NOW, 1_000)
+    lease.take_answer(2, Outcome(30_000, 0, 40_000), NOW, 1_000)
     refusal = lease.refusal
     assert refusal is not None
     assert refusal.stands(2, 1_000)
@@ -178,13 +178,13 @@ def test_a_refusal_is_remembered_shortly_and_never_beyond_its_end() -> None:
     assert not refusal.stands(3, 31_000)
     assert not refusal.stands(3, 999)  # the clock went back
     assert refusal.at(11_000) == Outcome(20_000, 0, 30_000)
-    lease.told(2, Outcome(MINUTE, 0, MINUTE), NOW, 1_000)
+    lease.take_answer(2, Outcome(MINUTE, 0, MINUTE), NOW, 1_000)
     assert lease.refusal is not None
     assert not lease.refusal.stands(2, 1_000 + REMEMBER_US)
-    lease.told(2, Outcome(NEVER, 5, 0), NOW, 1_000)
+    lease.take_answer(2, Outcome(NEVER, 5, 0), NOW, 1_000)
     assert lease.refusal is not None
     assert lease.refusal.at(2_000).wait_us == NEVER
-    lease.told(1, Outcome(0, 4, 0), NOW, 2_000)
+    lease.take_answer(1, Outcome(0, 4, 0), NOW, 2_000)
     assert lease.refusal is None
 
 
@@ -199,11 +199,11 @@ def test_a_refusal_is_remembered_shortly_and_never_beyond_its_end() -> None:
 )
 def test_a_refusal_stands_for_a_moment_at_least(quota: Quota, pace: int) -> None:
     lease = Lease(Check("r", "space", "alice", quota), 0)
-    assert lease.told(1, Outcome(10, 0, 20_000), NOW, 1_000).wait_us == pace
+    assert lease.take_answer(1, Outcome(10, 0, 20_000), NOW, 1_000).wait_us == pace
     assert lease.refusal is not None
     assert lease.refusal.stands(1, 1_000 + pace - 1)
     assert not lease.refusal.stands(1, 1_000 + pace)
-    assert lease.told(1, Outcome(7_000, 0, 20_000), NOW, 1_000).wait_us == 7_000
+    assert lease.take_answer(1, Outcome(7_000, 0, 20_000), NOW, 1_000).wait_us == 7_000
 
 
 def test_figures_are_the_store_s_with_what_has_passed() -> None:

@@ -76,5 +76,5 @@ def test_a_call_that_was_never_made_is_not_counted(error: StoreError | None, cal
     leases = Leases()
     decide(leases, error)
     assert leases.status().calls == calls
-    leases.gave_back([Charge(CHECK, NOW, 0)], error)
+    leases.note_return([Charge(CHECK, NOW, 0)], error)
     assert leases.status().calls == 2 * calls

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headgate.features.regions.division import floors
-from headgate.features.regions.grants import Grant, GrantTerms, RegionReport, Sheet, renewed, shared
+from headgate.features.regions.grants import Grant, GrantTerms, RegionReport, Sheet, fresh_share, renew_share
 
 WEIGHTS = {"eu": 1, "us": 1, "ap": 1}
 TERM = 3_000_000
@@ -24,7 +24,7 @@ def grant(
     crosses: int = 0,
 ) -> Grant:
     """A region renews its share; the sheet is changed in place, as a page in a store is."""
-    after, given = renewed(sheet, name, RegionReport(used, window, window + crosses, as_of, asked), now, TERMS)
+    after, given = renew_share(sheet, name, RegionReport(used, window, window + crosses, as_of, asked), now, TERMS)
     sheet.entries.clear()
     sheet.entries.update(after.entries)
     return given
@@ -112,15 +112,15 @@ def test_a_node_without_demand_does_not_take_away_the_share_of_its_region() -> N
 def test_a_share_that_another_node_was_given_just_now_will_do_unless_there_is_more_demand() -> None:
     sheet = Sheet.of(None)
     given = grant(sheet, "eu", NOW, asked=20)
-    assert shared(sheet, "eu", RegionReport(0, 10, 10, 0, 20), NOW + TERM // 10, TERMS) == given
-    assert shared(sheet, "eu", RegionReport(0, 10, 10, 0, 21), NOW + TERM // 10, TERMS) is None
-    assert shared(sheet, "eu", RegionReport(0, 10, 10, 0, 20), NOW + TERM // 5, TERMS) is None
-    assert shared(sheet, "us", RegionReport(0, 10, 10, 0, 1), NOW + 1, TERMS) is None
+    assert fresh_share(sheet, "eu", RegionReport(0, 10, 10, 0, 20), NOW + TERM // 10, TERMS) == given
+    assert fresh_share(sheet, "eu", RegionReport(0, 10, 10, 0, 21), NOW + TERM // 10, TERMS) is None
+    assert fresh_share(sheet, "eu", RegionReport(0, 10, 10, 0, 20), NOW + TERM // 5, TERMS) is None
+    assert fresh_share(sheet, "us", RegionReport(0, 10, 10, 0, 1), NOW + 1, TERMS) is None
 
 
 def test_every_page_has_a_fence_of_its_own() -> None:
     sheet = Sheet.of(None)
     for fence in range(1, 4):
-        sheet, _ = renewed(sheet, "eu", RegionReport(0, 10, 10, 0, 1), NOW, TERMS)
+        sheet, _ = renew_share(sheet, "eu", RegionReport(0, 10, 10, 0, 1), NOW, TERMS)
         assert Sheet.of(sheet.text()) == sheet
         assert sheet.fence == fence
