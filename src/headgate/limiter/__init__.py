@@ -1,1 +1,1 @@
-"""The check itself: plan, execute, failure policy. `Limiter` and `AsyncLimiter` differ in their I/O only."""
+"""The check itself: plan, execute, failure policy. `Limiter` and `AsyncLimiter` differ only in their I/O."""

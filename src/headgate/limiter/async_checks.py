@@ -1,4 +1,4 @@
-"""AsyncChecks: the half of a limiter that decides requests. `AsyncLimiter` adds the rest."""
+"""AsyncChecks: the part of a limiter that decides requests. `AsyncLimiter` adds the rest."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ONE: Final = (1,)  # the costs of a request with one limit
 
 
 class AsyncChecks:
-    """What a limiter is made of, and how it decides requests."""
+    """The parts of a limiter, and its methods that decide requests."""
 
     def __init__(
         self,
@@ -83,13 +83,13 @@ class AsyncChecks:
             facts=facts,
             blocks=None if in_memory else Blocks(),
         )
-        self._region_store: AsyncRegionStore | None = None  # there where several regions share limits
+        self._region_store: AsyncRegionStore | None = None  # set where several regions share limits
         if region is not None:
             self._region_store = region.open_async(self._here, self._engine.holder, clock, failure_mode)
         self._store = AsyncShardedStore(self._here if self._region_store is None else self._region_store)
         self._store.home.holder = self._engine.holder
-        self.holder = self._engine.holder  # of the rules in force
-        # Whether it counts in this process, and never waits.
+        self.holder = self._engine.holder  # holds the rules in force
+        # Whether it counts in this process and so never waits.
         self.in_memory = type(self._here) is AsyncMemoryStore and region is None  # async only
         # sync: self.in_memory = in_memory and region is None
         self._outage = self._engine.outage
@@ -102,7 +102,7 @@ class AsyncChecks:
         self._heartbeat: AsyncHeartbeat | None = None
         if not in_memory and isinstance(self._store, AsyncHeartbeatStore | AsyncReservingStore):
             self._engine.heartbeat = self._heartbeat = AsyncHeartbeat(self._store, self._engine)
-        self._leasing: AsyncLeasing | None = None  # in memory, asking the store costs no more than a lease would
+        self._leasing: AsyncLeasing | None = None  # None in memory, where a lease would save nothing
         if not self.in_memory:
             self._leasing = AsyncLeasing(self._store, self.holder, clock, self._engine.note_store_answer)
             self._engine.compile, self._engine.leases = self._leasing.compile, True
@@ -124,11 +124,10 @@ class AsyncChecks:
     ) -> Decision:
         """Charge `cost` to every limit that applies to this request, or to none of them.
 
-        The request is a `subject`, or facts by name (`user="alice", ip="192.0.2.7", endpoint="/search"`).
-        A cost of 0 looks and charges nothing. `{"requests": 1, "tokens": 4_000}` charges each rule by its own
-        unit; rules whose unit it does not name do not apply. A call with an `idempotency_key` that was used within the
-        last five minutes gets the first one's decision and charges nothing; with other facts it raises
-        `IdempotencyConflict`.
+        The request is a `subject`, or facts by name (`user="alice", ip="192.0.2.7", endpoint="/search"`). A cost of 0
+        reads without charging. `{"requests": 1, "tokens": 4_000}` charges each rule by its own unit; rules whose unit
+        it does not name do not apply. A call with an `idempotency_key` from the last five minutes gets the first call's
+        decision and charges nothing; with other facts it raises `IdempotencyConflict`.
 
         With asyncio, a caller that is cancelled may have been charged.
         """
@@ -139,7 +138,7 @@ class AsyncChecks:
                 and cost == 1
                 and cost.__class__ is int
                 and idempotency_key is None
-                and not self._outage.lasts  # `decide` finds the store well again
+                and not self._outage.lasts  # `decide` notices the end of an outage
             ):
                 try:
                     decided: Decision = program((subject,), ONE)
@@ -166,13 +165,13 @@ class AsyncChecks:
         slots: SlotUse = "refuse",
         known: KnownUser | None = None,  # async only
     ) -> Decision | Awaitable[Decision]:
-        """Check facts that are known to be texts: for middleware and others that read them off a request.
+        """Check facts that are known to be strings. For middleware and other code that reads them from a request.
 
-        A `peek` charges nothing. `slots` says what to do where rules limit concurrency: a decision that takes a slot
-        has it as `slot`, which is renewed until it is released.
+        A `peek` charges nothing. `slots` says what to do when rules limit concurrency. A decision that takes a slot has
+        it as `slot`, which is renewed until it is released.
 
-        With asyncio, it returns the decision itself where nothing has to be awaited, as in memory. `known` is the
-        user, if they were looked up before.
+        With asyncio, it returns the decision directly if nothing has to be awaited, as in memory. `known` is the user,
+        if the caller has looked them up.
         """
         engine = self._engine
         user: User | Unknown | None = UNKNOWN  # async only
@@ -212,7 +211,7 @@ class AsyncChecks:
     async def _decide_later(  # async only
         self, facts: dict[str, str], cost: Cost, idempotency_key: str | None, peek: bool, slots: SlotUse
     ) -> Decision:
-        """Decide after the user is looked up and expired reservations are given back."""
+        """Decide after the user is looked up and expired reservations are refunded."""
         known = await look_up(self._engine, NO_SUBJECT, facts)
         if self._reservations.due is not None:
             await self._reservations.attend(self._reservations.due)
@@ -220,15 +219,15 @@ class AsyncChecks:
         return decision if isinstance(decision, Decision) else await decision
 
     async def peek(self, subject: Subject = NO_SUBJECT, /, *, cost: Cost = 1, **facts: Any) -> Decision:
-        """Return what `check` would decide now, and charge nothing; `remaining` is what is left now."""
+        """Return what `check` would decide now, without charging. `remaining` is what is left now."""
         # sync: return self.decide(self._engine.texts_of(subject, facts), cost=cost, peek=True)
         decision = self.decide(self._engine.texts_of(subject, facts), cost=cost, peek=True)  # async only
         return decision if isinstance(decision, Decision) else await decision  # async only
 
     async def check_many(self, requests: Iterable[Request]) -> list[Decision]:
-        """Check several requests in one trip to the store, each decided by itself, in order.
+        """Check several requests in one round trip to the store. Each is decided separately, in order.
 
-        A request is a subject, or a mapping of facts with `cost` and `idempotency_key` if need be.
+        A request is a subject, or a mapping of facts that may include `cost` and `idempotency_key`.
         """
         requests = list(requests)
         # sync: decisions = self._decide_many(self._engine.prepare_many(requests))
@@ -246,9 +245,9 @@ class AsyncChecks:
     def decide_many(  # async only
         self, asks: Sequence[BatchedRequest]
     ) -> list[Decision] | Awaitable[list[Decision]]:
-        """`decide` several requests, in order, each by itself. If one makes no sense, none is charged.
+        """Decide several requests, in order, each separately. If one is invalid, none is charged.
 
-        Raises `IdempotencyConflict` when all others are decided.
+        Raises `IdempotencyConflict` after all others are decided.
         """
         engine, snapshot = self._engine, self.holder.current
         if self._reservations.due is not None or snapshot.directory is not None:
@@ -271,10 +270,10 @@ class AsyncChecks:
     def decide_together(  # async only
         self, parts: Sequence[RequestPart]
     ) -> DecidedTogether | Awaitable[DecidedTogether]:
-        """Decide one request that is known in several ways: either every limit is charged, or none is.
+        """Decide one request with several descriptions: either every limit is charged, or none is.
 
-        There is a decision on each part, by its own limits alone: the request may pass if all of them are allowed. A
-        limit that several parts meet is charged once, by the most that any of them costs.
+        Returns a decision for each part, by its own limits alone: the request may pass if all of them are allowed. A
+        limit that several parts share is charged once, with the highest cost among them.
         """
         snapshot = self.holder.current
         known = None
@@ -299,7 +298,7 @@ class AsyncChecks:
         return together.split_decision(engine, decision)
 
     async def _decide_together_later(self, parts: Sequence[RequestPart]) -> DecidedTogether:  # async only
-        """Decide after users are looked up and expired reservations are given back."""
+        """Decide after users are looked up and expired reservations are refunded."""
         known = await look_up_all(self._engine, [part.facts for part in parts])
         together = prepare_together(self._engine, parts, known)
         if self._reservations.due is not None:
@@ -322,14 +321,14 @@ class AsyncChecks:
         subject: Subject = NO_SUBJECT,
         /,
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 - gives up before waiting for nothing
+        timeout: float | None = None,  # noqa: ASYNC109 - gives up before a wait that cannot succeed
         cost: Cost = 1,
         **facts: Any,
     ) -> Decision:
-        """Check; if refused, sleep until it would pass and try again.
+        """Check; if refused, sleep until the request would pass, and try again.
 
-        Gives up, and returns the refusal, as soon as it is clear that `timeout` seconds will not be enough or that
-        no waiting will help. None waits as long as it takes.
+        Gives up, and returns the refusal, as soon as it is clear that `timeout` seconds are not enough or that waiting
+        does not help. With a timeout of None, it waits as long as necessary.
         """
         wait = Wait(self._engine.clock, timeout)
         texts = self._engine.texts_of(subject, facts)
@@ -345,32 +344,32 @@ class AsyncChecks:
             await self._engine.clock.sleep_async(seconds)
 
     async def tell_refused(self, decision: Decision, facts: Mapping[str, Any]) -> None:
-        """Call the hook `on_refused`: for middleware, which refuses requests on its own."""
+        """Call the hook `on_refused`. For middleware that refuses requests itself."""
         # sync: call_hook(self._engine.on_refused, decision, facts)
         answer = call_hook(self._engine.on_refused, decision, facts)  # async only
         if isinstance(answer, Awaitable):  # async only
             try:
                 await answer
-            except Exception:  # noqa: BLE001 - a hook of the app: whatever it raises is logged
+            except Exception:  # noqa: BLE001 - the app's hook: log whatever it raises
                 log_raised(decision)
 
     @property
     def failing(self) -> bool:
-        """Whether the store could not decide when it was last asked."""
+        """Whether the store could not decide the last check that it was sent."""
         return self._engine.failing
 
     @property
     def clock(self) -> Clock:
-        """The time that it goes by, where that is not the store's."""
+        """The clock for everything that does not use the store's clock."""
         return self._engine.clock
 
     @property
     def snapshot(self) -> Snapshot:
-        """The rules in force; `snapshot.version` tells one set from another."""
+        """The rules in force. `snapshot.version` identifies them."""
         return self._engine.snapshot
 
     async def _check(self, groups: list[Group]) -> Decided:
-        """Have groups decided, by leases as far as they can."""
+        """Decide groups, by leases as far as possible."""
         if self._leasing is not None and groups:
             return await self._leasing.check(groups)
         return Decided.of(await self._store.check(groups) if groups else [])

@@ -1,4 +1,4 @@
-"""Decides a prepared request: by the program of its plan, or by its failure mode when the store cannot."""
+"""Decides a prepared request: by the program of its plan, or by its failure mode if the store cannot decide."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from headgate.limiter.prepared_check import PreparedCheck
 def decide_async(engine: Engine, prepared: PreparedCheck, *, exact: bool = False) -> Decision | Awaitable[Decision]:
     """Return the decision on a prepared request. Raises `IdempotencyConflict`.
 
-    An `exact` decision charges the store itself, also where limits are leased.
+    An `exact` decision charges the store itself even where limits are leased.
 
-    With asyncio, it returns the decision itself where nothing has to be awaited, as in memory.
+    With asyncio, it returns the decision directly if nothing has to be awaited, as in memory.
     """
     plan, subjects, costs, peek, extras, _, block = prepared
     if block is not None or not plan.limits:

@@ -1,4 +1,4 @@
-"""AsyncLimiter: checks, reserves and settles, and limits functions."""
+"""AsyncLimiter: checks, reserves and settles requests, and limits functions."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class AsyncLimiter(AsyncChecks):
       another `Source`.
     - `store`: a URL (`memory://`, `redis://host:6379/0`), or a store, which the caller then closes.
     - `name`: namespace of rules made from a notation. Limiters with the same store and name share their counts.
-    - `failure_mode`: what happens when the store cannot decide, for rules that do not say: `open` allows, `closed`
+    - `failure_mode`: what happens when the store cannot decide, for rules that do not set it: `open` allows, `closed`
       refuses, `local` counts in this process.
     - `watch`: reload the rules file whenever it changes. A database is always followed.
     - `warning_at`, `warning_until`: percentages of a limit at which the state becomes `warning` (80), and below which
-      it is `normal` again (70), for rules that do not say.
+      it is `normal` again (70), unless the rules set them.
     - `region`: a `headgate.regions.Region`, for rules that several regions share.
     - `facts`: names of facts that rules and requests may use besides the well-known ones.
     - `require_store`: raise `StoreError` immediately if the store does not answer.
@@ -61,14 +61,14 @@ class AsyncLimiter(AsyncChecks):
 
     Refusals are values: only invalid arguments raise (`InvalidCheck`, `InvalidRule`, `InvalidQuota`).
 
-    With asyncio, checks that are made while the event loop is busy travel to a Redis store together. A limiter on a
-    Redis store belongs to the event loop that it is first used in.
+    With asyncio, checks that are made while the event loop is busy go to a Redis store together. A limiter on a Redis
+    store belongs to the event loop in which it is first used.
     """
 
     async def explain(self, subject: Subject = NO_SUBJECT, /, *, cost: Cost = 1, **facts: Any) -> Explanation:
-        """Return why each rule applies to a request or does not, what would be decided, and what would let it pass.
+        """Explain why each rule applies to a request or does not, what would be decided, and what would let it pass.
 
-        Charges nothing. Rules that lack most of what they ask for are left out where there are many.
+        Charges nothing. If there are many rules, those that match least are left out.
         """
         engine = self._engine
         texts = engine.texts_of(subject, facts)
@@ -91,15 +91,15 @@ class AsyncLimiter(AsyncChecks):
         renew: bool = False,
         **facts: Any,
     ) -> Acquiring:
-        """Check a request, and hold the slots that rules of concurrency want it to hold, until it is over.
+        """Check a request, and hold the slots that concurrency rules require until the request ends.
 
-        Use it in a `with` block, at the end of which the slot is released: `with limiter.acquire("alice") as slot`.
-        All limits that apply are charged in one step, or none is: a refusal for lack of a slot costs no rate. Refused,
-        it raises `RateLimited`, after waiting up to `wait` seconds for a slot: of those who wait in this limiter for
-        the same one, the first who came is the first to get it. A slot that is not released expires after the rule's
-        `ttl`; with `renew`, it is renewed in the background until it is released.
+        Use it in a `with` block, which releases the slot at its end: `with limiter.acquire("alice") as slot`. Either
+        all limits that apply are charged in one step, or none is: a refusal for lack of a slot does not charge rate
+        limits. If refused, it waits up to `wait` seconds for a slot and then raises `RateLimited`. Callers that wait in
+        this limiter for the same slots get them in order of arrival. A slot that is not released expires after the
+        rule's `ttl`; with `renew`, it is renewed in the background until it is released.
 
-        With asyncio, it is `async with limiter.acquire("alice") as slot`, or `slot = await limiter.acquire("alice")`. A
+        With asyncio, use `async with limiter.acquire("alice") as slot`, or `slot = await limiter.acquire("alice")`. A
         caller that is cancelled holds nothing.
         """
         texts = self._engine.texts_of(subject, facts)
@@ -117,68 +117,69 @@ class AsyncLimiter(AsyncChecks):
             raise
 
     async def release(self, slot_id: str) -> bool:
-        """Give back the slot of this id (`slot.id`), which any process on the same store has acquired.
+        """Release the slot with this id (`slot.id`), which any process on the same store may have acquired.
 
-        Returns whether it was held. Raises `InvalidCheck` for a text that is no such id, and `StoreError`.
+        Returns whether it was held. Raises `InvalidCheck` if the text is not a slot's id, and `StoreError`.
 
-        With asyncio, it goes on to the end even if the caller is cancelled.
+        With asyncio, it completes even if the caller is cancelled.
         """
         return await self._slots.release(slot_id)
 
     async def renew(self, slot_id: str) -> bool:
-        """Have the slot of this id expire its ttl from now. Returns whether it was held. Raises as `release` does."""
+        """Extend the slot with this id to its ttl from now. Returns whether it was held. Raises as `release` does."""
         return await self._slots.renew(slot_id)
 
     def slots(self) -> SlotStatus:
-        """Return how rules that limit concurrency are doing: the slots that this limiter has taken."""
+        """Return figures about the slots that this limiter has taken."""
         return self._slots.status()
 
     async def reserve(
         self, subject: Subject = NO_SUBJECT, /, *, cost: Cost = 1, ttl: float = 60.0, **facts: Any
     ) -> AsyncReservation:
-        """Check an estimate, to be settled with what it really cost: LLM tokens, rows, bytes.
+        """Charge an estimate, to be settled later with the actual cost: LLM tokens, rows, bytes.
 
         Charges `cost` as `check` does, and keeps a record of it. Settle with `reservation.settle(actual)`, or from
-        another process with `limiter.settle(reservation.id, actual)`. One that is not settled within `ttl` seconds
-        (from 0.001 to 7 days) expires, and its estimate is given back.
+        another process with `limiter.settle(reservation.id, actual)`. A reservation that is not settled within `ttl`
+        seconds (from 0.001 seconds to 7 days) expires, and its estimate is refunded.
 
-        With asyncio, a caller that is cancelled is charged nothing: what was charged is given back.
+        With asyncio, a caller that is cancelled is not charged: any charge is refunded.
         """
         lives_us, engine, reservations = ttl_us(ttl), self._engine, self._reservations
         texts = engine.texts_of(subject, facts)
         known = await look_up(engine, NO_SUBJECT, texts)  # sync: known = None
         prepared = engine.prepare(texts, engine.plan(texts, known), cost)
-        self._subject_program = None  # which would not look for reservations that have expired
+        self._subject_program = None  # it would not look for expired reservations
         name, decision, recorded = await reservations.reserve(prepared, cost, lives_us)
         if not decision.allowed:
             await self.tell_refused(decision, texts)
         return AsyncReservation(self, name, decision, cost, recorded=recorded, facts=texts, ttl=ttl)
 
     async def settle(self, reservation_id: str, cost: Cost) -> Settlement:
-        """Charge what a reservation really cost: give back what was reserved too much, or charge the rest.
+        """Charge the actual cost of a reservation: refund what was reserved too much, or charge the rest.
 
-        The rest is charged whether it fits or not, as the client has used it: later requests wait for it. Only the
-        first call for an id, from any process, has an effect; the settlement says whether this one had. If the store
-        cannot be reached, the limiter logs that, and the settlement says so. It raises nothing.
+        The rest is charged even if it does not fit, because the client has used it: later requests wait for it. Only
+        the first call for an id, from any process, has an effect; the settlement says whether this call had. If the
+        store cannot be reached, the limiter logs a warning, and the settlement says so. This method does not raise for
+        it.
 
-        For a reservation by units, name what each cost: `{"tokens": 3_200}`. A unit that is not named cost what was
-        reserved. A plain 0 gives back all of it.
+        For a reservation in several units, name the cost of each: `{"tokens": 3_200}`. A unit that is not named cost
+        what was reserved. A plain 0 refunds everything.
 
-        With asyncio, it goes on to the end even if the caller is cancelled.
+        With asyncio, it completes even if the caller is cancelled.
         """
         name, cost = checked_id(reservation_id), checked_cost(cost)
-        self._subject_program = None  # which would not look for reservations that have expired
+        self._subject_program = None  # it would not look for expired reservations
         return await self._reservations.settle(name, cost)
 
     async def refund(self, reservation_id: str) -> Settlement:
-        """Give back all of a reservation: `settle(reservation_id, 0)`."""
+        """Refund a whole reservation: `settle(reservation_id, 0)`."""
         return await self.settle(reservation_id, 0)
 
     async def reset(self, subject: Subject = NO_SUBJECT, /, **facts: Any) -> None:
-        """Forget what was counted for this request's subjects, under every rule that applies to it.
+        """Reset the counts of this request's subjects under every rule that applies to it.
 
-        With penalties, it also lifts the blocks of the clients that these facts identify, and forgets their
-        violations. Another process may remember a block, but never for longer than it would have lasted.
+        With penalties, it also lifts the blocks of the clients that these facts identify, and deletes their violations.
+        Another process may remember a block, but never for longer than it would have lasted.
         """
         known = None
         if self._engine.snapshot.directory is not None:  # async only
@@ -190,13 +191,13 @@ class AsyncLimiter(AsyncChecks):
             self._leasing.forget(checks)
 
     async def reset_all(self) -> None:
-        """Forget everything that is counted in the limiter's store: for tests, and for a fresh start.
+        """Delete everything that the limiter's store counts: for tests, and for a fresh start.
 
-        That is of all limiters with the same store and prefix, or with one that this prefix and `:` begin: counts,
-        slots, reservations, blocks, idempotency keys. On Redis it goes through the keys under the prefix step by step,
-        on all servers of a cluster, and touches no others; requests meanwhile may be counted and forgotten or not.
-        Other processes may hold leases, and remember refusals for a moment. Of several regions, it is this one's store.
-        Raises `StoreError`, and `InvalidCheck` if the store cannot do so.
+        This includes all limiters with the same store and prefix, or with a prefix that begins with this one and `:`.
+        It deletes counts, slots, reservations, blocks and idempotency keys. On Redis, it scans the keys under the
+        prefix, on all servers of a cluster, and touches no others. Requests in the meantime may or may not be counted.
+        Other processes may hold leases, and remember refusals for a moment. With several regions, it clears only this
+        region's store. Raises `StoreError`, and `InvalidCheck` if the store does not support it.
         """
         if not isinstance(self._here, AsyncClearingStore):
             raise InvalidCheck(f"reset_all: {type(self._here).__name__} cannot forget everything: it has no clear_some")
@@ -212,8 +213,8 @@ class AsyncLimiter(AsyncChecks):
     ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
         """Decorate a function: a refused call raises `RateLimited` instead of running.
 
-        `key` gets the call's arguments and returns who is counted; without it, all calls count together. Calls
-        are counted per function, or per `name`. A `Limiter` decorates functions of both kinds, sync and async.
+        `key` gets the call's arguments and returns the subject; without it, all calls count together. Calls are counted
+        per function, or per `name`. A `Limiter` decorates both sync and async functions.
 
         With asyncio, the function must be async.
         """
@@ -229,12 +230,12 @@ class AsyncLimiter(AsyncChecks):
         return decorate
 
     def sibling(self, rules: Rules, *, name: str = "default") -> AsyncLimiter:
-        """Return a limiter with other rules, and otherwise like this one: the same store, clock and failure mode.
+        """Return a limiter with other rules but the same store, clock and failure mode.
 
-        A notation, a `Quota` and a list of `Rule` make limits of this limiter's own: they count under its name and
-        theirs. A `Snapshot` and rules from elsewhere count where they do in any limiter.
+        A notation, a `Quota` and a list of `Rule` become limits of this limiter: they count under its name and `name`.
+        A `Snapshot`, and rules from a file or another source, use the same keys as in any limiter.
 
-        It need not be closed, as the store is not its own. Its limits are this region's alone.
+        You need not close it, because it does not own the store. Its limits apply to this region alone.
         """
         engine = self._engine
         rules, mode = own_limits(rules, engine.name, name), engine.fallback.mode
@@ -254,10 +255,11 @@ class AsyncLimiter(AsyncChecks):
         return limiter
 
     async def give_back(self, decision: Decision) -> None:
-        """Undo what an allowed `decision` of this limiter, or of another on its store, has just charged.
+        """Refund what an allowed `decision` of this limiter, or of another on the same store, has just charged.
 
-        For a request that something else refuses. A decision gives back once, and only what it charged itself: nothing
-        for a peek, a repetition by idempotency key, or a copy. If the store cannot be reached, the charge stands.
+        For a request that something else refuses. Each decision is refunded once, and only for what it charged itself:
+        nothing for a peek, a repetition by idempotency key, or a copy. If the store cannot be reached, the charge
+        stays.
         """
         slot: AsyncSlot | None = getattr(decision, "slot", None)
         if slot is not None:
@@ -270,11 +272,11 @@ class AsyncLimiter(AsyncChecks):
                 log_uncorrected(error)
 
     async def correct(self, decision: Decision, cost: Cost) -> None:
-        """Change what `decision` charged for a request to `cost`: what the request cost in the end.
+        """Change what `decision` charged for a request to the actual `cost`.
 
-        A higher cost is charged whether it fits or not, as by `settle`. Unlike `settle`, this needs the decision, not
-        a record in the store. Only the first call of this or of `give_back` for a decision has an effect. There is
-        none for a decision that charged nothing itself. If the store cannot be reached, the charge stands.
+        A higher cost is charged even if it does not fit, as with `settle`. Unlike `settle`, this needs the decision,
+        not a record in the store. Only the first call of this or of `give_back` for a decision has an effect, and none
+        has if the decision charged nothing itself. If the store cannot be reached, the charge stays.
         """
         adjustments = correction(decision, checked_cost(cost))
         if any(adjustments):
@@ -284,24 +286,24 @@ class AsyncLimiter(AsyncChecks):
                 log_uncorrected(error)
 
     async def ready(self) -> bool:
-        """Return True if the store answers: for a check at start, or a health check. Charges nothing.
+        """Return True if the store answers. Use it at start, or in a health check. Charges nothing.
 
-        Raises `StoreError`, which says why, if it does not. The rules are loaded when the limiter is made.
+        Raises `StoreError` with the reason if it does not. The rules are loaded when the limiter is created.
         """
         await probe_async(self._here)
         return True
 
     async def reload(self) -> Snapshot:
-        """Read the rules' file again, now, and return the rules in force.
+        """Read the rules file again now, and return the rules in force.
 
-        Raises `InvalidRule`, with every problem, if the file is invalid: then the rules stay as they were.
+        Raises `InvalidRule`, with every problem, if the file is invalid. The rules then stay as they were.
 
         With asyncio, the file is read in a thread.
         """
         return await asyncio.to_thread(self._engine.reload)  # sync: return self._engine.reload()
 
     async def close(self) -> None:
-        """Stop watching the rules' file, and give back the store's connections, if this limiter opened them."""
+        """Stop watching the rules file, and close the store's connections if this limiter opened them."""
         # sync: self._engine.close()
         if self._engine.owns_source:  # async only
             await asyncio.to_thread(self._engine.close)  # it waits for the watcher's thread
@@ -317,28 +319,28 @@ class AsyncLimiter(AsyncChecks):
             await self._here.close()
 
     async def __aenter__(self) -> Self:
-        """Return the limiter itself, to be closed at the end of the block. Nothing is checked or charged."""
+        """Return the limiter itself, which the end of the block closes. Nothing is checked or charged."""
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Close the limiter. Exceptions pass."""
+        """Close the limiter. Exceptions propagate."""
         await self.close()
 
     @property
     def by_subject(self) -> bool:
-        """Whether it counts by subject alone, as one made from a notation does, and not by rules."""
+        """Whether it counts by subject alone, as a limiter made from a notation does, and not by rules."""
         return self._engine.by_subject
 
     def store_answers(self) -> None:
-        """End an outage because the store was seen to answer: without checks, none would notice."""
+        """End an outage because the store was seen to answer. Without checks, nothing else would notice it."""
         engine = self._engine
         if engine.fallback.outage.note_probe() and engine.heartbeat is not None:
             engine.heartbeat.wake()
 
     def leases(self) -> LeaseStatus:
-        """Return how rules of `sync = "leased"` are doing: what was decided without the store, and what is held."""
+        """Return figures about leased rules: decisions without the store, and the slices that are held."""
         return LeaseStatus() if self._leasing is None else self._leasing.status()
 
     def regions(self) -> RegionStatus:
-        """Return how the rules are doing that several regions share, and how the other regions are reached."""
+        """Return figures about the rules that several regions share, and the state of the other regions."""
         return RegionStatus() if self._region_store is None else self._region_store.status()

@@ -1,4 +1,4 @@
-"""Whether a store answers."""
+"""Check whether a store answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headgate.stores.protocol import AsyncStore
 
 
 async def probe_async(store: AsyncStore) -> None:
-    """Have a store decide something that charges nothing. Raises `StoreError` if it cannot."""
+    """Send the store a check that charges nothing. Raises `StoreError` if it cannot decide."""
     if isinstance(store, AsyncMemoryStore):
         return
     look = Check("ready", space("global", "ready", "gcra"), "", Quota(1, 1, algorithm="gcra"))

@@ -1,4 +1,4 @@
-"""Reservations: how a limiter makes and settles them, and gives back those that have expired."""
+"""Reservations: how a limiter makes and settles them, and refunds those that have expired."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ T = TypeVar("T")  # async only
 
 
 class AsyncReservation(ReservationState):
-    """An estimate that was charged, until `settle` says what it really cost. Truthy when allowed.
+    """An estimate that was charged, until `settle` replaces it by the actual cost. Truthy when allowed.
 
-    `decision` is that of the check. `id` is a text by which any process on the same store can settle:
-    `limiter.settle(id, cost)`. As a context manager it settles with the estimate at the end, and gives it back when
-    an exception leaves the block; unless it was settled within.
+    `decision` is the decision of the check. Any process on the same store can settle it by its `id`:
+    `limiter.settle(id, cost)`. As a context manager, it settles with the estimate at the end of the block, and refunds
+    it when an exception leaves the block, unless it was settled inside.
     """
 
     __slots__ = ("_limiter",)
@@ -59,17 +59,17 @@ class AsyncReservation(ReservationState):
     async def extend(self, cost: Cost | None = None, /, **units: int) -> Decision:
         """Reserve more for the same request: `extend(500)`, or `extend(tokens=500)`; all or nothing.
 
-        When the decision refuses, what was reserved before stands. An extension expires by itself, after as long as
-        the reservation's `ttl`. `settle` settles all of them.
+        If this is refused, the earlier reservation stays. An extension expires separately, after the reservation's
+        `ttl`. `settle` settles all of them.
         """
         more = cost_of_units(cost, units)
         return self._add_extension(await self._limiter.reserve(cost=more, ttl=self._ttl, **self._facts))
 
     async def settle(self, cost: Cost | None = None, /, **units: int) -> Settlement:
-        """Charge what it really cost: give back what was reserved too much, or charge the rest.
+        """Charge the actual cost: refund what was reserved too much, or charge the rest.
 
         You can name units: `settle(tokens=3_200)`. A unit that is not named cost what was reserved. Only the first
-        settlement has an effect. If the store cannot be reached, that is logged, and the settlement says so.
+        settlement has an effect. If the store cannot be reached, this logs a warning, and the settlement says so.
         """
         self._wanted = cost = cost_of_units(cost, units)
         shares = self._shares(cost)
@@ -77,14 +77,14 @@ class AsyncReservation(ReservationState):
         return await asyncio.shield(self._limiter._reservations.start(self._settle(shares, cost)))  # async only
 
     async def _settle(self, shares: list[tuple[Any, Cost]], cost: Cost) -> Settlement:
-        """Settle it and its extensions, to the end."""
+        """Settle it and all of its extensions."""
         settlements = []
         for one, share in shares:
             settlements.append(await self._limiter.settle(one.id, share) if one.recorded else nothing_to_settle(share))
         return self._note_settlements(settlements, cost)
 
     async def refund(self) -> Settlement:
-        """Give back all of it: `settle(0)`."""
+        """Refund all of it: `settle(0)`."""
         return await self.settle(0)
 
     async def __aenter__(self) -> Self:
@@ -99,7 +99,7 @@ class AsyncReservation(ReservationState):
 
 
 class Reserved(NamedTuple):
-    """What a limiter has reserved."""
+    """A limiter's decision to reserve."""
 
     reservation_id: str
     decision: Decision
@@ -112,13 +112,13 @@ class AsyncReservations:
     def __init__(self, store: AsyncShardedStore, engine: Engine) -> None:
         self._sharding = store
         self._engine = engine
-        self.due: Due | None = None  # there once the limiter has had to do with reservations
-        self._unanswered: dict[str, int] = {}  # reservations that may have been made, and when to give them back
+        self.due: Due | None = None  # set once the limiter has used reservations
+        self._unanswered: dict[str, int] = {}  # reservations that may have been made, and when to refund them
         self._under_way: set[asyncio.Task[Any]] = set()  # async only
 
     @property
     def store(self) -> AsyncReservingStore:
-        """The store, if it keeps reservations. Raises `InvalidCheck`."""
+        """The store, if it keeps reservations. Raises `InvalidCheck` otherwise."""
         if not isinstance(self._sharding, AsyncReservingStore):
             raise no_reservations(self._sharding.store)
         return self._sharding
@@ -126,7 +126,7 @@ class AsyncReservations:
     async def reserve(self, prepared: PreparedCheck, cost: Cost, lives_us: int) -> Reserved:
         """Charge a prepared request and keep a record of it.
 
-        With asyncio, a caller that is cancelled is charged nothing: what was charged is given back.
+        With asyncio, a caller that is cancelled is not charged: any charge is refunded.
         """
         due = await self.look()
         await self.attend(due)
@@ -163,10 +163,10 @@ class AsyncReservations:
     async def _write_ahead(
         self, store: AsyncReservingStore, prepared: PreparedCheck, pending: Record, lives_us: int, due: Due
     ) -> Reserved:
-        """Write the pending record, charge under its id as key, and write the record with what was charged.
+        """Write the pending record, charge under its id as key, and write the record with the charges.
 
-        For limits and records that no single step of the store reaches. Wherever it ends early, the pending record
-        says how to find out what was charged. So with asyncio, the caller does not wait for the last step.
+        For limits and records that the store cannot change in one step. If this is interrupted, the pending record
+        tells how to find out what was charged. So with asyncio, the caller does not wait for the last step.
         """
         engine, name = self._engine, pending.pending
         prepared = with_receipt(prepared, name)
@@ -200,7 +200,7 @@ class AsyncReservations:
     async def settle(self, reservation_id: str, cost: Cost) -> Settlement:
         """Settle a reservation of this or another process.
 
-        With asyncio, it goes on to the end even if the caller is cancelled.
+        With asyncio, it completes even if the caller is cancelled.
         """
         store = self.store
         # sync: return self._settle(store, reservation_id, cost)
@@ -215,7 +215,7 @@ class AsyncReservations:
             return log_unsettled(error, reservation_id, cost)
 
     async def look(self) -> Due:
-        """Give back reservations that have expired, if it is time to look for them."""
+        """Refund expired reservations, if it is time to look for them."""
         due = self.due
         if due is None:
             due = self.due = Due()
@@ -224,7 +224,7 @@ class AsyncReservations:
         return due
 
     async def attend(self, due: Due) -> None:
-        """Before a check: give back what is known to have expired."""
+        """Before a check, refund reservations that are known to have expired."""
         if due.is_due(self._engine.clock.now_us()):
             await self._give_back(due)
 
@@ -250,19 +250,19 @@ class AsyncReservations:
             due.expires(now_us, at_us - now_us)
 
     async def finish(self) -> None:  # async only
-        """Wait for reservations and settlements that are under way."""
+        """Wait for reservations and settlements in progress."""
         while self._under_way:
             await asyncio.wait(self._under_way)
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:  # async only
-        """Do something to its end, even if its caller is cancelled. `finish` waits for it."""
+        """Run a coroutine to its end, even if its caller is cancelled. `finish` waits for it."""
         task = asyncio.create_task(work)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
         return task
 
     async def _refund(self, task: asyncio.Task[Reserved]) -> None:  # async only
-        """Give back what was reserved for a caller that was cancelled."""
+        """Refund a reservation whose caller was cancelled."""
         await asyncio.wait([task])
         if not task.cancelled() and task.exception() is None and task.result().recorded:
             await self.settle(task.result().reservation_id, 0)

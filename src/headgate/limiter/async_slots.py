@@ -1,4 +1,4 @@
-"""Slots: how a limiter takes them, waits for them, renews and releases them, where rules limit concurrency."""
+"""Slots: how a limiter takes them, waits for them, renews and releases them, for rules that limit concurrency."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from headgate.limiter.slot_records import (
 from headgate.stores.memory import AsyncMemoryStore
 from headgate.stores.protocol import AsyncSlotStore, AsyncStore
 
-_new: Final[Any] = tuple.__new__  # makes a named tuple in half the time that calling its class takes
+_new: Final[Any] = tuple.__new__  # makes a named tuple in half the time of calling its class
 
-LOCAL: Final = "local_fallback"  # why a slot is held in this process
+LOCAL: Final = "local_fallback"  # the reason for a slot that is held in this process
 
-_Request = tuple[Plan, tuple[str, ...], tuple[int, ...], str]  # plan, subjects, costs, and what the slot goes by
+_Request = tuple[Plan, tuple[str, ...], tuple[int, ...], str]  # plan, subjects, costs, and the slot's random id
 
 T = TypeVar("T")  # async only
 
 
 class AsyncSlot(SlotState):
-    """A place among those that may run at a time, until it is released or expires.
+    """A concurrency slot, held until it is released or expires.
 
-    `decision` is that of the check. `id` is a text by which any process on the same store can release or renew it. As a
-    context manager it is released at the end of the block, however that ends.
+    `decision` is the decision of the check. Any process on the same store can release or renew it by its `id`. As a
+    context manager, it is released at the end of the block, even after an exception.
     """
 
     __slots__ = ()
@@ -52,18 +52,18 @@ class AsyncSlot(SlotState):
     _slots: AsyncSlots
 
     async def renew(self) -> bool:
-        """Have it expire its `ttl` from now. Returns whether it is still held.
+        """Extend the slot to its `ttl` from now. Returns whether it is still held.
 
-        Raises `StoreError`: then it expires when it would have.
+        Raises `StoreError`; the slot then keeps its expiry.
         """
         return self.is_held and self._note_renewal(await self._slots.renew(self))
 
     async def release(self) -> bool:
         """Release the slot. Returns whether it was still held. A second call does nothing.
 
-        If the store cannot be reached, that is logged, and the slot expires by itself.
+        If the store cannot be reached, this logs a warning, and the slot expires after its ttl.
 
-        With asyncio, it is given back also when the caller is cancelled.
+        With asyncio, the slot is released even if the caller is cancelled.
         """
         if not self.is_held:
             return False
@@ -86,7 +86,7 @@ class AsyncSlot(SlotState):
 
 
 class Acquiring(Awaitable[AsyncSlot]):  # async only
-    """What `acquire` returns: await it for a slot, or use it in `async with`, which also releases the slot."""
+    """The result of `acquire`: await it for a slot, or use it in `async with`, which also releases the slot."""
 
     __slots__ = ("_slot", "_work")
 
@@ -114,7 +114,7 @@ class _Releases:  # async only
         self._waiting: list[tuple[tuple[Check, ...], asyncio.Future[Sequence[bool]]]] = []
 
     def add(self, held: tuple[Check, ...]) -> asyncio.Future[Sequence[bool]]:
-        """Release a slot. The release goes on to its end, even if its caller is cancelled."""
+        """Release a slot. The release completes even if its caller is cancelled."""
         future: asyncio.Future[Sequence[bool]] = asyncio.get_running_loop().create_future()
         self._waiting.append((held, future))
         if len(self._waiting) == 1:
@@ -122,7 +122,7 @@ class _Releases:  # async only
         return future
 
     async def _send(self) -> None:
-        """Send what waits: a task begins when the tick in which it was made is over."""
+        """Send the waiting releases. A task starts when the tick that created it is over."""
         waiting, self._waiting = self._waiting, []
         try:
             were_held = await self._slots.store.release_slots([check for held, _ in waiting for check in held])
@@ -146,7 +146,7 @@ class AsyncSlots:
     def __init__(self, engine: Engine, store: AsyncStore) -> None:
         self._engine = engine
         self._behind = store
-        self._store = store if isinstance(store, AsyncSlotStore) else None  # looked at once, as that takes long
+        self._store = store if isinstance(store, AsyncSlotStore) else None  # checked once: it is slow
         self._book = SlotBook()
         self._queues = AsyncQueues()
         self._renewal = AsyncRenewal()
@@ -155,13 +155,13 @@ class AsyncSlots:
 
     @property
     def store(self) -> AsyncSlotStore:
-        """The store, if it can limit concurrency. Raises `InvalidCheck`."""
+        """The store, if it can limit concurrency. Raises `InvalidCheck` otherwise."""
         if self._store is None:
             raise no_slots(self._behind)
         return self._store
 
     async def acquire(self, facts: dict[str, str], planned: Planned, cost: Cost, wait: float, renew: bool) -> AsyncSlot:
-        """Take the slot of a request, or wait for it. Raises `RateLimited`."""
+        """Take the slot of a request, waiting for it if necessary. Raises `RateLimited`."""
         if wait == 0 and wait is not False:
             decision = self.take(facts, planned, cost, renew)
             if not isinstance(decision, Decision):  # async only
@@ -187,9 +187,9 @@ class AsyncSlots:
         return decision if isinstance(decision, Decision) else await decision  # async only
 
     def take(self, facts: dict[str, str], planned: Planned, cost: Cost, renew: bool) -> Decision | Awaitable[Decision]:
-        """Decide a request. If it is allowed, it holds what rules want it to: then that is its `slot`.
+        """Decide a request. If it is allowed and rules require a slot, the decision's `slot` has it.
 
-        With asyncio, it returns the decision itself where nothing has to be awaited, as in memory.
+        With asyncio, it returns the decision directly if nothing has to be awaited, as in memory.
         """
         engine, (snapshot, whole) = self._engine, planned
         plan, costs = whole.price(cost)  # without rules whose unit the cost does not name
@@ -223,13 +223,13 @@ class AsyncSlots:
     async def _await(self, request: _Request, answer: Awaitable[Decision], renew: bool) -> Decision:  # async only
         try:
             decision = await answer
-        except asyncio.CancelledError:  # what was sent may have been executed
+        except asyncio.CancelledError:  # the command may have been executed
             self.start(self._undo(slot_checks(*request)))
             raise
         return self._hold(request, decision, renew)
 
     def _hold(self, request: _Request, decision: Decision, renew: bool) -> Decision:
-        """Note what a decision holds, if it is allowed."""
+        """Record what an allowed decision holds."""
         if decision.allowed:
             is_of_store = decision.reading.plan is request[0]  # else the store could not decide
             held = None if is_of_store else slot_checks(*request)
@@ -247,22 +247,22 @@ class AsyncSlots:
         return AsyncSlot(self, decision, renew) if slot is None else slot
 
     async def _undo(self, held: tuple[Check, ...]) -> None:
-        """Give back what may have been taken."""
+        """Release a slot that may have been taken."""
         try:
             await self.store.release_slots(held)
         except StoreError as error:
             log_unreleased(error)
 
     async def release(self, slot: AsyncSlot | str) -> bool:
-        """Give back a slot, or the one of this id. Returns whether it was held. Raises `StoreError`.
+        """Release a slot, or the slot with this id. Returns whether it was held. Raises `StoreError`.
 
-        With asyncio, it goes on to the end even if the caller is cancelled.
+        With asyncio, it completes even if the caller is cancelled.
         """
         if isinstance(slot, str):
             held = decode_slot(slot)
         else:
             held = slot.held
-            slot.decision.slot = None  # a circle, which only the garbage collector would undo
+            slot.decision.slot = None  # breaks a reference cycle, which only the garbage collector would free
             if slot.renews:
                 self._renewal.remove(slot)
             if slot.decision.reading.reason == LOCAL:
@@ -277,7 +277,7 @@ class AsyncSlots:
         return all(were_held)
 
     async def renew(self, slot: AsyncSlot | str) -> bool:
-        """Have a slot, or the one of this id, expire its ttl from now. Returns whether it was held."""
+        """Extend a slot, or the slot with this id, to its ttl from now. Returns whether it was held."""
         held = decode_slot(slot) if isinstance(slot, str) else slot.held
         renewed: Sequence[bool]
         if isinstance(slot, AsyncSlot) and slot.decision.reading.reason == LOCAL:
@@ -287,17 +287,17 @@ class AsyncSlots:
         return self._book.note_renewed(held, renewed)
 
     def status(self) -> SlotStatus:
-        """Return what is known of the slots that this limiter has taken."""
+        """Return figures about the slots that this limiter has taken."""
         return self._book.status()
 
     async def close(self) -> None:
-        """Renew nothing any more, and wait for releases that are under way."""
+        """Stop renewing slots, and wait for releases in progress."""
         await self._renewal.close()
         while self._under_way:  # async only
             await asyncio.wait(self._under_way)
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:  # async only
-        """Do something to its end, even if its caller is cancelled. `close` waits for it."""
+        """Run a coroutine to its end, even if its caller is cancelled. `close` waits for it."""
         task = asyncio.create_task(work)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)

@@ -1,4 +1,4 @@
-"""Requests of a batch, and one request with several descriptions, decided together. No I/O: the limiter does that."""
+"""Batches of requests, and single requests with several descriptions. No I/O: the limiter does that."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headgate.rules.plan import RulePlan
 
 
 class BatchedRequest(NamedTuple):
-    """One request of a batch. `facts` are texts, and are not checked."""
+    """One request of a batch. `facts` must be strings; they are not checked."""
 
     facts: dict[str, str]
     cost: Cost = 1
@@ -27,7 +27,7 @@ class BatchedRequest(NamedTuple):
 class RequestPart(NamedTuple):
     """One description of a request: its facts, and its cost under the rules that apply to them.
 
-    The rules are those of `plan`, if there is one; otherwise those of the snapshot in force.
+    The rules are those of `plan`, if it is set, else those of the snapshot in force.
     """
 
     facts: dict[str, str]
@@ -36,9 +36,9 @@ class RequestPart(NamedTuple):
 
 
 class DecidedTogether(NamedTuple):
-    """What was decided on a request with several descriptions: on each of its parts, by their own limits alone.
+    """The decision on a request with several descriptions: one for each part, by its own limits alone.
 
-    `whole` is one decision on all of their limits; None if the parts say more than that, as those of blocked clients.
+    `whole` is one decision on all of their limits; None if the parts say more than it can, as for blocked clients.
     """
 
     parts: list[Decision]
@@ -46,16 +46,16 @@ class DecidedTogether(NamedTuple):
 
 
 class Together(NamedTuple):
-    """A request with several descriptions: as one request with all of their limits, and by its parts."""
+    """A request with several descriptions: as one request with all of their limits, and as its parts."""
 
     whole: PreparedCheck
     parts: list[PreparedCheck]
-    places: tuple[tuple[int, ...], ...]  # by part: where its limits are among those of the whole
+    places: tuple[tuple[int, ...], ...]  # by part: the indexes of its limits in the whole
 
     def split_decision(self, engine: Engine, decision: Decision | None) -> DecidedTogether:
         """Return a decision for each part, from the decision on the whole; None: no store was called.
 
-        You cannot give their charges back: parts may share a limit, and an allowed part may be of a refused request.
+        Their charges cannot be refunded: parts may share a limit, and an allowed part may belong to a refused request.
         """
         if decision is not None and len(self.parts) == 1:
             decision.settled = True
@@ -79,7 +79,7 @@ class Together(NamedTuple):
 
 
 def _part_of(whole: Decision, part: PreparedCheck, places: tuple[int, ...], states: WarningStates) -> Decision:
-    """Return the decision on a part by the outcomes of the whole, which are read when they are needed."""
+    """Return the decision on a part, which reads its outcomes from the whole when they are needed."""
     plan = part.plan
     key = (_part_of, places, states)
     reading: Reading | None = plan.prepared.get(key)
@@ -98,10 +98,10 @@ def _part_of(whole: Decision, part: PreparedCheck, places: tuple[int, ...], stat
 
 
 def prepare_together(engine: Engine, parts: Sequence[RequestPart], known: Sequence[KnownUser] | None) -> Together:
-    """Prepare one request that is known in several ways: either every limit is charged, or none.
+    """Prepare one request with several descriptions: either every limit is charged, or none is.
 
-    A limit that several parts meet is charged once, by the most that any of them costs. A penalty meets the surest
-    identity of them all. Raises `InvalidCheck`.
+    A limit that several parts share is charged once, with the highest cost among them. A penalty applies to the most
+    specific identity of all parts. Raises `InvalidCheck`.
     """
     prepared: list[PreparedCheck] = []
     for at, (facts, cost, plan) in enumerate(parts):
@@ -132,7 +132,7 @@ def prepare_together(engine: Engine, parts: Sequence[RequestPart], known: Sequen
     whole_plan, own = engine.combined.whole(tuple([one.plan for one in sent]))
     subjects: tuple[str, ...] = sum([one.subjects for one in sent], ())
     whole_costs: tuple[int, ...] = sum([one.costs for one in sent], ())
-    if whole_plan is None:  # parts may meet in a limit
+    if whole_plan is None:  # parts may share a limit
         whole_plan, own, subjects, whole_costs = _merge(engine, sent)
     places = iter(own)
     return Together(
@@ -145,7 +145,7 @@ def prepare_together(engine: Engine, parts: Sequence[RequestPart], known: Sequen
 def _merge(
     engine: Engine, parts: list[PreparedCheck]
 ) -> tuple[RulePlan, tuple[tuple[int, ...], ...], tuple[str, ...], tuple[int, ...]]:
-    """Return the whole of parts that may meet in a limit: its plan, the parts' places in it, subjects and costs."""
+    """Merge parts that may share a limit. Returns the plan, the parts' indexes in it, the subjects and the costs."""
     order: dict[tuple[str, str], int] = {}
     costs: list[int] = []
     places = []
@@ -164,7 +164,7 @@ def _merge(
 
 
 def decide_each(requests: Sequence[PreparedCheck], decide: Callable[[PreparedCheck], Any]) -> list[Decision]:
-    """Decide requests one after the other. Raises the first `IdempotencyConflict`, when all others are decided."""
+    """Decide requests one after the other. Raises the first `IdempotencyConflict` after all others are decided."""
     decisions: list[Decision] = []
     conflict: IdempotencyConflict | None = None
     for one in requests:

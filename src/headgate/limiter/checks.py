@@ -1,5 +1,5 @@
 # Generated from async_checks.py by scripts/generate-sync: edit that file, and run `make generate`.
-"""Checks: the half of a limiter that decides requests. `Limiter` adds the rest."""
+"""Checks: the part of a limiter that decides requests. `Limiter` adds the rest."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ONE: Final = (1,)  # the costs of a request with one limit
 
 
 class Checks:
-    """What a limiter is made of, and how it decides requests."""
+    """The parts of a limiter, and its methods that decide requests."""
 
     def __init__(
         self,
@@ -77,13 +77,13 @@ class Checks:
             facts=facts,
             blocks=None if in_memory else Blocks(),
         )
-        self._region_store: RegionStore | None = None  # there where several regions share limits
+        self._region_store: RegionStore | None = None  # set where several regions share limits
         if region is not None:
             self._region_store = region.open(self._here, self._engine.holder, clock, failure_mode)
         self._store = ShardedStore(self._here if self._region_store is None else self._region_store)
         self._store.home.holder = self._engine.holder
-        self.holder = self._engine.holder  # of the rules in force
-        # Whether it counts in this process, and never waits.
+        self.holder = self._engine.holder  # holds the rules in force
+        # Whether it counts in this process and so never waits.
         self.in_memory = in_memory and region is None
         self._outage = self._engine.outage
         self._engine.on_refused = checked_hook(on_refused, may_wait=False)
@@ -91,7 +91,7 @@ class Checks:
         self._heartbeat: Heartbeat | None = None
         if not in_memory and isinstance(self._store, HeartbeatStore | ReservingStore):
             self._engine.heartbeat = self._heartbeat = Heartbeat(self._store, self._engine)
-        self._leasing: Leasing | None = None  # in memory, asking the store costs no more than a lease would
+        self._leasing: Leasing | None = None  # None in memory, where a lease would save nothing
         if not self.in_memory:
             self._leasing = Leasing(self._store, self.holder, clock, self._engine.note_store_answer)
             self._engine.compile, self._engine.leases = self._leasing.compile, True
@@ -112,11 +112,10 @@ class Checks:
     ) -> Decision:
         """Charge `cost` to every limit that applies to this request, or to none of them.
 
-        The request is a `subject`, or facts by name (`user="alice", ip="192.0.2.7", endpoint="/search"`).
-        A cost of 0 looks and charges nothing. `{"requests": 1, "tokens": 4_000}` charges each rule by its own
-        unit; rules whose unit it does not name do not apply. A call with an `idempotency_key` that was used within the
-        last five minutes gets the first one's decision and charges nothing; with other facts it raises
-        `IdempotencyConflict`.
+        The request is a `subject`, or facts by name (`user="alice", ip="192.0.2.7", endpoint="/search"`). A cost of 0
+        reads without charging. `{"requests": 1, "tokens": 4_000}` charges each rule by its own unit; rules whose unit
+        it does not name do not apply. A call with an `idempotency_key` from the last five minutes gets the first call's
+        decision and charges nothing; with other facts it raises `IdempotencyConflict`.
         """
         if subject.__class__ is str and not facts:
             program = self._subject_program
@@ -125,7 +124,7 @@ class Checks:
                 and cost == 1
                 and cost.__class__ is int
                 and idempotency_key is None
-                and not self._outage.lasts  # `decide` finds the store well again
+                and not self._outage.lasts  # `decide` notices the end of an outage
             ):
                 try:
                     decided: Decision = program((subject,), ONE)
@@ -149,10 +148,10 @@ class Checks:
         peek: bool = False,
         slots: SlotUse = "refuse",
     ) -> Decision:
-        """Check facts that are known to be texts: for middleware and others that read them off a request.
+        """Check facts that are known to be strings. For middleware and other code that reads them from a request.
 
-        A `peek` charges nothing. `slots` says what to do where rules limit concurrency: a decision that takes a slot
-        has it as `slot`, which is renewed until it is released.
+        A `peek` charges nothing. `slots` says what to do when rules limit concurrency. A decision that takes a slot has
+        it as `slot`, which is renewed until it is released.
         """
         engine = self._engine
         if self._reservations.due is not None:
@@ -178,13 +177,13 @@ class Checks:
         return decision
 
     def peek(self, subject: Subject = NO_SUBJECT, /, *, cost: Cost = 1, **facts: Any) -> Decision:
-        """Return what `check` would decide now, and charge nothing; `remaining` is what is left now."""
+        """Return what `check` would decide now, without charging. `remaining` is what is left now."""
         return self.decide(self._engine.texts_of(subject, facts), cost=cost, peek=True)
 
     def check_many(self, requests: Iterable[Request]) -> list[Decision]:
-        """Check several requests in one trip to the store, each decided by itself, in order.
+        """Check several requests in one round trip to the store. Each is decided separately, in order.
 
-        A request is a subject, or a mapping of facts with `cost` and `idempotency_key` if need be.
+        A request is a subject, or a mapping of facts that may include `cost` and `idempotency_key`.
         """
         requests = list(requests)
         decisions = self._decide_many(self._engine.prepare_many(requests))
@@ -203,10 +202,10 @@ class Checks:
         cost: Cost = 1,
         **facts: Any,
     ) -> Decision:
-        """Check; if refused, sleep until it would pass and try again.
+        """Check; if refused, sleep until the request would pass, and try again.
 
-        Gives up, and returns the refusal, as soon as it is clear that `timeout` seconds will not be enough or that
-        no waiting will help. None waits as long as it takes.
+        Gives up, and returns the refusal, as soon as it is clear that `timeout` seconds are not enough or that waiting
+        does not help. With a timeout of None, it waits as long as necessary.
         """
         wait = Wait(self._engine.clock, timeout)
         texts = self._engine.texts_of(subject, facts)
@@ -220,26 +219,26 @@ class Checks:
             self._engine.clock.sleep(seconds)
 
     def tell_refused(self, decision: Decision, facts: Mapping[str, Any]) -> None:
-        """Call the hook `on_refused`: for middleware, which refuses requests on its own."""
+        """Call the hook `on_refused`. For middleware that refuses requests itself."""
         call_hook(self._engine.on_refused, decision, facts)
 
     @property
     def failing(self) -> bool:
-        """Whether the store could not decide when it was last asked."""
+        """Whether the store could not decide the last check that it was sent."""
         return self._engine.failing
 
     @property
     def clock(self) -> Clock:
-        """The time that it goes by, where that is not the store's."""
+        """The clock for everything that does not use the store's clock."""
         return self._engine.clock
 
     @property
     def snapshot(self) -> Snapshot:
-        """The rules in force; `snapshot.version` tells one set from another."""
+        """The rules in force. `snapshot.version` identifies them."""
         return self._engine.snapshot
 
     def _check(self, groups: list[Group]) -> Decided:
-        """Have groups decided, by leases as far as they can."""
+        """Decide groups, by leases as far as possible."""
         if self._leasing is not None and groups:
             return self._leasing.check(groups)
         return Decided.of(self._store.check(groups) if groups else [])

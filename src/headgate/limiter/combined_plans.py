@@ -6,22 +6,22 @@ from typing import Final
 
 from headgate.rules.plan import AppliedRule, RulePlan, plan_of
 
-Places = tuple[tuple[int, ...], ...]  # by plan: where its limits are in another
+Places = tuple[tuple[int, ...], ...]  # by plan: the indexes of its limits in another plan
 
-MAX_PLANS: Final = 4_096  # that are remembered
+MAX_PLANS: Final = 4_096  # to remember
 
 
 class CombinedPlans:
-    """Combines plans, and remembers the result: the same plan has the same program."""
+    """Combines plans, and caches the result, because equal plans must share one program."""
 
     def __init__(self) -> None:
         self._whole: dict[tuple[RulePlan, ...], tuple[RulePlan | None, Places]] = {}
         self._merged: dict[tuple[tuple[RulePlan, ...], Places], RulePlan] = {}
 
     def whole(self, plans: tuple[RulePlan, ...]) -> tuple[RulePlan | None, Places]:
-        """Return one plan for a request that has several, and the places of their limits in it.
+        """Return one plan for a request that has several, and the indexes of their limits in it.
 
-        Returns no plan if the same limit is in several of them: then it depends on the subjects what the whole is.
+        Returns no plan if several of them have the same limit: then the result depends on the subjects.
         """
         whole = self._whole.get(plans)
         if whole is None:
@@ -40,7 +40,7 @@ class CombinedPlans:
         return whole
 
     def merge(self, plans: tuple[RulePlan, ...], places: Places) -> RulePlan:
-        """Return one plan for a request that has several: `places` tell where each plan's limits are in it."""
+        """Return one plan for a request that has several. `places` are the indexes of each plan's limits in it."""
         merged = self._merged.get((plans, places))
         if merged is None:
             applied: dict[int, AppliedRule] = {}

@@ -1,4 +1,4 @@
-"""What `@limiter.limit(...)` makes of the function that it decorates."""
+"""Functions that `@limiter.limit(...)` decorates."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Subject = str | int | UUID
 
 
 class SubjectOfCall(Protocol):
-    """A function from a call's arguments, whatever they are, to the subject."""
+    """A function that maps a call's arguments, whatever they are, to the subject."""
 
     @property
     def __call__(self) -> Callable[..., Subject]: ...
 
 
-# pyright knows the types of a lambda's parameters only where a callable of as many parameters is among these
+# pyright infers the parameters of a lambda only if a callable with as many parameters is in this union
 Key = str | Callable[[], Subject] | Callable[[Any], Subject] | Callable[[Any, Any], Subject] | SubjectOfCall
 
 
@@ -62,7 +62,7 @@ def limit_function(limiter: Limiter, function: Callable[P, R], key: Key | None, 
                     await asyncio.shield(asyncio.to_thread(slot.release))
             if limiter.in_memory:
                 enter(args, kwargs)
-            else:  # a thread, so that a slow store does not hold up the event loop
+            else:  # in a thread, so that a slow store does not block the event loop
                 await asyncio.to_thread(enter, args, kwargs)
             return await function(*args, **kwargs)
 
@@ -105,12 +105,12 @@ def _release_late(acquiring: asyncio.Future[Slot]) -> None:
 
 
 def has_slots(limiter: Limiter | AsyncLimiter) -> bool:
-    """Whether the calls or requests that a limiter allows hold slots."""
+    """Return whether the calls or requests that a limiter allows hold slots."""
     return any(rule.quota.ttl is not None for rule in limiter.snapshot.rules)
 
 
 def rule_name(function: Callable[..., Any]) -> str:
-    """Return the name under which a function's calls are counted, unless it is given one: a partial's function's."""
+    """Return the default name for counting a function's calls; for a partial, the name of its function."""
     while isinstance(function, partial):
         function = function.func
     try:
@@ -120,14 +120,14 @@ def rule_name(function: Callable[..., Any]) -> str:
 
 
 def subject_of(key: Key | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Subject:
-    """Return the function that names the subject: `key` of the call's arguments, or a constant."""
+    """Return the subject of a call: the result of `key` for its arguments, or a constant."""
     if key is None:
         return "*"
     return key(*args, **kwargs) if callable(key) else key
 
 
 def quota_of(quota: str | Quota) -> str | Quota:
-    """Return the quota of a decorator. Raises `InvalidCheck` if it is none, as in `@limiter.limit` without brackets."""
+    """Return the quota of a decorator. Raises `InvalidCheck` if it is missing: `@limiter.limit` without brackets."""
     if isinstance(quota, str | Quota):
         return quota
     raise InvalidCheck(

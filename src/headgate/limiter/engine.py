@@ -1,4 +1,4 @@
-"""What `Limiter` and `AsyncLimiter` have in common: everything but the I/O."""
+"""Engine: everything that `Limiter` and `AsyncLimiter` share, which is all but the I/O."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from headgate.stores.program import Program, decision_of
 
 Clients = tuple[Client, ...]
 
-MAX_PROGRAMS: Final = 4_096  # that are remembered
+MAX_PROGRAMS: Final = 4_096  # to remember
 
-_new: Final[Any] = tuple.__new__  # makes a named tuple in half the time that calling its class takes
+_new: Final[Any] = tuple.__new__  # makes a named tuple in half the time of calling its class
 
 Compile = Callable[[RulePlan, WarningHysteresis], Program]
 
@@ -51,7 +51,7 @@ def _raise_uncompiled(plan: RulePlan, states: WarningHysteresis) -> Program:  # 
 
 
 class Background(Protocol):
-    """Work in the background, which `headgate.limiter.heartbeat` does."""
+    """Background work, which `headgate.limiter.heartbeat` does."""
 
     def attend(self) -> None: ...
 
@@ -61,7 +61,7 @@ class Background(Protocol):
 
 
 class Engine:
-    """Plans requests and concludes decisions. The limiter does the I/O in between."""
+    """Plans requests, and turns answers into decisions. The limiter does the I/O in between."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Engine:
         blocks: Blocks | None = None,
     ) -> None:
         self.clock: Clock = clock or SystemClock()
-        self.facts = tuple(facts)  # that the limiter declares
+        self.facts = tuple(facts)  # declared by the limiter
         self.holder, self._source, self.by_subject = hold(
             rules, name=name, watch=watch, clock=self.clock, facts=self.facts
         )
@@ -89,44 +89,44 @@ class Engine:
         self.name = name
         self.states = WarningHysteresis(self.holder, warning_at, warning_until)
         self.outage = self.fallback.outage
-        self.leases = False  # whether slices of leased limits are held here
-        self.compile: Compile = _raise_uncompiled  # given by the limiter, as it depends on the store
+        self.leases = False  # whether this limiter holds slices of leased limits
+        self.compile: Compile = _raise_uncompiled  # set by the limiter, because it depends on the store
         self.compile_exact: Compile = _raise_uncompiled
         self.programs: dict[RulePlan, Program] = {}
         self.exact_programs: dict[RulePlan, Program] = {}
         self.combined = CombinedPlans()
         self.on_refused: OnRefused | None = None
-        self._blocks = blocks  # None: the store is in this process, and asking it costs no more than remembering
-        self.heartbeat: Background | None = None  # None: the store is in this process, and there is no other node
+        self._blocks = blocks  # None: the store is in this process, and asking it is as cheap as this cache
+        self.heartbeat: Background | None = None  # None: the store is in this process, and there are no other nodes
 
     @property
     def failing(self) -> bool:
-        """Whether the store cannot decide right now, or not all of it can."""
+        """Whether the store, or a part of it, cannot decide now."""
         return self.outage.lasts
 
     @property
     def has_local(self) -> bool:
-        """Whether any rule in force is of failure mode local."""
+        """Whether any rule in force has failure mode local."""
         return self.fallback.is_local(self.holder.current)
 
     @property
     def snapshot(self) -> Snapshot:
-        """The rules that are in force."""
+        """The rules in force."""
         return self.holder.current
 
     def reload(self) -> Snapshot:
-        """Have the source read its rules again. Raises `InvalidRule`: then the rules are what they were."""
+        """Read the rules from their source again. Raises `InvalidRule`; the rules then stay as they were."""
         if self._source is None:
             raise InvalidRule("these rules cannot be reloaded: they do not come from a file or another source")
         return self._source.reload()
 
     def close(self) -> None:
-        """Stop following the rules' source, if this limiter opened it."""
+        """Stop following the source of the rules, if this limiter opened it."""
         if self._source is not None and self.owns_source:
             self._source.close()
 
     def program(self, plan: RulePlan, *, exact: bool = False) -> Program:
-        """Return the program of a plan. An `exact` one charges the store itself, also where limits are leased."""
+        """Return the program of a plan. An `exact` one charges the store itself even where limits are leased."""
         programs = self.exact_programs if exact else self.programs
         program = programs.get(plan)
         if program is None:
@@ -139,9 +139,9 @@ class Engine:
         return program
 
     def subject_program(self) -> Program | None:
-        """Return the program of every request that says its user and nothing else, if it is always the same one.
+        """Return the one program for all requests that have only a user.
 
-        None while there is more to such a request than one limit, and `decide` has to look at it.
+        Returns None if such requests need more than one plain limit; then `decide` has to plan each of them.
         """
         snapshot = self.holder.current
         if self._source is not None:
@@ -160,14 +160,14 @@ class Engine:
         return self.program(plan)
 
     def decide_subject_without_store(self, subject: str, error: StoreError) -> Decision:
-        """Return the decision on such a request of cost 1 when the store could not make one."""
+        """Return the decision on a request of cost 1 that has only a user, when the store could not decide."""
         facts = {"user": subject}
         return self.decide_without_store(self.prepare(facts, self.plan(facts), 1), error)
 
     def plan(self, texts: dict[str, str], known: KnownUser | None = None) -> Planned:
-        """Return which rules apply to a request, behind the snapshot that says so.
+        """Return the rules that apply to a request, after their snapshot.
 
-        Without `known`, it waits for the user to be looked up if need be.
+        Without `known`, it may wait for a look-up of the user.
         """
         snapshot, user = known or (self.holder.current, UNKNOWN)
         return snapshot, snapshot.planner.plan(texts, self.clock, user)
@@ -182,7 +182,7 @@ class Engine:
         peek: bool = False,
         slot: str = "",
     ) -> PreparedCheck:
-        """Prepare a request of which the rules are known. Raises `InvalidCheck`."""
+        """Prepare a request whose rules are known. Raises `InvalidCheck`."""
         snapshot, plan = planned
         if plan.notice is not None:
             self.log_unmatched(plan, texts)
@@ -204,13 +204,13 @@ class Engine:
         if terms is None or client is None:
             return prepared
         at_us, block = self.block_of(client)
-        if idempotency is not None:  # what was answered to a key is for the store to say
+        if idempotency is not None:  # only the store knows the answer to a key
             block = None
         extras = Extras(idempotency, Penalty(client, terms), slot=slot)
         return prepared._replace(extras=extras, at_us=at_us, block=block)
 
     def log_unmatched(self, plan: RulePlan, texts: dict[str, str]) -> None:
-        """Log that there are requests to which no rule applies, if this is the first of them."""
+        """Log the first request of a shape to which no rule applies."""
         notice = plan.notice
         if notice is not None:
             plan.notice = None
@@ -223,21 +223,21 @@ class Engine:
         return None if terms is None or client is None else Penalty(client, terms)
 
     def block_of(self, client: Client) -> tuple[int, Block | None]:
-        """The time, and the block that is remembered of a client."""
+        """Return the time, and the cached block of a client."""
         at_us = self.clock.now_us()
         return at_us, None if self._blocks is None else self._blocks.get(client, at_us)
 
     def ask_reset(
         self, subject: Subject, facts: dict[str, Any], known: KnownUser | None = None
     ) -> tuple[tuple[Check, ...], Clients]:
-        """The checks and clients that a store has to forget. Raises `InvalidCheck`."""
+        """Return the checks and clients that a store has to reset. Raises `InvalidCheck`."""
         texts = self.texts_of(subject, facts)
         snapshot, user = known or (self.holder.current, UNKNOWN)
         clients = () if snapshot.terms is None else clients_of(texts)
         return snapshot.plan(texts, self.clock, user).checks(texts, 0), clients
 
     def forget(self, checks: tuple[Check, ...], clients: Clients) -> None:
-        """Forget the local state of checks and clients that the store has reset."""
+        """Drop the local state of checks and clients that the store has reset."""
         self.fallback.local.reset(checks)
         self.fallback.shares.forget(checks)
         if self._blocks is not None:
@@ -245,7 +245,7 @@ class Engine:
                 self._blocks.drop(client)
 
     def forget_all(self) -> None:
-        """Forget all local state: the store has forgotten everything."""
+        """Drop all local state, because the store was cleared."""
         self.fallback.local.clear()
         self.fallback.shares.forget_all()
         if self._blocks is not None:
@@ -270,7 +270,7 @@ class Engine:
         return prepared
 
     def known_user(self, subject: Subject, facts: Mapping[str, Any]) -> KnownUser:
-        """Return what is known of a request's user without waiting; if that is `UNKNOWN`, look the user up."""
+        """Return the user of a request without waiting. The caller must look up an `UNKNOWN` user."""
         snapshot = self.holder.current
         user_id = facts.get("user") if subject is NO_SUBJECT else subject
         known = {"user": str(user_id)} if user_id is not None else {}
@@ -279,7 +279,7 @@ class Engine:
         return KnownUser(snapshot, snapshot.user(known))
 
     def note_answer(self, plan: Plan) -> None:
-        """Note that a program of this plan has decided during an outage of the store.
+        """Record that a program of this plan decided a request during an outage of the store.
 
         A decision by leases does not show that the store answers. Leases call `note_store_answer` themselves.
         """
@@ -287,16 +287,16 @@ class Engine:
             self.note_store_answer()
 
     def note_store_answer(self) -> None:
-        """The store has decided something."""
+        """Record that the store has decided something."""
         if self.outage.lasts and self.outage.note_answer() and self.heartbeat is not None:
             self.heartbeat.wake()
 
     def decide_without_store(self, prepared: PreparedCheck, error: StoreError) -> Decision:
-        """Return the decision when the store could not make one."""
+        """Return the decision when the store could not decide."""
         return self.fallback.decide(prepared, error)
 
     def conclude_one(self, prepared: PreparedCheck, decision: Decision) -> Decision:
-        """Return the decision of a program as the caller gets it: where clients are penalised, there is more to it."""
+        """Return the caller's decision, given that of a program. It differs only where clients are penalised."""
         if prepared.peek:
             decision.settled = True
         extras = prepared.extras
@@ -306,7 +306,7 @@ class Engine:
         block: Block | None = None if penalty is None else getattr(decision, "block", None)
         if penalty is None or block is None:
             return decision
-        remembered = idempotency is None and not prepared.peek  # no old answer, and one that leaves a trace
+        remembered = idempotency is None and not prepared.peek  # a fresh answer, which has changed the store
         if self._blocks is not None and remembered:
             self._blocks.put(penalty.client, block, prepared.at_us)
         plan = prepared.plan
@@ -325,10 +325,10 @@ class Engine:
     def conclude(
         self, prepared: Sequence[PreparedCheck], results: Sequence[Answer] | StoreError, *, answered: bool = True
     ) -> list[Decision]:
-        """Return the decisions that a store's answers mean. Not all requests were sent to it.
+        """Turn a store's answers into decisions. Some of the requests may not have been sent to it.
 
-        Not `answered`: they say nothing good of how the store is doing, as leases gave them, or it failed. Raises the
-        first conflict, when all others are decided.
+        Without `answered`, the answers do not show that the store is up: they come from leases, or it failed. Raises
+        the first conflict after all others are decided.
         """
         decisions: list[Decision] = []
         conflict: IdempotencyConflict | None = None
@@ -354,7 +354,7 @@ class Engine:
         return decisions
 
     def program_of_many(self, prepared: Sequence[PreparedCheck]) -> Program | None:
-        """Return what decides all of these requests at once; None unless one program does, and they have no extras."""
+        """Return the program that decides all of these requests; None unless they share one and have no extras."""
         if not prepared:
             return None
         plan = prepared[0].plan
@@ -377,21 +377,21 @@ class Engine:
         ]
 
     def texts_of(self, subject: Subject, facts: dict[str, Any]) -> dict[str, str]:
-        """The facts of a request as texts. Raises `InvalidCheck`."""
+        """Return the facts of a request as strings. Raises `InvalidCheck`."""
         texts = facts_of(subject, facts, self.snapshot.fact_names)
         if self.by_subject and "user" not in texts:
             raise InvalidCheck("this limiter counts by subject: call check('alice') or check(user='alice')")
         return texts
 
     def decide_unsent(self, prepared: PreparedCheck) -> Decision:
-        """Return the decision on a request that the store is not asked about."""
+        """Return the decision on a request that is not sent to the store."""
         if prepared.block is not None:
             return self._refuse_blocked(prepared.plan, prepared.block, prepared.at_us)
         plan = prepared.plan
         return Decision.of(not plan.refuses, self.clock.now_us(), plan)
 
     def _refuse_blocked(self, plan: RulePlan, block: Block, now_us: int) -> Decision:
-        """The decision on a request whose client is blocked. If the rule has gone, one that applies stands for it."""
+        """Return the decision for a blocked client. If the rule was removed, another that applies replaces it."""
         found = [template for template in plan.limits if template.rule == block.rule]
         template = found[0] if found else self.snapshot.template(block.rule)
         if template is None:

@@ -1,5 +1,5 @@
 # Generated from async_execution.py by scripts/generate-sync: edit that file, and run `make generate`.
-"""Decides a prepared request: by the program of its plan, or by its failure mode when the store cannot."""
+"""Decides a prepared request: by the program of its plan, or by its failure mode if the store cannot decide."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headgate.limiter.prepared_check import PreparedCheck
 def decide(engine: Engine, prepared: PreparedCheck, *, exact: bool = False) -> Decision:
     """Return the decision on a prepared request. Raises `IdempotencyConflict`.
 
-    An `exact` decision charges the store itself, also where limits are leased.
+    An `exact` decision charges the store itself even where limits are leased.
     """
     plan, subjects, costs, peek, extras, _, block = prepared
     if block is not None or not plan.limits:

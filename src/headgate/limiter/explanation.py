@@ -1,4 +1,4 @@
-"""Adds to an explanation what only a store knows: the state of each limit, the decision, and what would let it pass."""
+"""Completes an explanation with the store's data: the state of each limit, the decision, and possible remedies."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from headgate.core.quota import MICROSECONDS
 from headgate.rules.explanation import Explanation, LimitState, Remedy
 from headgate.rules.plan import RulePlan
 
-MAX_TIERS: Final = 20  # that are tried
+MAX_TIERS: Final = 20  # tiers to try
 
 
 def conclude(
     explanation: Explanation, plan: RulePlan, decision: Decision, by_tier: Mapping[str, Decision]
 ) -> Explanation:
-    """Return the explanation with the decision of a peek, and of peeks as other tiers."""
+    """Return the explanation with the decision of a peek, and of peeks with other tiers."""
     if len(decision.plan.limits) == len(plan.limits):
         outcomes = dict(zip((limit.rule for limit in plan.limits), decision.outcomes, strict=False))
         capacities = {limit.rule: limit.quota.capacity for limit in plan.limits}
@@ -27,7 +27,7 @@ def conclude(
             if rule.applies and rule.rule in outcomes:
                 rule.state = _state(outcomes[rule.rule], capacities[rule.rule])
     explanation.decision = decision.as_dict()
-    explanation.decision.pop("decision_id", None)  # nothing was decided: there is no event of it
+    explanation.decision.pop("decision_id", None)  # nothing was decided, so there is no event with this id
     if not decision.allowed:
         explanation.remedies = list(_remedies(explanation, plan, decision, by_tier))
     return explanation
@@ -61,7 +61,7 @@ def _remedies(
 
 
 def _fitting_cost(cost: Cost, plan: RulePlan, decision: Decision) -> Cost | None:
-    """Return the largest cost, of each unit, at which a refused request passes now; None: there is none but 0."""
+    """Return the largest cost, in each unit, at which a refused request passes now; None if only 0 passes."""
     fitting = {REQUESTS: cost} if isinstance(cost, int) else dict(cost)
     for limit, outcome, factor in zip(plan.limits, decision.outcomes, plan.ones, strict=False):
         if limit.enforced and outcome.wait_us:

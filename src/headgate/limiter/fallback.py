@@ -1,4 +1,4 @@
-"""Fallback: what is decided when the store cannot decide, by the failure modes of rules."""
+"""Fallback: decisions by the failure modes of rules, when the store cannot decide."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.stores.memory import MemoryStore
 
-RETRY_US: Final = 1_000_000  # when to try again a store that could not decide
+RETRY_US: Final = 1_000_000  # when to retry a store that could not decide
 
 
 class Fallback:
-    """The fallback of one limiter. `mode` is that of rules which say none."""
+    """The fallback of one limiter. `mode` is for rules without a failure mode."""
 
     def __init__(self, mode: FailureMode, clock: Clock) -> None:
         self.mode: FailureMode = mode
         self.outage = Outage()
-        self.local = MemoryStore(clock=clock)  # counts rules of failure mode local while the store is down
+        self.local = MemoryStore(clock=clock)  # counts rules with failure mode local while the store is down
         self.shares = LocalShares()
         self._clock = clock
-        self._seen: Snapshot | None = None  # of which `is_local` knows
+        self._seen: Snapshot | None = None  # the snapshot that `is_local` last looked at
         self._is_local = False
 
     def is_local(self, snapshot: Snapshot) -> bool:
-        """Whether any of these rules is of failure mode local."""
+        """Return whether any of these rules has failure mode local."""
         if snapshot is not self._seen:
             default = snapshot.failure_mode or self.mode
             self._is_local = any((rule.failure_mode or default) == "local" for rule in snapshot.rules)
@@ -41,7 +41,7 @@ class Fallback:
         return self._is_local
 
     def decide(self, prepared: PreparedCheck, error: StoreError) -> Decision:
-        """The decision when the store could not make one: the strictest of what the rules say."""
+        """Return the decision when the store could not decide: the strictest among the rules' failure modes."""
         self.outage.note_failure(error)
         plan = prepared.plan
         modes = [mode or self.mode for mode in plan.failure_modes]
@@ -51,7 +51,7 @@ class Fallback:
         here = [place for place, mode in enumerate(modes) if mode == "local"]
         try:
             decision = self._locally(prepared, here)
-        except StoreFull:  # no room to count in
+        except StoreFull:  # no memory left to count in
             decision = None
         if decision is not None:
             return decision
@@ -60,7 +60,7 @@ class Fallback:
         return Decision.of(True, self._clock.now_us(), reason="fail_open")
 
     def _locally(self, prepared: PreparedCheck, here: list[int]) -> Decision | None:
-        """The decision by this node's share of the limits at these places; None when there are none."""
+        """Return the decision by this node's share of the limits at these indexes; None if there are none."""
         plan, group = prepared.plan, prepared.group
         checks, parts, templates = [], [], []
         for place in here:

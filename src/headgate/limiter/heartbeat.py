@@ -1,8 +1,8 @@
 # Generated from async_heartbeat.py by scripts/generate-sync: edit that file, and run `make generate`.
-"""Background work for rules of failure mode `local`: heartbeats, and charges after an outage.
+"""Background work for rules with failure mode `local`: heartbeats, and charges after an outage.
 
-A limiter sends heartbeats to the store, so that all nodes know how many they are. When the store is back after an
-outage, the limiter charges it for what it admitted meanwhile.
+A limiter sends heartbeats to the store, so that every node knows how many nodes there are. After an outage, the limiter
+charges the store for what it admitted in the meantime.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Heartbeat:
         self._periodic = Periodic(self.work, BEAT_SECONDS, "headgate-heartbeat")
 
     def attend(self) -> None:
-        """Begin, if a rule is of failure mode local."""
+        """Start, if any rule has failure mode local."""
         if self._engine.has_local:
             self._periodic.begin()
 
     def begin_with(self, program: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the program of a plan with a limit of failure mode local: its first check begins the heartbeat."""
+        """Wrap the program of a plan with a limit of failure mode local: its first check starts the heartbeat."""
         begin = self._periodic.begin
 
         def check(*request: Any) -> Any:
@@ -53,11 +53,11 @@ class Heartbeat:
         return check
 
     def wake(self) -> None:
-        """Beat now, as the store is back."""
+        """Send a heartbeat now, because the store is back."""
         self._periodic.wake()
 
     def close(self) -> None:
-        """End, and tell the other nodes that this one leaves."""
+        """Stop, and tell the other nodes that this one leaves."""
         for sibling in list(self.siblings):
             sibling.close()
         if self._periodic.close() and isinstance(self._store, HeartbeatStore) and not self._engine.failing:
@@ -67,7 +67,7 @@ class Heartbeat:
                 log.debug("could not tell the other nodes that this one is leaving (%s)", error)
 
     def work(self) -> None:
-        """Say that this node is alive, and charge what it owes."""
+        """Send a heartbeat, and charge the store for what was admitted without it."""
         if not self._engine.has_local:
             return
         try:
@@ -81,7 +81,7 @@ class Heartbeat:
             log.debug("no heartbeat (%s)", error)
 
     def _merge(self) -> None:
-        """Charge the store what was admitted without it."""
+        """Charge the store for what was admitted without it."""
         if not isinstance(self._store, ReservingStore):
             return
         for checks in self._owed_charges():
@@ -90,11 +90,11 @@ class Heartbeat:
             except StoreError as error:
                 if isinstance(error, StoreUnavailable) and not error.sent:
                     self._shares.keep_owed(checks)
-                else:  # it may have been charged, and is not charged twice
+                else:  # it may have been charged, and must not be charged twice
                     log.warning("could not report requests admitted during the outage to the store (%s)", error)
 
     def _owed_charges(self) -> Iterator[list[Check]]:
-        """Yield what the store is to be charged: one subject at a time, so that all of it is charged or nothing."""
+        """Yield what to charge to the store: one subject at a time, so that each is charged in full or not at all."""
         owed = sorted(self._shares.take_owed(self._engine.fallback.local), key=_subject)
         if owed:
             log.info("reconciling %s limits counted during the outage", len(owed))

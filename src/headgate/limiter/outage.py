@@ -1,4 +1,4 @@
-"""Track whether the store can decide, and log a line when an outage begins, and one when it ends."""
+"""Track whether the store can decide, and log the beginning and the end of an outage."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ log = logging.getLogger("headgate")
 
 
 class Outage:
-    """Whether an outage of the store lasts.
+    """Whether the store has an outage.
 
-    When one of a store's several servers is down, some checks fail while others do not. So an outage that keeps coming
-    back is over only when nothing has failed for a second.
+    When one of a store's servers is down, some checks fail and others do not. So a recurring outage ends only when
+    nothing has failed for a second.
     """
 
     def __init__(self, now: Callable[[], float] = monotonic) -> None:
@@ -27,10 +27,10 @@ class Outage:
         self._now = now
         self._failed = float("-inf")  # time of the last failure
         self._ended = float("-inf")
-        self._turns = 0  # one soon after the other
+        self._turns = 0  # outages in quick succession so far
 
     def note_failure(self, error: StoreError) -> None:
-        """Note that the store could not decide."""
+        """Record that the store could not decide."""
         self._failed = self._now()
         if not self.lasts:
             self.lasts = True
@@ -38,11 +38,11 @@ class Outage:
             log.error("the store cannot decide: failure modes apply until it recovers (%s)", error)
 
     def note_probe(self) -> bool:
-        """Note that the store answered a probe. Returns whether this ends the outage: not while checks fail."""
+        """Record that the store answered a probe. Returns whether this ends the outage: not while checks fail."""
         return self._now() - self._failed >= SOON and self.note_answer()
 
     def note_answer(self) -> bool:
-        """Note that the store decided a check. Returns whether this ends the outage."""
+        """Record that the store decided a check. Returns whether this ends the outage."""
         if self.lasts:
             now = self._now()
             if self._turns < TURNS or now - self._failed >= SOON:

@@ -1,4 +1,4 @@
-"""Calls a method every so often in the background: from a thread, or from tasks of an event loop.
+"""Calls a method periodically in the background: from a thread, or from tasks of an event loop.
 
 Neither keeps the method's object alive.
 """
@@ -16,7 +16,7 @@ from headgate.core.fork import renew_in_children
 
 
 class Periodic:
-    """A thread of its own. `method` is a bound one; the first call is at once."""
+    """A thread that calls the bound `method` every `seconds`, the first time at once."""
 
     def __init__(self, method: Callable[[], None], seconds: float, name: str) -> None:
         self._method: WeakMethod[Callable[[], None]] = WeakMethod(method)
@@ -27,13 +27,13 @@ class Periodic:
         renew_in_children(self)
 
     def reset_after_fork(self) -> None:
-        """In a forked child: the thread is the parent's."""
+        """Reset in a forked child: the thread is the parent's."""
         self._thread: Thread | None = None
         self._lock = Lock()
         self._wake = Event()
 
     def begin(self) -> None:
-        """Begin, unless it has begun or is closed."""
+        """Start, unless it has started or is closed."""
         if self._thread is None:
             with self._lock:
                 if self._thread is None and not self._closed:
@@ -45,7 +45,7 @@ class Periodic:
         self._wake.set()
 
     def close(self) -> bool:
-        """End, after a call that is being made. Returns whether it had begun."""
+        """Stop, after any call in progress. Returns whether it had started."""
         with self._lock:
             self._closed = True
             thread = self._thread
@@ -56,7 +56,7 @@ class Periodic:
         return True
 
     def call(self) -> tuple[Event, float] | None:
-        """Call the method once. Returns what ends the pause after it, and its seconds; None: this was the end."""
+        """Call the method once. Returns the event that ends the next pause, and its seconds; None if closed."""
         wake = self._wake
         wake.clear()
         method = self._method()
@@ -78,7 +78,7 @@ def _call_on(periodic_ref: ReferenceType[Periodic]) -> None:
 
 
 class AsyncPeriodic:
-    """A timer of the running event loop, and a task for as long as the method takes. It restarts in another loop."""
+    """A timer of the running event loop, and a task while the method runs. It restarts in another loop."""
 
     def __init__(self, method: Callable[[], Coroutine[Any, Any, None]], seconds: float, name: str) -> None:
         self._method: WeakMethod[Callable[[], Coroutine[Any, Any, None]]] = WeakMethod(method)
@@ -90,21 +90,21 @@ class AsyncPeriodic:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Begin, unless it has begun in this event loop or is closed."""
+        """Start, unless it has started in this event loop or is closed."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop and not self._closed:
             self._loop = loop
             self._start(loop)
 
     def wake(self) -> None:
-        """Call the method now, unless it is being called."""
+        """Call the method now, unless a call is in progress."""
         loop = asyncio.get_running_loop()
         if self._timer is not None and self._loop is loop:
             self._timer.cancel()
             self._start(loop)
 
     async def close(self) -> bool:
-        """End, after a call that is being made. Returns whether it had begun in this event loop."""
+        """Stop, after any call in progress. Returns whether it had started in this event loop."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -115,7 +115,7 @@ class AsyncPeriodic:
         return True
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start a task. Its context is empty: it is no part of the request that began it."""
+        """Start a task. Its context is empty, because it is not part of the request that started it."""
         method = self._method()
         if method is not None:
             self._timer = None

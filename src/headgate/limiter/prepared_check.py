@@ -1,4 +1,4 @@
-"""A request before it is decided: what it says, what is known of it, and what its program is called with."""
+"""A request before it is decided: its facts, its plan, and the arguments for its program."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from headgate.rules.users import User
 from headgate.stores.program import group_of
 
 Subject = str | int | UUID
-NO_SUBJECT: Final[Any] = object()  # of a request that has none: None is a mistake
+NO_SUBJECT: Final[Any] = object()  # for a request without a subject, because None is a mistake
 Request = Subject | Mapping[str, Any]
-Planned = tuple[Snapshot, RulePlan]  # the rules that apply to a request, behind the snapshot that they are of
+Planned = tuple[Snapshot, RulePlan]  # the rules that apply to a request, after their snapshot
 
 
 class PreparedCheck(NamedTuple):
-    """A request whose plan is known, ready for a program or for a store's `check`."""
+    """A request with its plan, ready for a program or for a store's `check`."""
 
     plan: RulePlan
     subjects: tuple[str, ...]
     costs: tuple[int, ...]
     peek: bool = False
     extras: Extras | None = None
-    at_us: int = 0  # when it was prepared, of one with a penalty
-    block: Block | None = None  # that is remembered of its client: the store is not asked
+    at_us: int = 0  # when it was prepared, if it has a penalty
+    block: Block | None = None  # the cached block of its client: the store is not called
 
     @property
     def sent(self) -> bool:
-        """Whether the store is asked."""
+        """Whether it is sent to the store."""
         return bool(self.plan.limits) and self.block is None
 
     @property

@@ -1,5 +1,5 @@
 # Generated from async_readiness.py by scripts/generate-sync: edit that file, and run `make generate`.
-"""Whether a store answers."""
+"""Check whether a store answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headgate.stores.protocol import Store
 
 
 def probe(store: Store) -> None:
-    """Have a store decide something that charges nothing. Raises `StoreError` if it cannot."""
+    """Send the store a check that charges nothing. Raises `StoreError` if it cannot decide."""
     if isinstance(store, MemoryStore):
         return
     look = Check("ready", space("global", "ready", "gcra"), "", Quota(1, 1, algorithm="gcra"))

@@ -1,4 +1,4 @@
-"""Renewal: slots are renewed in the background while their blocks run, a few times in each one's time to live."""
+"""Renewal: renews slots in the background while their blocks run, a few times per time to live."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from headgate.limiter.async_slots import AsyncSlot
     from headgate.limiter.slots import Slot
 
-TIMES: Final = 3  # in a time to live: two may fail
-QUIET_SECONDS: Final = 5.0  # after which a thread with nothing to do ends
+TIMES: Final = 3  # renewals per time to live: two may fail
+QUIET_SECONDS: Final = 5.0  # seconds after which an idle thread ends
 
 S = TypeVar("S", bound=SlotState)
 
@@ -26,20 +26,20 @@ log = logging.getLogger("headgate")
 
 
 class _Due(Generic[S]):
-    """Slots by the time at which they are to be renewed. Times are monotonic seconds."""
+    """Slots by the time of their next renewal. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._by_ttl: dict[float, dict[S, float]] = {}  # the first that is due first, of each time to live
+        self._by_ttl: dict[float, dict[S, float]] = {}  # by time to live, each sorted by due time
 
     def put(self, slot: S) -> bool:
-        """Add a slot. Returns whether no other of its time to live is there: it may be the first that is due."""
+        """Add a slot. Returns whether it is the only one with its time to live, so that it may be the first due."""
         ttl = slot.ttl or 0.0
         slots = self._by_ttl.setdefault(ttl, {})
         slots[slot] = monotonic() + ttl / TIMES
         return len(slots) == 1
 
     def remove(self, slot: S) -> None:
-        """Drop a slot, if it is there."""
+        """Remove a slot, if it is there."""
         ttl = slot.ttl or 0.0
         slots = self._by_ttl.get(ttl)
         if slots is not None:
@@ -48,12 +48,12 @@ class _Due(Generic[S]):
                 del self._by_ttl[ttl]
 
     def next(self) -> float | None:
-        """Return the time until the next one is due; None: there is none."""
+        """Return the time until the next slot is due; None if there are no slots."""
         firsts = [next(iter(slots.values())) for slots in self._by_ttl.values()]
         return max(0.0, min(firsts) - monotonic()) if firsts else None
 
     def pop(self) -> list[S]:
-        """Return those that are due."""
+        """Remove and return the slots that are due."""
         now, found = monotonic(), []
         for slots in list(self._by_ttl.values()):
             while slots:
@@ -66,7 +66,7 @@ class _Due(Generic[S]):
 
 
 class Renewal:
-    """Renews the slots of one `Limiter`: a thread, as long as there is something to renew."""
+    """Renews the slots of one `Limiter` in a thread that runs while there is something to renew."""
 
     def __init__(self) -> None:
         self.reset_after_fork()
@@ -90,12 +90,12 @@ class Renewal:
                 self._changed.notify()
 
     def remove(self, slot: Slot) -> None:
-        """Renew a slot no longer."""
+        """Stop renewing a slot."""
         with self._changed:
             self._due.remove(slot)
 
     def close(self) -> None:
-        """Renew nothing any more."""
+        """Stop renewing all slots."""
         with self._changed:
             self._closed, thread = True, self._thread
             self._changed.notify()
@@ -125,7 +125,7 @@ class Renewal:
 
 
 class AsyncRenewal:
-    """Renews the slots of one `AsyncLimiter`: a task, as long as there is something to renew."""
+    """Renews the slots of one `AsyncLimiter` in a task that runs while there is something to renew."""
 
     def __init__(self) -> None:
         self._due: _Due[AsyncSlot] = _Due()
@@ -142,11 +142,11 @@ class AsyncRenewal:
             self._changed.set()
 
     def remove(self, slot: AsyncSlot) -> None:
-        """Renew a slot no longer."""
+        """Stop renewing a slot."""
         self._due.remove(slot)
 
     async def close(self) -> None:
-        """Renew nothing any more."""
+        """Stop renewing all slots."""
         task, self._task = self._task, None
         if task is not None and not task.get_loop().is_closed():
             task.cancel()
@@ -177,10 +177,10 @@ class AsyncRenewal:
 
 
 def log_lost_slot(slot: SlotState) -> None:
-    """Log that a slot expired while its block runs."""
+    """Log that a slot expired while its block was running."""
     log.warning("a slot expired before it was renewed: more requests may run at once than the rule allows (%r)", slot)
 
 
 def log_failed_renewal(error: StoreError) -> None:
-    """Log that the store could not be reached: the next renewal may still be in time."""
+    """Log that the store could not be reached. The next renewal may still be in time."""
     log.warning("could not renew a slot, trying again (%s)", error)

@@ -1,4 +1,4 @@
-"""Reservations' records and settlements, and when to look for expired ones. No I/O."""
+"""Records and settlements of reservations, and when to look for expired ones. No I/O."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from headgate.limiter.prepared_check import PreparedCheck
 T = TypeVar("T")
 Finding = Generator[list[Group], Sequence[Answer], T]
 
-EVERY_US: Final = MICROSECONDS  # how often, at most, a limiter looks for what others have left behind
-LEAST_US: Final = 1_000  # … and for what it knows to be there
-MAX_ROUNDS: Final = 10  # of giving back at a time: no request waits for long
+EVERY_US: Final = MICROSECONDS  # the shortest interval between looks for reservations that other processes left behind
+LEAST_US: Final = 1_000  # … and for reservations that this limiter knows
+MAX_ROUNDS: Final = 10  # of refunds at a time, so that no request waits for long
 
 log = logging.getLogger("headgate")
 
 
 class ReservationState:
-    """What `Reservation` and `AsyncReservation` have in common: everything but the I/O."""
+    """Everything that `Reservation` and `AsyncReservation` share, which is all but the I/O."""
 
     __slots__ = ("_extensions", "_facts", "_settled", "_ttl", "_wanted", "cost", "decision", "id", "recorded")
 
@@ -54,25 +54,25 @@ class ReservationState:
         facts: Mapping[str, str] = MappingProxyType({}),
         ttl: float = 60.0,
     ) -> None:
-        self.id = reservation_id  # any process that knows it can settle
+        self.id = reservation_id  # any process that has it can settle
         self.decision = decision
-        decision.settled = True  # `settle` is how to give it back
-        self.cost = cost  # the estimate, without what it was extended by
+        decision.settled = True  # only `settle` refunds it
+        self.cost = cost  # the estimate, without extensions
         self.recorded = recorded  # whether there is anything to settle
         self._facts = facts
         self._ttl = ttl
-        self._extensions: list[Any] = []  # reservations themselves
+        self._extensions: list[Any] = []  # each is a reservation too
         self._settled = False
-        self._wanted: Cost | None = None  # what it was to be settled with
+        self._wanted: Cost | None = None  # the cost of a settlement that failed
 
     @property
     def allowed(self) -> bool:
-        """Whether the request may go on."""
+        """Whether the request may proceed."""
         return self.decision.allowed
 
     @property
     def reserved(self) -> Cost:
-        """The whole estimate, with all that it was extended by."""
+        """The whole estimate, including all extensions."""
         return total_of([one.cost for one in (self, *self._extensions)])
 
     def __bool__(self) -> bool:
@@ -88,9 +88,9 @@ class ReservationState:
         return decision
 
     def _shares(self, cost: Cost) -> list[tuple[Any, Cost]]:
-        """Return what it and each of its extensions is settled with. Raises `InvalidCheck`.
+        """Divide a cost among the reservation and its extensions. Raises `InvalidCheck`.
 
-        They are used up in order; the last one that has a unit bears what is more than was reserved.
+        They are used up in order; the last one with a unit bears what exceeds the reservation.
         """
         reserved = self.reserved
         for unit in () if cost == 0 else (REQUESTS,) if isinstance(cost, int) else cost:
@@ -99,7 +99,7 @@ class ReservationState:
         return divide_cost(cost, [(one, one.cost) for one in (self, *self._extensions)])
 
     def _note_settlements(self, settlements: list[Settlement], cost: Cost) -> Settlement:
-        """Return what became of it and its extensions, as one settlement."""
+        """Combine the settlements of it and its extensions into one."""
         first = settlements[0]
         reason = "store_error" if any(one.reason == "store_error" for one in settlements) else first.reason
         self._settled = reason != "store_error"
@@ -109,7 +109,7 @@ class ReservationState:
         return Settlement(reason, cost, total_of(reserved), total_of(refunded))
 
     def _final(self, error: BaseException | None) -> Cost | None:
-        """Return the cost with which the end of a `with` block settles; None if it was settled within."""
+        """Return the cost with which the end of a `with` block settles; None if it was settled inside."""
         if self._settled or not any(one.recorded for one in (self, *self._extensions)):
             return None
         if self._wanted is not None:  # the store could not be reached then, and may be back
@@ -118,42 +118,42 @@ class ReservationState:
 
 
 class Due:
-    """When to look for reservations that have expired: by the limiter's clock, the store decides by its own."""
+    """When to look for expired reservations, by the limiter's clock. The store decides by its own clock."""
 
     __slots__ = ("_looked_us", "at_us")
 
     def __init__(self) -> None:
         self._looked_us = -EVERY_US
-        self.at_us = 0  # the next one that is known of expires then, or before; 0: none is
+        self.at_us = 0  # the next known reservation expires at this time at the latest; 0: none is known
 
     def is_due(self, now_us: int) -> bool:
-        """Whether a known reservation has expired."""
+        """Return whether a known reservation has expired."""
         return 0 < self.at_us <= now_us
 
     def is_time(self, now_us: int) -> bool:
-        """Whether a known one has expired, or it is time to look for those that other processes left behind."""
+        """Return whether a known one has expired, or it is time to look for those that other processes left behind."""
         return self.is_due(now_us) or not 0 <= now_us - self._looked_us < EVERY_US
 
     def looking(self, now_us: int) -> None:
-        """Note that a call to the store is under way, so that no other begins."""
+        """Record that a call to the store is in progress, so that no other starts."""
         self._looked_us = now_us
         self.at_us = 0
 
     def expires(self, now_us: int, left_us: int | None) -> None:
-        """Note that a reservation expires in `left_us`; None: none does."""
+        """Record that a reservation expires in `left_us`; None: none does."""
         if left_us is not None:
             at_us = now_us + max(LEAST_US, left_us)
             if not 0 < self.at_us <= at_us:
                 self.at_us = at_us
 
     def note_failure(self, now_us: int, error: StoreError) -> None:
-        """Note that the store could not be reached, or could not give back expired reservations."""
+        """Record that the store could not be reached, or could not refund expired reservations."""
         log.warning("could not refund all expired reservations (%s)", error)
         self.expires(now_us, EVERY_US)
 
 
 def record_of(decision: Decision, mark: int = 0) -> Record | None:
-    """Return what a decision has charged; None when it is nothing."""
+    """Return the record of what a decision charged; None if it charged nothing."""
     limits = decision.plan.limits
     if not decision.allowed or not limits or decision.reason not in ("within_limit", "shadow"):
         return None
@@ -168,33 +168,33 @@ def record_of(decision: Decision, mark: int = 0) -> Record | None:
 
 
 def reserving(prepared: PreparedCheck, cost: Cost, reservation_id: str) -> tuple[PreparedCheck, Record]:
-    """Return a request as it is reserved, and its pending record.
+    """Return the request to charge for a reservation, and its pending record.
 
-    The request has a mark by which buckets keep track of what it can give back.
+    The request has a number by which buckets track how much it can refund.
     """
     prepared = prepared._replace(extras=Extras(None, prepared.penalty, randbits(52) or 1))
     return prepared, Record.before(prepared.group, prepared.plan.ones, cost, reservation_id)
 
 
 def with_receipt(prepared: PreparedCheck, reservation_id: str) -> PreparedCheck:
-    """Return a request that is charged after its pending record was written: under the reservation's id as key."""
+    """Return a request to charge after its pending record was written, with the reservation's id as idempotency key."""
     assert prepared.extras is not None
     return prepared._replace(extras=prepared.extras._replace(idempotency=receipt_of(reservation_id)))
 
 
 class _Turnstile:
-    """Lets each decision through once, of all threads that come with it."""
+    """Lets each decision through once, across all threads."""
 
     def __init__(self) -> None:
         self.reset_after_fork()
         renew_in_children(self)
 
     def reset_after_fork(self) -> None:
-        """Make a lock that no thread of the parent holds."""
+        """Create a lock that no thread of the parent holds."""
         self._lock = Lock()
 
     def passes(self, decision: Decision) -> bool:
-        """Whether the decision comes for the first time, and charged something."""
+        """Return whether this is the first call for the decision and it charged something."""
         with self._lock:
             if getattr(decision, "settled", False):
                 return False
@@ -206,9 +206,9 @@ _turnstile: Final = _Turnstile()
 
 
 def correction(decision: Decision, cost: Cost) -> Adjustments:
-    """Return what the store must do if a request's real cost differs from what `decision` charged.
+    """Return the changes for the store if a request's actual cost differs from what `decision` charged.
 
-    Nothing for a peek, a repetition, a copy, or a decision that was given back or corrected before.
+    There are none for a peek, a repetition, a copy, or a decision that was refunded or corrected before.
     """
     record = record_of(decision)
     if record is None or not _turnstile.passes(decision):
@@ -217,7 +217,7 @@ def correction(decision: Decision, cost: Cost) -> Adjustments:
 
 
 def settling(claim: Claim | None, cost: Cost) -> Finding[Settling]:
-    """Return the meaning of a claim, and what the store must do."""
+    """Turn a claim into a settlement, and return the changes for the store."""
     if claim is None:
         return Settling(Settlement("gone", cost), Adjustments())
     record = Record.decode(claim.record)
@@ -229,12 +229,12 @@ def settling(claim: Claim | None, cost: Cost) -> Finding[Settling]:
 
 
 def expiring(records: Sequence[str]) -> Finding[tuple[Charge, ...]]:
-    """Return what to undo of reservations that expired."""
+    """Return the charges to undo for expired reservations."""
     return refunds_of((yield from _complete_records([Record.decode(text) for text in records])))
 
 
 def _complete_records(records: list[Record]) -> Finding[list[Record]]:
-    """Find out what pending records stand for. Yields groups for the store, and is sent its answers."""
+    """Find out what pending records charged. Yields groups for the store, and receives its answers."""
     pending = [record for record in records if record.pending]
     if not pending:
         return records
@@ -243,13 +243,13 @@ def _complete_records(records: list[Record]) -> Finding[list[Record]]:
 
 
 def log_unsettled(error: StoreError, reservation_id: str, cost: Cost) -> Settlement:
-    """Log that the store could not be reached. Raises nothing, as the caller's work is done by then."""
+    """Log that the store could not be reached. Does not raise, because the caller's work is already done."""
     log.warning("could not settle reservation %s… with cost %s (%s)", reservation_id[:6], cost, error)
     return Settlement("store_error", cost)
 
 
 def log_uncorrected(error: StoreError) -> None:
-    """Log that the store could not be reached, so that a wrong charge stands."""
+    """Log that the store could not be reached, so that a wrong charge stays."""
     log.warning("could not correct the charge of a request (%s)", error)
 
 

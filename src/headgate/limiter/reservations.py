@@ -1,5 +1,5 @@
 # Generated from async_reservations.py by scripts/generate-sync: edit that file, and run `make generate`.
-"""Reservations: how a limiter makes and settles them, and gives back those that have expired."""
+"""Reservations: how a limiter makes and settles them, and refunds those that have expired."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 
 class Reservation(ReservationState):
-    """An estimate that was charged, until `settle` says what it really cost. Truthy when allowed.
+    """An estimate that was charged, until `settle` replaces it by the actual cost. Truthy when allowed.
 
-    `decision` is that of the check. `id` is a text by which any process on the same store can settle:
-    `limiter.settle(id, cost)`. As a context manager it settles with the estimate at the end, and gives it back when
-    an exception leaves the block; unless it was settled within.
+    `decision` is the decision of the check. Any process on the same store can settle it by its `id`:
+    `limiter.settle(id, cost)`. As a context manager, it settles with the estimate at the end of the block, and refunds
+    it when an exception leaves the block, unless it was settled inside.
     """
 
     __slots__ = ("_limiter",)
@@ -54,31 +54,31 @@ class Reservation(ReservationState):
     def extend(self, cost: Cost | None = None, /, **units: int) -> Decision:
         """Reserve more for the same request: `extend(500)`, or `extend(tokens=500)`; all or nothing.
 
-        When the decision refuses, what was reserved before stands. An extension expires by itself, after as long as
-        the reservation's `ttl`. `settle` settles all of them.
+        If this is refused, the earlier reservation stays. An extension expires separately, after the reservation's
+        `ttl`. `settle` settles all of them.
         """
         more = cost_of_units(cost, units)
         return self._add_extension(self._limiter.reserve(cost=more, ttl=self._ttl, **self._facts))
 
     def settle(self, cost: Cost | None = None, /, **units: int) -> Settlement:
-        """Charge what it really cost: give back what was reserved too much, or charge the rest.
+        """Charge the actual cost: refund what was reserved too much, or charge the rest.
 
         You can name units: `settle(tokens=3_200)`. A unit that is not named cost what was reserved. Only the first
-        settlement has an effect. If the store cannot be reached, that is logged, and the settlement says so.
+        settlement has an effect. If the store cannot be reached, this logs a warning, and the settlement says so.
         """
         self._wanted = cost = cost_of_units(cost, units)
         shares = self._shares(cost)
         return self._settle(shares, cost)
 
     def _settle(self, shares: list[tuple[Any, Cost]], cost: Cost) -> Settlement:
-        """Settle it and its extensions, to the end."""
+        """Settle it and all of its extensions."""
         settlements = []
         for one, share in shares:
             settlements.append(self._limiter.settle(one.id, share) if one.recorded else nothing_to_settle(share))
         return self._note_settlements(settlements, cost)
 
     def refund(self) -> Settlement:
-        """Give back all of it: `settle(0)`."""
+        """Refund all of it: `settle(0)`."""
         return self.settle(0)
 
     def __enter__(self) -> Self:
@@ -93,7 +93,7 @@ class Reservation(ReservationState):
 
 
 class Reserved(NamedTuple):
-    """What a limiter has reserved."""
+    """A limiter's decision to reserve."""
 
     reservation_id: str
     decision: Decision
@@ -106,12 +106,12 @@ class Reservations:
     def __init__(self, store: ShardedStore, engine: Engine) -> None:
         self._sharding = store
         self._engine = engine
-        self.due: Due | None = None  # there once the limiter has had to do with reservations
-        self._unanswered: dict[str, int] = {}  # reservations that may have been made, and when to give them back
+        self.due: Due | None = None  # set once the limiter has used reservations
+        self._unanswered: dict[str, int] = {}  # reservations that may have been made, and when to refund them
 
     @property
     def store(self) -> ReservingStore:
-        """The store, if it keeps reservations. Raises `InvalidCheck`."""
+        """The store, if it keeps reservations. Raises `InvalidCheck` otherwise."""
         if not isinstance(self._sharding, ReservingStore):
             raise no_reservations(self._sharding.store)
         return self._sharding
@@ -147,10 +147,10 @@ class Reservations:
     def _write_ahead(
         self, store: ReservingStore, prepared: PreparedCheck, pending: Record, lives_us: int, due: Due
     ) -> Reserved:
-        """Write the pending record, charge under its id as key, and write the record with what was charged.
+        """Write the pending record, charge under its id as key, and write the record with the charges.
 
-        For limits and records that no single step of the store reaches. Wherever it ends early, the pending record
-        says how to find out what was charged. So with asyncio, the caller does not wait for the last step.
+        For limits and records that the store cannot change in one step. If this is interrupted, the pending record
+        tells how to find out what was charged. So with asyncio, the caller does not wait for the last step.
         """
         engine, name = self._engine, pending.pending
         prepared = with_receipt(prepared, name)
@@ -192,7 +192,7 @@ class Reservations:
             return log_unsettled(error, reservation_id, cost)
 
     def look(self) -> Due:
-        """Give back reservations that have expired, if it is time to look for them."""
+        """Refund expired reservations, if it is time to look for them."""
         due = self.due
         if due is None:
             due = self.due = Due()
@@ -201,7 +201,7 @@ class Reservations:
         return due
 
     def attend(self, due: Due) -> None:
-        """Before a check: give back what is known to have expired."""
+        """Before a check, refund reservations that are known to have expired."""
         if due.is_due(self._engine.clock.now_us()):
             self._give_back(due)
 

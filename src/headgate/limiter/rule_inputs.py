@@ -1,4 +1,4 @@
-"""The forms of a limiter's rules: a notation, quotas, rules, a file, a database, or a source of any kind."""
+"""The forms in which a limiter accepts rules: a notation, quotas, rules, a file, a database, or another source."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from headgate.rules.snapshot import Snapshot
 
 
 class OwnLimits(NamedTuple):
-    """Limits that a limiter makes itself: of a route, a decorated function, a notation. Its name is in their keys."""
+    """Limits that a limiter creates itself: for a route, a decorated function, a notation. Their keys have its name."""
 
     rules: list[Rule]
-    by_subject: bool  # whether every check must have a subject, and is counted by it alone
+    by_subject: bool  # whether every check must have a subject and is counted by it alone
 
 
 Rules = str | Quota | Iterable[Rule] | Path | Snapshot | Source | OwnLimits
@@ -27,20 +27,20 @@ DATABASES: Final = ("sqlite://", "postgresql://", "postgres://")
 
 
 def is_elsewhere(rules: Rules) -> bool:
-    """Whether it says where rules are: in a file, or in a database."""
+    """Return whether this names a file or a database with rules."""
     return _is_file(rules) or _is_database(rules)
 
 
 class HeldRules(NamedTuple):
-    """The holder of a limiter's rules, and where they come from."""
+    """The holder of a limiter's rules, and their source."""
 
     holder: Holder
     source: Source | None  # None: they do not change
-    by_subject: bool  # whether every check must have a subject, and is counted by it alone
+    by_subject: bool  # whether every check must have a subject and is counted by it alone
 
 
 def hold(rules: Rules, *, name: str, watch: bool, clock: Clock, facts: tuple[str, ...]) -> HeldRules:
-    """Hold the rules of the limiter of this name, in whatever form they are. Opens a source. Raises `InvalidRule`."""
+    """Return the rules of the named limiter, given in any form, in a holder. Opens a source. Raises `InvalidRule`."""
     if facts and isinstance(rules, Snapshot | Source):
         raise InvalidRule("facts: declare them with the rules, as in Snapshot(rules, facts=[…])")
     source: Source | None = None
@@ -59,7 +59,7 @@ def hold(rules: Rules, *, name: str, watch: bool, clock: Clock, facts: tuple[str
 
 
 def open_source(rules: str | Path, *, watch: bool, clock: Clock, facts: tuple[str, ...] = ()) -> Source:
-    """The source that a path or a URL names. Imported here, as it needs more than the standard library."""
+    """Open the source of a path or a URL. Imports it here, because it needs more than the standard library."""
     source: Source
     if _is_database(rules):
         if facts:
@@ -68,14 +68,14 @@ def open_source(rules: str | Path, *, watch: bool, clock: Clock, facts: tuple[st
             sources = import_module("headgate.rules.sources.database")
         except ImportError as error:
             raise ImportError("rules in a database need SQLAlchemy: pip install 'headgate[database]'") from error
-        source = sources.DatabaseSource(rules)  # which is always watched
+        source = sources.DatabaseSource(rules)  # it is always watched
     else:
         source = import_module("headgate.rules.sources.file").FileSource(rules, watch=watch, clock=clock, facts=facts)
     return source
 
 
 def rules_of(rules: Rules, name: str) -> tuple[list[Rule], bool]:
-    """The rules of the limiter of this name, and whether it counts by a subject that every check must have."""
+    """Return the rules of the named limiter, and whether it counts by a subject that every check must have."""
     if isinstance(rules, OwnLimits):
         return rules
     if isinstance(rules, str | Quota):
@@ -84,9 +84,9 @@ def rules_of(rules: Rules, name: str) -> tuple[list[Rule], bool]:
 
 
 def own_limits(rules: Rules, limiter: str, name: str) -> Rules:
-    """Return the rules of a limiter's sibling called `name`: its own limits, with the limiter's name in their keys.
+    """Return the rules of a limiter's sibling `name`: its own limits, with the limiter's name in their keys.
 
-    The rules of a snapshot, a source, a file or a database stay as they are, with their usual keys.
+    The rules of a snapshot, a source, a file or a database keep their usual keys.
     """
     if isinstance(rules, Snapshot | Source | OwnLimits) or is_elsewhere(rules):
         return rules
@@ -104,7 +104,7 @@ def rules_of_notation(quota: str | Quota, name: str) -> list[Rule]:
 
 
 def named_by_window(quota: str | Quota, name: str) -> list[Rule]:
-    """Return the rules of quotas that differ by request: named by their windows, so that each window counts apart."""
+    """Return rules for quotas that differ by request, named by their windows, so that each window has its own count."""
     quotas = [quota] if isinstance(quota, Quota) else Quota.parse_all(quota)
     return [Rule(id=rule_id, quota=one) for rule_id, one in _name_quotas(name, quotas)]
 
@@ -119,7 +119,7 @@ def _list_rules(rules: Rules) -> list[Rule]:
 
 
 def _name_quotas(name: str, quotas: list[Quota]) -> Iterator[tuple[str, Quota]]:
-    """An id for each of several quotas: by its window, and its algorithm and number where that is not enough."""
+    """Yield an id for each of several quotas: its window, plus algorithm and number if necessary."""
     taken: set[str] = set()
     for quota in quotas:
         what = "concurrent" if quota.algorithm == CONCURRENCY else duration_text(quota.window_us)

@@ -25,35 +25,35 @@ Key = tuple[str, str]  # space and subject
 
 
 class _Spent(NamedTuple):
-    check: Check  # by the whole quota; its cost is all that was spent
-    part: Quota  # by which it was counted here
+    check: Check  # with the whole quota; its cost is all that was spent
+    part: Quota  # the share by which it was counted here
 
 
 class LocalShares:
-    """The shares of one limiter. `merges`: whether the store is later charged what was spent here."""
+    """The shares of one limiter. `merges`: whether the store is later charged for what was spent here."""
 
     def __init__(self, *, merges: bool = False) -> None:
         self.merges = merges
         self.standing = ALONE
-        self._fewer_since: float | None = None  # seconds; since when the store counts fewer nodes than `standing`
+        self._fewer_since: float | None = None  # seconds; since when the store has counted fewer nodes than `standing`
         self._id = token_hex(8)
         self._spent: dict[Key, _Spent] = {}
         self._lock = Lock()
         renew_in_children(self)
 
     def reset_after_fork(self) -> None:
-        """Reset in a forked child: the parent reports what it spent."""
+        """Reset in a forked child: the parent reports its own spending."""
         self._lock, self._spent = Lock(), {}
 
     @property
     def node(self) -> str:
-        """The id of this node: a forked process is another."""
+        """The id of this node. A forked process is another node."""
         return f"{self._id}-{os.getpid()}"
 
     def set_standing(self, standing: Standing, now: float) -> None:
-        """Take the store's count of nodes, at a time in seconds.
+        """Record the store's count of nodes, at a time in seconds.
 
-        A higher count applies at once. A lower one applies after `LIVES_SECONDS`, in which missing nodes can send
+        A higher count applies at once. A lower one applies only after `LIVES_SECONDS`, in which missing nodes can send
         their heartbeats: a store that comes back may have lost all of them.
         """
         if standing.nodes < self.standing.nodes:
@@ -65,22 +65,22 @@ class LocalShares:
         self.standing = standing
 
     def of(self, quota: Quota) -> Quota | None:
-        """Return this node's share of a quota; None if the share is nothing."""
+        """Return this node's share of a quota; None if there is nothing for it."""
         return share(quota, self.standing)
 
     def spent(self, checks: Sequence[Check], parts: Sequence[Check], outcomes: Sequence[Outcome]) -> None:
-        """Note an admitted request: `checks` have the whole quotas, `parts` this node's shares of them."""
+        """Record an admitted request: `checks` have the whole quotas, `parts` this node's shares of them."""
         with self._lock:
             for check, part, outcome in zip(checks, parts, outcomes, strict=True):
                 if check.quota.algorithm == CONCURRENCY:
-                    continue  # a slot that is held here is released here
+                    continue  # a slot held in this process is released in this process
                 if outcome.wait_us == 0 and check.cost:  # a shadow that did not fit was not charged
                     self._owe(check, part.quota)
 
     def take_owed(self, local: MemoryStore) -> list[Check]:
-        """Return, once, the checks that charge the store for what was spent here: one check for each key.
+        """Return, once, the checks that charge the store for what was spent here: one check per key.
 
-        Each costs what `local` still counts: units that have left the window, or leaked out of the bucket, are over.
+        Each costs what `local` still counts: units that left the window, or leaked out of the bucket, no longer matter.
         """
         with self._lock:
             spent, self._spent = self._spent, {}
@@ -100,13 +100,13 @@ class LocalShares:
                 self._owe(check, self.of(check.quota) or check.quota)
 
     def forget(self, checks: Sequence[Check]) -> None:
-        """Forget what was spent on these: the store has reset them."""
+        """Drop what was spent on these checks: the store has reset them."""
         with self._lock:
             for check in checks:
                 self._spent.pop((check.space, check.subject), None)
 
     def forget_all(self) -> None:
-        """Forget all that was spent: the store has forgotten everything."""
+        """Drop everything that was spent: the store was cleared."""
         with self._lock:
             self._spent.clear()
 

@@ -1,4 +1,4 @@
-"""Queues: callers that wait for the same slots get them in the order in which they came."""
+"""Queues: callers that wait for the same slots get them in order of arrival."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headgate.core.fork import renew_in_children
 
 
 class Queue:
-    """Lets threads through one by one, in the order in which they came."""
+    """Lets threads through one by one, in order of arrival."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -20,7 +20,7 @@ class Queue:
         self._waiting: deque[Event] = deque()
 
     def enter(self, seconds: float | None) -> bool:
-        """Wait for one's turn, at most so long. Returns whether it came; then `leave` ends it."""
+        """Wait for this caller's turn, for at most `seconds`. Returns whether it came; then call `leave` to end it."""
         with self._lock:
             if not self._is_busy:
                 self._is_busy = True
@@ -30,13 +30,13 @@ class Queue:
         if turn.wait(seconds):
             return True
         with self._lock:
-            if turn.is_set():  # just now
+            if turn.is_set():  # the turn came just now
                 return True
             self._waiting.remove(turn)
             return False
 
     def leave(self) -> None:
-        """Let the next one through."""
+        """Let the next caller through."""
         with self._lock:
             if self._waiting:
                 self._waiting.popleft().set()
@@ -62,14 +62,14 @@ class Queues:
 
 
 class AsyncQueue:
-    """Lets tasks through one by one, in the order in which they came."""
+    """Lets tasks through one by one, in order of arrival."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()  # asyncio grants it in the order of the calls
         self.leave = self._lock.release
 
     async def enter(self, seconds: float | None) -> bool:
-        """Wait for one's turn, at most so long. Returns whether it came; then `leave` ends it."""
+        """Wait for this task's turn, for at most `seconds`. Returns whether it came; then call `leave` to end it."""
         try:
             async with asyncio.timeout(seconds):
                 await self._lock.acquire()

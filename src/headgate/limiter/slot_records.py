@@ -1,4 +1,4 @@
-"""Slots: what a limiter knows of those that it holds, and how it waits for one. No I/O."""
+"""Slots that a limiter holds: its records of them, and its waits for one. No I/O."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ SlotUse = Literal["refuse", "take", "lend", "skip"]
 caller, who renews it. `skip`: leave those rules out.
 """
 
-POLL_SECONDS: Final = 0.002  # between two tries for a slot, at first; each time twice as long
-MAX_POLL_SECONDS: Final = 0.01  # not longer: those who have waited longest would ask least often
-MIN_ENTRIES: Final = 1_000  # slots of a limiter among which it does not look for expired ones on its own
+POLL_SECONDS: Final = 0.002  # between two attempts to get a slot, at first; doubles each time
+MAX_POLL_SECONDS: Final = 0.01  # the upper bound: otherwise those who have waited longest would retry least often
+MIN_ENTRIES: Final = 1_000  # a limiter with fewer slots does not look for expired ones
 
-_new: Final[Any] = tuple.__new__  # makes a named tuple in half the time that calling its class takes
+_new: Final[Any] = tuple.__new__  # makes a named tuple in half the time of calling its class
 
 log = logging.getLogger("headgate")
 
 
 def needs_acquire(plan: Plan) -> InvalidCheck:
-    """Return the error of a check that some rule of concurrency applies to."""
+    """Return the error for a check to which a concurrency rule applies."""
     rule = plan.limits[plan.slots[0]].rule
     return InvalidCheck(
         f"rule {rule!r} limits concurrency: a check cannot say when the request is over; "
@@ -47,7 +47,7 @@ def needs_acquire(plan: Plan) -> InvalidCheck:
 
 
 def no_slots(store: object) -> InvalidCheck:
-    """Return the error of a store that cannot limit concurrency."""
+    """Return the error for a store that cannot limit concurrency."""
     return InvalidCheck(
         f"{type(store).__name__} cannot limit concurrency: it lacks release_slots or renew_slots "
         "(see headgate.stores.protocol.SlotStore)"
@@ -57,7 +57,7 @@ def no_slots(store: object) -> InvalidCheck:
 def slot_checks(plan: Plan, subjects: tuple[str, ...], costs: tuple[int, ...], entry: str) -> tuple[Check, ...]:
     """Return the checks of a request that hold its slot if it is allowed.
 
-    A shadow that was full does not: to release that changes nothing.
+    They include shadow limits that were full, which hold nothing: releasing those changes nothing.
     """
     held = []
     for at in plan.slots:
@@ -81,15 +81,15 @@ class SlotStatus(NamedTuple):
     longest_held: Mapping[str, float] = {}  # seconds
     acquired: Mapping[str, int] = {}
     released: Mapping[str, int] = {}
-    expired: Mapping[str, int] = {}  # that were not released or renewed in time
+    expired: Mapping[str, int] = {}  # not released or renewed in time
 
 
 class SlotBook:
-    """Which slots a limiter has taken, and has not seen released. Times are monotonic seconds."""
+    """Slots that a limiter has taken and not yet released. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._released: Counter[str] = Counter()
-        self._foreign: Counter[str] = Counter()  # of those, which other limiters had taken
+        self._foreign: Counter[str] = Counter()  # slots among them that other limiters took
         self._expired: Counter[str] = Counter()
         self.reset_after_fork()
         renew_in_children(self)
@@ -98,10 +98,10 @@ class SlotBook:
         """Reset in a forked child: the slots are the parent's."""
         self._lock = Lock()
         self._entries: dict[str, SlotState] = {}
-        self._next_look = MIN_ENTRIES  # with how many entries to look for those that have expired
+        self._next_look = MIN_ENTRIES  # the number of entries at which to look for expired ones
 
     def add(self, slot: SlotState) -> None:
-        """Note that a slot was taken."""
+        """Record that a slot was taken."""
         entries = self._entries
         entries[slot.entry] = slot  # one step of the interpreter: no lock is needed
         if len(entries) >= self._next_look:
@@ -110,7 +110,7 @@ class SlotBook:
                 self._next_look = max(MIN_ENTRIES, 2 * len(entries))
 
     def note_renewed(self, held: Sequence[Check], were_held: Sequence[bool]) -> bool:
-        """Note that a slot was renewed, if it was held. Returns whether it was."""
+        """Record that a slot was renewed, if it was held. Returns whether it was."""
         if not all(were_held):
             return False
         slot = self._entries.get(held[0].slot)
@@ -119,7 +119,7 @@ class SlotBook:
         return True
 
     def note_gone(self, held: Sequence[Check], were_held: Sequence[bool]) -> None:
-        """Note that a slot was released, or was found to have expired."""
+        """Record that a slot was released, or was found to have expired."""
         with self._lock:
             known = self._entries.pop(held[0].slot, None)
             for check, was_held in zip(held, were_held, strict=True):
@@ -131,7 +131,7 @@ class SlotBook:
                     self._expired[check.rule] += 1
 
     def status(self) -> SlotStatus:
-        """Return what is known now."""
+        """Return the current figures."""
         now = monotonic()
         in_use: Counter[str] = Counter()
         longest: dict[str, float] = {}
@@ -147,7 +147,7 @@ class SlotBook:
             return SlotStatus(in_use, longest, dict(acquired), dict(self._released), dict(self._expired))
 
     def _forget(self, now: float) -> None:
-        """Forget slots that have expired."""
+        """Drop expired slots."""
         for entry, slot in list(self._entries.items()):
             if slot.renewed + (slot.ttl or 0.0) <= now:
                 del self._entries[entry]
@@ -155,7 +155,7 @@ class SlotBook:
 
 
 class SlotState:
-    """What `Slot` and `AsyncSlot` have in common: everything but the I/O."""
+    """Everything that `Slot` and `AsyncSlot` share, which is all but the I/O."""
 
     __slots__ = ("_held", "_slots", "decision", "entry", "is_held", "is_lost", "renewed", "renews", "since")
 
@@ -163,17 +163,17 @@ class SlotState:
         self, slots: Any, decision: Decision, renews: bool, entry: str = "", held: tuple[Check, ...] | None = None
     ) -> None:
         self._slots = slots  # of the limiter that took it
-        self._held = held  # None: what the decision says, and not read yet
+        self._held = held  # None: not read from the decision yet
         self.decision = decision
-        self.entry = entry  # what it goes by in the store; empty: no rule of concurrency applied
-        self.is_held = entry != ""  # as far as is known here
+        self.entry = entry  # its random id in the store; empty: no concurrency rule applied
+        self.is_held = entry != ""  # as far as this process knows
         self.is_lost = False  # whether it was found to have expired
         self.renews = renews  # in the background, until it is released
         self.since = self.renewed = monotonic()  # when it was taken, and when it was last renewed
 
     @property
     def held(self) -> tuple[Check, ...]:
-        """The checks that hold it; none: no rule of concurrency applied."""
+        """The checks that hold it; empty if no concurrency rule applied."""
         if self._held is None:
             decision = self.decision
             held = slot_checks(decision.plan, decision.subjects, decision.costs, self.entry) if self.entry else ()
@@ -181,19 +181,19 @@ class SlotState:
         return self._held
 
     def _note_renewal(self, still_held: bool) -> bool:
-        """Note what a renewal has found; whether it is held."""
+        """Record the result of a renewal. Returns whether the slot is held."""
         if self.is_held and not still_held:
             self.is_held, self.is_lost = False, True
         return self.is_held
 
     @property
     def id(self) -> str:
-        """The text by which any process on the same store can release or renew it; empty when there is nothing to."""
+        """The id by which any process on the same store can release or renew it; empty if nothing is held."""
         return encode_slot(self.held) if self.held else ""
 
     @property
     def ttl(self) -> float | None:
-        """Seconds after which it expires unless it is renewed; None: there is nothing to expire."""
+        """Seconds after which it expires unless it is renewed; None if nothing is held."""
         return min([check.quota.window_us for check in self.held]) / MICROSECONDS if self.held else None
 
     def __repr__(self) -> str:
@@ -208,7 +208,7 @@ def log_unreleased(error: StoreError) -> bool:
 
 
 class SlotWait:
-    """How long to wait between tries for a slot. Pure."""
+    """How long to wait between attempts to get a slot. Pure."""
 
     def __init__(self, clock: Clock, wait: float) -> None:
         if isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0:
@@ -223,9 +223,9 @@ class SlotWait:
         return None if self._until_us is None else max(0.0, (self._until_us - self._clock.now_us()) / MICROSECONDS)
 
     def seconds(self, decision: Decision) -> float | None:
-        """Return the time until the next try; None to give up: no waiting helps, or there is not enough time.
+        """Return the time until the next attempt; None to give up: waiting does not help, or there is not enough time.
 
-        A slot may be released at any moment; the wait that a rate announces is exact.
+        A slot may be released at any moment; the wait that a rate limit announces is exact.
         """
         rate_us, is_full = 0, False
         for limit, outcome in decision.enforced:
@@ -236,7 +236,7 @@ class SlotWait:
             elif outcome.wait_us:
                 is_full = True
         if not is_full and not rate_us:
-            return None  # something else refuses: a store that is down, a block
+            return None  # another reason for the refusal: the store is down, or the client is blocked
         seconds, left = rate_us / MICROSECONDS, self.left
         if left is not None and (left <= 0 or seconds > left):
             return None

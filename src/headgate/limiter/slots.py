@@ -1,5 +1,5 @@
 # Generated from async_slots.py by scripts/generate-sync: edit that file, and run `make generate`.
-"""Slots: how a limiter takes them, waits for them, renews and releases them, where rules limit concurrency."""
+"""Slots: how a limiter takes them, waits for them, renews and releases them, for rules that limit concurrency."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from headgate.limiter.slot_records import (
 )
 from headgate.stores.protocol import SlotStore, Store
 
-_new: Final[Any] = tuple.__new__  # makes a named tuple in half the time that calling its class takes
+_new: Final[Any] = tuple.__new__  # makes a named tuple in half the time of calling its class
 
-LOCAL: Final = "local_fallback"  # why a slot is held in this process
+LOCAL: Final = "local_fallback"  # the reason for a slot that is held in this process
 
-_Request = tuple[Plan, tuple[str, ...], tuple[int, ...], str]  # plan, subjects, costs, and what the slot goes by
+_Request = tuple[Plan, tuple[str, ...], tuple[int, ...], str]  # plan, subjects, costs, and the slot's random id
 
 
 class Slot(SlotState):
-    """A place among those that may run at a time, until it is released or expires.
+    """A concurrency slot, held until it is released or expires.
 
-    `decision` is that of the check. `id` is a text by which any process on the same store can release or renew it. As a
-    context manager it is released at the end of the block, however that ends.
+    `decision` is the decision of the check. Any process on the same store can release or renew it by its `id`. As a
+    context manager, it is released at the end of the block, even after an exception.
     """
 
     __slots__ = ()
@@ -49,16 +49,16 @@ class Slot(SlotState):
     _slots: Slots
 
     def renew(self) -> bool:
-        """Have it expire its `ttl` from now. Returns whether it is still held.
+        """Extend the slot to its `ttl` from now. Returns whether it is still held.
 
-        Raises `StoreError`: then it expires when it would have.
+        Raises `StoreError`; the slot then keeps its expiry.
         """
         return self.is_held and self._note_renewal(self._slots.renew(self))
 
     def release(self) -> bool:
         """Release the slot. Returns whether it was still held. A second call does nothing.
 
-        If the store cannot be reached, that is logged, and the slot expires by itself.
+        If the store cannot be reached, this logs a warning, and the slot expires after its ttl.
         """
         if not self.is_held:
             return False
@@ -86,20 +86,20 @@ class Slots:
     def __init__(self, engine: Engine, store: Store) -> None:
         self._engine = engine
         self._behind = store
-        self._store = store if isinstance(store, SlotStore) else None  # looked at once, as that takes long
+        self._store = store if isinstance(store, SlotStore) else None  # checked once: it is slow
         self._book = SlotBook()
         self._queues = Queues()
         self._renewal = Renewal()
 
     @property
     def store(self) -> SlotStore:
-        """The store, if it can limit concurrency. Raises `InvalidCheck`."""
+        """The store, if it can limit concurrency. Raises `InvalidCheck` otherwise."""
         if self._store is None:
             raise no_slots(self._behind)
         return self._store
 
     def acquire(self, facts: dict[str, str], planned: Planned, cost: Cost, wait: float, renew: bool) -> Slot:
-        """Take the slot of a request, or wait for it. Raises `RateLimited`."""
+        """Take the slot of a request, waiting for it if necessary. Raises `RateLimited`."""
         if wait == 0 and wait is not False:
             decision = self.take(facts, planned, cost, renew)
             return getattr(decision, "slot", None) or self._slot_of(decision, renew)
@@ -121,7 +121,7 @@ class Slots:
         return self.take(facts, planned, cost, renew)
 
     def take(self, facts: dict[str, str], planned: Planned, cost: Cost, renew: bool) -> Decision:
-        """Decide a request. If it is allowed, it holds what rules want it to: then that is its `slot`."""
+        """Decide a request. If it is allowed and rules require a slot, the decision's `slot` has it."""
         engine, (snapshot, whole) = self._engine, planned
         plan, costs = whole.price(cost)  # without rules whose unit the cost does not name
         if not plan.slots or not (costs is plan.ones or any(costs[at] for at in plan.slots)):
@@ -148,7 +148,7 @@ class Slots:
         return self._hold(request, decision, renew)
 
     def _hold(self, request: _Request, decision: Decision, renew: bool) -> Decision:
-        """Note what a decision holds, if it is allowed."""
+        """Record what an allowed decision holds."""
         if decision.allowed:
             is_of_store = decision.reading.plan is request[0]  # else the store could not decide
             held = None if is_of_store else slot_checks(*request)
@@ -166,19 +166,19 @@ class Slots:
         return Slot(self, decision, renew) if slot is None else slot
 
     def _undo(self, held: tuple[Check, ...]) -> None:
-        """Give back what may have been taken."""
+        """Release a slot that may have been taken."""
         try:
             self.store.release_slots(held)
         except StoreError as error:
             log_unreleased(error)
 
     def release(self, slot: Slot | str) -> bool:
-        """Give back a slot, or the one of this id. Returns whether it was held. Raises `StoreError`."""
+        """Release a slot, or the slot with this id. Returns whether it was held. Raises `StoreError`."""
         if isinstance(slot, str):
             held = decode_slot(slot)
         else:
             held = slot.held
-            slot.decision.slot = None  # a circle, which only the garbage collector would undo
+            slot.decision.slot = None  # breaks a reference cycle, which only the garbage collector would free
             if slot.renews:
                 self._renewal.remove(slot)
             if slot.decision.reading.reason == LOCAL:
@@ -188,7 +188,7 @@ class Slots:
         return all(were_held)
 
     def renew(self, slot: Slot | str) -> bool:
-        """Have a slot, or the one of this id, expire its ttl from now. Returns whether it was held."""
+        """Extend a slot, or the slot with this id, to its ttl from now. Returns whether it was held."""
         held = decode_slot(slot) if isinstance(slot, str) else slot.held
         renewed: Sequence[bool]
         if isinstance(slot, Slot) and slot.decision.reading.reason == LOCAL:
@@ -198,9 +198,9 @@ class Slots:
         return self._book.note_renewed(held, renewed)
 
     def status(self) -> SlotStatus:
-        """Return what is known of the slots that this limiter has taken."""
+        """Return figures about the slots that this limiter has taken."""
         return self._book.status()
 
     def close(self) -> None:
-        """Renew nothing any more, and wait for releases that are under way."""
+        """Stop renewing slots, and wait for releases in progress."""
         self._renewal.close()

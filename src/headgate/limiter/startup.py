@@ -1,4 +1,4 @@
-"""Checks at the start of a limiter: whether its store answers, and whether a store in memory is enough."""
+"""Checks when a limiter starts: whether its store answers, and whether a store in memory is enough."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _warned = False
 
 
 def require_answer(store: Any, clock: Clock | None) -> None:
-    """Raise `StoreError` if a store, or the one that a URL names, does not answer. Needs no event loop."""
+    """Raise `StoreError` if a store, or the store of a URL, does not answer. Needs no event loop."""
     if isinstance(store, str):
-        opened = open_store(store, clock)  # not the limiter's own, which may belong to an event loop
+        opened = open_store(store, clock)  # not the limiter's own store, which may belong to an event loop
         try:
             probe(opened)
         finally:
@@ -38,21 +38,21 @@ def require_answer(store: Any, clock: Clock | None) -> None:
 
 
 def count_workers() -> int:
-    """Return how many processes this server runs, as far as its command and environment say; 1 if they do not."""
+    """Return how many processes this server runs, according to its command and environment; 1 if they do not say."""
     found = [1]
     concurrency = os.environ.get("WEB_CONCURRENCY", "")
     if concurrency.isdecimal():
         found.append(int(concurrency))
     found.append(int(getattr(sys.modules.get("uwsgi"), "numproc", 1)))
     own, gunicorn = " ".join(sys.argv), f"gunicorn {os.environ.get('GUNICORN_CMD_ARGS', '')}"
-    for command in (own, gunicorn, _command_of(os.getppid())):  # the parent's, of a worker that its server spawned
+    for command in (own, gunicorn, _command_of(os.getppid())):  # the parent's, for a spawned worker
         if any(Path(word).name in SERVERS for word in command.split()[:4]):
             found += [int(number) for number in _FLAGS.findall(command)]
     return max(found)
 
 
 def warn_of_workers() -> None:
-    """Log once that limits in memory are not shared, where several processes serve."""
+    """Log once that limits in memory are not shared, if the server runs several processes."""
     global _warned  # noqa: PLW0603 - once in a process
     if _warned:
         return
@@ -60,7 +60,7 @@ def warn_of_workers() -> None:
     if workers > 1:
         _warned = True
         log.warning(
-            "memory:// counts in each process by itself, and this server runs %d: a client may get up to %d times each "
+            "memory:// counts per process, and this server runs %d: a client may get up to %d times each "
             "limit; use store='redis://…', or 'embedded://' for the processes of one machine",
             workers,
             workers,
@@ -68,7 +68,7 @@ def warn_of_workers() -> None:
 
 
 def _command_of(pid: int) -> str:
-    """The command line of a process; empty where that cannot be read."""
+    """Return the command line of a process; empty if it cannot be read."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ").strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""Users of requests, looked up if need be, without blocking the event loop."""
+"""Look up the users of requests without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headgate.rules.directory import UNKNOWN
 
 
 async def look_up(engine: Engine, subject: Subject, facts: Mapping[str, Any]) -> KnownUser:
-    """The user of a request."""
+    """Return the user of a request, looked up if necessary."""
     known = engine.known_user(subject, facts)
     if known.user is UNKNOWN:
         directory = known.snapshot.directory
@@ -23,7 +23,7 @@ async def look_up(engine: Engine, subject: Subject, facts: Mapping[str, Any]) ->
 
 
 async def look_up_all(engine: Engine, facts: Sequence[dict[str, str]]) -> list[KnownUser] | None:
-    """Look up the users of several requests, all by one snapshot. Returns None if no lookup is needed."""
+    """Look up the users of several requests, all with one snapshot. Returns None if no look-up is needed."""
     snapshot = engine.snapshot
     directory = snapshot.directory
     if directory is None:

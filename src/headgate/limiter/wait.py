@@ -8,7 +8,7 @@ from headgate.errors import InvalidCheck
 
 
 class Wait:
-    """How long to sleep between the tries of `wait`."""
+    """How long to sleep between the attempts of `wait`."""
 
     def __init__(self, clock: Clock, timeout: float | None) -> None:
         if timeout is not None and (
@@ -21,7 +21,7 @@ class Wait:
             self._deadline_us = clock.now_us() + round(timeout * 1_000_000)
 
     def seconds(self, decision: Decision) -> float | None:
-        """Return the seconds until the next try; None: stop, as the decision is final or the timeout comes first."""
+        """Return the seconds until the next attempt; None if the decision is final or the timeout comes first."""
         if decision.allowed or decision.retry_after is None:
             return None
         seconds = decision.retry_after

@@ -1,4 +1,4 @@
-"""Which limits are in state warning: they enter it at one share of use, and leave it at a lower one."""
+"""Limits in state warning: they enter it at one percentage of use, and leave it at a lower one."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ class WarningHysteresis:
         self._holder = holder
         self._at = WARNING_PERCENT if at is None else at
         self._until = NORMAL_PERCENT if until is None else until
-        self.warned = False  # whether there was ever one to remember
-        self._known: Recent[tuple[str, str], int] = Recent(size)  # when the limit is whole again, if no request comes
+        self.warned = False  # whether any limit was ever in warning
+        self._known: Recent[tuple[str, str], int] = Recent(size)  # when the whole limit is available again
 
     def percent(self) -> int:
         """Return the percentage of use from which a limit is in warning."""
         return self._holder.current.warning_at or self._at
 
     def warns(self, space: str, subject: str, used: int, limit: int, now_us: int, reset_us: int) -> bool:
-        """Return whether the subject's limit, of which `used` is used, is in warning. Remembers the answer."""
+        """Return whether the subject's limit is in warning when `used` of it is used. Remembers the answer."""
         snapshot = self._holder.current
         if used * 100 < limit * (snapshot.warning_at or self._at):
-            if not self.warned:  # nearly always
+            if not self.warned:  # the common case
                 return False
             until = snapshot.warning_until or self._until
             whole_us = self._known.get((space, subject))
