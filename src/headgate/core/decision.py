@@ -215,8 +215,7 @@ class Decision:
 
     @property
     def status(self) -> int:
-        """The HTTP status to answer with: 200, or the refusing rule's status; 503 when the store could not decide; 403
-        when requests without a rule are refused."""
+        """The HTTP status: 200, the refusing rule's, 503 if the store could not decide, or 403 if no rule applies."""
         if self.allowed:
             return 200
         if self.reading.plan.refuses:
@@ -235,11 +234,11 @@ class Decision:
 
     @property
     def state(self) -> State:
-        """`throttled` when refused, `annotated` when a rule with action `annotate` is over its limit, `warning` from 80
-        % used until below 70 %, else `normal`.
+        """`throttled` (refused), `annotated`, `warning` or `normal`.
 
-        The limiter sets the percentages. It records which limits are in warning when you first read this, and only
-        then. The decision keeps the state that it first returned.
+        It is `annotated` when a rule with action `annotate` is over its limit, and `warning` from 80 % used until below
+        70 %. The limiter sets the percentages. It records which limits are in warning when you first read this, and
+        only then. The decision keeps the state that it first returned.
         """
         state = self._state
         if state is not None:

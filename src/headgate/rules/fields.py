@@ -20,8 +20,7 @@ Type = Literal["text", "whole", "flag", "duration", "texts", "table", "anchor"]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The values that a field accepts. `type` is the type in a rules file; a duration is seconds or text like
-    `"15m"`."""
+    """The values that a field accepts. `type` is its type in a rules file; a duration is seconds or `"15m"`."""
 
     type: Type
     check: Check

@@ -58,8 +58,7 @@ class DatabaseStatus:
 
 
 class DatabaseSource:
-    """A source that keeps the rules of a database in force: PostgreSQL (`postgresql://…`) or SQLite
-    (`sqlite:///rules.db`).
+    """A source that follows a database: PostgreSQL (`postgresql://…`) or SQLite (`sqlite:///rules.db`).
 
     Changes take effect within a second: PostgreSQL notifies, a SQLite file is checked a few times a second, and with
     `redis`, the URL of a store, notifications through Redis count too. Every `poll` seconds the source also checks
@@ -153,8 +152,7 @@ class DatabaseSource:
             log.exception("rules: %s cannot be followed: unexpected error", self._database.name)
 
     def changes(self, listener: ChangeListener | None = None) -> Changes:
-        """Return an object that changes the rules of this database. Here, changes take effect as soon as they are
-        committed.
+        """Return an object that changes this database's rules. Changes take effect here as soon as they are committed.
 
         `listener` is called with each transaction.
         """

@@ -228,8 +228,7 @@ def _entries(data: Table, section: str) -> list[tuple[int, Table]]:
 
 
 def _quota(given: Mapping[str, Any]) -> tuple[Quota, list[tuple[str, str]]]:
-    """Return a rule's quota, and the invalid fields with their problems. A burst without algorithm means
-    token_bucket."""
+    """Return a rule's quota, and its invalid fields with their problems. A burst alone means token_bucket."""
     fields = {**_QUOTA, **given}
     if "burst" in given and "algorithm" not in given:
         fields["algorithm"] = BURST_ALGORITHM

@@ -84,8 +84,7 @@ class FileSource:
         renew_in_children(self)
 
     def reset_after_fork(self) -> None:
-        """Reset in a forked child. A load in the parent does not finish here, so forget what it had already
-        recorded."""
+        """Reset in a forked child. A load in the parent does not finish here, so drop what it recorded."""
         if self._lock.locked():
             self._digest = self._seen = ""
             self._fingerprint = ()
@@ -166,8 +165,7 @@ class FileSource:
                 return False
 
     def _read(self) -> tuple[bytes, str]:
-        """Return the content and its digest. Record the fingerprint, unless the file may still change without a new
-        one."""
+        """Return the content and its digest. Record the fingerprint, unless it might also fit a later content."""
         fingerprint = fingerprint_of(self.path)
         young = fingerprint is not None and time.time_ns() - fingerprint[0] < TICK_NS
         self._fingerprint = () if young else fingerprint
