@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 from headgate import Quota
-from headgate.core.key import DEFAULT_PREFIX, key, space
+from headgate.core.key import DEFAULT_PREFIX, key, key_template
 from headgate.stores.redis import script
 from headgate.stores.redis.encoding import CommandTemplate, EncodedRequest
 from headgate.stores.redis.slots import SLOTS, slot_of_key
@@ -83,7 +83,7 @@ def _owners(servers: list[Server]) -> list[int]:
 def _calls(
     batch: list[str], quota: Quota, owners: list[int], links: dict[int, socket.socket], *, by_slot: bool
 ) -> list[Call]:
-    where = space("subject", "default", quota.algorithm)
+    where = key_template("subject", "default", quota.algorithm)
     commands: dict[int, list[str]] = {}
     for name in [key(where, subject) for subject in batch]:
         commands.setdefault(slot_of_key(name) if by_slot else 0, []).append(name)

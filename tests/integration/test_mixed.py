@@ -9,7 +9,7 @@ import pytest
 
 from headgate import AsyncLimiter, Quota
 from headgate.core.check import Check, Group
-from headgate.core.key import space
+from headgate.core.key import key_template
 from headgate.core.plan import Plan
 from headgate.stores.memory import MemoryStore
 from headgate.stores.redis.aio import AsyncRedisStore
@@ -109,7 +109,7 @@ def test_what_comes_in_one_tick_is_decided_as_by_itself(topology: str, url: str,
     chance = Random(11)
     names = ("gcra", "fixed_window", "sliding_window_log")
     templates = [
-        Check(rule, space("user", rule, quota.algorithm), "", quota)
+        Check(rule, key_template("user", rule, quota.algorithm), "", quota)
         for rule, quota in ((name, Quota(9, 60, algorithm=name)) for name in names)  # type: ignore[arg-type]
     ]
     clock = FakeClock()

@@ -11,7 +11,7 @@ import pytest
 
 from headgate import AsyncLimiter, Decision, IdempotencyConflict, Limiter, Rule
 from headgate.core.check import Check, Client, Group, Penalty, Result, Terms
-from headgate.core.key import space
+from headgate.core.key import key_template
 from headgate.core.quota import Quota
 from headgate.rules import Exemption, Penalties, Snapshot
 from headgate.stores.memory import MemoryStore
@@ -292,7 +292,7 @@ def ask(store: MemoryStore | RedisStore, *limits: int, cost: int = 1, peek: bool
     checks = []
     for minutes, limit in enumerate(limits, start=1):
         quota = Quota(limit, 60 * minutes, algorithm="fixed_window")
-        checks.append(Check(str(minutes), space("user", str(minutes), "fixed_window"), "alice", quota, cost))
+        checks.append(Check(str(minutes), key_template("user", str(minutes), "fixed_window"), "alice", quota, cost))
     penalty = Penalty(Client("user", "alice"), Terms(3_600_000_000, 1, (1,)))
     (result,) = store.check([Group(tuple(checks), peek, None, penalty)])
     assert isinstance(result, Result)
@@ -436,7 +436,7 @@ def test_eight_tasks_at_once_count_every_violation_once(redis_server: Server, re
 
 def test_off_they_cost_nothing(redis_server: Server, redis_url: str, clock: FakeClock) -> None:
     quota = Quota(2, 60, algorithm="fixed_window")
-    check = Check("search", space("user", "search", "fixed_window"), "alice", quota)
+    check = Check("search", key_template("user", "search", "fixed_window"), "alice", quota)
     template, request = Encoder("rl").group(Group((check,)))
     command = template.command([request], None)
     assert command[2:4] == (1, "rl:user:{alice}:search:fixed_window")

@@ -154,7 +154,7 @@ def test_no_key_is_left_for_ever_whatever_is_done(redis_server: Server, redis_ur
 
 def key_of(rules: list[Rule], name: str, user: str, tenant: str) -> str:
     (rule,) = [rule for rule in rules if rule.id == name]
-    return Check(rule.id, rule.space, subject_of(rule, user, tenant), rule.quota).key
+    return Check(rule.id, rule.key_template, subject_of(rule, user, tenant), rule.quota).key
 
 
 def subject_of(rule: Rule, user: str, tenant: str) -> str:
@@ -166,7 +166,13 @@ def some_charges(chance: random.Random, rules: list[Rule]) -> list[Charge]:
     now_us = time.time_ns() // 1_000
     return [
         Charge(
-            Check(rule.id, rule.space, subject_of(rule, chance.choice("abc"), "x"), rule.quota, chance.randrange(1, 4)),
+            Check(
+                rule.id,
+                rule.key_template,
+                subject_of(rule, chance.choice("abc"), "x"),
+                rule.quota,
+                chance.randrange(1, 4),
+            ),
             now_us - chance.choice([0, 10, 1_000, 1_000_000]),
         )
         for rule in chance.sample(rules, 5)

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from headgate.algorithms import ALGORITHMS
 from headgate.core.check import Check, Group, Outcome, Result
-from headgate.core.key import space
+from headgate.core.key import key_template
 from headgate.stores.redis.denial_cache import DenialCache
 from headgate.testing import FakeClock
 from tests.property.strategies import SECOND, SIX, edge_step, examples, quotas, sequences, starts, steps
 from tests.property.test_oracle import oracle_of
 
-SPACE = space("user", "r", "gcra")
+SPACE = key_template("user", "r", "gcra")
 
 
 @pytest.mark.parametrize("algorithm", SIX)

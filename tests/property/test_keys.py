@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from headgate.core.check import Idempotency
-from headgate.core.key import checked_prefix, escape, join_facts, key, penalty_keys, space
+from headgate.core.key import checked_prefix, escape, join_facts, key, key_template, penalty_keys
 from headgate.stores.redis.encoding import Encoder
 from headgate.stores.redis.reservations import KEYS as RESERVATIONS
 from headgate.testing.contract import HOSTILE
@@ -71,7 +71,7 @@ def test_a_key_tells_dimension_subject_rule_and_algorithm(
     dimension: str, subject: str, rule: str, algorithm: str
 ) -> None:
     """And its hash tag is the subject's alone, so that all of a subject's keys share a slot."""
-    found = KEY.fullmatch(key(space(dimension, rule, algorithm), subject))
+    found = KEY.fullmatch(key(key_template(dimension, rule, algorithm), subject))
     assert found is not None
     assert found.groups() == (escape(dimension), escape(subject), escape(rule), algorithm)
 
@@ -85,7 +85,9 @@ def test_keys_of_two_prefixes_are_never_the_same(prefixes: tuple[str, str], name
 
     def keys(prefix: str, last: str) -> set[str]:
         dimensions = [*names, *prefixes, last.rpartition(":")[2], "penalty", "nodes", "idempotency"]
-        counts = {key(space(name, rule, "gcra"), "reservations") for name in dimensions for rule in (*names, "open")}
+        counts = {
+            key(key_template(name, rule, "gcra"), "reservations") for name in dimensions for rule in (*names, "open")
+        }
         others = {*penalty_keys(names[0], names[1]), *RESERVATIONS}
         receipt = Encoder(prefix).receipt_key(Idempotency(names[2], ""))
         return {f"{prefix}:{name}" for name in counts | others} | {receipt}
@@ -97,6 +99,8 @@ def test_keys_of_two_prefixes_are_never_the_same(prefixes: tuple[str, str], name
 @examples(200)
 @given(limiters=st.tuples(texts(), texts()), limits=st.tuples(texts(), texts()))
 def test_limits_of_limiters_own_never_share_a_key(limiters: tuple[str, str], limits: tuple[str, str]) -> None:
-    made = [space("user", limit, "gcra", limiter=limiter) for limiter, limit in zip(limiters, limits, strict=True)]
+    made = [
+        key_template("user", limit, "gcra", limiter=limiter) for limiter, limit in zip(limiters, limits, strict=True)
+    ]
     assert (made[0] == made[1]) == (limiters[0] == limiters[1] and limits[0] == limits[1])
-    assert not {space("user", text, "gcra") for text in (*limiters, *limits)} & set(made)
+    assert not {key_template("user", text, "gcra") for text in (*limiters, *limits)} & set(made)

@@ -59,7 +59,7 @@ def test_nodes_let_in_no_more_than_the_limit_and_lose_nothing(
     clock = FakeClock(START)
     remote, oracle = kind(MemoryStore(clock=clock)), MemoryStore(clock=clock)
     rule = Rule(id="leased", quota=quota, sync="leased")
-    check = Check(rule.id, rule.space, "alice", quota)
+    check = Check(rule.id, rule.key_template, "alice", quota)
     nodes = [Limiter([rule], store=remote, clock=clock) for _ in range(3)]
     admitted: list[Admission] = []
     crashed = False

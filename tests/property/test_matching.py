@@ -241,4 +241,4 @@ def test_no_two_subjects_share_a_key(requests: list[dict[str, str]]) -> None:
 def test_no_two_rules_share_a_key(one: str, other: str) -> None:
     if one != other and one.isprintable() and other.isprintable():
         first, second = Rule(id=one, quota=QUOTA), Rule(id=other, quota=QUOTA)
-        assert first.space != second.space
+        assert first.key_template != second.key_template

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headgate.core.check import NEVER, Charge, Check, Group, Outcome
-from headgate.core.key import space
+from headgate.core.key import key_template
 from headgate.core.quota import Quota
 from headgate.stores.memory import MemoryStore
 from headgate.testing import FakeClock
@@ -117,7 +117,9 @@ class MemoryMachine(RuleBasedStateMachine):
 
     def _check(self, place: int, subject: str, cost: int = 1, enforced: bool = True) -> Check:
         quota = self.quotas[place]
-        return Check(f"rule {place}", space("user", f"rule {place}", quota.algorithm), subject, quota, cost, enforced)
+        return Check(
+            f"rule {place}", key_template("user", f"rule {place}", quota.algorithm), subject, quota, cost, enforced
+        )
 
 
 def outcome(answer: Answer) -> Outcome:

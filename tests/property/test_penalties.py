@@ -22,7 +22,7 @@ from headgate.core.check import (
     Result,
     Terms,
 )
-from headgate.core.key import space
+from headgate.core.key import key_template
 from headgate.core.quota import BUCKETS, WINDOWS, Quota
 from headgate.errors import IdempotencyConflict
 from headgate.stores.memory import MemoryStore, tables
@@ -142,7 +142,7 @@ def run(
         client = Client("user", name)
         cost = value if step in ("check", "refused", "peek", "once") else 4
         checks = tuple(
-            Check(f"rule {place}", space("user", f"{place}", quota.algorithm), name, quota, cost, enforced)
+            Check(f"rule {place}", key_template("user", f"{place}", quota.algorithm), name, quota, cost, enforced)
             for place, (quota, enforced) in enumerate(rules)
         )
         if step == "reset":

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core.check import Check
-from headgate.core.key import space
+from headgate.core.key import key_template
 from headgate.core.quota import Quota
 from headgate.features.regions.counts import KnownCounts
 
@@ -20,7 +20,7 @@ def test_what_others_have_counted_is_known_until_it_changes(
     algorithm: str, totals: dict[int, int], now_us: int
 ) -> None:
     quota = Quota(100, WINDOW_US / 1e6, algorithm=algorithm)  # type: ignore[arg-type]
-    known = KnownCounts(Check("a", space("user", "a", algorithm), "alice", quota), 30)
+    known = KnownCounts(Check("a", key_template("user", "a", algorithm), "alice", quota), 30)
     others, until_us = known.others(totals, now_us)
     assert until_us > now_us
     assert known.others(totals, until_us - 1)[0] == others

@@ -48,7 +48,9 @@ def charges_of(decision: Decision) -> dict[int, Charge]:
     """By shard."""
     (outcome,) = decision.outcomes
     assert isinstance(outcome, OutcomeOf)
-    return {int(charge.check.space.partition("*#")[2].partition("}")[0] or 0): charge for charge in outcome.charges}
+    return {
+        int(charge.check.key_template.partition("*#")[2].partition("}")[0] or 0): charge for charge in outcome.charges
+    }
 
 
 @pytest.mark.parametrize("algorithm", FIVE)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core.check import Check, Group, Idempotency, Result
-from headgate.core.key import DEFAULT_PREFIX, space
+from headgate.core.key import DEFAULT_PREFIX, key_template
 from headgate.core.quota import BUCKETS, WINDOWS, Quota
 from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
 from headgate.stores.process_clock import PROCESS
@@ -87,7 +87,7 @@ turns = st.lists(st.integers(0, 9), max_size=60)
 
 def group_of(request: Request, algorithm: str, run: int) -> Group:
     quota = Quota(LIMIT, 86_400 * 300, algorithm=algorithm)  # type: ignore[arg-type]
-    place = space("user", f"plans-{run}", algorithm)
+    place = key_template("user", f"plans-{run}", algorithm)
     checks = tuple(Check("rule", place, subject, quota, request.cost) for subject in request.subjects)
     idempotency = None
     if request.key is not None:

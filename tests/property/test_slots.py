@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core.check import NEVER, Charge, Check, Group, Outcome
-from headgate.core.key import space
+from headgate.core.key import key_template
 from headgate.core.quota import CONCURRENCY, Quota
 from headgate.core.slot import new_slot
 from headgate.stores.memory import MemoryStore
@@ -168,7 +168,7 @@ class Trio:
             self._expect(tuple(looked[1:]), lambda oracle, look=look: oracle.figures(self.world.now, look))
 
     def _check(self, name: str, quota: Quota, cost: int) -> Check:
-        return Check(name, space("user", f"{self.rule} {name}", quota.algorithm), "alice", quota, cost)
+        return Check(name, key_template("user", f"{self.rule} {name}", quota.algorithm), "alice", quota, cost)
 
     def _decide(self, group: Group) -> tuple[Outcome, ...]:
         memory, redis = (expect_result(store.check([group])[0]) for store in self.stores)

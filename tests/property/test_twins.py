@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core.check import Charge, Check, Group, Idempotency, Outcome, Result
-from headgate.core.key import space
+from headgate.core.key import key_template
 from headgate.core.quota import Quota
 from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import Store
@@ -170,7 +170,7 @@ class Pair:
 
     def _check(self, algorithm: str, subject: str, version: int, cost: int) -> Check:
         rule = f"twins {self.run}"
-        return Check(rule, space("user", rule, algorithm), subject, self._quota(algorithm, version), cost)
+        return Check(rule, key_template("user", rule, algorithm), subject, self._quota(algorithm, version), cost)
 
 
 @pytest.fixture(scope="module")
@@ -241,7 +241,7 @@ def test_twins_agree_on_idempotency(
         world.move(us)
         groups = []
         for key, fingerprint, algorithm in asked:
-            place = space("user", f"twins {run}", algorithm)
+            place = key_template("user", f"twins {run}", algorithm)
             check = Check("rule", place, "alice", quota_of(algorithm, 5, 60 * SECOND))
             groups.append(Group((check,), idempotency=Idempotency(f"{run}{key}", fingerprint)))
         answers = [[repr(result) for result in store.check(groups)] for store in (memory, redis_store)]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import count
 
 from headgate.core.check import Charge, Check, Group, Outcome, Result
-from headgate.core.key import space
+from headgate.core.key import key_template
 from headgate.core.quota import Quota
 from headgate.stores.protocol import Store
 from headgate.stores.redis.sync import RedisStore
@@ -54,7 +54,7 @@ class Key:
     def __init__(self, world: World, quota: Quota) -> None:
         self.world = world
         rule = f"run {next(_runs)}"
-        self.template = Check(rule, space("user", rule, quota.algorithm), "alice", quota)
+        self.template = Check(rule, key_template("user", rule, quota.algorithm), "alice", quota)
 
     @property
     def quota(self) -> Quota:

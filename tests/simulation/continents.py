@@ -16,7 +16,7 @@ from random import Random
 from typing import Any, Literal
 
 from headgate.core.check import Answer, Check, Group, Result
-from headgate.core.key import space
+from headgate.core.key import key_template
 from headgate.core.quota import Quota
 from headgate.errors import StoreTimeout
 from headgate.features.regions.division import by_weight
@@ -109,7 +109,7 @@ class World(Timeline):
         self.active_us: dict[tuple[str, str], dict[int, tuple[int, int]]] = {}  # of nodes: since when, and last
         rule = Rule(id="shared", quota=self.terms.quota, regions=mode)
         self.holder = Holder(Snapshot([rule]))
-        self.space = space("user", "shared", self.terms.quota.algorithm)
+        self.key_template = key_template("user", "shared", self.terms.quota.algorithm)
         self.nodes = [Node(self, name) for name in self.terms.weights for _ in range(self.terms.nodes)]
         if self.terms.cuts:
             self._cut()
@@ -252,7 +252,7 @@ class Node:
     def _request(self, life: int) -> None:
         world, terms = self.world, self.world.terms
         subject, cost = f"s{world.random.randrange(terms.subjects)}", world.random.choice(terms.costs)
-        check = Check("shared", world.space, subject, terms.quota, cost)
+        check = Check("shared", world.key_template, subject, terms.quota, cost)
         world.counted["requests"] += 1
         world.touched(self.region, self, subject)
         self._drive(life, self.router.decide([Group((check,))]), lambda _: None)

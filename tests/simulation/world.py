@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from headgate.core.check import Charge, Check, Group, Result
-from headgate.core.key import space
+from headgate.core.key import key_template
 from headgate.core.quota import BUCKETS, Quota
 from headgate.errors import StoreError, StoreTimeout
 from headgate.features.leases.calls import Decided
@@ -151,9 +151,9 @@ class Node:
     def _request(self, life: int) -> None:
         terms, random = self.world.terms, self.world.random
         subject, cost = f"s{random.randrange(terms.subjects)}", random.choice(terms.costs)
-        checks = [Check("leased", space("user", "leased", terms.quota.algorithm), subject, terms.quota, cost)]
+        checks = [Check("leased", key_template("user", "leased", terms.quota.algorithm), subject, terms.quota, cost)]
         if terms.exact is not None:
-            checks.append(Check("exact", space("user", "exact", "fixed_window"), subject, terms.exact, cost))
+            checks.append(Check("exact", key_template("user", "exact", "fixed_window"), subject, terms.exact, cost))
         self.world.counted["requests"] += 1
         trip = _Trip(self.world.now_us, tuple(checks))
         steps = self.leases.decide([Group(trip.checks)], LEASED, inline=random.random() < 0.5)
@@ -183,7 +183,11 @@ class Node:
 
     def _look_at_slice(self, check: Check) -> None:
         """A request was paid from a slice alone: it must be of this window, and not be old."""
-        piece, now_us, quota = self.leases._table.of(check.space)[check.subject].slice, self.world.now_us, check.quota
+        piece, now_us, quota = (
+            self.leases._table.of(check.key_template)[check.subject].slice,
+            self.world.now_us,
+            check.quota,
+        )
         if now_us - piece.at_us > LIFE_US:
             self.world.late.append(f"a slice of {piece.at_us} was spent at {now_us}")
         if quota.algorithm not in BUCKETS and now_us // quota.window_us != piece.at_us // quota.window_us:

@@ -62,7 +62,7 @@ class Buffer:
         self._options = options
         self._lock = Lock()
         self._window = FlushWindow()
-        self._dimensions: dict[str, str] = {}  # by space
+        self._dimensions: dict[str, str] = {}  # by key template
         self.recorded = 0  # since it was made
 
     def add(self, facts: Mapping[str, str], cost: Cost, decision: Decision) -> None:
@@ -99,9 +99,9 @@ class Buffer:
     def _add(
         self, facts: Mapping[str, str], cost: int, decision: Decision, check: Check, outcome: Outcome, subject: str
     ) -> None:
-        at_us, space = decision.at_us, check.space
+        at_us, key_template = decision.at_us, check.key_template
         reason = ANNOTATE if decision.allowed and check.refusal.annotates else decision.reason
-        dimension = self._dimensions.get(space) or self._dimension(space)
+        dimension = self._dimensions.get(key_template) or self._dimension(key_template)
         if dimension == GLOBAL:
             subject = ""
         elif not subject or "+" in dimension:
@@ -138,10 +138,10 @@ class Buffer:
             client = EventKey(*client[:4], client.subject and OTHER, *[name and OTHER for name in client[5:]])
         return window.tallies.setdefault(client, [0, 0])
 
-    def _dimension(self, space: str) -> str:
+    def _dimension(self, key_template: str) -> str:
         if len(self._dimensions) >= MAX_DIMENSIONS:
             self._dimensions.clear()
-        return self._dimensions.setdefault(space, dimension_of(space))
+        return self._dimensions.setdefault(key_template, dimension_of(key_template))
 
 
 def _weight(number: int, full: int, one_in: int) -> int:

@@ -112,8 +112,8 @@ def plain_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Itera
     for line in lines:
         padded = []
         for text, width, to_the_right in zip(line, widths, right, strict=True):
-            space = " " * (width - cell_len(text))
-            padded.append(space + text if to_the_right else text + space)
+            key_template = " " * (width - cell_len(text))
+            padded.append(key_template + text if to_the_right else text + key_template)
         yield "  ".join(padded).rstrip()
 
 

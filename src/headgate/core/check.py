@@ -30,7 +30,7 @@ class Check(NamedTuple):
     """One rule to check for one subject."""
 
     rule: str
-    space: str  # the key with a placeholder for the subject: see headgate.core.key
+    key_template: str  # the key with a placeholder for the subject: see headgate.core.key
     subject: str
     quota: Quota
     cost: int = 1  # 0 reads the state without charging it
@@ -43,7 +43,7 @@ class Check(NamedTuple):
     @property
     def key(self) -> str:
         """The key as Redis stores it, without the store's prefix."""
-        return key(self.space, self.subject)
+        return key(self.key_template, self.subject)
 
 
 class Idempotency(NamedTuple):

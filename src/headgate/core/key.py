@@ -4,14 +4,15 @@ In Redis a key reads `<prefix>:<dimension>:{<subject>}:<rule>:<algorithm>`. The 
 cluster all limits of one subject share a slot and are decided in one atomic step. The prefix belongs to the store,
 which puts it before every key and channel when it encodes a command: everything in this module is without it.
 
-A *space* is a key with `*` for the subject: the part that depends on the rule alone. A store in this process keeps one
-table per space and never builds the text of a key; Redis gets `key(space, subject)`, behind its prefix.
+A *key template* is a key with `*` for the subject: the part that depends on the rule alone. A store in this process
+keeps one table per key template and never builds the text of a key; Redis gets `key(template, subject)`, behind its
+prefix.
 
 A limit that a limiter creates itself, for example for a route, has `<limiter>/<rule>` in place of the rule. Escaped
 text never contains `/`, so the limit never shares a key with a rule of the same id or with a limit of another limiter.
 
-A rule with `shards` has one space per shard: the first is the plain one, the others read `<dimension>:{*#<shard>}:…`,
-so that the shards of one subject are in different cluster slots.
+A rule with `shards` has one key template per shard: the first is the plain one, the others read
+`<dimension>:{*#<shard>}:…`, so that the shards of one subject are in different cluster slots.
 
 Subjects, dimensions and rule ids are escaped, so that two of them never make the same key, whatever characters they
 contain: everything but letters, digits and `_.-~@` is percent-encoded as UTF-8.
@@ -44,7 +45,7 @@ def checked_prefix(prefix: str) -> str:
     )
 
 
-def space(dimension: str, rule: str, algorithm: str, *, limiter: str | None = None) -> str:
+def key_template(dimension: str, rule: str, algorithm: str, *, limiter: str | None = None) -> str:
     """Return the key of `rule` with `*` for the subject. `limiter` names the limiter that created the rule, if any."""
     name = escape(rule) if limiter is None else qualified_name(limiter, rule)
     return f"{escape(dimension)}:{{*}}:{name}:{algorithm}"
@@ -55,22 +56,22 @@ def qualified_name(limiter: str, name: str) -> str:
     return f"{escape(limiter)}/{escape(name)}"
 
 
-def key(space: str, subject: str) -> str:
-    """Return the key of one subject in a space."""
-    return space.replace("*", escape(subject), 1)
+def key(key_template: str, subject: str) -> str:
+    """Return the key of one subject."""
+    return key_template.replace("*", escape(subject), 1)
 
 
-def shard_space(space: str, shard: int) -> str:
-    """Return the space of one shard. Shards count from 0.
+def shard_key_template(key_template: str, shard: int) -> str:
+    """Return the key template of one shard. Shards count from 0.
 
     An escaped subject contains `#` only as its first character, so the keys of two subjects never collide.
     """
-    return space if shard == 0 else space.replace("*", f"*#{shard}", 1)
+    return key_template if shard == 0 else key_template.replace("*", f"*#{shard}", 1)
 
 
-def dimension_of(space: str) -> str:
-    """Return the dimension of a space, or its hash if the dimension is very long."""
-    return unquote(space.split(":", 1)[0], errors="surrogatepass")
+def dimension_of(key_template: str) -> str:
+    """Return the dimension of a key template, or its hash if the dimension is very long."""
+    return unquote(key_template.split(":", 1)[0], errors="surrogatepass")
 
 
 def penalty_keys(fact: str, name: str) -> tuple[str, str]:

@@ -20,7 +20,7 @@ class WarningStates(Protocol):
         """Return the percentage of use at which a limit enters warning."""
         ...
 
-    def warns(self, space: str, subject: str, used: int, limit: int, now_us: int, reset_us: int) -> bool:
+    def warns(self, key_template: str, subject: str, used: int, limit: int, now_us: int, reset_us: int) -> bool:
         """Return whether the subject's limit is in warning when `used` of it is used."""
         ...
 
@@ -70,6 +70,6 @@ def is_any_in_warning(
     for limit, subject, outcome in zip(plan.limits, subjects, outcomes, strict=False):
         capacity = limit.quota.capacity
         used = capacity - outcome.remaining
-        if limit.enforced and states.warns(limit.space, subject, used, capacity, at_us, outcome.reset_us):
+        if limit.enforced and states.warns(limit.key_template, subject, used, capacity, at_us, outcome.reset_us):
             warning = True
     return warning

@@ -165,8 +165,17 @@ class Record(NamedTuple):
     def encode(self) -> str:
         rows = []
         for (check, at_us, reset_us), factor, parts in self.reserved:
-            row = (check.rule, check.space, check.subject, _figures(check), check.enforced, factor, at_us, reset_us)
-            shards = [(part.space, _figures(part), part.cost, part_at, reset) for part, part_at, reset in parts]
+            row = (
+                check.rule,
+                check.key_template,
+                check.subject,
+                _figures(check),
+                check.enforced,
+                factor,
+                at_us,
+                reset_us,
+            )
+            shards = [(part.key_template, _figures(part), part.cost, part_at, reset) for part, part_at, reset in parts]
             more: tuple[Any, ...] = (shards, check.reservation) if shards or check.reservation else ()
             if check.refusal.unit != REQUESTS:
                 more = (shards, check.reservation, check.refusal.unit)
@@ -186,14 +195,14 @@ class Record(NamedTuple):
             client, (detection_us, threshold, multipliers) = penalty
             penalty = Penalty(Client(*client), Terms(detection_us, threshold, tuple(multipliers)))
         reserved = []
-        for rule, space, subject, figures, enforced, factor, at_us, reset_us, *more in rows:
+        for rule, key_template, subject, figures, enforced, factor, at_us, reset_us, *more in rows:
             defaults: tuple[Any, ...] = ((), 0, REQUESTS)
             shards, mark, unit = tuple(more) + defaults[len(more) :]
             refusal = REFUSAL if unit == REQUESTS else Refusal(unit=unit)
             total = factor * amount_of(cost, unit)
-            check = Check(rule, space, subject, _quota(figures), total, enforced, refusal, reservation=mark)
+            check = Check(rule, key_template, subject, _quota(figures), total, enforced, refusal, reservation=mark)
             parts = tuple(
-                Charge(check._replace(space=own, quota=_quota(part), cost=charged), part_at, reset)
+                Charge(check._replace(key_template=own, quota=_quota(part), cost=charged), part_at, reset)
                 for own, part, charged, part_at, reset in shards
             )
             reserved.append(ReservedLimit(Charge(check, at_us, reset_us), factor, parts))

@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Final
 
 from headgate.core.check import NEVER, Charge, Check, Outcome, OutcomeAt, OutcomeOf
-from headgate.core.key import shard_space
+from headgate.core.key import shard_key_template
 from headgate.core.quota import Quota
 from headgate.core.share import Standing, share
 
@@ -39,7 +39,7 @@ def is_whole(quota: Quota, shards: int) -> bool:
 def checks_of(check: Check, shards: int) -> list[Check]:
     """Return a check for each part of the quota, each with the cost of the whole check."""
     return [
-        check._replace(space=shard_space(check.space, place), quota=part)
+        check._replace(key_template=shard_key_template(check.key_template, place), quota=part)
         for place, part in enumerate(parts_of(check.quota, shards))
     ]
 
@@ -58,7 +58,7 @@ def evenly(parts: Sequence[Check], cost: int) -> Layout:
 
 def checks_of_all_shards(check: Check, shards: int) -> list[Check]:
     """Return checks for all places that may hold a check's state."""
-    return [check._replace(space=shard_space(check.space, place)) for place in range(shards)]
+    return [check._replace(key_template=shard_key_template(check.key_template, place)) for place in range(shards)]
 
 
 class ShardSearch:

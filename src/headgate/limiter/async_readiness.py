@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headgate.core.check import Check, Group
-from headgate.core.key import space
+from headgate.core.key import key_template
 from headgate.core.quota import Quota
 from headgate.errors import StoreError
 from headgate.stores.memory import AsyncMemoryStore
@@ -14,7 +14,7 @@ async def probe_async(store: AsyncStore) -> None:
     """Send the store a check that charges nothing. Raises `StoreError` if it cannot decide."""
     if isinstance(store, AsyncMemoryStore):
         return
-    look = Check("ready", space("global", "ready", "gcra"), "", Quota(1, 1, algorithm="gcra"))
+    look = Check("ready", key_template("global", "ready", "gcra"), "", Quota(1, 1, algorithm="gcra"))
     (answer,) = await store.check([Group((look,), peek=True)])
     if isinstance(answer, StoreError):
         raise answer

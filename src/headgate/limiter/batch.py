@@ -152,7 +152,7 @@ def _merge(
     for one in parts:
         own = []
         for limit, subject, cost in zip(one.plan.limits, one.subjects, one.costs, strict=True):
-            place = order.setdefault((limit.space, subject), len(order))
+            place = order.setdefault((limit.key_template, subject), len(order))
             if place == len(costs):
                 costs.append(cost)
             elif costs[place] < cost:

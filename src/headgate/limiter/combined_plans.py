@@ -25,14 +25,14 @@ class CombinedPlans:
         """
         whole = self._whole.get(plans)
         if whole is None:
-            spaces = [limit.space for plan in plans for limit in plan.limits]
+            key_templates = [limit.key_template for plan in plans for limit in plan.limits]
             places: list[tuple[int, ...]] = []
             at = 0
             for plan in plans:
                 places.append(tuple(range(at, at + len(plan.limits))))
                 at += len(plan.limits)
             together = None
-            if len(set(spaces)) == len(spaces):
+            if len(set(key_templates)) == len(key_templates):
                 together = plan_of(tuple([one for plan in plans for one in plan.applied]))
             if len(self._whole) >= MAX_PLANS:
                 self._whole.clear()

@@ -103,5 +103,5 @@ def fingerprint(facts: Mapping[str, str], cost: Cost, plan: RulePlan, penalties:
     or expire before a request is repeated.
     """
     amounts = cost if isinstance(cost, int) else sorted(cost.items())
-    text = repr((amounts, sorted(facts.items()), [one.rule.space for one in plan.applied], penalties))
+    text = repr((amounts, sorted(facts.items()), [one.rule.key_template for one in plan.applied], penalties))
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -21,7 +21,7 @@ BEAT_SECONDS: Final = 2.0  # between two heartbeats
 LIVES_SECONDS: Final = 10.0  # how long after its last heartbeat a node counts as alive
 OWED: Final = 16_384  # keys whose spending is remembered
 
-Key = tuple[str, str]  # space and subject
+Key = tuple[str, str]  # key template and subject
 
 
 class _Spent(NamedTuple):
@@ -103,7 +103,7 @@ class LocalShares:
         """Drop what was spent on these checks: the store has reset them."""
         with self._lock:
             for check in checks:
-                self._spent.pop((check.space, check.subject), None)
+                self._spent.pop((check.key_template, check.subject), None)
 
     def forget_all(self) -> None:
         """Drop everything that was spent: the store was cleared."""
@@ -111,7 +111,7 @@ class LocalShares:
             self._spent.clear()
 
     def _owe(self, check: Check, part: Quota) -> None:
-        key = (check.space, check.subject)
+        key = (check.key_template, check.subject)
         known = self._spent.get(key)
         if known is not None:
             check = check._replace(cost=check.cost + known.check.cost)

@@ -63,15 +63,15 @@ def slot_checks(plan: Plan, subjects: tuple[str, ...], costs: tuple[int, ...], e
     for at in plan.slots:
         cost = costs[at]
         if cost:
-            rule, space, _, quota, *_ = plan.limits[at]
-            held.append(_new(Check, (rule, space, subjects[at], quota, cost, True, REFUSAL, False, 0, entry)))
+            rule, key_template, _, quota, *_ = plan.limits[at]
+            held.append(_new(Check, (rule, key_template, subjects[at], quota, cost, True, REFUSAL, False, 0, entry)))
     return tuple(held)
 
 
 def keys_of(facts: Mapping[str, str], plan: RulePlan) -> tuple[tuple[str, str], ...]:
-    """Return the key of the queue for a request's slots: space and subject of each limit."""
+    """Return the key of the queue for a request's slots: key template and subject of each limit."""
     subjects = plan.subjects(facts)
-    return tuple([(plan.limits[at].space, subjects[at]) for at in plan.slots])
+    return tuple([(plan.limits[at].key_template, subjects[at]) for at in plan.slots])
 
 
 class SlotStatus(NamedTuple):

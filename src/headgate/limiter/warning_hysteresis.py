@@ -42,19 +42,19 @@ class WarningHysteresis:
         """Return the percentage of use from which a limit is in warning."""
         return self._holder.current.warning_at or self._at
 
-    def warns(self, space: str, subject: str, used: int, limit: int, now_us: int, reset_us: int) -> bool:
+    def warns(self, key_template: str, subject: str, used: int, limit: int, now_us: int, reset_us: int) -> bool:
         """Return whether the subject's limit is in warning when `used` of it is used. Remembers the answer."""
         snapshot = self._holder.current
         if used * 100 < limit * (snapshot.warning_at or self._at):
             if not self.warned:  # the common case
                 return False
             until = snapshot.warning_until or self._until
-            whole_us = self._known.get((space, subject))
+            whole_us = self._known.get((key_template, subject))
             if whole_us is None:
                 return False
             if used * 100 < limit * until or now_us >= whole_us:
-                self._known.drop((space, subject))
+                self._known.drop((key_template, subject))
                 return False
         self.warned = True
-        self._known.put((space, subject), now_us + reset_us)
+        self._known.put((key_template, subject), now_us + reset_us)
         return True

@@ -126,8 +126,8 @@ def checks_of(plan: Plan, subjects: tuple[str, ...], costs: tuple[int, ...]) -> 
     """Return a plan's limits as checks for these subjects at these costs."""
     return tuple(
         [
-            Check(rule, space, subject, quota, cost, enforced, refusal, leased)
-            for (rule, space, _, quota, _, enforced, refusal, leased, *_), subject, cost in zip(
+            Check(rule, key_template, subject, quota, cost, enforced, refusal, leased)
+            for (rule, key_template, _, quota, _, enforced, refusal, leased, *_), subject, cost in zip(
                 plan.limits, subjects, costs, strict=True
             )
         ]
@@ -171,7 +171,7 @@ def template_of(rule: Rule) -> Check:
     refusal = Refusal(rule.status, rule.message, delay, rule.unit, rule.action == "annotate")
     quota = quota_in_force(rule, rule.quota)
     enforced, leased = rule.action not in ("annotate", "log_only"), rule.sync == "leased"
-    return Check(rule.id, rule.space, "", quota, rule.cost, enforced, refusal, leased)
+    return Check(rule.id, rule.key_template, "", quota, rule.cost, enforced, refusal, leased)
 
 
 def quota_in_force(rule: Rule, quota: Quota) -> Quota:

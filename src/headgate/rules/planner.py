@@ -40,11 +40,11 @@ class _Overriding(NamedTuple):
     """A user's override of one rule, resolved."""
 
     expires_us: int | None
-    space: str
+    key_template: str
     quota: Quota
 
     def applied_to(self, template: Check) -> Check:
-        return template._replace(space=self.space, quota=self.quota)
+        return template._replace(key_template=self.key_template, quota=self.quota)
 
 
 class _Overrides:
@@ -224,7 +224,7 @@ class Planner:
         own = [(place, in_force[one.rule.id]) for place, one in enumerate(plan.applied) if one.rule.id in in_force]
         found = plan
         if own:
-            shape = (plan, *((place, one.space, one.quota) for place, one in own))
+            shape = (plan, *((place, one.key_template, one.quota) for place, one in own))
             known = self._with_quotas.get(shape)
             if known is None:
                 applied = list(plan.applied)
@@ -298,14 +298,14 @@ def _overriding(user: User, rules: Mapping[str, Rule], calendars: Sequence[Rule]
     for one in () if user.anchor is None else calendars:
         anchored = one.quota.with_anchor(user.anchor)
         if anchored is not None:
-            worked_out[one.id] = _Overriding(None, one.space, anchored)
+            worked_out[one.id] = _Overriding(None, one.key_template, anchored)
     for override in user.overrides:
         rule = rules.get(override.rule)
         if rule is None or misfit(override, rule) is not None:
             continue
         quota = override.applied_to(worked_out[rule.id].quota if rule.id in worked_out else rule.quota)
-        where = rule.space
+        where = rule.key_template
         if quota.window_us != rule.quota.window_us and quota.algorithm != CONCURRENCY:
-            where = f"{rule.space}:{duration_text(quota.window_us)}"
+            where = f"{rule.key_template}:{duration_text(quota.window_us)}"
         worked_out[rule.id] = _Overriding(override.expires_us, where, quota_in_force(rule, quota))
     return worked_out

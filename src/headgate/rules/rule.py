@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, Final, Literal, get_args
 
 from headgate.core.cost import REQUESTS, UNIT
-from headgate.core.key import space
+from headgate.core.key import key_template
 from headgate.core.quota import BUCKETS, CONCURRENCY, MAX_INT, MICROSECONDS, Quota
 from headgate.core.shards import MAX_SHARDS, is_whole
 from headgate.errors import InvalidRule, Problem
@@ -230,7 +230,7 @@ class Rule:
     message: str = field(default="", metadata=describe_field(fields.text, "the message for a refused client"))
     enabled: bool = field(default=True, metadata=describe_field(fields.flag, "`false` turns the rule off"))
 
-    space: str = field(init=False, repr=False, compare=False)
+    key_template: str = field(init=False, repr=False, compare=False)
     facts: tuple[str, ...] = field(init=False, repr=False, compare=False)  # the facts whose values make up the subject
     patterns: tuple[Pattern, ...] = field(init=False, repr=False, compare=False)
 
@@ -260,7 +260,7 @@ class Rule:
             raise InvalidRule(*problems)
         facts = () if self.dimension == GLOBAL else tuple(self.dimension.split("+"))
         object.__setattr__(self, "facts", facts)
-        object.__setattr__(self, "space", space(self.dimension, self.id, self.quota.algorithm))
+        object.__setattr__(self, "key_template", key_template(self.dimension, self.id, self.quota.algorithm))
         object.__setattr__(self, "patterns", tuple(dict.fromkeys(map(Pattern.parse, self.endpoints))))
 
     @property
@@ -272,7 +272,9 @@ class Rule:
 def made_by(limiter: str, rule: Rule) -> Rule:
     """Return `rule` as a limit that the named limiter creates itself: its keys include the limiter's name."""
     own = copy(rule)
-    object.__setattr__(own, "space", space(rule.dimension, rule.id, rule.quota.algorithm, limiter=limiter))
+    object.__setattr__(
+        own, "key_template", key_template(rule.dimension, rule.id, rule.quota.algorithm, limiter=limiter)
+    )
     return own
 
 

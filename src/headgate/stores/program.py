@@ -43,8 +43,8 @@ def group_of(
     """Return a request as the group of checks that a store's `check` takes."""
     mark, slot = (0, "") if extras is None else (extras.reservation, extras.slot)
     checks = [
-        Check(rule, space, subject, quota, cost, enforced, refusal, leased, mark, slot)
-        for (rule, space, _, quota, _, enforced, refusal, leased, *_), subject, cost in zip(
+        Check(rule, key_template, subject, quota, cost, enforced, refusal, leased, mark, slot)
+        for (rule, key_template, _, quota, _, enforced, refusal, leased, *_), subject, cost in zip(
             plan.limits, subjects, costs, strict=True
         )
     ]

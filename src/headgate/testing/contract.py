@@ -7,7 +7,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from headgate.core.check import Answer, Charge, Check, Group, Outcome, Result
-from headgate.core.key import escape, space
+from headgate.core.key import escape, key_template
 from headgate.core.quota import BUCKETS, WINDOWS, Quota
 from headgate.stores.protocol import AsyncStore, Store
 from headgate.testing.blocking import blocking
@@ -66,7 +66,7 @@ class Contract:
     def _check(
         self, algorithm: str, *, subject: str = "alice", rule: str = "rule", limit: int = LIMIT, cost: int = 1
     ) -> Check:
-        place = space("user", f"{self._run}/{rule}", algorithm)
+        place = key_template("user", f"{self._run}/{rule}", algorithm)
         return Check(rule, place, subject, self._quota(algorithm, limit), cost)
 
     def _decide(self, group: Group) -> Result:

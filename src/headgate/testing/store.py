@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
 from headgate.core.check import NEVER, Check, Group, Outcome
-from headgate.core.key import space
+from headgate.core.key import key_template
 from headgate.core.quota import BUCKETS, WINDOWS, Quota
 from headgate.testing.contract import HOSTILE, LIMIT, SECOND, START, THREADS, WINDOW, result_of, same
 from headgate.testing.idempotency import IdempotencyContract
@@ -194,8 +194,8 @@ class StoreContract(RefundContract, IdempotencyContract):
         run = uuid4().hex
         checks = []
         for text in HOSTILE:
-            for place in (space("user", run + text, algorithm), space(run + text, "rule", algorithm)):
-                checks.append(self._check(algorithm, limit=1)._replace(space=place))
+            for place in (key_template("user", run + text, algorithm), key_template(run + text, "rule", algorithm)):
+                checks.append(self._check(algorithm, limit=1)._replace(key_template=place))
         self._each_passes_once(checks)
 
     def test_no_two_algorithms_share_a_count(self) -> None:
@@ -205,7 +205,7 @@ class StoreContract(RefundContract, IdempotencyContract):
         """Of limit 1, each check passes the first time and not the second: none was charged for another."""
         for check in checks:
             outcome = self._ask(check)
-            name = f"{check.space!r} {check.subject[:140]!r} ({len(check.subject)} characters)"
+            name = f"{check.key_template!r} {check.subject[:140]!r} ({len(check.subject)} characters)"
             same(outcome.wait_us, 0, f"wait of the first check of {name}")
             same(self._ask(check).wait_us > 0, True, f"whether the second check of {name} is refused")
 

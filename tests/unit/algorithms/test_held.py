@@ -12,7 +12,7 @@ from redis import Redis
 from headgate import Limiter
 from headgate.algorithms import ALGORITHMS, held
 from headgate.core.check import Charge, Check, Group, Result
-from headgate.core.key import space
+from headgate.core.key import key_template
 from headgate.core.quota import BUCKETS, Quota
 from headgate.stores.memory import MemoryStore
 from headgate.stores.redis.sync import RedisStore
@@ -39,7 +39,7 @@ class Bucket:
 
     def __init__(self, store: Any, clock: FakeClock, quota: Quota) -> None:
         self.store, self.clock = store, clock
-        self.template = Check("rule", space("user", "rule", quota.algorithm), "alice", quota)
+        self.template = Check("rule", key_template("user", "rule", quota.algorithm), "alice", quota)
         self.marks = count(1)
 
     def check(self, cost: int, mark: int = 0) -> bool:
@@ -128,7 +128,7 @@ def test_a_bucket_without_open_reservations_has_the_state_of_one_that_never_had_
         assert bucket.check(1)
         for charge in charges:
             bucket.give_back(charge, 3)
-    table = memory._tables.get(bucket.template.space)
+    table = memory._tables.get(bucket.template.key_template)
     assert table is not None
     assert not isinstance(table.states["alice"], held.ReservedBucket)
     keys: Any = redis_broom.keys("rl:user:*:" + algorithm)

@@ -8,7 +8,7 @@ import pytest
 
 from headgate import Quota
 from headgate.core.check import NEVER, Check, Group, Outcome, Result
-from headgate.core.key import space
+from headgate.core.key import key_template
 from headgate.core.quota import BUCKETS, MAX_INT, WINDOWS
 from headgate.stores.memory import MemoryStore
 from headgate.stores.redis.sync import RedisStore
@@ -32,7 +32,7 @@ class Twins:
         return self._ask(quota, cost, peek=True)
 
     def _ask(self, quota: Quota, cost: int, *, peek: bool) -> tuple[Outcome, Outcome]:
-        group = Group((Check("rule", space("user", "rule", quota.algorithm), "alice", quota, cost),), peek)
+        group = Group((Check("rule", key_template("user", "rule", quota.algorithm), "alice", quota, cost),), peek)
         memory, redis = (store.check([group])[0] for store in self.stores)
         assert isinstance(memory, Result)
         assert isinstance(redis, Result)
@@ -117,7 +117,7 @@ def test_a_log_that_is_partly_over_has_its_future_moved_to_now_as_well(twins: Tw
 @pytest.mark.parametrize("costs", [(1, 1, 1, 1), (3, 3, 3, 3), (1, 0, 4, 1), (1, 1, 1, 6)])
 @pytest.mark.parametrize("algorithm", WINDOWS + BUCKETS)
 def test_checks_under_one_quota_are_decided_in_one_call(twins: Twins, algorithm: str, costs: tuple[int, ...]) -> None:
-    quota, where = Quota(5, 60, algorithm=algorithm), space("user", "rule", algorithm)  # type: ignore[arg-type]
+    quota, where = Quota(5, 60, algorithm=algorithm), key_template("user", "rule", algorithm)  # type: ignore[arg-type]
     groups = [
         Group((Check("rule", where, subject, quota, cost),))
         for subject, cost in zip(["alice", "bob", "alice", "carol"], costs, strict=True)

@@ -11,7 +11,7 @@ from headgate import Limiter
 from headgate.core.check import NEVER, Check, Outcome
 from headgate.core.decision import Decision
 from headgate.core.decision_factory import combine
-from headgate.core.key import space
+from headgate.core.key import key_template
 from headgate.core.quota import Quota
 from headgate.testing import FakeClock
 
@@ -20,7 +20,7 @@ SECOND = 1_000_000
 
 
 def check(rule: str, *, limit: int = 10, enforced: bool = True, algorithm: str = "fixed_window") -> Check:
-    return Check(rule, space("user", rule, algorithm), "", Quota(limit, 60, algorithm=algorithm), 1, enforced)  # type: ignore[arg-type]
+    return Check(rule, key_template("user", rule, algorithm), "", Quota(limit, 60, algorithm=algorithm), 1, enforced)  # type: ignore[arg-type]
 
 
 def test_within_limits_the_least_remaining_binds() -> None:

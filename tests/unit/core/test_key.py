@@ -14,15 +14,15 @@ from headgate.core.key import (
     escape,
     join_facts,
     key,
+    key_template,
     qualified_name,
-    space,
     split_facts,
 )
 from headgate.core.quota import Quota
 
 
 def test_the_key_of_a_check() -> None:
-    check = Check("search-free", space("user", "search-free", "gcra"), "alice", Quota(5, 1, algorithm="gcra"))
+    check = Check("search-free", key_template("user", "search-free", "gcra"), "alice", Quota(5, 1, algorithm="gcra"))
     assert check.key == "user:{alice}:search-free:gcra"
 
 
@@ -64,13 +64,15 @@ def test_everything_that_escape_writes_is_safe() -> None:
 
 
 def test_dimension_and_rule_are_escaped_too() -> None:
-    assert key(space("user+endpoint", "a:b{*}", "gcra"), "alice") == "user%2Bendpoint:{alice}:a%3Ab%7B%2A%7D:gcra"
+    assert (
+        key(key_template("user+endpoint", "a:b{*}", "gcra"), "alice") == "user%2Bendpoint:{alice}:a%3Ab%7B%2A%7D:gcra"
+    )
 
 
 def test_a_limit_of_a_limiters_own_has_its_name() -> None:
-    assert space("user", "GET /", "gcra", limiter="shop-a") == "user:{*}:shop-a/GET%20%2F:gcra"
+    assert key_template("user", "GET /", "gcra", limiter="shop-a") == "user:{*}:shop-a/GET%20%2F:gcra"
     assert qualified_name("a/b", "c") != qualified_name("a", "b/c")
-    assert dimension_of(space("user+endpoint", "r", "gcra", limiter="a:b")) == "user+endpoint"
+    assert dimension_of(key_template("user+endpoint", "r", "gcra", limiter="a:b")) == "user+endpoint"
 
 
 @pytest.mark.parametrize("prefix", ["rl", "shop-a", "prod:shop_a.2", "a:b:c", "-", "x" * 64])
@@ -94,7 +96,7 @@ def test_joined_subjects_do_not_blur() -> None:
 
 @pytest.mark.parametrize("dimension", ["user", "user+endpoint", "größe", "a:b", "%", "*", "{x}"])
 def test_the_dimension_of_a_space(dimension: str) -> None:
-    assert dimension_of(space(dimension, "a:rule", "gcra")) == dimension
+    assert dimension_of(key_template(dimension, "a:rule", "gcra")) == dimension
 
 
 @pytest.mark.parametrize("parts", [("alice", "/x"), ("", ""), ("1:", ":1", "größe"), ("12:ab" * 5, "x")])

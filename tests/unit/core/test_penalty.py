@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headgate.core.check import MAX_BLOCK_US, NEVER, Check, Outcome, Terms, binding
-from headgate.core.key import penalty_keys, space
+from headgate.core.key import key_template, penalty_keys
 from headgate.core.quota import Quota
 
 MINUTE = 60_000_000
@@ -29,7 +29,7 @@ def test_no_block_is_longer_than_a_hundred_years() -> None:
 
 
 def check(rule: str, *, enforced: bool = True, cost: int = 1) -> Check:
-    return Check(rule, space("user", rule, "gcra"), "alice", Quota(10, 60, algorithm="gcra"), cost, enforced)
+    return Check(rule, key_template("user", rule, "gcra"), "alice", Quota(10, 60, algorithm="gcra"), cost, enforced)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ import pytest
 
 from headgate import Quota
 from headgate.core.check import NEVER, Check, Outcome, OutcomeOf
-from headgate.core.key import key, shard_space, space
+from headgate.core.key import key, key_template, shard_key_template
 from headgate.core.shards import ShardSearch, checks_of, evenly, is_whole, parts_of
 from headgate.stores.redis.slots import slot_of_check, slot_of_key
 
-SPACE = space("user", "r", "fixed_window")
+SPACE = key_template("user", "r", "fixed_window")
 EMPTY = Outcome(50, 0, 90)
 
 
@@ -42,12 +42,12 @@ def test_an_override_may_be_too_small_for_all_shards() -> None:
 
 
 def test_keys_of_shards_are_nobody_elses_and_in_slots_of_their_own() -> None:
-    spaces = [one.space for one in checks_of(check(), 4)]
-    assert [key(one, "alice") for one in spaces] == [
+    key_templates = [one.key_template for one in checks_of(check(), 4)]
+    assert [key(one, "alice") for one in key_templates] == [
         f"user:{{alice{mark}}}:r:fixed_window" for mark in ("", "#1", "#2", "#3")
     ]
     assert key(SPACE, "alice#1") == "user:{alice%231}:r:fixed_window"
-    hashed = key(shard_space(SPACE, 1), "x" * 200)
+    hashed = key(shard_key_template(SPACE, 1), "x" * 200)
     assert hashed.startswith("user:{#")
     assert "#1}" in hashed
     slots = [slot_of_check(one) for one in checks_of(check(), 4)]
@@ -76,7 +76,7 @@ def test_a_check_goes_on_to_the_next_until_one_has_room() -> None:
     assert isinstance(whole, OutcomeOf)
     # Of the one that was not asked, as much is taken to be left as of the one that was charged: a third.
     assert whole == Outcome(0, 1 + 1, 90)
-    assert [(charge.check.space, charge.check.cost, charge.at_us) for charge in whole.charges] == [(SPACE, 1, 7)]
+    assert [(charge.check.key_template, charge.check.cost, charge.at_us) for charge in whole.charges] == [(SPACE, 1, 7)]
 
 
 def test_it_is_refused_when_all_are_empty_until_the_first_is_not() -> None:
@@ -127,8 +127,8 @@ def test_one_that_cannot_be_asked_is_passed_over() -> None:
 def test_a_surcharge_goes_where_there_is_room_and_the_rest_evenly() -> None:
     search = ShardSearch(check(0), 4, 0)
     search.record_answers([left(0), left(2), left(1), left(0)], 7)
-    found = {one.space: one.cost for one in search.surcharges(7)}
+    found = {one.key_template: one.cost for one in search.surcharges(7)}
     assert sum(found.values()) == 7
-    assert found[shard_space(SPACE, 1)] >= 2
-    assert found[shard_space(SPACE, 2)] >= 1
+    assert found[shard_key_template(SPACE, 1)] >= 2
+    assert found[shard_key_template(SPACE, 2)] >= 1
     assert all(cost for cost in found.values())

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from headgate import InvalidCheck, Quota
 from headgate.core.check import Check
-from headgate.core.key import space
+from headgate.core.key import key_template
 from headgate.core.quota import MAX_INT
 from headgate.core.slot import MAX_HELD, decode_slot, encode_slot, new_slot
 from tests.forking import in_child
 
 SLOT = "abcdefghijklmn_-"
-SPACE = space("user", "r", "concurrency")
+SPACE = key_template("user", "r", "concurrency")
 
 
 def encoded(data: Any) -> str:
@@ -32,7 +32,10 @@ def test_an_id_says_what_is_held(dimension: str, rule: str, limiter: str, subjec
     slot = new_slot()
     held = tuple(
         Check(rule, where, subject, quota, cost, slot=slot)
-        for where in (space(dimension, rule, "concurrency"), space(dimension, rule, "concurrency", limiter=limiter))
+        for where in (
+            key_template(dimension, rule, "concurrency"),
+            key_template(dimension, rule, "concurrency", limiter=limiter),
+        )
     )
     assert decode_slot(encode_slot(held)) == held
 
@@ -103,4 +106,4 @@ def test_no_text_does_worse_than_being_refused(text: str) -> None:
 
 def test_the_row_of_these_tests_is_a_good_one() -> None:
     (check,) = decode_slot(encoded([SLOT, [ROW]]))
-    assert (check.slot, check.space, check.subject, check.cost) == (SLOT, SPACE, "alice", 1)
+    assert (check.slot, check.key_template, check.subject, check.cost) == (SLOT, SPACE, "alice", 1)

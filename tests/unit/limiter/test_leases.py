@@ -104,7 +104,7 @@ def rule(limit: int = 1_000, window: float = 60.0, algorithm: str = "fixed_windo
 
 def remaining(remote: Remote, one: Rule, subject: str = "alice") -> int:
     """In the store, without what is leased."""
-    (result,) = remote.memory.check([Group((Check(one.id, one.space, subject, one.quota),), peek=True)])
+    (result,) = remote.memory.check([Group((Check(one.id, one.key_template, subject, one.quota),), peek=True)])
     assert isinstance(result, Result)
     return result.outcomes[0].remaining
 

@@ -13,7 +13,7 @@ import pytest
 
 from headgate import AsyncLimiter, Decision, Limiter, Quota, Rule
 from headgate.core.check import Check, Group, Outcome, Result
-from headgate.core.key import space
+from headgate.core.key import key_template
 from headgate.rules.rule import FailureMode
 from headgate.rules.snapshot import Snapshot
 from headgate.rules.sources.users import CachedDirectory
@@ -300,7 +300,7 @@ def test_a_key_is_not_forgotten_because_its_rule_was_once_asked_with_a_shorter_w
     year, second = (Quota(1, window, algorithm="fixed_window") for window in (31_536_000, 1))
 
     def ask(quota: Quota, subject: str, where: str = "a", *, peek: bool = False) -> Outcome:
-        check = Check(where, space("user", where, "fixed_window"), subject, quota)
+        check = Check(where, key_template("user", where, "fixed_window"), subject, quota)
         (result,) = store.check([Group((check,), peek)])
         assert isinstance(result, Result)
         return result.outcomes[0]

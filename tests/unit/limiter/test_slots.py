@@ -156,7 +156,7 @@ def test_an_override_has_the_same_slots(clock: FakeClock) -> None:
     assert limiter.acquire("alice").ttl == 60.0
     assert limiter.peek("alice").limit == 3
     Limiter(Snapshot([Rule(id="slots", quota=QUOTA)]), clock=clock)
-    assert limiter.snapshot.plan({"user": "alice"}, clock).limits[0].space.endswith(":concurrency")
+    assert limiter.snapshot.plan({"user": "alice"}, clock).limits[0].key_template.endswith(":concurrency")
 
 
 def test_giving_a_decision_back_releases_its_slot(clock: FakeClock) -> None:

@@ -213,4 +213,4 @@ def test_a_changed_copy_is_checked_too() -> None:
 
 def test_the_key_knows_no_limit_so_that_a_change_keeps_the_counts() -> None:
     small, large = Rule(id="a", quota="1/s"), Rule(id="a", quota="5/h")
-    assert small.space == large.space
+    assert small.key_template == large.key_template

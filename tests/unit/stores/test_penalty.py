@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headgate.core.check import MAX_VIOLATIONS, Block, Check, Client, Group, Penalty, Result, Terms
-from headgate.core.key import space
+from headgate.core.key import key_template
 from headgate.core.quota import Quota
 from headgate.stores.memory import MemoryStore
 from headgate.stores.memory.penalty import PenaltyRecord, figures
@@ -64,7 +64,7 @@ def test_figures_tell_a_bounded_store_what_it_may_forget() -> None:
 
 def refuse(store: MemoryStore, name: str, *, cost: int = 2) -> Result:
     group = Group(
-        (Check("r", space("user", "r", "fixed_window"), name, QUOTA, cost),),
+        (Check("r", key_template("user", "r", "fixed_window"), name, QUOTA, cost),),
         penalty=Penalty(Client("user", name), Terms(3_600 * SECOND, 2, (1,))),
     )
     (result,) = store.check([group])

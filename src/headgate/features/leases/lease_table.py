@@ -14,7 +14,7 @@ from headgate.features.leases.status import LeaseCounts
 
 
 class LeaseTable:
-    """Leases by space and subject, up to `max_keys` of them."""
+    """Leases by key template and subject, up to `max_keys` of them."""
 
     def __init__(self, max_keys: int, counts: LeaseCounts) -> None:
         self.max_keys = max_keys
@@ -30,21 +30,21 @@ class LeaseTable:
         """Tokens that are held."""
         return sum(lease.held for lease in self.held)
 
-    def of(self, space: str) -> dict[str, Lease]:
-        """Return the leases of a space by subject: always the same dict."""
-        return self._spaces.setdefault(space, {})
+    def of(self, key_template: str) -> dict[str, Lease]:
+        """Return the leases of a key template by subject: always the same dict."""
+        return self._spaces.setdefault(key_template, {})
 
     def get(self, check: Check) -> Lease | None:
-        return self._spaces.get(check.space, {}).get(check.subject)
+        return self._spaces.get(check.key_template, {}).get(check.subject)
 
     def find_or_add(self, check: Check, at_us: int) -> Lease | None:
         """Return the lease of a key, made if there is demand for it; None if there is not, or no room for another."""
-        table = self._spaces.get(check.space)
+        table = self._spaces.get(check.key_template)
         if table is None:
-            table = self._spaces[check.space] = {}
+            table = self._spaces[check.key_template] = {}
         lease = table.get(check.subject)
         if lease is None:
-            if not self.note_check((check.space, check.subject), at_us):
+            if not self.note_check((check.key_template, check.subject), at_us):
                 return None
             if self.keys >= self.max_keys and not self._make_room(at_us):
                 return None
@@ -96,7 +96,7 @@ class LeaseTable:
     def remove(self, checks: Sequence[Check]) -> None:
         """Drop the leases of these checks, and give nothing back."""
         for check in checks:
-            lease = self._spaces.get(check.space, {}).pop(check.subject, None)
+            lease = self._spaces.get(check.key_template, {}).pop(check.subject, None)
             if lease is not None:
                 self.keys -= 1
                 self._drop(lease)

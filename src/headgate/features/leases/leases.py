@@ -77,8 +77,8 @@ class Leases:
         own program, decides; if there is a lease, the caller passes that decision to `take_decision`.
         """
         (template,) = plan.limits
-        table = self._table.of(template.space)
-        space, quota, now_us = template.space, template.quota, self._own_now_us
+        table = self._table.of(template.key_template)
+        key_template, quota, now_us = template.key_template, template.quota, self._own_now_us
         reading, late_reading = Reading(plan, states), Reading(plan, states, partial(_read, quota))
         acquire, release, low = self._lock.get, self._lock.put, self._low
         counts, note_check = self._counts, self._table.note_check
@@ -95,7 +95,7 @@ class Leases:
             at_us = monotonic_ns() // 1_000 if now_us is None else now_us()
             lease = table.get(subject)
             if lease is None:
-                if note_check((space, subject), at_us):
+                if note_check((key_template, subject), at_us):
                     return grouped(subjects, costs)
                 return ask(None, subjects, costs, at_us)
             refusal, alone = None, False

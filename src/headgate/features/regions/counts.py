@@ -107,13 +107,13 @@ class Counts:
         self._bounds = dict.fromkeys(links, (0, 0, 0))  # since when, the largest growth since then, and before
         self.exchanges = [Exchange(self, link, self.interval_us, now_us) for link in links.values()]
 
-    def table(self, space: str) -> dict[str, KnownCounts]:
-        """Return the keys of one space by subject, for callers that look often."""
-        return self._tables.setdefault(space, {})
+    def table(self, key_template: str) -> dict[str, KnownCounts]:
+        """Return the keys of one key template by subject, for callers that look often."""
+        return self._tables.setdefault(key_template, {})
 
     def follow(self, check: Check, at_us: int) -> KnownCounts | None:
         """Return the counts of a key, and read them from now on; None if there are too many keys."""
-        table = self.table(check.space)
+        table = self.table(check.key_template)
         known = table.get(check.subject)
         if known is not None and known.check.quota == check.quota:
             known.check = known.check._replace(quota=check.quota)  # so that it is found to be the same at once
@@ -175,7 +175,7 @@ class Counts:
     def forget(self, checks: Sequence[Check]) -> None:
         """Forget the counts of these: all regions have reset them."""
         for check in checks:
-            known = self._tables.get(check.space, {}).get(check.subject)
+            known = self._tables.get(check.key_template, {}).get(check.subject)
             if known is not None:
                 known.forget()
 

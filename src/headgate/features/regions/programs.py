@@ -39,7 +39,7 @@ class LimitPrograms(dict[int, LimitProgram]):
 def granted_program(router: Router, template: Check, programs: LimitPrograms) -> LimitProgram:
     """Return the program of a rule of `quota_auto`."""
     quota, shares, (ticks, tick) = template.quota, router.shares, router.ticks
-    held_by, floor = shares.table(template.space), shares.floor(quota)
+    held_by, floor = shares.table(template.key_template), shares.floor(quota)
 
     def check(subjects: tuple[str, ...], costs: tuple[int, ...]) -> Any:
         (subject,), (cost,) = subjects, costs
@@ -62,7 +62,7 @@ def synced_program(
 ) -> LimitProgram:
     """Return the program of a rule of `synced`. `listen` calls one, and tells the counts our own store's time."""
     quota, counts, (ticks, tick) = template.quota, router.counts, router.ticks
-    known_by, interval_us = counts.table(template.space), counts.interval_us
+    known_by, interval_us = counts.table(template.key_template), counts.interval_us
 
     def check(subjects: tuple[str, ...], costs: tuple[int, ...]) -> Any:
         subject = subjects[0]

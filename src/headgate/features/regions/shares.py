@@ -70,13 +70,13 @@ class RegionShares:
         self._next_us = 0
         self.failures = 0
 
-    def table(self, space: str) -> dict[str, HeldShare]:
-        """Return the keys of one space by subject, for callers that look often."""
-        return self._tables.setdefault(space, {})
+    def table(self, key_template: str) -> dict[str, HeldShare]:
+        """Return the keys of one key template by subject, for callers that look often."""
+        return self._tables.setdefault(key_template, {})
 
     def follow(self, check: Check) -> HeldShare | None:
         """Return this region's share of a key, and renew it from now on; None if there are too many keys."""
-        table = self.table(check.space)
+        table = self.table(check.key_template)
         held = table.get(check.subject)
         if held is not None and held.check.quota == check.quota:
             held.check = held.check._replace(quota=check.quota)  # so that it is found to be the same at once
@@ -200,7 +200,7 @@ class RegionShares:
     def _drop(self, held: HeldShare) -> None:
         """Forget a key without demand, whose unused share has been given back."""
         with self._lock:
-            table = self._tables[held.check.space]
+            table = self._tables[held.check.key_template]
             if table.get(held.check.subject) is held:
                 del table[held.check.subject]
                 self._keys -= 1

@@ -110,7 +110,7 @@ class Refunds:
         if quota.algorithm not in BUCKETS:
             return reset
         known = self._known
-        key = (check.space, check.subject)
+        key = (check.key_template, check.subject)
         refill = _time(quota.burst, quota)
         refunds = [refund for refund in known.pop(key, (0, []))[1] if refund[0] > now - refill]
         given = min(MAX_INT, sum(units for time, units in refunds if time >= charged_at))

@@ -84,7 +84,7 @@ class MemoryStore:
 
     def _compile(self, plan: Plan, states: WarningStates | None = None, told: Plan | None = None) -> MemoryProgram:
         with self.lock:
-            tables = [self._tables.of(limit.space, limit.quota) for limit in plan.limits]
+            tables = [self._tables.of(limit.key_template, limit.quota) for limit in plan.limits]
         limits = [(table, table.algorithm.admit, limit.quota) for table, limit in zip(tables, plan.limits, strict=True)]
         reading = Reading(told or plan, states, reader(limits))
         return compile_program(self, limits, reading, None if self._clock is None else self._clock.now_us)
@@ -107,7 +107,7 @@ class MemoryStore:
 
     def _program(self, checks: tuple[Check, ...]) -> MemoryProgram:
         """The program of a group's checks, compiled when such a group first comes."""
-        shape = tuple([(check.space, check.quota, check.enforced, check.rule) for check in checks])
+        shape = tuple([(check.key_template, check.quota, check.enforced, check.rule) for check in checks])
         program = self._programs.get(shape)
         if program is None:
             if len(self._programs) >= MAX_PROGRAMS:
@@ -263,7 +263,7 @@ class MemoryStore:
         with self.lock:
             now = self._now()
             for check in held:
-                table = self._tables.get(check.space)
+                table = self._tables.get(check.key_template)
                 state = None if table is None else table.states.get(check.subject)
                 were_held.append(change(state, now, check.slot))
         return were_held
@@ -274,7 +274,7 @@ class MemoryStore:
             for charge in refunds:
                 given.append(self._undo(charge._replace(reset_us=self._refunds.add(charge, now)), now))
             for check in surcharges:
-                table = self._tables.of(check.space, check.quota)
+                table = self._tables.of(check.key_template, check.quota)
                 if check.subject not in table.states:
                     self._tables.make_room(1, now)
                     self._tables.add(table, check.subject, None, check.cost)
@@ -299,7 +299,7 @@ class MemoryStore:
     def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
         with self.lock:
             for check in checks:
-                table = self._tables.get(check.space)
+                table = self._tables.get(check.key_template)
                 if table is not None and check.subject in table.states:
                     table.states[check.subject] = None
             for client in clients:
@@ -347,7 +347,7 @@ class MemoryStore:
         return time_ns() // 1_000 if self._clock is None else self._clock.now_us()
 
     def _count_of(self, check: Check) -> Counted | None:
-        table = self._tables.get(check.space)
+        table = self._tables.get(check.key_template)
         state = None if table is None else table.states.get(check.subject)
         return None if state is None else Counted(*state)
 
@@ -355,7 +355,7 @@ class MemoryStore:
         """Undo a charge, and return how much of it was given back."""
         check, charged_at, reset = charge
         quota, cost = check.quota, check.cost
-        table = self._tables.get(check.space)
+        table = self._tables.get(check.key_template)
         state = None if table is None else table.states.get(check.subject)
         if table is None or state is None:
             return 0

@@ -1,4 +1,4 @@
-"""Tables: states by space and subject, at most `max_keys` of them.
+"""Tables: states by key template and subject, at most `max_keys` of them.
 
 Every new key sweeps a little of the ring of all subjects, and drops expired keys. When `max_keys` is reached, a new key
 replaces an expired one, or the least used of a few that the sweep meets. It never replaces a key that is limiting its
@@ -21,7 +21,7 @@ FULL_US: Final = 10_000_000  # for how long, at most, a full store does not look
 
 
 class Table:
-    """The states of one space, or the records of clients: then `algorithm` is `headgate.stores.memory.penalty`."""
+    """The states of one key template; or the records of clients, whose `algorithm` is the module `penalty`."""
 
     __slots__ = ("algorithm", "cost", "hand", "quota", "ring", "states")
 
@@ -57,15 +57,15 @@ class Tables:
         self._turn = 0
         self._full_until = 0  # no need to look for room before
 
-    def get(self, space: str) -> Table | None:
-        """Return the table of a space, if it has one."""
-        return self._by_space.get(space)
+    def get(self, key_template: str) -> Table | None:
+        """Return the table of a key template, if it has one."""
+        return self._by_space.get(key_template)
 
-    def of(self, space: str, quota: Quota) -> Table:
-        """Return the table of a space, and note that this quota is now in use."""
-        table = self._by_space.get(space)
+    def of(self, key_template: str, quota: Quota) -> Table:
+        """Return the table of a key template, and note that this quota is now in use."""
+        table = self._by_space.get(key_template)
         if table is None:
-            table = self._by_space[space] = Table(quota)
+            table = self._by_space[key_template] = Table(quota)
         table.quota = quota
         return table
 

@@ -141,8 +141,8 @@ class DenialCache:
 
     def _name(self, checks: Sequence[Check]) -> Name:
         if len(checks) == 1:
-            return f"{self._prefix}:{key(checks[0].space, checks[0].subject)}"
-        return tuple([f"{self._prefix}:{key(check.space, check.subject)}" for check in checks])
+            return f"{self._prefix}:{key(checks[0].key_template, checks[0].subject)}"
+        return tuple([f"{self._prefix}:{key(check.key_template, check.subject)}" for check in checks])
 
     def _make_room(self, now_us: int) -> None:
         for name, known in list(self.known.items()):

@@ -226,7 +226,7 @@ class Encoder:
         peek: bool = False,
     ) -> Encoded:
         limits = tuple([(check.quota, check.enforced) for check in checks])
-        own = [f"{self.prefix}:{key(check.space, check.subject)}" for check in checks]
+        own = [f"{self.prefix}:{key(check.key_template, check.subject)}" for check in checks]
         request = EncodedRequest((*keys, *own), tuple([check.cost for check in checks]), tuple(arguments))
         return Encoded(self.template(limits, peek=peek, fragments=fragments), request)
 

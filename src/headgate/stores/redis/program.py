@@ -141,7 +141,7 @@ _NO_EXTRAS = Extras()
 
 def _keys_of(plan: Plan, prefix: str) -> Callable[[Subjects], tuple[str, ...]]:
     """Return the function from the subjects of a request to the keys of its limits."""
-    halves = [tuple(f"{prefix}:{limit.space}".split("*", 1)) for limit in plan.limits]
+    halves = [tuple(f"{prefix}:{limit.key_template}".split("*", 1)) for limit in plan.limits]
     if len(halves) == 1:
         ((head, tail),) = halves
         return lambda subjects: (f"{head}{escape(subjects[0])}{tail}",)

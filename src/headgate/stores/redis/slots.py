@@ -27,7 +27,7 @@ def slot_of_key(key: str) -> int:
 
 
 def slot_of_check(check: Check) -> int:
-    return slot_of(check.subject) if "{*}" in check.space else slot_of_key(check.key)  # the second: of a shard
+    return slot_of(check.subject) if "{*}" in check.key_template else slot_of_key(check.key)  # the second: of a shard
 
 
 def slot_of_client(client: Client) -> int:

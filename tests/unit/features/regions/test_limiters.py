@@ -8,7 +8,7 @@ import pytest
 
 from headgate import Limiter, Rule, StoreError
 from headgate.core.check import Check
-from headgate.core.key import space
+from headgate.core.key import key_template
 from headgate.core.ledger import Counted
 from headgate.core.quota import Quota
 from headgate.features.regions.counts import KnownCounts
@@ -255,7 +255,7 @@ def test_counts_are_merged_in_whatever_order_and_however_often() -> None:
 
 
 def _check() -> Check:
-    return Check("a", space("user", "a", "sliding_window_counter"), "alice", Quota(100, 60))
+    return Check("a", key_template("user", "a", "sliding_window_counter"), "alice", Quota(100, 60))
 
 
 @pytest.mark.parametrize(

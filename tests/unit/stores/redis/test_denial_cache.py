@@ -6,11 +6,11 @@ import pytest
 
 from headgate import Quota
 from headgate.core.check import NEVER, Check, Client, Group, Idempotency, Outcome, Penalty, Result, Terms
-from headgate.core.key import space
+from headgate.core.key import key_template
 from headgate.stores.redis.denial_cache import REMEMBERED, DenialCache
 from headgate.testing import FakeClock
 
-SPACE = space("user", "r", "fixed_window")
+SPACE = key_template("user", "r", "fixed_window")
 QUOTA = Quota(10, 60, algorithm="fixed_window")
 SECOND = 1_000_000
 REFUSED = Outcome(30 * SECOND, 0, 30 * SECOND)

@@ -6,7 +6,7 @@ import pytest
 from redis.crc import key_slot
 
 from headgate.core.check import Check, Idempotency
-from headgate.core.key import key, penalty_keys, shard_space, space
+from headgate.core.key import key, key_template, penalty_keys, shard_key_template
 from headgate.core.plan import Plan
 from headgate.core.quota import Quota
 from headgate.stores.redis.denial_cache import DenialCache
@@ -19,7 +19,7 @@ from headgate.testing.contract import HOSTILE
 
 def test_slots_are_redis_own() -> None:
     for subject in HOSTILE:
-        name = key(space("user", "rule", "gcra"), subject)
+        name = key(key_template("user", "rule", "gcra"), subject)
         slot = key_slot(name.encode())
         assert slot_of(subject) == slot_of_key(name) == slot
         receipt = Idempotency(subject, "print")
@@ -29,7 +29,7 @@ def test_slots_are_redis_own() -> None:
 
 @pytest.mark.parametrize("shard", [0, 3])
 def test_programs_find_the_same_key_and_slot(shard: int) -> None:
-    own = shard_space(space("user", "rule", "gcra"), shard)
+    own = shard_key_template(key_template("user", "rule", "gcra"), shard)
     plan = Plan((Check("rule", own, "", Quota(1, 1, algorithm="gcra")),))
     program = PlanProgram(plan, Encoder("rl"), DenialCache(0, None), None, plan)
     for subject in HOSTILE:
@@ -39,7 +39,7 @@ def test_programs_find_the_same_key_and_slot(shard: int) -> None:
 
 
 def test_a_penalty_is_in_the_slot_of_its_clients_limits() -> None:
-    limits = key(space("user", "rule", "gcra"), "alice")
+    limits = key(key_template("user", "rule", "gcra"), "alice")
     assert {slot_of_key(one) for one in penalty_keys("user", "alice")} == {slot_of_key(limits)}
 
 
