@@ -11,6 +11,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import Any, Final, Literal
 from urllib.parse import unquote
 
@@ -698,6 +699,16 @@ def test_connections_beyond_the_most() -> None:
             with client, suppress(AssertionError, ConnectionResetError, BrokenPipeError):
                 answered += client.call(f"{OURS}/CheckRateLimit", ASK).allowed
         assert answered == 2
+
+
+def test_requests_that_come_together_are_answered_in_order(served: Serving) -> None:
+    numbers = range(1, 61, 2)
+    calls = [frame(HEADERS, 4, number, block()) + frame(DATA, 1, number, framed(ASK)) for number in numbers]
+    with raw(served) as client:
+        client.send(*calls, frame(PING, 0, 0, b"farewell"))
+        answers = ((kind, number) for kind, _, number, _ in client.frames() if kind in (DATA, PING))
+        expected = [*((DATA, number) for number in numbers), (PING, 0)]
+        assert list(islice(answers, len(expected))) == expected
 
 
 # The end

@@ -197,7 +197,7 @@ class UnaryCall(RpcCall):
     __slots__ = ("_request", "_start_time")
 
     _method: Method
-    _request: bytes | None  # of one that comes in parts
+    _request: bytes | None
     _start_time: float
 
     def received(self, data: bytes) -> None:
@@ -206,7 +206,8 @@ class UnaryCall(RpcCall):
         ):  # the whole message at once: the common case
             compressed, size = PREFIX.unpack_from(data)
             if not compressed and PREFIX.size + size == len(data) and size <= self._context.max_message:
-                self._begin(data[PREFIX.size :])
+                self._request = data[PREFIX.size :]
+                self.connection.ready.append(self)
                 return
         try:
             self._gather(data)
@@ -226,10 +227,13 @@ class UnaryCall(RpcCall):
         elif self._request is None:
             raise Ended(Code.INTERNAL, "the request has no message")
         else:
-            self._begin(self._request)
+            self.connection.ready.append(self)
 
-    def _begin(self, message: bytes) -> None:
-        """Answer at once if nothing has to be awaited; otherwise in a task."""
+    def answer(self) -> None:
+        """Answer at once if nothing has to be awaited; otherwise in a task. Does nothing if the client is gone."""
+        message = self._request
+        if self._gone or message is None:
+            return
         self._start_time = perf_counter()
         is_traced = self._context.around is not None and self._route.protocol is not None
         if is_traced or not (self._may or self._method.role is None):

@@ -1,8 +1,10 @@
 """Connection: one client's connection, from its first byte to its last.
 
-It reads all frames that arrived together at once, and sends the answers at once. It closes connections of clients that
-are slow or idle, never finish a request, or break the protocol. While a client does not read its answers, the
-connection does not read from it, so that answers do not pile up.
+It reads all frames that arrived together at once, and sends the answers at once. Of complete requests, it reads a few,
+and then answers them: the same step for several requests takes less time than all steps for each.
+
+It closes connections of clients that are slow or idle, never finish a request, or break the protocol. While a client
+does not read its answers, the connection does not read from it, so that answers do not pile up.
 
 Work per byte is bounded, whatever a client sends. Unproductive frames are charged to the client's `Allowance`, and a
 client that has used it up is disconnected. A `Scheduler` gives connections turns, so that none delays the others.
@@ -13,8 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import deque
 from contextlib import suppress
 from math import inf
+from time import monotonic
 from typing import Any, Final
 
 from headgate.service.http2 import allowance, frames
@@ -45,6 +49,7 @@ class Connection(asyncio.Protocol):
         self.known = False  # whether the client has made an authorized call: until then, it is a stranger
         self.address: str | None = None  # of the client
         self.outflow = Outflow()
+        self.ready: deque[Stream] = deque()  # whose requests are here as a whole, and are to be answered
         self._receiver = Receiver(self, app)
         self._app = app
         self._loop = asyncio.get_running_loop()
@@ -94,6 +99,7 @@ class Connection(asyncio.Protocol):
         self.hub.scheduler.forget(self)
         self.is_over = True
         self._rest = b""
+        self.ready.clear()
         self._receiver.cancel_streams()
 
     def pause_writing(self) -> None:
@@ -124,14 +130,17 @@ class Connection(asyncio.Protocol):
         data, size = self._rest, len(self._rest)
         self._gathering = True
         try:
+            self.answer(until)  # requests of the turn before
             read = self._receiver.read(data, until)
+            self.answer(until)
             self.outflow.pump(self._receiver.streams.values())
         except ProtocolError as fault:
+            self.answer(until)
             self._end(fault.code, str(fault))
             read = size
         self._rest = data[read:] if read < size else b""
         self._flush()
-        has_more = self._has_frame()
+        has_more = bool(self.ready) or self._has_frame()
         if not self._rest and self._receiver.block is None:
             self._rest_since = inf
         elif has_more:
@@ -144,6 +153,16 @@ class Connection(asyncio.Protocol):
             self._hold_back()
             return False
         return has_more
+
+    # Called by the receiver
+
+    def answer(self, until: float) -> None:
+        """Answer the complete requests, at most until this time."""
+        ready = self.ready
+        while ready and not self.is_over:
+            ready.popleft().answer()
+            if monotonic() > until:
+                break
 
     # Called by streams
 

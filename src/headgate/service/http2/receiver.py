@@ -45,6 +45,7 @@ MAX_STREAMS: Final = 1_000  # of one client, at a time
 MAX_STREAMS_OF_ALL: Final = 10_000  # of all clients, at a time: beyond that, strangers are refused
 FEW_STREAMS: Final = 10  # that a stranger may still have then
 MAX_ABANDONED: Final = 2 * MAX_STREAMS  # requests that were answered before their body was complete
+MAX_READY: Final = 8  # requests that are read before they are answered: fewer than FEW_STREAMS
 SMALL: Final = 64  # bytes: a smaller part of a body costs more than it brings
 MAX_BLOCK: Final = MAX_LIST  # bytes of a header block
 MAX_PARTS: Final = 64  # frames of one header block
@@ -91,6 +92,8 @@ class Receiver:
             at = end
             if self.block is not None or not self.is_settled:
                 self._require_in_order(kind)
+            if kind > HEADERS or len(connection.ready) >= MAX_READY:
+                connection.answer(until)  # what other frames say comes behind the answers
             handle = _HANDLERS.get(kind, Receiver._unknown)
             handle(self, flags, number & frames.LARGEST_STREAM, payload)
             if connection.is_over or monotonic() > until or (not connection.known and connection.must_wait()):

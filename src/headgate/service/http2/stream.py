@@ -62,6 +62,9 @@ class Stream(ABC):
     def received(self, data: bytes) -> None:
         """Handle a part of the request's body; the last one if the stream has `ended`."""
 
+    def answer(self) -> None:  # noqa: B027 - not all wait for it
+        """Answer the request: the stream is among the connection's `ready` ones."""
+
     @abstractmethod
     def cancelled(self) -> None:
         """Handle a client that cancelled the request or left. Nothing can be sent."""
