@@ -288,7 +288,8 @@ class AsyncChecks:
         if not whole.sent:
             return together.split_decision(engine, None)
         try:
-            decision = engine.program(whole.plan)(whole.subjects, whole.costs, False, whole.extras)
+            program = engine.programs.get(whole.plan) or engine.program(whole.plan)
+            decision = program(whole.subjects, whole.costs, False, whole.extras)
         except StoreError as error:
             return DecidedTogether(engine.conclude(together.parts, error))
         if decision.__class__ is not Decision:

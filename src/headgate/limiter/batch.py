@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from headgate.core.check import Extras, Outcome
+from headgate.core.check import Extras
 from headgate.core.cost import Cost
 from headgate.core.decision import Decision, decision_with
-from headgate.core.reading import Reading, WarningStates
+from headgate.core.reading import Reading
 from headgate.errors import IdempotencyConflict
+from headgate.limiter.combined_plans import Places
 from headgate.limiter.engine import Engine
 from headgate.limiter.prepared_check import KnownUser, PreparedCheck
+from headgate.rules.directory import UNKNOWN, Unknown
 from headgate.rules.penalties import IDENTITIES
 from headgate.rules.plan import RulePlan
+from headgate.rules.users import User
+
+_new: Final[Any] = tuple.__new__  # makes a named tuple in half the time that calling its class takes
 
 
 class BatchedRequest(NamedTuple):
@@ -50,49 +55,40 @@ class Together(NamedTuple):
 
     whole: PreparedCheck
     parts: list[PreparedCheck]
-    places: tuple[tuple[int, ...], ...]  # by part: the indexes of its limits in the whole
+    readings: Sequence[Reading | None]  # by part; None: the store is not asked about it, or it is the only one
 
     def split_decision(self, engine: Engine, decision: Decision | None) -> DecidedTogether:
         """Return a decision for each part, from the decision on the whole; None: no store was called.
 
         Their charges cannot be refunded: parts may share a limit, and an allowed part may belong to a refused request.
         """
-        if decision is not None and len(self.parts) == 1:
+        whole, parts, readings = self
+        if decision is not None and len(parts) == 1:
             decision.settled = True
-            own = engine.conclude_one(self.parts[0], decision)
+            own = decision if whole.extras is None else engine.conclude_one(whole, decision)
             return DecidedTogether([own], own)
+        block = None if decision is None or whole.extras is None else getattr(decision, "block", None)
         decisions = []
-        for part, places in zip(self.parts, self.places, strict=True):
-            if decision is None or not part.sent:
+        for part, reading in zip(parts, readings, strict=True):
+            if decision is None or reading is None:
                 decisions.append(engine.decide_unsent(part))
                 continue
-            block = getattr(decision, "block", None)
             if block is not None and not decision.outcomes:  # the client was blocked before
                 own = Decision.of(False, decision.at_us, part.plan)
             else:
-                own = _part_of(decision, part, places, engine.states)
+                own = _part_of(decision, part, reading)
             if block is not None and not own.allowed:
                 own.block = block
             own.settled = True
             decisions.append(own if part.extras is None else engine.conclude_one(part, own))
-        return DecidedTogether(decisions, decision if self.whole.extras is None else None)
+        return DecidedTogether(decisions, decision if whole.extras is None else None)
 
 
-def _part_of(whole: Decision, part: PreparedCheck, places: tuple[int, ...], states: WarningStates) -> Decision:
+def _part_of(whole: Decision, part: PreparedCheck, reading: Reading) -> Decision:
     """Return the decision on a part, which reads its outcomes from the whole when they are needed."""
-    plan = part.plan
-    key = (_part_of, places, states)
-    reading: Reading | None = plan.prepared.get(key)
-    if reading is None:
-
-        def read(verdict: tuple[int, tuple[str, ...], tuple[int, ...], Decision]) -> tuple[Outcome, ...]:
-            outcomes = verdict[3].outcomes
-            return tuple([outcomes[at] for at in places])
-
-        reading = plan.prepared[key] = Reading(plan, states, read)
     decision = decision_with(reading, (whole.verdict[0], part.subjects, part.costs, whole), True)
     decision.allowed = whole.allowed or not any(
-        limit.enforced and outcome.wait_us for limit, outcome in zip(plan.limits, decision.outcomes, strict=True)
+        limit.enforced and outcome.wait_us for limit, outcome in zip(part.plan.limits, decision.outcomes, strict=True)
     )
     return decision
 
@@ -104,16 +100,20 @@ def prepare_together(engine: Engine, parts: Sequence[RequestPart], known: Sequen
     specific identity of all parts. Raises `InvalidCheck`.
     """
     prepared: list[PreparedCheck] = []
-    for at, (facts, cost, plan) in enumerate(parts):
-        applying = plan or engine.plan(facts, None if known is None else known[at])[1]
+    snapshot = engine.holder.current
+    user: User | Unknown | None = UNKNOWN
+    for at, (facts, cost, own) in enumerate(parts):
+        if known is not None:
+            snapshot, user = known[at]
+        applying = own or snapshot.planner.plan(facts, engine.clock, user)
         if applying.slots:
             applying = applying.rates
         if applying.notice is not None:
             engine.log_unmatched(applying, facts)
         charged, costs = applying.price(cost)
-        prepared.append(PreparedCheck(charged, charged.subjects(facts), costs))
+        prepared.append(_new(PreparedCheck, (charged, charged.subjects(facts), costs, False, None, 0, None)))
     extras = None
-    if engine.snapshot.terms is not None and any(one.plan.enforced for one in prepared):
+    if snapshot.terms is not None and any(one.plan.enforced for one in prepared):
         identities: dict[str, str] = {}
         for part in parts:
             for fact in IDENTITIES:
@@ -127,25 +127,31 @@ def prepare_together(engine: Engine, parts: Sequence[RequestPart], known: Sequen
                 one._replace(extras=extras, at_us=at_us, block=block if one.plan.enforced else None) for one in prepared
             ]
     if len(prepared) == 1:
-        return Together(prepared[0], prepared, (prepared[0].plan.places,))
+        return Together(prepared[0], prepared, (None,))
+    return _combine(engine, prepared, extras)
+
+
+def _combine(engine: Engine, prepared: list[PreparedCheck], extras: Extras | None) -> Together:
+    """Return parts as one request."""
     sent = [one for one in prepared if one.sent]
-    whole_plan, own = engine.combined.whole(tuple([one.plan for one in sent]))
-    subjects: tuple[str, ...] = sum([one.subjects for one in sent], ())
-    whole_costs: tuple[int, ...] = sum([one.costs for one in sent], ())
-    if whole_plan is None:  # parts may share a limit
-        whole_plan, own, subjects, whole_costs = _merge(engine, sent)
-    places = iter(own)
-    return Together(
-        PreparedCheck(whole_plan, subjects, whole_costs, False, extras),
-        prepared,
-        own if len(sent) == len(prepared) else tuple([next(places) if one.sent else () for one in prepared]),
-    )
+    plans = tuple([one.plan for one in sent])
+    subjects: tuple[str, ...]
+    costs: tuple[int, ...]
+    combined = engine.combined.whole(plans)
+    if combined is None:  # parts may share a limit
+        places, subjects, costs = _merge(sent)
+        combined = engine.combined.merge(plans, places)
+    else:
+        subjects, costs = sum([one.subjects for one in sent], ()), sum([one.costs for one in sent], ())
+    whole = _new(PreparedCheck, (combined.plan, subjects, costs, False, extras, 0, None))
+    if len(sent) == len(prepared):
+        return Together(whole, prepared, combined.readings)
+    readings = iter(combined.readings)
+    return Together(whole, prepared, [next(readings) if one.sent else None for one in prepared])
 
 
-def _merge(
-    engine: Engine, parts: list[PreparedCheck]
-) -> tuple[RulePlan, tuple[tuple[int, ...], ...], tuple[str, ...], tuple[int, ...]]:
-    """Merge parts that may share a limit. Returns the plan, the parts' indexes in it, the subjects and the costs."""
+def _merge(parts: list[PreparedCheck]) -> tuple[Places, tuple[str, ...], tuple[int, ...]]:
+    """Merge parts that may share a limit. Returns their indexes in the whole, its subjects and its costs."""
     order: dict[tuple[str, str], int] = {}
     costs: list[int] = []
     places = []
@@ -159,8 +165,7 @@ def _merge(
                 costs[place] = cost
             own.append(place)
         places.append(tuple(own))
-    plan = engine.combined.merge(tuple([one.plan for one in parts]), tuple(places))
-    return plan, tuple(places), tuple([subject for _, subject in order]), tuple(costs)
+    return tuple(places), tuple([subject for _, subject in order]), tuple(costs)
 
 
 def decide_each(requests: Sequence[PreparedCheck], decide: Callable[[PreparedCheck], Any]) -> list[Decision]:

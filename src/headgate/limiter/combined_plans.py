@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
+from headgate.core.check import Outcome
+from headgate.core.reading import Reading, WarningStates
 from headgate.rules.plan import AppliedRule, RulePlan, plan_of
 
 Places = tuple[tuple[int, ...], ...]  # by plan: the indexes of its limits in another plan
@@ -11,35 +14,44 @@ Places = tuple[tuple[int, ...], ...]  # by plan: the indexes of its limits in an
 MAX_PLANS: Final = 4_096  # to remember
 
 
+class CombinedPlan(NamedTuple):
+    """One plan with the limits of several, and by plan: how to read its figures in a decision on all limits."""
+
+    plan: RulePlan
+    readings: tuple[Reading, ...]  # of decisions whose verdict has the decision on all limits behind the costs
+
+
 class CombinedPlans:
     """Combines plans, and caches the result, because equal plans must share one program."""
 
-    def __init__(self) -> None:
-        self._whole: dict[tuple[RulePlan, ...], tuple[RulePlan | None, Places]] = {}
-        self._merged: dict[tuple[tuple[RulePlan, ...], Places], RulePlan] = {}
+    def __init__(self, states: WarningStates) -> None:
+        self._states = states
+        self._whole: dict[tuple[RulePlan, ...], CombinedPlan | None] = {}
+        self._merged: dict[tuple[tuple[RulePlan, ...], Places], CombinedPlan] = {}
 
-    def whole(self, plans: tuple[RulePlan, ...]) -> tuple[RulePlan | None, Places]:
-        """Return one plan for a request that has several, and the indexes of their limits in it.
+    def whole(self, plans: tuple[RulePlan, ...]) -> CombinedPlan | None:
+        """Return one plan for a request that has several, with the limits of the first plan first.
 
-        Returns no plan if several of them have the same limit: then the result depends on the subjects.
+        Returns None if several of them have the same limit: then the result depends on the subjects.
         """
-        whole = self._whole.get(plans)
-        if whole is None:
-            key_templates = [limit.key_template for plan in plans for limit in plan.limits]
+        if plans in self._whole:
+            return self._whole[plans]
+        whole = None
+        key_templates = [limit.key_template for plan in plans for limit in plan.limits]
+        if len(set(key_templates)) == len(key_templates):
             places: list[tuple[int, ...]] = []
             at = 0
             for plan in plans:
                 places.append(tuple(range(at, at + len(plan.limits))))
                 at += len(plan.limits)
-            together = None
-            if len(set(key_templates)) == len(key_templates):
-                together = plan_of(tuple([one for plan in plans for one in plan.applied]))
-            if len(self._whole) >= MAX_PLANS:
-                self._whole.clear()
-            whole = self._whole[plans] = together, tuple(places)
+            applied = tuple([one for plan in plans for one in plan.applied])
+            whole = CombinedPlan(plan_of(applied), self._readings(plans, tuple(places)))
+        if len(self._whole) >= MAX_PLANS:
+            self._whole.clear()
+        self._whole[plans] = whole
         return whole
 
-    def merge(self, plans: tuple[RulePlan, ...], places: Places) -> RulePlan:
+    def merge(self, plans: tuple[RulePlan, ...], places: Places) -> CombinedPlan:
         """Return one plan for a request that has several. `places` are the indexes of each plan's limits in it."""
         merged = self._merged.get((plans, places))
         if merged is None:
@@ -49,5 +61,19 @@ class CombinedPlans:
                     applied.setdefault(place, one)
             if len(self._merged) >= MAX_PLANS:
                 self._merged.clear()
-            merged = self._merged[plans, places] = plan_of(tuple([applied[place] for place in sorted(applied)]))
+            plan = plan_of(tuple([applied[place] for place in sorted(applied)]))
+            merged = self._merged[plans, places] = CombinedPlan(plan, self._readings(plans, places))
         return merged
+
+    def _readings(self, plans: tuple[RulePlan, ...], places: Places) -> tuple[Reading, ...]:
+        return tuple([Reading(plan, self._states, _reader(own)) for plan, own in zip(plans, places, strict=True)])
+
+
+def _reader(places: tuple[int, ...]) -> Callable[[Any], tuple[Outcome, ...]]:
+    """Return the function that finds the outcomes of a part in the decision on the whole."""
+
+    def read(verdict: Any) -> tuple[Outcome, ...]:
+        outcomes = verdict[3].outcomes
+        return tuple([outcomes[at] for at in places])
+
+    return read

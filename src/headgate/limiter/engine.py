@@ -94,7 +94,7 @@ class Engine:
         self.compile_exact: Compile = _raise_uncompiled
         self.programs: dict[RulePlan, Program] = {}
         self.exact_programs: dict[RulePlan, Program] = {}
-        self.combined = CombinedPlans()
+        self.combined = CombinedPlans(self.states)
         self.on_refused: OnRefused | None = None
         self._blocks = blocks  # None: the store is in this process, and asking it is as cheap as this cache
         self.heartbeat: Background | None = None  # None: the store is in this process, and there are no other nodes

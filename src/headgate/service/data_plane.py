@@ -146,12 +146,13 @@ class DataPlane:
         be awaited, as with the memory store.
         """
         for facts, _, _ in parts:
-            self._write(facts)
+            if "api_key" in facts or "ip" in facts:
+                self._write(facts)
         decided = self.limiter.decide_together(parts)
-        if not isinstance(decided, DecidedTogether):
-            return self._await_together(parts, decided)
-        self._observe_together(parts, decided.parts)
-        return decided
+        if isinstance(decided, DecidedTogether):
+            self._observe_together(parts, decided.parts)
+            return decided
+        return self._await_together(parts, decided)
 
     async def _await_together(
         self, parts: Sequence[RequestPart], answer: Awaitable[DecidedTogether]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from headgate.core.key import join_facts
 from headgate.core.quota import Quota
@@ -41,6 +41,14 @@ _UNITS: Final[dict[int, str]] = {
 Entries = Sequence[messages.RateLimitDescriptor.Entry]
 
 
+class _Form(NamedTuple):
+    """The facts of all descriptors with the same keys."""
+
+    names: tuple[str | None, ...]  # of the domain, of the keys, and of each entry; None: it is left out
+    keys: str  # the fact `descriptor_keys`
+    is_whole: bool  # whether no entry is left out
+
+
 class DescriptorFacts:
     """Finds the facts of descriptors. The names for a list of keys are computed once, until the rules' known facts
     change.
@@ -51,7 +59,7 @@ class DescriptorFacts:
 
     def __init__(self) -> None:
         self._known: FactNames | None = None  # the facts for which `_forms` is valid
-        self._forms: dict[tuple[str, ...], tuple[str, tuple[str | None, ...]]] = {}
+        self._forms: dict[tuple[str, ...], _Form] = {}
         self._logged: set[str] = set()
 
     def facts(self, domain: str, entries: Entries, known: FactNames) -> dict[str, str]:
@@ -59,18 +67,18 @@ class DescriptorFacts:
         if known is not self._known or len(self._forms) >= REMEMBERED:
             self._known = known
             self._forms.clear()
-        keys = tuple([entry.key for entry in entries])
-        form = self._forms.get(keys)
-        if form is None:
-            form = self._forms[keys] = self._form(keys, known)
-        facts = {DOMAIN: domain, KEYS: form[0]}
-        for name, entry in zip(form[1], entries, strict=True):
-            if name is not None:
-                facts[name] = entry.value
+        keys, values = [], []
+        for entry in entries:
+            keys.append(entry.key)
+            values.append(entry.value)
+        form = self._forms.get(tuple(keys)) or self._make_form(tuple(keys), known)
+        names, listed, is_whole = form
+        facts: dict[Any, str] = dict(zip(names, (domain, listed, *values), strict=True))
+        if not is_whole:
+            del facts[None]
         return facts
 
-    def _form(self, keys: tuple[str, ...], known: FactNames) -> tuple[str, tuple[str | None, ...]]:
-        """Return the fact `descriptor_keys`, and the name of each entry's fact; None for an ignored one."""
+    def _make_form(self, keys: tuple[str, ...], known: FactNames) -> _Form:
         if len(keys) > MAX_ENTRIES:
             raise InvalidCheck(f"entries: at most {MAX_ENTRIES}, got {len(keys):,}")
         if not all(keys):
@@ -80,7 +88,9 @@ class DescriptorFacts:
             if name not in known and name not in self._logged and len(self._logged) < MAX_LOGGED:
                 self._logged.add(name)
                 log.warning("Envoy: ignoring an entry of a descriptor: %s", known.describe_unknown(name))
-        return form_of(keys), tuple([name if name in known else None for name in names])
+        kept = [name if name in known else None for name in names]
+        form = self._forms[keys] = _Form((DOMAIN, KEYS, *kept), form_of(keys), None not in kept)
+        return form
 
 
 def itself(domain: str, entries: Entries) -> str:

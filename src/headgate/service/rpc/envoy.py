@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Mapping
 from typing import Final, Literal
 
 from headgate.errors import InvalidCheck
-from headgate.http.headers import Charged
 from headgate.limiter.batch import DecidedTogether
 from headgate.rules.snapshot import Snapshot
 from headgate.service.data_plane import MAX_BATCH, DataPlane, RequestPart
@@ -34,12 +33,12 @@ class RateLimitService:
         self.methods: Mapping[str, Method] = {"ShouldRateLimit": Method(self.should_rate_limit)}
 
     def should_rate_limit(self, received: bytes) -> Answered | Awaitable[Answered]:
-        snapshot = self._data.limiter.snapshot
+        snapshot = self._data.limiter.holder.current
         parts = self._parts(messages.RateLimitRequest.FromString(received), snapshot)
         decided = self._data.begin_together(parts)
-        if not isinstance(decided, DecidedTogether):
-            return self._await(parts, decided, snapshot)
-        return _answer(parts, decided, snapshot)
+        if isinstance(decided, DecidedTogether):
+            return _answer(parts, decided, snapshot)
+        return self._await(parts, decided, snapshot)
 
     async def _await(
         self, parts: list[RequestPart], answer: Awaitable[DecidedTogether], snapshot: Snapshot
@@ -52,11 +51,11 @@ class RateLimitService:
             raise InvalidCheck("domain: must not be empty")
         if not 1 <= len(descriptors) <= MAX_BATCH:
             raise InvalidCheck(f"descriptors: must be from 1 to {MAX_BATCH:,}, got {len(descriptors):,}")
-        parts, hits = [], request.hits_addend or 1
+        parts, hits, known = [], request.hits_addend or 1, snapshot.fact_names
         for place, descriptor in enumerate(descriptors):
             try:
                 entries = descriptor.entries
-                facts = self._descriptors.facts(domain, entries, snapshot.fact_names)
+                facts = self._descriptors.facts(domain, entries, known)
                 plan = None
                 if descriptor.HasField("limit"):
                     facts[DESCRIPTOR] = itself(domain, entries)
@@ -69,9 +68,7 @@ class RateLimitService:
 
 
 def _answer(parts: list[RequestPart], decided: DecidedTogether, snapshot: Snapshot) -> Answered:
-    charged = []
-    for part, decision in zip(parts, decided.parts, strict=True):
+    for decision in decided.parts:
         if not decision.allowed:
             require_decided(decision)
-        charged.append(Charged(decision, part.cost))
-    return written(charged, decided.whole, snapshot), len(parts)
+    return written(decided, [cost for _, cost, _ in parts], snapshot), len(parts)

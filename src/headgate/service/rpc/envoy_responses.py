@@ -12,10 +12,12 @@ from functools import lru_cache
 from typing import Final
 
 from headgate.core.check import Check
+from headgate.core.cost import Cost
 from headgate.core.decision import Decision
 from headgate.core.quota import MICROSECONDS
 from headgate.http.headers import Charged, binding, raw_fields_of, render
 from headgate.http.problem import MEDIA_TYPE, decision_field, problem
+from headgate.limiter.batch import DecidedTogether
 from headgate.rules.snapshot import Snapshot
 from headgate.service.protos import rls_pb2 as messages
 from headgate.service.rpc.responses import varint
@@ -38,49 +40,49 @@ _UNITS: Final[dict[int, int]] = {  # by window
 _CODES: Final = {True: b"\x08\x01", False: b"\x08\x02"}  # OK, OVER_LIMIT: the first field of response and status
 
 
-def written(charged: Sequence[Charged], whole: Decision | None, snapshot: Snapshot) -> bytes:
-    """Return the response to a request from its descriptors' decisions, in their order.
-
-    `whole` is one decision that is equivalent to all of them, if there is one.
-    """
-    allowed = True
+def written(decided: DecidedTogether, costs: Sequence[Cost], snapshot: Snapshot) -> bytes:
+    """Return the response to a request from its descriptors' decisions, and from the costs of the descriptors."""
+    decisions, whole = decided
+    allowed, annotates = True, False
     parts = [b""]
-    for decision, _, _ in charged:
-        allowed = allowed and decision.allowed
+    for decision in decisions:
+        if not decision.allowed:
+            allowed = False
+        if decision.reading.plan.annotates:
+            annotates = True
         status = _status(decision)
         parts += (b"\x12", varint(len(status)), status)
     parts[0] = _CODES[allowed]
-    cost = charged[0].cost
-    if whole is None or any(one.cost != cost for one in charged):
-        fields = raw_fields_of(charged, snapshot.headers)
+    if whole is not None and costs.count(costs[0]) == len(costs):
+        fields = render(whole, costs[0], snapshot.headers)
     else:
-        fields = render(whole, cost, snapshot.headers)
-    parts += [_header(field) if field[0] in _CHANGING else _known_header(field) for field in fields]
+        fields = raw_fields_of(list(map(Charged, decisions, costs)), snapshot.headers)
+    for field in fields:
+        parts.append(_header(field) if field[0] in _CHANGING else _known_header(field))
     if not allowed:
-        parts.append(_refusal(charged, snapshot))
-    else:
-        annotated = [rule for one in charged if one.decision.plan.annotates for rule in one.decision.annotated]
-        if annotated:
-            response = Response()
-            response.dynamic_metadata.update({"annotated": ",".join(dict.fromkeys(annotated))})
-            parts.append(response.SerializeToString())
+        parts.append(_refusal(list(map(Charged, decisions, costs)), snapshot))
+    elif annotates:
+        parts.append(_annotation([rule for decision in decisions for rule in decision.annotated]))
     return b"".join(parts)
 
 
 def _status(decision: Decision) -> bytes:
     """Return a decision as a DescriptorStatus, with the figures of the binding limit, if any."""
     plan, order = decision.reading.plan, decision.order
-    if not order or not plan.limits[order[0]].enforced:
+    if not order:
         return _CODES[decision.allowed]
-    limits: list[bytes] | None = plan.prepared.get(_status)
+    limits: list[bytes | None] | None = plan.prepared.get(_status)
     if limits is None:
-        limits = plan.prepared[_status] = [_current_limit(limit) for limit in plan.limits]
-    at = order[0]
-    _, remaining, reset_us = decision.outcomes[at]
-    seconds, us = divmod(reset_us, MICROSECONDS)
-    duration = b"\x08%b\x10%b" % (varint(seconds), varint(us * 1_000))
+        limits = plan.prepared[_status] = [_current_limit(limit) if limit.enforced else None for limit in plan.limits]
+    limit = limits[order[0]]
+    if limit is None:
+        return _CODES[decision.allowed]
+    _, remaining, reset_us = decision.outcomes[order[0]]
+    seconds = varint(reset_us // MICROSECONDS)
+    ns = varint(reset_us % MICROSECONDS * 1_000)
     left = varint(remaining if remaining < _LARGEST else _LARGEST)
-    return b"%b%b\x18%b\x22%b%b" % (_CODES[decision.allowed], limits[at], left, varint(len(duration)), duration)
+    size = 2 + len(seconds) + len(ns)  # of the duration, which takes a byte to write
+    return b"%b%b\x18%b\x22%c\x08%b\x10%b" % (_CODES[decision.allowed], limit, left, size, seconds, ns)
 
 
 def _current_limit(limit: Check) -> bytes:
@@ -95,12 +97,21 @@ def _current_limit(limit: Check) -> bytes:
 def _header(field: tuple[bytes, bytes]) -> bytes:
     """Return a header field as an entry of `response_headers_to_add`."""
     name, value = field
-    header = b"\x0a%b%b\x12%b%b" % (varint(len(name)), name, varint(len(value)), value)
-    return b"\x1a%b%b" % (varint(len(header)), header)
+    length = varint(len(value))
+    size = varint(3 + len(name) + len(length) + len(value))  # of names, the length takes a byte to write
+    return b"\x1a%b\x0a%c%b\x12%b%b" % (size, len(name), name, length, value)
 
 
 _CHANGING: Final = frozenset((b"x-ratelimit-remaining", b"ratelimit"))  # differ between responses
 _known_header: Final = lru_cache(maxsize=REMEMBERED)(_header)
+
+
+def _annotation(rules: Sequence[str]) -> bytes:
+    """Return the metadata that name rules of action `annotate` that are over their limits."""
+    response = Response()
+    if rules:
+        response.dynamic_metadata.update({"annotated": ",".join(dict.fromkeys(rules))})
+    return response.SerializeToString()
 
 
 def _refusal(charged: Sequence[Charged], snapshot: Snapshot) -> bytes:
