@@ -66,14 +66,23 @@ class Meter:
 
     def decided(self, decision: Decision) -> None:
         """A request was decided."""
-        tallies = self._allowed if decision.allowed else self._refused
-        cause = decision.cause()
+        reading = decision.reading
+        plan = reading.plan
+        allowed, is_near = decision.allowed, False
+        if allowed and plan.limits and not plan.shadows and reading.reason is None:
+            at = decision.order[0]
+            cause: Cause = (plan.limits[at].rule, "within_limit")
+            is_near = decision.outcomes[at][1] <= reading.low[at]
+        else:
+            cause = decision.cause()
+            is_near = cause[1] == "within_limit" and decision.is_near_limit
+        tallies = self._allowed if allowed else self._refused
         try:
             tallies[cause] += 1
         except KeyError:
             cause = self._begun(cause)
             tallies[cause] = tallies.get(cause, 0) + 1
-        if cause[1] == "within_limit" and decision.is_near_limit:
+        if is_near:
             self._near_limit[cause[0]] = self._near_limit.get(cause[0], 0) + 1
 
     def took(self, protocol: str, seconds: float, checks: int = 1) -> None:
