@@ -487,5 +487,5 @@ class TestTls:
     def test_files_that_were_never_good(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidSettings, match=r"server\.crt, .*server\.key: not a valid certificate and key"):
             Certificates(*write(tmp_path, b"no key", b"no certificate"), protocol="h2")
-        with pytest.raises(InvalidSettings, match="nowhere: no good"):
+        with pytest.raises(InvalidSettings, match="nowhere: not a valid certificate and key"):
             Certificates(tmp_path / "nowhere", tmp_path / "nowhere", protocol="h2")
