@@ -14,7 +14,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from headgate.cli.import_rules import imported
+from headgate.cli.import_rules import import_envoy
 from headgate.service.protos import rls_pb2 as rls
 from tests.acceptance.test_cli import Cli
 from tests.service import Service, warm_service
@@ -190,7 +190,7 @@ def test_imported_rules_decide_as_documented(tmp_path: Path) -> None:
 
 def test_several_descriptors_are_one_request(tmp_path: Path) -> None:
     """The README's example 2: a logical OR of the individual decisions."""
-    (tmp_path / "rules.toml").write_text(imported({"config.yaml": CONFIG.encode()})[0])
+    (tmp_path / "rules.toml").write_text(import_envoy({"config.yaml": CONFIG.encode()})[0])
     marketing, number = (("message_type", "marketing"), ("to_number", "9")), (("to_number", "9"),)
     with warm_service(tmp_path, rules=tmp_path / "rules.toml") as service:
         envoy = Envoy(service)
@@ -242,7 +242,7 @@ def test_what_has_no_equivalent_is_reported(config: str, told: str, tmp_path: Pa
 
 def test_a_soft_limit_annotates_what_is_over_it_and_lets_it_pass(tmp_path: Path) -> None:
     config = "domain: d\ndescriptors:\n- key: k\n  quota_mode: true\n  rate_limit: {unit: day, requests_per_unit: 1}"
-    (tmp_path / "rules.toml").write_text(imported({"config.yaml": config.encode()})[0])
+    (tmp_path / "rules.toml").write_text(import_envoy({"config.yaml": config.encode()})[0])
     with warm_service(tmp_path, rules=tmp_path / "rules.toml") as service:
         envoy = Envoy(service)
         with envoy.channel:
@@ -253,7 +253,7 @@ def test_a_soft_limit_annotates_what_is_over_it_and_lets_it_pass(tmp_path: Path)
 
 def test_a_prefix_of_paths_is_a_pattern() -> None:
     config = "domain: d\ndescriptors:\n- key: path\n  value: /api/*\n  rate_limit: {unit: hour, requests_per_unit: 5}"
-    text, report = imported({"config.yaml": config.encode()})
+    text, report = import_envoy({"config.yaml": config.encode()})
     assert 'endpoints = [\n    "/api/*",\n]' in text
     assert report == []
 
@@ -296,7 +296,7 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 1}
     shadow_mode: true
 """
-    (tmp_path / "rules.toml").write_text(imported({"config.yaml": config.encode()})[0])
+    (tmp_path / "rules.toml").write_text(import_envoy({"config.yaml": config.encode()})[0])
     with warm_service(tmp_path, rules=tmp_path / "rules.toml") as service:
         envoy = Envoy(service)
         with envoy.channel:

@@ -135,7 +135,7 @@ class Auditor:
                     self._dropped += self._unspooled.popleft()[1]
             while self._unspooled:
                 batch, events = self._unspooled[0]
-                self._spool.append(batch.number, events, _encoded(batch))
+                self._spool.append(batch.number, events, _encode(batch))
                 self._unspooled.popleft()
                 self._spooled += events
 
@@ -146,7 +146,7 @@ class Auditor:
                 run, records = self._spool.read()
                 if not records:
                     return
-                batches = [(record, batch) for record in records if (batch := _decoded(record)) is not None]
+                batches = [(record, batch) for record in records if (batch := _decode(record)) is not None]
                 new = self._events.write(run, [batch for _, batch in batches], self._clock.now_us())
                 self._spool.done(records)
                 self._written += sum(record.events for record, _ in batches[len(batches) - new :])
@@ -263,11 +263,11 @@ class Auditor:
         return True
 
 
-def _encoded(batch: EventBatch) -> bytes:
+def _encode(batch: EventBatch) -> bytes:
     return json.dumps([batch.events, batch.counts, batch.usage], ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _decoded(record: SpooledBatch) -> EventBatch | None:
+def _decode(record: SpooledBatch) -> EventBatch | None:
     """The batch of a record; None: another version of Headgate wrote it, and we cannot read it."""
     try:
         events, counts, *more = json.loads(record.payload)  # versions before usage was kept wrote two lists

@@ -113,7 +113,7 @@ class Buffer:
             *(user, ip, api_key, tenant),
         )
         if len(subject) + len(user or "") + len(ip or "") + len(api_key or "") + len(tenant or "") > MAX_TEXT:
-            client = _shortened(client)
+            client = _shorten(client)
         options = self._options
         with self._lock:
             window = self._window
@@ -151,7 +151,7 @@ def _weight(number: int, full: int, one_in: int) -> int:
     return 0 if (number - full) % one_in else one_in
 
 
-def _shortened(client: EventKey) -> EventKey:
+def _shorten(client: EventKey) -> EventKey:
     """Return the client with strings of bounded length."""
     return EventKey._make(kept_text(value) if isinstance(value, str) else value for value in client)
 

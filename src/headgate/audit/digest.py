@@ -44,9 +44,9 @@ class Digest:
     def batch(self, window: FlushWindow, usage: Sequence[UsageCount] = ()) -> EventBatch:
         """The next batch."""
         self._batches += 1
-        return EventBatch(self._batches, [self._numbered(event) for event in window.rows], self._counts(window), usage)
+        return EventBatch(self._batches, [self._number(event) for event in window.rows], self._counts(window), usage)
 
-    def _numbered(self, event: Event) -> Event:
+    def _number(self, event: Event) -> Event:
         """Give an event an id, unless it has that of its decision, and mask what looks like a credential."""
         name = event.id
         if not name:
@@ -67,9 +67,9 @@ class Digest:
             minute_us, rule, reason, dimension, subject, *names = client
             self._begin(minute_us)
             own.add((rule, dimension))
-            keys = [(minute_us, rule, reason, "", ""), self._admitted((minute_us, rule, reason, dimension, subject))]
+            keys = [(minute_us, rule, reason, "", ""), self._count_key((minute_us, rule, reason, dimension, subject))]
             keys += [
-                self._admitted((minute_us, rule, reason, fact, name))
+                self._count_key((minute_us, rule, reason, fact, name))
                 for fact, name in zip(CLIENT, names, strict=True)
                 if name is not None and fact != dimension
             ]
@@ -98,7 +98,7 @@ class Digest:
             self._minute_us = minute_us
             self._seen.clear()
 
-    def _admitted(self, key: Subject) -> Subject:
+    def _count_key(self, key: Subject) -> Subject:
         """Return the name to count a subject under: its own, unless there are too many."""
         if key in self._seen or key[4] in ("", OTHER):
             return key

@@ -76,7 +76,7 @@ class Spool:
         self._own = directory / self.run
         new = directory / f"{NEW}{self.run}"
         new.mkdir(mode=0o700)
-        lock = _locked(new)
+        lock = _lock_run(new)
         if lock is None:
             raise OSError(f"{new}: another process holds the lock")
         self._locks[self._own] = lock
@@ -112,11 +112,11 @@ class Spool:
             for run in sorted(self._directory.iterdir()):
                 if run in self._locks or run.name.startswith(NEW) or not run.is_dir():
                     continue
-                lock = _locked(run)
+                lock = _lock_run(run)
                 if lock is None:
                     continue
                 self._locks[run] = lock
-                found = [_scanned(path) for path in sorted(run.glob("*.log"))]
+                found = [_scan(path) for path in sorted(run.glob("*.log"))]
                 adopted += found
                 if not found:
                     self._release(run)
@@ -218,13 +218,13 @@ class Spool:
             file = segment.path.open("rb")
         except FileNotFoundError:
             end = segment.read = segment.size
-            self._damaged(segment)
+            self._skip_damaged(segment)
             return records
         with file:
             file.seek(start)
             while end < segment.size and end - start < READ_BYTES:
                 line = file.readline()
-                parsed = _parsed(line)
+                parsed = _parse(line)
                 if parsed is not None:
                     end += len(line)
                     records.append(SpooledBatch(*parsed, segment, end))
@@ -232,10 +232,10 @@ class Spool:
                     break  # it is in front the next time
                 else:
                     end = segment.read = end + len(line) if line else segment.size
-                    self._damaged(segment)
+                    self._skip_damaged(segment)
         return records
 
-    def _damaged(self, segment: Segment) -> None:
+    def _skip_damaged(self, segment: Segment) -> None:
         self.damaged += 1
         log.error("audit: %s: what ends at %d is damaged: skipped", segment.path, segment.read)
 
@@ -247,7 +247,7 @@ class Spool:
             os.close(lock)
 
 
-def _locked(run: Path) -> int | None:
+def _lock_run(run: Path) -> int | None:
     """Lock a run's directory. Returns the lock's file; None: it belongs to a living process, or is gone."""
     try:
         lock = os.open(run / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -263,19 +263,19 @@ def _locked(run: Path) -> int | None:
     return None
 
 
-def _scanned(path: Path) -> Segment:
+def _scan(path: Path) -> Segment:
     """A segment that another process has left."""
     segment = Segment(path)
     segment.sealed = True
     with path.open("rb") as file:
         for line in file:
             segment.size += len(line)
-            parsed = _parsed(line)
+            parsed = _parse(line)
             segment.events += 0 if parsed is None else parsed[1]
     return segment
 
 
-def _parsed(line: bytes) -> tuple[int, int, bytes] | None:
+def _parse(line: bytes) -> tuple[int, int, bytes] | None:
     """Number, events and payload of a line; None: it is damaged."""
     checksum, _, rest = line.partition(b" ")
     if len(checksum) != 8 or not line.endswith(b"\n") or checksum != b"%08x" % crc32(rest):

@@ -150,7 +150,7 @@ class UsageCounter:
         counts: list[UsageCount] = []
         while self._windows:
             window = self._windows.popleft()
-            counts += self._own.kept(window.minute_us, _by_rule(window))
+            counts += self._own.rule_counts(window.minute_us, _by_rule(window))
         return counts
 
     def _minute_us(self) -> int:
@@ -221,7 +221,7 @@ class _OwnRules:
         self._checks: Counter[str] = Counter()  # of this minute
         self._own: set[str] = set()
 
-    def kept(self, minute_us: int, figures: dict[str, list[int]]) -> list[UsageCount]:
+    def rule_counts(self, minute_us: int, figures: dict[str, list[int]]) -> list[UsageCount]:
         """The counts of a window: of all checks, of some rules, and of all others together."""
         checks = {rule: sum(one[:DELAYED]) for rule, one in figures.items() if rule not in (ALL, NO_RULE)}
         if minute_us != self._minute_us:

@@ -77,7 +77,7 @@ class Webhook:
     def tell_refusals(self, events: Sequence[Event]) -> None:
         """Some requests were refused, or would have been by a rule that only logs."""
         for start in range(0, len(events), MOST):
-            self._put("refusals", {"refusals": [_shown(event) for event in events[start : start + MOST]]})
+            self._put("refusals", {"refusals": [_event_table(event) for event in events[start : start + MOST]]})
 
     def tell_changes(self, version: int, at_us: int, actor: str, changes: Sequence[Mapping[str, Any]]) -> None:
         """Report the changes of one transaction. Of very many changes, report the first ones and their number."""
@@ -161,7 +161,7 @@ class Webhook:
             headers = {
                 "Content-Type": "application/json",
                 "User-Agent": f"headgate/{__version__}",
-                **signed(self._key, message, int(time.time())),
+                **signature_fields(self._key, message, int(time.time())),
             }
             path = f"{url.path or '/'}?{url.query}" if url.query else url.path or "/"
             connection.request("POST", path, message.body, headers)
@@ -191,14 +191,14 @@ def signing_key(secret: str) -> bytes:
     return secret.encode()
 
 
-def signed(key: bytes, message: Message, timestamp: int) -> dict[str, str]:
+def signature_fields(key: bytes, message: Message, timestamp: int) -> dict[str, str]:
     """The header fields by which a receiver knows that a message is ours, and new."""
     content = b"%s.%d.%s" % (message.id.encode(), timestamp, message.body)
     signature = b64encode(hmac.digest(key, content, "sha256")).decode()
     return {"webhook-id": message.id, "webhook-timestamp": str(timestamp), "webhook-signature": f"v1,{signature}"}
 
 
-def _shown(event: Event) -> dict[str, Any]:
+def _event_table(event: Event) -> dict[str, Any]:
     """An event as the admin API shows it."""
     table = event._asdict()
     at_us, wait_us = table.pop("at_us"), table.pop("retry_after_us")

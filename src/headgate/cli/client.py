@@ -87,7 +87,7 @@ class ServiceClient:
 
     def chunks(self, path: str, params: Params | None = None) -> Iterator[str]:
         """Get an answer as text, piece by piece as it arrives."""
-        with self._faults(), self._http.stream("GET", path, params=_given(params)) as response:
+        with self._faults(), self._http.stream("GET", path, params=_query(params)) as response:
             if not response.is_success:
                 response.read()
                 raise self._fault(response)
@@ -136,7 +136,7 @@ class ServiceClient:
 
     def _send(self, method: str, path: str, *, params: Params | None = None, **options: Any) -> httpx.Response:
         with self._faults():
-            return self._http.request(method, path, params=_given(params), **options)
+            return self._http.request(method, path, params=_query(params), **options)
 
     def _object(self, response: httpx.Response) -> Json:
         if response.status_code == 204:
@@ -153,7 +153,7 @@ class ServiceClient:
         try:
             yield
         except httpx.TransportError as error:
-            raise CommandFault(_explained(error, self.server)) from error
+            raise CommandFault(_fault_text(error, self.server)) from error
 
     def _fault(self, response: httpx.Response) -> CommandFault:
         """Return the fault for an answer with an error status."""
@@ -244,7 +244,7 @@ def _trust(ca: Path | None, certificate: Path | None, key: Path | None, *, neede
     return context
 
 
-def _given(params: Params | None) -> dict[str, str]:
+def _query(params: Params | None) -> dict[str, str]:
     """Return the values that are set, as query parameters."""
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
@@ -260,7 +260,7 @@ def _json(response: httpx.Response) -> Any:
         return None
 
 
-def _explained(error: httpx.TransportError, server: str) -> str:
+def _fault_text(error: httpx.TransportError, server: str) -> str:
     import httpx  # noqa: PLC0415
 
     cause: BaseException | None = error

@@ -32,7 +32,7 @@ def lines_of(changes: list[Json]) -> Iterator[StyledLine]:
         if change["action"] == "update":
             yield StyledLine(f"{mark} {about}: {', '.join(differences(before, after))}", style)
         else:
-            yield StyledLine(f"{mark} {about}{_described(change['kind'], before or after)}", style)
+            yield StyledLine(f"{mark} {about}{_describe(change['kind'], before or after)}", style)
     count = len(changes)
     yield StyledLine("no difference" if count == 0 else f"{count:,} change{'' if count == 1 else 's'}", "bold")
 
@@ -68,7 +68,7 @@ def value_text(name: str, value: Any) -> str:
     return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
 
 
-def _described(kind: str, table: Json) -> str:
+def _describe(kind: str, table: Json) -> str:
     if kind == "rule":
         return f": {quota_of(table)}, by {table.get('dimension', 'user')}"
     if kind == "user" and table.get("tier"):

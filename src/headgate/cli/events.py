@@ -114,7 +114,7 @@ def row_of(event: Json) -> tuple[Cell, ...]:
 
 def _follow(client: ServiceClient, wanted: dict[str, Any], most: int, as_json: bool) -> None:
     """Print events as they arrive, oldest first, beginning with the latest existing ones."""
-    for event in arriving(client, wanted, most):
+    for event in new_events(client, wanted, most):
         if as_json:
             typer.echo(json.dumps(event))
         else:
@@ -122,7 +122,7 @@ def _follow(client: ServiceClient, wanted: dict[str, Any], most: int, as_json: b
             typer.echo(line)
 
 
-def arriving(client: ServiceClient, wanted: dict[str, Any], most: int) -> Iterator[Json]:
+def new_events(client: ServiceClient, wanted: dict[str, Any], most: int) -> Iterator[Json]:
     """Yield events without end, each once: first the latest existing ones, then new ones.
 
     What is found at one look is in the order of its time. An event that was written late comes when it is there.

@@ -13,7 +13,7 @@ from headgate.rules.sources.document import snapshot_of
 from headgate.rules.sources.export import text_of
 
 
-def imported(contents: Mapping[str, bytes]) -> tuple[str, list[str]]:
+def import_envoy(contents: Mapping[str, bytes]) -> tuple[str, list[str]]:
     """A rules file of envoyproxy/ratelimit's files, by name, and what has no equivalent. Raises `InvalidRule`."""
     documents = []
     for file, content in contents.items():

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Concatenate, Final
 import typer
 
 from headgate.cli.client import ServiceClient, find_token
-from headgate.cli.output import CommandFault, reported
+from headgate.cli.output import CommandFault, report_faults
 from headgate.settings import DEFAULT_SERVER, ClientSettings, variable
 
 ADMIN: Final = ("admin_token",)  # settings whose token to use
@@ -65,7 +65,7 @@ def calls_service(*tokens: str) -> Callable[[Callable[Concatenate[ServiceClient,
         @wraps(command)
         def run(**options: Any) -> None:
             connection = {name: options.pop(name) for name in _CONNECTION}
-            with reported(), connect(tokens, **connection) as client:
+            with report_faults(), connect(tokens, **connection) as client:
                 command(client, **options)
 
         run.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]

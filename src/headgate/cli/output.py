@@ -46,7 +46,7 @@ class CommandFault(HeadgateError):
 
 
 @contextmanager
-def reported() -> Iterator[None]:
+def report_faults() -> Iterator[None]:
     """Print faults on stderr without a traceback, and exit with their code."""
     try:
         yield

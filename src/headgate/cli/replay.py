@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from headgate.cli import INTERRUPTED, REFUSED
 from headgate.cli.options import AsJson
-from headgate.cli.output import CommandFault, emit, reported, say
+from headgate.cli.output import CommandFault, emit, report_faults, say
 from headgate.cli.replay_report import show_report
 from headgate.core.quota import MICROSECONDS, duration_us
 from headgate.errors import InvalidQuota, InvalidRule
@@ -100,7 +100,7 @@ def replay_logs(
 
     Nothing is sent anywhere. Ctrl-C ends it with a report of what was replayed until then, and exit code 130.
     """
-    with reported():
+    with report_faults():
         snapshot = load_rules(rules)
         other = None if against is None else load_rules(against)
         target = _target(snapshot, suggest_rule, refuse_at_most)

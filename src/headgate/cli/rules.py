@@ -12,7 +12,7 @@ from headgate.cli import INTERRUPTED, REFUSED
 from headgate.cli.client import TOML, InvalidRules, Json, ServiceClient
 from headgate.cli.differences import lines_of, quota_of
 from headgate.cli.options import ADMIN, AsJson, calls_service
-from headgate.cli.output import Cell, CommandFault, emit, on_terminal, printable, reported, say, show_table
+from headgate.cli.output import Cell, CommandFault, emit, on_terminal, printable, report_faults, say, show_table
 from headgate.cli.replay import load_rules, replay_files
 from headgate.cli.replay_report import show_report
 from headgate.errors import InvalidRule, Problem
@@ -52,7 +52,7 @@ def list_rules(client: ServiceClient, as_json: AsJson = False) -> None:
 
 
 @app.command()
-@reported()
+@report_faults()
 def validate(
     files: Annotated[list[Path], typer.Argument(help="Rules files.", metavar="FILE...")], as_json: AsJson = False
 ) -> None:
@@ -126,7 +126,7 @@ def diff(
     With --replay, also say whose requests of an access log would be decided otherwise.
     """
     planned = _put(client, file, _content(file), dry_run=True)
-    report = _replayed(client, file, replay, quiet=as_json) if replay else None
+    report = _replay(client, file, replay, quiet=as_json) if replay else None
     if as_json:
         emit(planned if report is None else {**planned, "replay": report.as_dict()})
     else:
@@ -162,7 +162,7 @@ def export(
 
 
 @app.command("import")
-@reported()
+@report_faults()
 def import_rules(
     files: Annotated[list[Path], typer.Argument(help="Configuration files.", metavar="FILE...")],
     source: Annotated[
@@ -179,11 +179,11 @@ def import_rules(
     """
     if source != "envoy-ratelimit":
         raise typer.BadParameter(f"must be envoy-ratelimit, got {source!r}", param_hint="--from")
-    from headgate.cli.import_rules import imported  # noqa: PLC0415 - the other commands need none of it
+    from headgate.cli.import_rules import import_envoy  # noqa: PLC0415 - the other commands need none of it
 
     contents = {str(file): _content(file) for file in files}
     try:
-        text, report = imported(contents)
+        text, report = import_envoy(contents)
     except InvalidRule as error:
         raise CommandFault(str(error), code=REFUSED) from error
     if as_json:
@@ -203,7 +203,7 @@ def _write(file: Path, text: str) -> None:
         raise CommandFault(f"{file}: cannot be written: {error.strerror}") from error
 
 
-def _replayed(client: ServiceClient, file: Path, logs: list[str], *, quiet: bool) -> Report:
+def _replay(client: ServiceClient, file: Path, logs: list[str], *, quiet: bool) -> Report:
     """Replay logs under a file's rules and under the service's, without the users in its database."""
     current = snapshot_of(parse_toml(client.text(RULESET, accept=TOML).encode()), version="in force")
     return replay_files(logs, load_rules(file), against=current, quiet=quiet)

@@ -95,7 +95,7 @@ class Console:
         self._gatekeeper = gatekeeper
         self._renderer = Renderer(has_regions=has_regions)
         self._assets = Assets()
-        self._routes = [(Matcher(route.path, _unused, methods=[route.method]), route) for route in ROUTES]
+        self._routes = [(Matcher(route.path, _no_endpoint, methods=[route.method]), route) for route in ROUTES]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"].removeprefix(PATH) or "/"
@@ -110,7 +110,7 @@ class Console:
         if path.startswith("/static/"):
             await response(scope, receive, send)
             return
-        await response(scope, receive, _protected(send))
+        await response(scope, receive, _with_headers(send))
 
     async def _answer(self, request: Request) -> Response:
         path = request.url.path.removeprefix(PATH)
@@ -130,10 +130,10 @@ class Console:
         request.state.caller = caller
         form = await self._form(request, session) if request.method == "POST" else None
         if path == "/sign-out" and request.method == "POST":
-            return Response(status_code=303, headers=self._signed_out(f"{PATH}/sign-in"))
+            return Response(status_code=303, headers=self._sign_out_headers(f"{PATH}/sign-in"))
         page = Page(request, self._services, self._renderer, caller, self._sessions.csrf(session), form)
         response = await self._show(page, request)
-        renewed = self._sessions.renewed(session)
+        renewed = self._sessions.renew(session)
         if renewed is not None:
             response.headers["set-cookie"] = self._sessions.header(renewed, PATH)
         return response
@@ -197,10 +197,10 @@ class Console:
         target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         url = f"{PATH}/sign-in" + (f"?next={quote(target)}" if request.method == "GET" else "")
         if request.headers.get("hx-request") == "true":
-            return Response(status_code=204, headers=self._signed_out("") | {"HX-Redirect": f"{PATH}/sign-in"})
-        return Response(status_code=303, headers=self._signed_out(url))
+            return Response(status_code=204, headers=self._sign_out_headers("") | {"HX-Redirect": f"{PATH}/sign-in"})
+        return Response(status_code=303, headers=self._sign_out_headers(url))
 
-    def _signed_out(self, url: str) -> dict[str, str]:
+    def _sign_out_headers(self, url: str) -> dict[str, str]:
         headers = {"set-cookie": self._sessions.header(None, PATH)}
         return headers | ({"Location": url} if url else {})
 
@@ -221,7 +221,7 @@ def _matches(matcher: Matcher, request: Request) -> bool:
     return matcher.matches(request.scope)[0] is Match.FULL
 
 
-async def _unused(_: Request) -> Response:
+async def _no_endpoint(_: Request) -> Response:
     raise AssertionError
 
 
@@ -266,10 +266,10 @@ def _target(request: Request) -> str:
     return target if target == PATH or target.startswith((f"{PATH}/", f"{PATH}?")) else PATH
 
 
-def _protected(send: Send) -> Send:
+def _with_headers(send: Send) -> Send:
     """Add what protects a page to its answer."""
 
-    async def protecting(message: Message) -> None:
+    async def send_protected(message: Message) -> None:
         if message["type"] == "http.response.start":
             there = {name for name, _ in message["headers"]}
             more = [(name.encode(), value.encode()) for name, value in HEADERS.items() if name.encode() not in there]
@@ -278,4 +278,4 @@ def _protected(send: Send) -> Send:
             message["headers"] = [*message["headers"], *more]
         await send(message)
 
-    return protecting
+    return send_protected

@@ -22,7 +22,7 @@ KINDS: Final = get_args(Kind)
 FINAL: Final = ("token", "counts")  # what cannot be reverted
 
 
-async def listed(page: Page) -> Response:
+async def list_changes(page: Page) -> Response:
     kind, subject = page.query.get("kind", ""), page.query.get("subject", "").strip()
     before = page.query.get("before", "")
     found = await asyncio.to_thread(
@@ -88,7 +88,7 @@ def _id(text: str) -> int:
 
 
 ROUTES: Final = (
-    PageRoute("/changes", listed),
+    PageRoute("/changes", list_changes),
     PageRoute("/changes/revert", confirm),
     PageRoute("/changes/revert", revert, "POST"),
 )

@@ -30,8 +30,8 @@ COLUMNS: Final = (
 _FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")  # what makes spreadsheets calculate
 
 
-async def listed(page: Page) -> Response:
-    wanted, chosen = _wanted(page)
+async def list_events(page: Page) -> Response:
+    wanted, chosen = _event_filter(page)
     after = _cursor(page.query.get("after", ""))
     found = await asyncio.to_thread(page.services.history.events, page.caller, wanted, after=after, most=PAGE + 1)
     following = f"{found[PAGE - 1].at_us}-{found[PAGE - 1].id}" if len(found) > PAGE else None
@@ -40,7 +40,7 @@ async def listed(page: Page) -> Response:
 
 
 async def as_csv(page: Page) -> Response:
-    wanted, _ = _wanted(page)
+    wanted, _ = _event_filter(page)
     page.caller.require("events")
     headers = {"Content-Disposition": 'attachment; filename="events.csv"'}
     return StreamingResponse(_csv(page, wanted), media_type="text/csv; charset=utf-8", headers=headers)
@@ -49,7 +49,7 @@ async def as_csv(page: Page) -> Response:
 async def follow(page: Page) -> Response:
     """Server-sent events: rows of the table, as they come."""
     page.caller.require("events")
-    wanted, _ = _wanted(page)
+    wanted, _ = _event_filter(page)
     since = page.request.headers.get("last-event-id") or page.query.get("newest", "")
     return StreamingResponse(
         _rows(page, wanted, int(since) if since.isdigit() else page.now_us),
@@ -104,7 +104,7 @@ def _line(cells: Any) -> str:
     return text.getvalue()
 
 
-def _wanted(page: Page) -> tuple[EventFilter, Any]:
+def _event_filter(page: Page) -> tuple[EventFilter, Any]:
     chosen = range_of(page.query, "24h")
     period = chosen.period(page.now_us)
     query = {name: page.query[name].strip() for name in FACTS if page.query.get(name, "").strip()}
@@ -127,7 +127,7 @@ def _newest(found: Any) -> int | None:
 
 
 ROUTES: Final = (
-    PageRoute("/events", listed),
+    PageRoute("/events", list_events),
     PageRoute("/events.csv", as_csv),
     PageRoute("/events/follow", follow),
 )

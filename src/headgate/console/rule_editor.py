@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from headgate.console.page import Page, PageRoute
 from headgate.console.rule_forms import Table, form_table, sections_of, table_of, table_of_toml
-from headgate.console.rules import expecting
+from headgate.console.rules import expect_version
 from headgate.errors import ChangeConflict, InvalidRule, NotFound, Problem
 from headgate.operations.rules import StoredRule
 from headgate.rules.rule import Rule
@@ -86,7 +86,7 @@ async def apply(page: Page) -> Response:
         if draft.base is None:
             await asyncio.to_thread(rules.create, page.actor, dict(draft.table))
         else:
-            expect = expecting(draft.version)
+            expect = expect_version(draft.version)
             await asyncio.to_thread(rules.put, page.actor, rule.id, dict(draft.table), expect=expect)
     except InvalidRule as error:
         return _form(page, draft._replace(problems=error.problems), status=422)
@@ -129,7 +129,7 @@ async def delete(page: Page) -> Response:
         page.actor,
         rule_id,
         with_overrides=page.text("with_overrides") == "yes",
-        expect=expecting(page.text("version")),
+        expect=expect_version(page.text("version")),
     )
     return page.redirect("/rules", f"{rule_id} is deleted.")
 

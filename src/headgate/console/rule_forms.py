@@ -76,7 +76,9 @@ def _input(field: RuleField, table: Table, problem: str) -> Input:
     other, values = _WHEN.get(field.name, ("", ()))
     given: Any = table.get(other, _DEFAULTS.get(other))
     given = ("on" if given else "") if isinstance(given, bool) else given
-    return Input(field, _shown(field, table.get(field.name)), problem, other, values, not other or given in values)
+    return Input(
+        field, _input_value(field, table.get(field.name)), problem, other, values, not other or given in values
+    )
 
 
 def form_table(rule: Rule) -> Table:
@@ -89,7 +91,7 @@ def _is_seconds(value: Any) -> bool:
     return isinstance(value, int | float)  # the window of a calendar is a word
 
 
-def _shown(field: RuleField, value: Any) -> Any:
+def _input_value(field: RuleField, value: Any) -> Any:
     if field.kind.type == "flag":
         return field.default if value is None else bool(value)
     if value is None:

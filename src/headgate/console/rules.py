@@ -50,7 +50,7 @@ class Index:
         self._rules: Sequence[Rule] = ()
         self._indexed: list[Indexed] = []
 
-    def of(self, snapshot: Snapshot) -> list[Indexed]:
+    def entries(self, snapshot: Snapshot) -> list[Indexed]:
         if snapshot.rules is not self._rules:
             self._indexed = [Indexed(rule, _text(rule)) for rule in sorted(snapshot.rules, key=lambda rule: rule.id)]
             self._rules = snapshot.rules
@@ -65,19 +65,19 @@ def _text(rule: Rule) -> str:
     return "\n".join(parts).lower()
 
 
-async def listed(page: Page) -> Response:
-    found = _found(page)
+async def list_rules(page: Page) -> Response:
+    found = _search(page)
     template = (
         "rules_table.html" if page.is_fragment and page.request.headers.get("hx-target") == "rules" else "rules.html"
     )
     return page.render(template, **found)
 
 
-def _found(page: Page) -> dict[str, Any]:
+def _search(page: Page) -> dict[str, Any]:
     snapshot = page.services.operations.rules.snapshot(page.caller)
     words = page.query.get("q", "").lower().split()
     state, dimension = page.query.get("state", ""), page.query.get("dimension", "")
-    everything = _index.of(snapshot)
+    everything = _index.entries(snapshot)
     rules = [
         one.rule
         for one in everything
@@ -103,7 +103,7 @@ def _found(page: Page) -> dict[str, Any]:
 
 async def sparklines(page: Page) -> Response:
     """The traffic of the rules on a page of the list, each in a place of its own."""
-    rules: list[Rule] = _found(page)["rules"]
+    rules: list[Rule] = _search(page)["rules"]
     period = SPARK.period(page.now_us)
     try:
         found = await asyncio.to_thread(page.services.history.traffic, page.caller, [rule.id for rule in rules], period)
@@ -123,7 +123,7 @@ async def sparklines(page: Page) -> Response:
 async def confirm(page: Page) -> Response:
     """A dialog that says what a switch would do, and asks for a reason."""
     rule_id, to = page.query.get("rule", ""), page.query.get("to", "")
-    _wanted(to)
+    _change_for(to)
     operations = page.services.operations
     stored = await asyncio.to_thread(operations.rules.get, page.caller, rule_id)
     values: dict[str, Any] = {"rule": stored.rule, "version": stored.version, "to": to, "would": None}
@@ -146,17 +146,17 @@ async def _action_before(page: Page, rule_id: str) -> str:
 
 async def switch(page: Page) -> Response:
     rule_id, to = page.text("rule"), page.text("to")
-    change = {"action": _action(page.text("action"))} if to == "enforce" else _wanted(to)
+    change = {"action": _action(page.text("action"))} if to == "enforce" else _change_for(to)
     rules = page.services.operations.rules
     stored = await asyncio.to_thread(rules.get, page.caller, rule_id)
     table = rule_table(stored.rule) | change
-    await asyncio.to_thread(rules.put, page.actor, rule_id, table, expect=expecting(page.text("version")))
+    await asyncio.to_thread(rules.put, page.actor, rule_id, table, expect=expect_version(page.text("version")))
     done = {"enable": "enabled", "disable": "disabled", "shadow": "now a shadow"}
     done |= {"enforce": f"now enforced: requests beyond its limit {ENFORCED.get(table['action'])}"}
     return page.redirect("/rules", f"{rule_id} is {done[to]}.", q=rule_id)
 
 
-def expecting(version: str) -> Expect:
+def expect_version(version: str) -> Expect:
     """Have a change fail when a rule has another version than the one that was looked at."""
 
     def expect(found: int | None) -> None:
@@ -166,7 +166,7 @@ def expecting(version: str) -> Expect:
     return expect
 
 
-def _wanted(to: str) -> dict[str, Any]:
+def _change_for(to: str) -> dict[str, Any]:
     if to not in CHANGES:
         raise InvalidRule(Problem("query", "to", f"must be one of {', '.join(CHANGES)}, got {to!r}"))
     return CHANGES[to]
@@ -179,7 +179,7 @@ def _action(name: str) -> str:
 
 
 ROUTES: Final = (
-    PageRoute("/rules", listed),
+    PageRoute("/rules", list_rules),
     PageRoute("/rules/sparklines", sparklines),
     PageRoute("/rules/confirm", confirm),
     PageRoute("/rules/switch", switch, "POST"),

@@ -69,14 +69,14 @@ class Sessions:
             return None
         return session if 0 <= self._now() - session.at < IDLE_SECONDS else None
 
-    def renewed(self, session: Session) -> Session | None:
+    def renew(self, session: Session) -> Session | None:
         """The session with the time of now; None: it is as good as new."""
         now = self._now()
         return session._replace(at=now) if now - session.at >= RENEW_SECONDS else None
 
     def header(self, session: Session | None, path: str) -> str:
         """The field `Set-Cookie` that begins or renews a session; None: that ends it."""
-        value, age = ("", 0) if session is None else (self._encoded(session), IDLE_SECONDS)
+        value, age = ("", 0) if session is None else (self._encode(session), IDLE_SECONDS)
         secure = "; Secure" if self._secure else ""
         return f"{COOKIE}={value}; Path={path}; Max-Age={age}; HttpOnly; SameSite=Strict{secure}"
 
@@ -87,7 +87,7 @@ class Sessions:
     def is_csrf(self, session: Session, given: str) -> bool:
         return hmac.compare_digest(self.csrf(session).encode(), given.encode())
 
-    def _encoded(self, session: Session) -> str:
+    def _encode(self, session: Session) -> str:
         content = base64.urlsafe_b64encode(json.dumps(session).encode()).decode()
         return f"{content}.{self._sign(content)}"
 

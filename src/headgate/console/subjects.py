@@ -14,7 +14,7 @@ from headgate.console.ranges import named_range
 from headgate.core.quota import MICROSECONDS, duration_us
 from headgate.errors import DatabaseError, InvalidQuota, InvalidRule, Problem
 from headgate.operations.history import EventFilter
-from headgate.operations.subjects import FACTS, Fact, written
+from headgate.operations.subjects import FACTS, Fact, normal_subject
 
 NAMES: Final = {"user": "User", "ip": "Address", "api_key": "API key", "tenant": "Tenant"}
 DIALOGS: Final = ("override", "tier", "reset", "exempt", "unexempt", "unoverride")
@@ -29,9 +29,9 @@ async def subject(page: Page) -> Response:
     text = page.query.get("id", "").strip()
     common = {"facts": NAMES, "fact": fact, "text": text}
     if not text:
-        known = await _known(page)
+        known = await _some_users(page)
         return page.render("subject_search.html", known=known, **common)
-    value = written(fact, text)
+    value = normal_subject(fact, text)
     found = await page.services.operations.subjects.limits(page.caller, fact, value)
     penalty = await page.services.operations.subjects.penalty(page.caller, fact, value)
     events = None
@@ -71,7 +71,7 @@ async def refusals(page: Page) -> Response:
     return page.render("subject_refusals.html", bars=bars, since_us=first, until_us=period.until_us)
 
 
-async def _known(page: Page) -> Any:
+async def _some_users(page: Page) -> Any:
     """Some users who have a tier or overrides, to begin with."""
     try:
         return await asyncio.to_thread(page.services.operations.users.page, page.caller, most=RECENT)

@@ -13,7 +13,7 @@ from headgate.operations.caller import ROLES, SCOPES
 MOST: Final = 500
 
 
-async def listed(page: Page) -> Response:
+async def list_tokens(page: Page) -> Response:
     found = await asyncio.to_thread(page.services.tokens.page, page.caller, most=MOST)
     tokens = sorted(found, key=lambda token: (not token.is_good(page.now_us), token.name))
     return page.render("tokens.html", tokens=tokens, may_change=page.caller.may("tokens", "admin"))
@@ -42,7 +42,7 @@ async def revoke(page: Page) -> Response:
 
 
 ROUTES: Final = (
-    PageRoute("/tokens", listed),
+    PageRoute("/tokens", list_tokens),
     PageRoute("/tokens/new", form),
     PageRoute("/tokens/new", create, "POST"),
     PageRoute("/tokens/revoke", confirm),

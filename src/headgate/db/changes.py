@@ -89,9 +89,9 @@ class Changes:
 
     def content(self) -> Content:
         """Return all rules, tiers, exemptions and settings. Raises `InvalidRule` if a stored one is not valid."""
-        return self.versioned()[0]
+        return self.content_and_version()[0]
 
-    def versioned(self) -> tuple[Content, int]:
+    def content_and_version(self) -> tuple[Content, int]:
         """Return all rules, tiers, exemptions and settings, and the version in which any of them last changed."""
         with self._database.read(seconds=LARGE_SECONDS) as connection:
             return queries.content(connection), queries.versions(connection).rules_version

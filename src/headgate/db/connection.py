@@ -51,9 +51,9 @@ class Database:
     """
 
     def __init__(self, url: str) -> None:
-        self.url, self.kind = _parsed(url)
+        self.url, self.kind = _parse_url(url)
         self._closed = Event()
-        self.name = _shown(self.url, self.kind)
+        self.name = _display_url(self.url, self.kind)
         if self.kind == "sqlite":
             self._engine = create_engine(self.url, connect_args={"timeout": BUSY_SECONDS}, pool_size=POOL)
             event.listen(self._engine, "connect", _prepare_sqlite)
@@ -77,7 +77,7 @@ class Database:
 
         That is also raised when PostgreSQL says nothing for so many seconds, here and in `write`.
         """
-        with self._used(), self._reading.begin() as connection:
+        with self._use(), self._reading.begin() as connection:
             allow(connection, seconds)
             yield connection
 
@@ -88,7 +88,7 @@ class Database:
         Committed at the end, unless something was raised. Raises `DatabaseError`; when that happens while
         committing, the change may have been made.
         """
-        with self._used(), self._writing.begin() as connection:
+        with self._use(), self._writing.begin() as connection:
             allow(connection, seconds)
             if lock and self.kind == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATING})
@@ -104,7 +104,7 @@ class Database:
                 connection.cursor().execute("PRAGMA journal_mode = WAL")
             except sqlite3.OperationalError as error:
                 if "locked" not in str(error):  # else another process is busy doing the same
-                    raise wrapped(error, self.name) from error
+                    raise wrap_error(error, self.name) from error
             finally:
                 connection.close()
 
@@ -114,7 +114,7 @@ class Database:
         try:
             yield
         except SQLAlchemyError as error:
-            raise wrapped(error, self.name) from error
+            raise wrap_error(error, self.name) from error
 
     def close(self) -> None:
         """Close all connections, those in use when they are returned. The database cannot be used afterwards.
@@ -134,7 +134,7 @@ class Database:
         return connection
 
     @contextmanager
-    def _used(self) -> Iterator[None]:
+    def _use(self) -> Iterator[None]:
         if self._closed.is_set():
             raise DatabaseUnavailable(f"{self.name}: was closed")
         try:
@@ -145,7 +145,7 @@ class Database:
                 self._engine.pool.dispose()
 
 
-def wrapped(error: Exception, name: str) -> DatabaseError:
+def wrap_error(error: Exception, name: str) -> DatabaseError:
     """Our error for one of the driver's."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     what = " ".join(str(cause).split()) or type(cause).__name__
@@ -153,7 +153,7 @@ def wrapped(error: Exception, name: str) -> DatabaseError:
     return (DatabaseUnavailable if away else DatabaseError)(f"{name}: {what}")
 
 
-def _parsed(url: str) -> tuple[URL, Kind]:
+def _parse_url(url: str) -> tuple[URL, Kind]:
     """Raises `ValueError`, which shows nothing that may be a password."""
     try:
         parsed = make_url(url)
@@ -178,7 +178,7 @@ def _parsed(url: str) -> tuple[URL, Kind]:
     )
 
 
-def _shown(url: URL, kind: Kind) -> str:
+def _display_url(url: URL, kind: Kind) -> str:
     """A URL for people: of its parameters, those that say which database it is. Any other may be a secret."""
     told = {name: value for name, value in url.query.items() if name in NAMING}
     return url.set(drivername=kind, query=told).render_as_string(hide_password=True)

@@ -140,7 +140,7 @@ class Events:
             if not new:
                 return 0
             add_rows(connection, schema.events, [event._asdict() for batch in new for event in batch.events])
-            counts = _merged(count for batch in new for count in batch.counts)
+            counts = _merge_counts(count for batch in new for count in batch.counts)
             add_rows(connection, schema.event_counts, counts, figures=("events", "cost"))
             usage = usage_rows(count for batch in new for count in batch.usage)
             add_rows(connection, schema.usage, usage, figures=FIGURES)
@@ -151,7 +151,7 @@ class Events:
         """Events, the latest first; for the next page, give the last one's time and id as `after`."""
         table = schema.events
         query = select(*(table.c[name] for name in Event._fields)).order_by(table.c.at_us.desc(), table.c.id.desc())
-        query = _filtered(query, wanted).limit(most)
+        query = _add_filter(query, wanted).limit(most)
         if after is not None:
             query = query.where(tuple_(table.c.at_us, table.c.id) < tuple_(literal(after.at_us), literal(after.id)))
         with self._database.read(seconds=LARGE_SECONDS) as connection:
@@ -257,7 +257,7 @@ def kept_text(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def _merged(counts: Iterable[Count]) -> list[dict[str, Any]]:
+def _merge_counts(counts: Iterable[Count]) -> list[dict[str, Any]]:
     """Rows of counts, those of the same subject and minute together, and in an order that all nodes write them in:
     else two of them could wait for each other."""
     rows: dict[str, dict[str, Any]] = {}
@@ -273,7 +273,7 @@ def _merged(counts: Iterable[Count]) -> list[dict[str, Any]]:
     return [rows[name] for name in sorted(rows)]
 
 
-def _filtered(query: Select[Any], wanted: EventFilter) -> Select[Any]:
+def _add_filter(query: Select[Any], wanted: EventFilter) -> Select[Any]:
     table = schema.events
     for name in ("rule", "user", "ip", "api_key", "tenant", "endpoint", "reason"):
         value = getattr(wanted, name)

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 import psycopg
 
 from headgate.db.bound import BoundConnection
-from headgate.db.connection import POSTGRES, Database, wrapped
+from headgate.db.connection import POSTGRES, Database, wrap_error
 from headgate.db.queries import CHANNEL
 from headgate.errors import DatabaseUnavailable
 
@@ -53,12 +53,12 @@ class PostgresListener:
             self._connection = BoundConnection.connect(**arguments)
         except psycopg.Error as error:
             self._close_sockets()
-            raise wrapped(error, self._name) from error
+            raise wrap_error(error, self._name) from error
         try:
             self._connection.execute(f"LISTEN {CHANNEL}")
         except psycopg.Error as error:
             self.close()
-            raise wrapped(error, self._name) from error
+            raise wrap_error(error, self._name) from error
 
     def wait(self, seconds: float) -> None:
         try:
@@ -67,7 +67,7 @@ class PostgresListener:
             select.select([self._connection.fileno(), self._mine.fileno()], [], [], seconds)
             self._heard()
         except (psycopg.Error, OSError, ValueError) as error:  # ValueError: the socket is gone
-            raise wrapped(error, self._name) from error
+            raise wrap_error(error, self._name) from error
 
     def wake(self) -> None:
         with suppress(OSError):  # closed: no call waits any more

@@ -192,18 +192,18 @@ def overrides_page(
     if rule is not None:
         query = query.where(table.c.rule == rule)
     if expired is not None:
-        query = query.where(table.c.expires_us <= now_us if expired else _unexpired(now_us))
+        query = query.where(table.c.expires_us <= now_us if expired else _has_not_expired(now_us))
     if after is not None:
         query = query.where(tuple_(table.c.user_id, table.c.rule) > tuple_(*after))
     return [UserOverride(row["user_id"], override_of(dict(row))) for row in connection.execute(query).mappings()]
 
 
-def _unexpired(now_us: int) -> Any:
+def _has_not_expired(now_us: int) -> Any:
     expires_us = schema.overrides.c.expires_us
     return or_(expires_us.is_(None), expires_us > now_us)
 
 
-def users_kept(connection: Connection) -> tuple[bool, bool]:
+def has_users(connection: Connection) -> tuple[bool, bool]:
     """Whether any user has a tier, and whether any has an override or an anchor."""
     tiers = exists().where(schema.users.c.tier.is_not(None))
     anchors = exists().where(schema.users.c.anchor.is_not(None))
@@ -295,7 +295,7 @@ def kinds_of_override(connection: Connection, rule_id: str, now_us: int) -> list
     figures = (table.c.limit, table.c.window_us, table.c.burst)
     query = (
         select(func.min(table.c.user_id).label("user_id"), *figures)
-        .where(table.c.rule == rule_id, _unexpired(now_us))
+        .where(table.c.rule == rule_id, _has_not_expired(now_us))
         .group_by(*figures)
     )
     return [{**row, "rule": rule_id, "expires_us": None} for row in connection.execute(query).mappings()]

@@ -115,7 +115,7 @@ class TokenTable:
         with self._database.read() as connection:
             return [_token(row) for row in connection.execute(query).mappings()]
 
-    def expiring(self, most: int) -> list[Token]:
+    def valid_tokens(self, most: int) -> list[Token]:
         """Return the valid tokens, those that expire first at the front."""
         table, now_us = schema.tokens, self._clock.now_us()
         query = select(table).where(table.c.revoked_us.is_(None), table.c.expires_us > now_us)

@@ -13,7 +13,7 @@ from headgate.operations.caller import Caller, Role, Scope
 from headgate.operations.exemptions import exemption_from
 from headgate.operations.rules import AppliedChange, Table
 from headgate.operations.storage import Storage
-from headgate.operations.users import without_expired
+from headgate.operations.users import drop_expired
 from headgate.rules.sources.document import rule_from
 from headgate.rules.users import Tier, User
 
@@ -126,7 +126,7 @@ def _restore_users(transaction: Transaction, changes: Iterable[Change]) -> None:
         before[change.subject] = change.before
     known = users_of([dict(table) for table in before.values() if table is not None])
     gone = [User(id=user_id) for user_id, table in before.items() if table is None]
-    transaction.put_users([*(without_expired(user, transaction.at_us) for user in known), *gone])
+    transaction.put_users([*(drop_expired(user, transaction.at_us) for user in known), *gone])
 
 
 _FINAL: Final = {

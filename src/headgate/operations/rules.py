@@ -113,7 +113,7 @@ class Rules:
         caller.require("rules")
         if self._storage.changes is None:
             return self._storage.snapshot, self._storage.snapshot.version
-        content, version = self._storage.changes.versioned()
+        content, version = self._storage.changes.content_and_version()
         with collection_paused():
             return content.snapshot(version), str(version)
 
@@ -163,11 +163,11 @@ def _takes_override(difference: Table, at: datetime) -> bool:
     """Whether a change concerns more of a user than overrides that had expired."""
     if difference["kind"] != "user":
         return False
-    before, after = (_counting(difference[name], at) for name in ("before", "after"))
+    before, after = (_effective_user(difference[name], at) for name in ("before", "after"))
     return before != after
 
 
-def _counting(user: Table | None, at: datetime) -> tuple[Any, list[Table]]:
+def _effective_user(user: Table | None, at: datetime) -> tuple[Any, list[Table]]:
     """A user's tier, and those of their overrides that count."""
     table = user or {}
     overrides = [

@@ -73,7 +73,7 @@ def api_key_fact(text: str) -> str:
     return text if text.startswith(HASHED) else hashed_api_key(text)
 
 
-def written(fact: Fact, text: str) -> str:
+def normal_subject(fact: Fact, text: str) -> str:
     """A subject as rules know it: API keys hashed, addresses in their usual form. Raises `InvalidRule`."""
     text = text.strip()
     if not 1 <= len(text) <= MAX_ID:

@@ -41,7 +41,7 @@ class Tokens:
         """
         caller.require("tokens", "admin")
         tokens = self._kept
-        name, role, scopes, seconds = _wanted(table)
+        name, role, scopes, seconds = _token_fields(table)
         beyond = sorted(set(scopes) - caller.scopes)
         if beyond:
             raise Forbidden(f"this token cannot give what it has not: {', '.join(beyond)}")
@@ -64,7 +64,7 @@ class Tokens:
         return self._stored
 
 
-def _wanted(table: Table) -> tuple[str, str, list[str], float]:
+def _token_fields(table: Table) -> tuple[str, str, list[str], float]:
     """The fields of a token that is to be. Raises `InvalidRule` with all problems."""
     where = "token"
     problems = [Problem(where, field, "unknown key") for field in table if field not in _FIELDS]

@@ -43,7 +43,7 @@ class Trials:
         caller.require("rules")
         caller.require("users")
         facts, cost = self._request(table)
-        snapshot = await asyncio.to_thread(self._changed, rules)
+        snapshot = await asyncio.to_thread(self._rules_to_try, rules)
         explanation = await self._limiter.sibling(snapshot).explain(cost=cost, **facts)
         now = await self._limiter.explain(cost=cost, **facts)
         assert explanation.decision is not None
@@ -60,7 +60,7 @@ class Trials:
         """Say how many of the recorded decisions of a time changed rules would make differently."""
         caller.require("rules")
         caller.require("events")
-        snapshot = await asyncio.to_thread(self._changed, rules)
+        snapshot = await asyncio.to_thread(self._rules_to_try, rules)
         return await asyncio.to_thread(try_events, events, snapshot, since_us, until_us)
 
     def _request(self, table: Table) -> tuple[dict[str, Any], Cost]:
@@ -79,7 +79,7 @@ class Trials:
             texts["api_key"] = api_key_fact(api_key)
         return texts, 1 if cost is None else cost
 
-    def _changed(self, table: Table) -> Snapshot:
+    def _rules_to_try(self, table: Table) -> Snapshot:
         """Return the rules to try: `ruleset` in place of all, or `rules` in place of those of the same ids.
 
         Raises `InvalidRule`, with every problem, and `NotFound` for an id of `delete` that no rule has.

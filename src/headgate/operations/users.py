@@ -150,7 +150,7 @@ class Users:
         return next((user for user in self._storage.snapshot.users if user.id == user_id), None)
 
 
-def without_expired(user: User, now_us: int) -> User:
+def drop_expired(user: User, now_us: int) -> User:
     """A user without overrides that count no more."""
     kept = [override for override in user.overrides if not override.has_expired(now_us)]
     return replace(user, overrides=kept)

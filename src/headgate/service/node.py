@@ -260,7 +260,7 @@ class Node:
         """Keep the expiry of tokens up to date. Known times stay valid while the database is down."""
         while True:
             with suppress(DatabaseError):  # reported elsewhere
-                self._expiring = await asyncio.to_thread(self.tokens.expiring, MOST_TOKENS)
+                self._expiring = await asyncio.to_thread(self.tokens.valid_tokens, MOST_TOKENS)
             await asyncio.sleep(TOKENS_SECONDS)
 
     def _token_expiry(self) -> dict[str, float]:

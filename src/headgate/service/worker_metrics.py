@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from headgate.telemetry.metrics import Metrics
-from headgate.telemetry.metrics_merge import merged
+from headgate.telemetry.metrics_merge import merge_pages
 
 SECONDS: Final = 2.0  # for another worker to answer
 
@@ -50,7 +50,7 @@ class Pages:
         pages = dict(zip(others, await asyncio.gather(*(self._ask(one, accept) for one in others)), strict=True))
         pages[self._worker] = own
         known = {str(one): page for one, page in sorted(pages.items()) if page is not None}
-        return await asyncio.to_thread(merged, known), kind
+        return await asyncio.to_thread(merge_pages, known), kind
 
     async def _ask(self, worker: int, accept: str) -> bytes | None:
         try:

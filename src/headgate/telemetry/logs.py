@@ -58,7 +58,7 @@ def configure_logging(
     console = format == "console" or (format == "auto" and stream.isatty())
     masking = Masking(secrets)
 
-    def masked(_logger: object, _method: str, event: Event) -> Event:
+    def mask(_logger: object, _method: str, event: Event) -> Event:
         if console:
             event["event"] = _CONTROL.sub(lambda found: repr(found[0])[1:-1], str(event.get("event", "")))
         return {masking.text(name): masking.field(name, value) for name, value in event.items()}
@@ -89,7 +89,7 @@ def configure_logging(
     handler.setFormatter(
         ProcessorFormatter(
             foreign_pre_chain=[*known, structlog.stdlib.ExtraAdder(), _without_echoes],
-            processors=[ProcessorFormatter.remove_processors_meta, masked, _ordered, renderer],
+            processors=[ProcessorFormatter.remove_processors_meta, mask, _order, renderer],
         )
     )
     _take_over(handler, level.upper())
@@ -102,7 +102,7 @@ def _without_echoes(_logger: object, _method: str, event: Event) -> Event:
     return event
 
 
-def _ordered(_logger: object, _method: str, event: Event) -> Event:
+def _order(_logger: object, _method: str, event: Event) -> Event:
     """The order in which people read JSON lines: when, how bad, what; then the rest."""
     return {**{name: event[name] for name in ("timestamp", "level", "event") if name in event}, **event}
 

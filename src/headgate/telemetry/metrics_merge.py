@@ -10,7 +10,7 @@ EOF: Final = "# EOF"  # ends a page in OpenMetrics
 _SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(\})?)?")
 
 
-def merged(pages: Mapping[str, bytes]) -> bytes:
+def merge_pages(pages: Mapping[str, bytes]) -> bytes:
     """One page of the pages of several workers, by their names: every sample gets the label `worker`.
 
     All pages are of the same format: either Prometheus' text or OpenMetrics. Raises `ValueError` on what is neither.
@@ -30,14 +30,14 @@ def merged(pages: Mapping[str, bytes]) -> bytes:
             elif line and not line.startswith("#"):
                 if family is None:
                     raise ValueError(f"metrics of worker {worker}: a sample before any # TYPE: {line!r}")
-                family[1].append(_labelled(line, label, worker))
+                family[1].append(_add_label(line, label, worker))
     lines = [line for described, samples in families.values() for line in (*described, *samples)]
     if ends:
         lines.append(EOF)
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def _labelled(line: str, label: str, worker: str) -> str:
+def _add_label(line: str, label: str, worker: str) -> str:
     found = _SAMPLE.match(line)
     if found is None:
         raise ValueError(f"metrics of worker {worker}: not a sample: {line!r}")

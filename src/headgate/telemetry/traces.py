@@ -30,7 +30,7 @@ def configure_tracing(endpoint: str, service_name: str = "headgate") -> Tracing:
     exporter = otlp.OTLPSpanExporter(endpoint=endpoint, insecure=parts.scheme == "http", timeout=EXPORT_SECONDS)
     provider = trace.TracerProvider(resource=resources.Resource.create({"service.name": service_name}))
     provider.add_span_processor(export.BatchSpanProcessor(exporter))
-    return _tracing(provider, owned=True)
+    return _make_tracing(provider, owned=True)
 
 
 def process_tracing() -> Tracing | None:
@@ -45,9 +45,9 @@ def process_tracing() -> Tracing | None:
     provider = trace.get_tracer_provider()
     if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
         return None
-    return _tracing(provider, owned=False)
+    return _make_tracing(provider, owned=False)
 
 
-def _tracing(provider: object, *, owned: bool) -> Tracing:
+def _make_tracing(provider: object, *, owned: bool) -> Tracing:
     tracing: Tracing = import_module("headgate.telemetry.spans").Tracing(provider, owned=owned)
     return tracing

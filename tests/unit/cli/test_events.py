@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headgate.cli.events import arriving
+from headgate.cli.events import new_events
 
 
 def event(number: int, seconds_ago: float) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def followed(
     shown: list[str] = []
     wanted: dict[str, Any] = {"since": since}
     try:
-        for one in arriving(client, wanted, most):  # type: ignore[arg-type]
+        for one in new_events(client, wanted, most):  # type: ignore[arg-type]
             shown.append(one["id"])
     except Over:
         return shown

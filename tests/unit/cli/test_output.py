@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import typer
 
-from headgate.cli.output import CommandFault, cell, duration, plain_table, printable, reported
+from headgate.cli.output import CommandFault, cell, duration, plain_table, printable, report_faults
 from headgate.errors import InvalidSettings
 
 
@@ -63,7 +63,7 @@ def test_plain_tables_are_aligned_whatever_the_width_of_characters() -> None:
 
 
 def test_faults_are_lines_on_stderr_and_an_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit) as ended, reported():
+    with pytest.raises(typer.Exit) as ended, report_faults():
         raise CommandFault("the \x1b[31mfirst", "and the second", code=1)
     assert ended.value.exit_code == 1
     printed = capsys.readouterr()
@@ -72,12 +72,12 @@ def test_faults_are_lines_on_stderr_and_an_exit_code(capsys: pytest.CaptureFixtu
 
 
 def test_what_headgate_raises_is_a_fault_too(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit) as ended, reported():
+    with pytest.raises(typer.Exit) as ended, report_faults():
         raise InvalidSettings("HEADGATE_ADMIN_TOKEN_FILE: x: cannot be read")
     assert ended.value.exit_code == 2
     assert capsys.readouterr().err == "headgate: HEADGATE_ADMIN_TOKEN_FILE: x: cannot be read\n"
 
 
 def test_what_nobody_expected_stays_what_it_is() -> None:
-    with pytest.raises(ZeroDivisionError), reported():
+    with pytest.raises(ZeroDivisionError), report_faults():
         _ = 1 // 0

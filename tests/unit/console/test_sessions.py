@@ -25,9 +25,9 @@ def test_use_renews_a_session_after_a_minute() -> None:
     clock = FakeClock(1_700_000_000.0)
     sessions = Sessions("secret", clock, secure=False)
     session = sessions.begin("digest")
-    assert sessions.renewed(session) is None
+    assert sessions.renew(session) is None
     clock.advance(60)
-    renewed = sessions.renewed(session)
+    renewed = sessions.renew(session)
     assert renewed is not None
     clock.advance(3_590)
     assert sessions.read(cookie_of(sessions, renewed)) == renewed

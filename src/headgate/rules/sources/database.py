@@ -215,7 +215,7 @@ class DatabaseSource:
                 allow(connection, LARGE_SECONDS)
                 later = now.version > seen.version  # else it is another database, or one restored from a backup
                 changed = queries.users_changed(connection, seen.version, most=MAX_FORGOTTEN) if later else None
-                tiers, overrides = queries.users_kept(connection)
+                tiers, overrides = queries.has_users(connection)
                 snapshot = None if self._holder is None else self._holder.current
                 if anyway or now.rules_version not in (seen.rules_version, self._rejected_version):
                     try:
