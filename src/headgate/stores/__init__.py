@@ -1,5 +1,5 @@
 """Stores: they keep the state of every key, and decide groups of checks atomically.
 
-Stores know Checks, never Rules. `protocol` says what a store promises, `memory` and `redis` are two,
-`urls` opens one from its URL.
+Stores know Checks, never Rules. `protocol` defines the interface of a store, `memory` and `redis` implement it, and
+`urls` opens a store from its URL.
 """

@@ -9,13 +9,13 @@ from headgate.stores.breaker import State
 
 
 class StoreObserver(Protocol):
-    """Receives the end of each call. Its methods never block and never raise. Several threads may call at once."""
+    """Receives the result of each call. Its methods never block or raise. Several threads may call it at once."""
 
     def called(self, seconds: float, groups: int) -> None:
-        """A call was answered. It carried so many groups of checks; 0: it was a reset, a refund or the like."""
+        """Record that a call was answered. It carried this many groups of checks; 0 for a reset or a refund."""
 
     def failed(self, error: StoreError, seconds: float, groups: int) -> None:
-        """A call failed, or a group waited for one until its time was up."""
+        """Record that a call failed, or that a group waited for a call until its deadline."""
 
     def breaker(self, node: str, state: State | Literal["gone"]) -> None:
-        """The breaker of a server (`host:port`, or the path of a socket) has this state; gone: it is no more used."""
+        """Record the state of the breaker of a server (`host:port`, or a socket's path); gone: it is no longer used."""

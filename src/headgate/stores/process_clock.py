@@ -1,7 +1,7 @@
-"""A clock that stands still while this process does not get to run, so that its own lateness trips no deadline.
+"""A clock that stands still while this process cannot run, so that its own delays do not exceed deadlines.
 
-A machine that is starved of CPU wakes its processes late. Meanwhile, the reply may have arrived, or the server may be
-just as late. A deadline by the wall clock would take either for a server that does not answer.
+A machine that is short of CPU wakes its processes late. By then, the reply may have arrived, or the server may be just
+as late. A deadline by the wall clock would treat both as a server that does not answer.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Final
 from headgate.core.fork import renew_in_children
 
 TICK_SECONDS: Final = 0.01  # between two ticks, while a caller waits
-SLACK_SECONDS: Final = 0.002  # by which a tick may be late before that counts
-WATCH_SECONDS: Final = 0.5  # for which the thread goes on ticking after the last wait
+SLACK_SECONDS: Final = 0.002  # how late a tick may be before its lateness counts
+WATCH_SECONDS: Final = 0.5  # how long the thread keeps ticking after the last wait
 
 
 class ProcessClock:
-    """Seconds of time.monotonic, less those in which a promised tick was overdue. Pure; any thread may call.
+    """Seconds of time.monotonic, without those in which a promised tick was overdue. Pure; any thread may call it.
 
-    Its driver promises each tick beforehand. Without a promise it runs as time.monotonic does.
+    Its driver promises each tick in advance. Without a promise, it runs like time.monotonic.
     """
 
     __slots__ = ("_lock", "_state")
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._state = (inf, 0.0, -inf)  # when the next tick is due; how late ticks were in all; until when that counts
+        self._state = (inf, 0.0, -inf)  # when the next tick is due; total lateness; until when lateness was counted
 
     def now(self, at: float) -> float:
-        """Return the time of this clock at `at`, of time.monotonic."""
+        """Return the time of this clock at the time.monotonic time `at`."""
         due, late, _ = self._state
         return (at if at < due else due) - late
 
@@ -43,7 +43,7 @@ class ProcessClock:
             self._state = (due, *self._add_lateness(before, at, late, counted))
 
     def overslept(self, due: float, at: float) -> None:
-        """Note that a thread which slept until `due` woke at `at`. Has no effect while ticks are promised."""
+        """Record that a thread that slept until `due` woke at `at`. Has no effect while ticks are promised."""
         with self._lock:
             promised, late, counted = self._state
             if promised == inf:
@@ -51,18 +51,18 @@ class ProcessClock:
 
     @staticmethod
     def _add_lateness(due: float, at: float, late: float, counted: float) -> tuple[float, float]:
-        """The lateness in all, with that from `due` to `at`: no moment counts twice."""
+        """Return the total lateness including that from `due` to `at`, without counting any moment twice."""
         begin = max(due, counted)
         return (late + at - begin, at) if at > begin else (late, counted)
 
     def reset_after_fork(self) -> None:
-        """Reset in a forked child: its parent's threads are not here."""
+        """Reset in a forked child, which does not have its parent's threads."""
         _, late, counted = self._state
         self._lock, self._state = Lock(), (inf, late, counted)
 
 
 class ThreadClock(ProcessClock):
-    """The process clock of threads. A thread ticks it while others wait for longer than usual."""
+    """The process clock for threads. A thread ticks it while others wait longer than usual."""
 
     __slots__ = ("__weakref__", "_ticking", "_until")
 
@@ -76,7 +76,7 @@ class ThreadClock(ProcessClock):
         return self.now(monotonic())
 
     def watch(self) -> None:
-        """Have it tick from now on, for a while."""
+        """Start ticking, for a while."""
         self._until = monotonic() + WATCH_SECONDS
         if not self._ticking and self._begin():
             Thread(target=self._run, name="headgate-clock", daemon=True).start()
@@ -101,13 +101,13 @@ class ThreadClock(ProcessClock):
         self._ticking = False
 
 
-PROCESS: Final = ThreadClock()  # of all threads of this process
+PROCESS: Final = ThreadClock()  # for all threads of this process
 
 
 def waits(now: Callable[[], float], deadline: float) -> Iterator[float]:
-    """Yield for how many seconds to wait next, again and again until the deadline has passed by the clock `now`.
+    """Yield the seconds to wait next, until the deadline has passed by the clock `now`.
 
-    Meanwhile, the process clock ticks.
+    The process clock ticks in the meantime.
     """
     while (left := deadline - now()) > 0:
         PROCESS.watch()
@@ -115,7 +115,7 @@ def waits(now: Callable[[], float], deadline: float) -> Iterator[float]:
 
 
 def acquire(lock: Lock, deadline: float) -> bool:
-    """Acquire a lock, unless the deadline passes before, by the process clock. Return whether it was acquired."""
+    """Acquire a lock before the deadline, by the process clock. Return whether it was acquired."""
     began = monotonic()
     first = min(TICK_SECONDS, max(0.0, deadline - PROCESS.now(began)))
     if lock.acquire(timeout=first):

@@ -1,6 +1,6 @@
-"""Programs: what a store does for a plan. One function decides all limits of a request, or charges none.
+"""Programs: functions of a store that each decide all limits of one plan's requests, or charge none of them.
 
-A store that compiles plans itself has `compile`. For any other, a program is made here of its `check`.
+A store that compiles plans itself has `compile`. For any other store, this module builds a program on its `check`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ AsyncCheck = Callable[[Sequence[Group]], Awaitable[Sequence[Answer]]]
 Program = Callable[..., Any]
 """Decides requests of one plan: `program(subjects, costs, peek=False, extras=None)`.
 
-`subjects` and `costs` are those of the plan's limits, in order. A `peek` charges nothing. With an `Idempotency` among
-the `Extras`, a repetition is given the first decision; with a `Penalty`, a refusal counts against its client, and a
-decision has the attribute `block` while that client is blocked. Returns a `Decision`, or something to await for one
-where the store has to be waited for. With a reservation, buckets keep track of what it can still give back. With a
-`slot`, limits of concurrency hold it from then on. Raises `StoreError` and `IdempotencyConflict`.
+`subjects` and `costs` are those of the plan's limits, in order. A `peek` charges nothing. With an `Idempotency` in the
+`Extras`, a repetition gets the first decision. With a `Penalty`, a refusal counts against its client, and the decision
+has the attribute `block` while that client is blocked. With a reservation, buckets track how much of it can still be
+refunded. With a `slot`, concurrency limits hold it from then on. Returns a `Decision`, or an awaitable of one if the
+store has to be waited for. Raises `StoreError` and `IdempotencyConflict`.
 
-A program may have an attribute `many`: it takes a list of subjects and costs, decides those requests in order, each by
-itself, and returns a decision or a `StoreError` for each, or something to await for these.
+A program may have an attribute `many`: it takes a list of subjects and costs, decides those requests in order, each
+separately, and returns a decision or a `StoreError` for each, or an awaitable of these.
 """
 
 
@@ -56,10 +56,10 @@ def group_of(
 def decision_of(
     answer: Answer, plan: Plan, states: WarningStates | None, subjects: tuple[str, ...], costs: tuple[int, ...]
 ) -> Decision:
-    """Return what a store's answer to a group means. Raises it, if it is a fault or a conflict."""
+    """Turn a store's answer to a group into a decision. Raises the answer if it is a fault or a conflict."""
     if isinstance(answer, StoreError | IdempotencyConflict):
         raise answer
-    if isinstance(answer, SharedResult):  # this region's shares were asked
+    if isinstance(answer, SharedResult):  # this region's shares were checked
         plan = Plan(answer.applied_to(plan.limits))
     now_us, outcomes, block = answer
     if not outcomes and plan.limits:  # the client was blocked before
@@ -76,7 +76,7 @@ def decision_of(
 def group_program(
     check: GroupCheck, plan: Plan, states: WarningStates | None = None, told: Plan | None = None
 ) -> Program:
-    """Return the program of a plan for a store that takes groups. Decisions show the plan `told`, if there is one."""
+    """Return the program of a plan for a store that takes groups. Decisions show the plan `told`, if it is set."""
 
     def decide_group(
         subjects: tuple[str, ...],
@@ -93,7 +93,7 @@ def group_program(
 def async_group_program(
     check: AsyncCheck, plan: Plan, states: WarningStates | None = None, told: Plan | None = None
 ) -> Program:
-    """Return the program of a plan for a store that takes groups, and is awaited."""
+    """Return the program of a plan for an async store that takes groups."""
 
     async def decide_group(
         subjects: tuple[str, ...],
@@ -108,6 +108,6 @@ def async_group_program(
 
 
 def result_of(decision: Decision) -> Result:
-    """Return what a program decided as the answer to a group."""
+    """Return the decision of a program as the answer to a group."""
     kind = RepeatedResult if getattr(decision, "settled", False) else Result
     return kind(decision.at_us, decision.outcomes, getattr(decision, "block", None))

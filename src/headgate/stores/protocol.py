@@ -1,4 +1,4 @@
-"""The interface of a store. Write your own against this, and test it with `headgate.testing.StoreContract`."""
+"""The interface of a store. Implement it for your own store, and test that with `headgate.testing.StoreContract`."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class Store(Protocol):
     """Evaluates groups of checks atomically, from any number of threads. Faults raise `StoreError`."""
 
     def check(self, groups: Sequence[Group]) -> Sequence[Answer]:
-        """Decide each group by itself: charge all its checks if every enforced one fits, else none.
+        """Decide each group separately: charge all its checks if every enforced one fits, else none.
 
-        Answers come in the order of the groups. A conflict or a fault among the answers concerns its own group only. A
-        fault that kept all groups from being decided is raised.
+        Answers come in the order of the groups. A conflict or a fault among the answers concerns its own group only. If
+        a fault prevented the decision of all groups, it is raised.
         """
         ...
 
     def refund(self, charges: Sequence[Charge]) -> None:
-        """Undo charges that an earlier `check` made. Has no effect on a charge whose state has expired since."""
+        """Undo charges of an earlier `check`. Has no effect on a charge whose state has expired since."""
         ...
 
     def reset(self, checks: Sequence[Check], clients: Sequence[Client] = ()) -> None:
-        """Forget the state of these checks' keys, and the violations and blocks of these clients.
+        """Delete the state of these checks' keys, and the violations and blocks of these clients.
 
         The checks' quota and cost do not matter.
         """
@@ -49,43 +49,45 @@ class CompilingStore(Store, Protocol):
     def compile(self, plan: Plan, states: WarningStates | None = None, told: Plan | None = None) -> Program:
         """Return the program that decides requests of a plan.
 
-        Decisions get `states`. They show the plan `told`, if it is not the one that is charged: one with larger
-        limits, of which the same remains.
+        Decisions get `states`. If `told` is set, they show that plan instead of the charged one: its limits are larger,
+        with the same amounts remaining.
         """
         ...
 
 
 @runtime_checkable
 class ReservingStore(Store, Protocol):
-    """A store that keeps reservations: what `Limiter.reserve` needs. All times are by the store's own clock."""
+    """A store that keeps reservations, for `Limiter.reserve`. All times are by the store's own clock."""
 
     def save_reservation(self, reservation_id: str, record: str, ttl_us: int) -> None:
-        """Keep the record of a reservation. It expires after `ttl_us`, and is forgotten an hour after that."""
+        """Store the record of a reservation. It expires after `ttl_us`, and is deleted an hour after that."""
         ...
 
     def renew(self, reservation_id: str, record: str, ttl_us: int) -> bool:
-        """Replace the record of a reservation that is neither claimed nor given back, and let it live for `ttl_us`
-        from now. Returns whether there was one."""
+        """Replace a reservation's record, and let it live for `ttl_us` from now.
+
+        Returns False, and does nothing, if the reservation was claimed or refunded.
+        """
         ...
 
     def take_reservation(self, reservation_id: str) -> Claim | None:
-        """Take out a reservation, in one atomic step: one caller gets it, and all others get None."""
+        """Take out a reservation in one atomic step: one caller gets it, and all others get None."""
         ...
 
     def expire(self) -> Expired:
-        """Take out reservations that have expired, a hundred or so, for the caller to give back.
+        """Take out expired reservations, about a hundred at a time, for the caller to refund.
 
-        Only one caller gets each of them. For an hour, `take_reservation` still finds it: then it is `LATE`.
+        Only one caller gets each of them. For an hour, `take_reservation` still finds it, with status `LATE`.
         """
         ...
 
     def adjust(self, refunds: Sequence[Charge], surcharges: Sequence[Check] = ()) -> Sequence[int] | None:
-        """Undo charges, as `refund` does, and charge checks whether they fit or not.
+        """Undo charges, as `refund` does, and charge checks even if they do not fit.
 
-        Undoing a charge with a reservation's mark (`Check.reservation`) leaves a bucket as if the charge had not been
-        made, however many others overlap it. A refund of 0 says that there is nothing left to give back. Other charges
-        that overlapped in time give back no more together than was lost. A window counts a surcharge above its limit
-        if need be; a bucket goes into debt. Returns how much of each refund was given back; None: that is not known.
+        Undoing a charge with a reservation's number (`Check.reservation`) leaves a bucket as if the charge had not been
+        made, however many others overlap it. A refund of 0 only ends the tracking of a reservation. Other charges that
+        overlapped in time refund no more together than was lost. A surcharge may take a window above its limit, and a
+        bucket into debt. Returns how much of each refund was given back; None if that is unknown.
         """
         ...
 
@@ -95,59 +97,60 @@ class AtomicReservingStore(ReservingStore, Protocol):
     """A store that can charge a reservation and keep its record in one step."""
 
     def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> Answer | None:
-        """Charge `pending.charge` as `check` does and, if it fits, keep the record with the answer: in one atomic step.
+        """Charge `pending.charge` as `check` does and, if it fits, store the record, in one atomic step.
 
-        Returns the answer. Returns None, and does nothing, if this takes several steps: limits on several servers.
+        Returns the answer. Returns None, and does nothing, if one step is impossible because limits are on several
+        servers.
         """
         ...
 
 
 @runtime_checkable
 class SlotStore(Store, Protocol):
-    """A store that decides limits of concurrency: what `Limiter.acquire` needs.
+    """A store that decides concurrency limits, for `Limiter.acquire`.
 
-    A check with a `slot` that is charged to such a limit holds that slot until it is released, or expires by the
-    store's clock: a quota's `window` after it was taken or last renewed.
+    A check with a `slot` that is charged to such a limit holds the slot until it is released or expires. By the store's
+    clock, a slot expires a quota's `window` after it was taken or last renewed.
     """
 
     def release_slots(self, held: Sequence[Check]) -> Sequence[bool]:
-        """Release the slot of each check. Returns whether it was held and not expired. Repeating changes nothing."""
+        """Release the slot of each check. Returns whether it was held and not expired. Repeating it has no effect."""
         ...
 
     def renew_slots(self, held: Sequence[Check]) -> Sequence[bool]:
-        """Renew the slot of each check: its time to live begins now. Returns whether it was held and not expired."""
+        """Extend the slot of each check to its time to live from now. Returns whether it was held and not expired."""
         ...
 
 
 @runtime_checkable
 class ClearingStore(Store, Protocol):
-    """A store that can forget everything it keeps."""
+    """A store that can delete everything in it."""
 
     def clear_some(self, cursor: Any = None) -> Any:
-        """Forget some of what the store keeps. Return the cursor of the next call; None when nothing is left."""
+        """Delete a part of what the store holds. Return a cursor for the next call; None when nothing is left."""
         ...
 
 
 @runtime_checkable
 class HeartbeatStore(Store, Protocol):
-    """A store that knows which nodes use it: what failure mode `local` needs to count by shares."""
+    """A store that knows which nodes use it, for the shares of failure mode `local`."""
 
     def record_heartbeat(self, name: str, node: str, ttl_us: int) -> Standing:
-        """Note a node's heartbeat: among the nodes called `name`, it is alive for `ttl_us` by the store's clock.
+        """Record a node's heartbeat: among the nodes of `name`, it is alive for `ttl_us` by the store's clock.
 
-        With a `ttl_us` of 0, the node leaves. Returns how many are alive, and the node's place among them by its id.
+        With a `ttl_us` of 0, the node leaves. Returns how many nodes are alive, and the rank of this node by its id.
         """
         ...
 
 
 @runtime_checkable
 class PeerStore(Store, Protocol):
-    """A store that other regions can read: what `headgate.features.regions` needs of each."""
+    """A store that other regions can read, for `headgate.features.regions`."""
 
     def counts(self, checks: Sequence[Check]) -> list[Counted | None]:
         """Return the counts of these checks' keys, for `fixed_window` and `sliding_window_counter`; None: no count.
 
-        A count may be of a bucket of time that is over.
+        A count may belong to a time bucket that is over.
         """
         ...
 
@@ -156,13 +159,13 @@ class PeerStore(Store, Protocol):
         ...
 
     def swap(self, swaps: Sequence[Swap]) -> list[bool]:
-        """Write each page that has not changed since it was read, each in one atomic step. Returns whether it did."""
+        """Write each page that has not changed since it was read, each atomically. Returns which were written."""
         ...
 
 
 @runtime_checkable
 class AsyncStore(Protocol):
-    """`Store`, awaited: the same promises, from any number of tasks."""
+    """The async version of `Store`, with the same guarantees for any number of tasks."""
 
     async def check(self, groups: Sequence[Group]) -> Sequence[Answer]: ...
 
@@ -182,7 +185,7 @@ class AsyncCompilingStore(AsyncStore, Protocol):
 
 @runtime_checkable
 class AsyncReservingStore(AsyncStore, Protocol):
-    """`ReservingStore`, awaited."""
+    """The async version of `ReservingStore`."""
 
     async def save_reservation(self, reservation_id: str, record: str, ttl_us: int) -> None: ...
 
@@ -197,14 +200,14 @@ class AsyncReservingStore(AsyncStore, Protocol):
 
 @runtime_checkable
 class AsyncAtomicReservingStore(AsyncReservingStore, Protocol):
-    """`AtomicReservingStore`, awaited."""
+    """The async version of `AtomicReservingStore`."""
 
     async def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> Answer | None: ...
 
 
 @runtime_checkable
 class AsyncSlotStore(AsyncStore, Protocol):
-    """`SlotStore`, awaited."""
+    """The async version of `SlotStore`."""
 
     async def release_slots(self, held: Sequence[Check]) -> Sequence[bool]: ...
 
@@ -213,21 +216,21 @@ class AsyncSlotStore(AsyncStore, Protocol):
 
 @runtime_checkable
 class AsyncClearingStore(AsyncStore, Protocol):
-    """`ClearingStore` for asyncio."""
+    """The async version of `ClearingStore`."""
 
     async def clear_some(self, cursor: Any = None) -> Any: ...
 
 
 @runtime_checkable
 class AsyncHeartbeatStore(AsyncStore, Protocol):
-    """`HeartbeatStore`, awaited."""
+    """The async version of `HeartbeatStore`."""
 
     async def record_heartbeat(self, name: str, node: str, ttl_us: int) -> Standing: ...
 
 
 @runtime_checkable
 class AsyncPeerStore(AsyncStore, Protocol):
-    """`PeerStore`, awaited."""
+    """The async version of `PeerStore`."""
 
     async def counts(self, checks: Sequence[Check]) -> list[Counted | None]: ...
 

@@ -1,4 +1,4 @@
-"""The parts of a store's URL. No message shows what may be a password."""
+"""The parts of a store's URL. No error message shows anything that may be a password."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _AUTHORITY: Final = re.compile(r"(?<=://)[^/?#]*").search  # user, password and 
 
 
 def parts_of(url: str) -> SplitResult:
-    """Raises `ValueError` where a character stands for itself that ends a part, as generated passwords have them."""
+    """Split a URL. Raises `ValueError` if a delimiter is not escaped, as often happens in generated passwords."""
     try:
         parts = _split(url)
     except ValueError:
-        raise ValueError(_message_of("it cannot be read")) from None
-    to_host = parts.scheme.partition("+")[0] in ("redis", "rediss")  # others have none, and paths like any
+        raise ValueError(_message_of("it cannot be parsed")) from None
+    to_host = parts.scheme.partition("+")[0] in ("redis", "rediss")  # others have no host, and any path
     if "#" in url or (to_host and "@" in parts.path + parts.query):
         raise ValueError(_message_of("a / ? # or @ is in the wrong place"))
     return parts
 
 
 def _split(url: str) -> SplitResult:
-    """Split a URL that may have several hosts: newer Pythons' `urlsplit` rejects a list with an IPv6 address in it."""
+    """Split a URL that may have several hosts. Newer versions of `urlsplit` reject lists with IPv6 addresses."""
     authority = _AUTHORITY(url)
     if authority is None or "," not in authority[0]:
         return urlsplit(url)
@@ -32,7 +32,7 @@ def _split(url: str) -> SplitResult:
 
 
 def read_prefix(value: str) -> str:
-    """The option `prefix`: what all keys and channels of a store begin with. Raises `ValueError`."""
+    """Parse the option `prefix`, with which all keys and channels of a store begin. Raises `ValueError`."""
     try:
         return checked_prefix(value)
     except ValueError as error:
@@ -40,7 +40,7 @@ def read_prefix(value: str) -> str:
 
 
 def with_prefix(url: str, prefix: str | None) -> str:
-    """The URL with a prefix, unless it has one of its own."""
+    """Return the URL with a prefix, unless it has its own."""
     options = parse_qsl(urlsplit(url).query, keep_blank_values=True)
     if prefix is None or any(name == "prefix" for name, _ in options):
         return url
@@ -48,4 +48,4 @@ def with_prefix(url: str, prefix: str | None) -> str:
 
 
 def _message_of(what: str) -> str:
-    return f"store URL: {what}: in user, password, path and options they are written %2F %3F %23 %40"
+    return f"store URL: {what}: in user, password, path and options, escape / ? # @ as %2F %3F %23 %40"

@@ -1,4 +1,4 @@
-"""Stores by URL. What a store needs is imported when it is opened, not before."""
+"""Open stores by URL. Imports what a store needs only when it is opened."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ FORMS = (
 
 
 def open_store(url: str, clock: Clock | None, *, observer: StoreObserver | None = None) -> Store:
-    """The store that a URL names, for threads.
+    """Open the store of a URL, for threads.
 
-    Raises `ValueError` on a URL that names none, and `ImportError` without the packages that it needs; `embedded://`
-    raises `StoreUnavailable` when there is no server to be had.
+    Raises `ValueError` if the URL is not that of a store, and `ImportError` if a required package is missing.
+    `embedded://` raises `StoreUnavailable` if no server can be started.
 
-    The store reports its calls to a server to `observer`; memory makes none.
+    The store reports its calls to a server to `observer`; a memory store makes no calls.
     """
     scheme = _scheme(url)
     if scheme == "memory":
@@ -45,7 +45,7 @@ def open_store(url: str, clock: Clock | None, *, observer: StoreObserver | None 
 
 
 def open_async_store(url: str, clock: Clock | None, *, observer: StoreObserver | None = None) -> AsyncStore:
-    """The store that a URL names, for asyncio. The same otherwise."""
+    """Open the store of a URL, for asyncio. Raises as `open_store` does."""
     scheme = _scheme(url)
     if scheme == "memory":
         return AsyncMemoryStore(_open_memory(url, clock))
@@ -58,7 +58,7 @@ def open_async_store(url: str, clock: Clock | None, *, observer: StoreObserver |
 
 
 def check_url(url: str) -> None:
-    """Raises what opening a store would raise because of its URL. Opens none, and starts no server."""
+    """Raise what opening the store would raise because of its URL, without opening it or starting a server."""
     scheme = _scheme(url)
     if scheme == "memory":
         _open_memory(url, None)
@@ -104,6 +104,6 @@ def _module(name: str, url: str) -> Any:
 
 
 def _shown(url: str) -> str:
-    """A URL for people: without user, password and options."""
+    """Return a URL without user, password and options, for messages."""
     _, at, rest = url.rpartition("@")
     return repr((f"{urlsplit(url).scheme}://***@{rest}" if at else url).partition("?")[0])

@@ -10,7 +10,7 @@ from headgate.stores.redis.aio import AsyncRedisStore
 
 
 class AsyncEmbeddedStore(AsyncRedisStore):
-    """`EmbeddedStore`, awaited. Making one blocks until the server answers: for some 100 ms if it has to be started."""
+    """The async version of `EmbeddedStore`. Creating one blocks until the server answers: 100 ms if it must start."""
 
     def __init__(self, url: str, *, clock: Clock | None = None, observer: StoreObserver | None = None) -> None:
         self._handle = ServerHandle(url)

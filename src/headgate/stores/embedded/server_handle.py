@@ -1,4 +1,4 @@
-"""ServerHandle: one process' use of the server of a directory. The server runs while any process uses it."""
+"""ServerHandle: one process's use of the server of a directory. The server runs while any process uses it."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ from headgate.stores.embedded.options import EmbeddedOptions, own_directory, rea
 
 SUPERVISOR_LOCK: Final = "keeper.lock"
 LOG: Final = "server.log"
-LOG_LINES: Final = 8  # of the log, in an error
-START_SECONDS: Final = 15.0  # on a busy machine
+LOG_LINES: Final = 8  # lines of the log to show in an error
+START_SECONDS: Final = 15.0  # enough on a busy machine
 LOOK_SECONDS: Final = 0.01
 PING_SECONDS: Final = 1.0
-MEND_SECONDS: Final = 0.2  # between looks after a server that fails
+MEND_SECONDS: Final = 0.2  # between attempts to restart a server that fails
 MAX_PATH: Final = 100  # bytes of a socket's path: systems allow 103 or 107
 
 log = logging.getLogger("headgate")
 
 
 class ServerHandle:
-    """One process' use of a server, which any process with the same directory may have started. It answers by then.
+    """One process's use of a server, which any process with the same directory may have started.
 
-    Raises `ValueError` on a URL that is not valid, and `StoreUnavailable` if no server can be started. Forked children
-    share their parent's handle: each has it until it closes the handle, or ends.
+    The server answers once the handle is created. Raises `ValueError` if the URL is invalid, and `StoreUnavailable` if
+    no server can be started. Forked children share their parent's handle: each has it until it closes the handle or
+    ends.
     """
 
     def __init__(self, url: str) -> None:
@@ -48,7 +49,7 @@ class ServerHandle:
         self._binary = find_server(self._options.server)
         self._socket = _short(self.directory) / server_supervisor.SOCKET
         self._taken: tuple[int, finalize[..., ServerHandle]] | None = (
-            None  # the directory's descriptor, and what lets go
+            None  # the directory's descriptor, and its finalizer
         )
         self._closed = False
         self._mending: Thread | None = None
@@ -61,27 +62,27 @@ class ServerHandle:
 
     @property
     def url(self) -> str:
-        """Of the Redis store on the server."""
+        """The URL of the Redis store on the server."""
         query = self._options.query
         return f"unix://{quote(str(self._socket))}{f'?{query}' if query else ''}"
 
     def mend(self) -> None:
-        """Restart the server in the background, if need be: called after a call to it failed.
+        """Restart the server in the background if necessary. Called after a call to it failed.
 
-        A supervisor restarts its server by itself. This restores a supervisor that was killed, and deleted files.
+        A supervisor restarts its server on its own. This restores a supervisor that was killed, and deleted files.
         """
         now = time.monotonic()
         if self._closed or now < self._mended_at + MEND_SECONDS:
             return
-        if self._mending is not None and self._mending.is_alive():  # which, in a forked child, no thread is
+        if self._mending is not None and self._mending.is_alive():  # in a forked child, no thread is alive
             return
         self._mended_at = now
         self._mending = Thread(target=self._mend, name="headgate-embedded", daemon=True)
-        with suppress(RuntimeError):  # no more threads: the process ends, or has too many
+        with suppress(RuntimeError):  # no thread can start: the process is ending, or has too many
             self._mending.start()
 
     def close(self) -> None:
-        """Stop using the server. It ends when no process uses it; this does not wait for that."""
+        """Stop using the server. It ends when no process uses it; this does not wait for its end."""
         self._closed = True
         self._let_go()
 
@@ -94,11 +95,11 @@ class ServerHandle:
             self._ensure()
         except (StoreUnavailable, OSError) as error:
             log.warning("the embedded store could not be restarted yet, trying again: %s", error)
-        if self._closed:  # meanwhile
+        if self._closed:  # in the meantime
             self._let_go()
 
     def _ensure(self) -> None:
-        """Take the directory, and see to it that there are a supervisor and a server that answers."""
+        """Lock the directory, and make sure that there are a supervisor and a server that answers."""
         deadline = time.monotonic() + START_SECONDS
         try:
             _own(self.directory)
@@ -107,7 +108,7 @@ class ServerHandle:
             was_started = False
             while True:
                 lock = _lock(self.directory / SUPERVISOR_LOCK)
-                if lock is not None:  # the server has no supervisor
+                if lock is not None:  # there is no supervisor
                     if was_started:
                         raise StoreUnavailable(f"the embedded server cannot be started: {self._last_words()}")
                     self._start_supervisor(lock)
@@ -125,7 +126,7 @@ class ServerHandle:
             raise StoreUnavailable(f"the embedded store cannot use {self.directory}: {error}") from error
 
     def _take(self, deadline: float) -> None:
-        """Lock the directory, with others, so that its supervisor goes on."""
+        """Take a shared lock on the directory, which keeps its supervisor running."""
         if self._taken is not None and self._taken[1].alive and _same(self._taken[0], self.directory):
             return
         self._let_go()
@@ -133,7 +134,7 @@ class ServerHandle:
             taken = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 fcntl.flock(taken, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:  # the last user has just gone, and the supervisor is about to
+            except BlockingIOError:  # the last user has just left, and the supervisor is about to end
                 os.close(taken)
                 if time.monotonic() > deadline:
                     raise StoreUnavailable(f"the embedded server in {self.directory} does not end") from None
@@ -142,10 +143,10 @@ class ServerHandle:
             self._taken = (taken, finalize(self, os.close, taken))  # never unlocked: forked children share the lock
             if _same(taken, self.directory):
                 return
-            self._let_go()  # it was deleted meanwhile, and there is another of its name
+            self._let_go()  # the directory was deleted in the meantime, and there is a new one
 
     def _start_supervisor(self, lock: int) -> None:
-        """Start a supervisor, and hand it the lock."""
+        """Start a supervisor, and pass it the lock."""
         descriptors = [lock]
         try:
             said = os.open(self.directory / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -157,9 +158,9 @@ class ServerHandle:
                 stdout=said,
                 stderr=said,
                 pass_fds=(lock,),
-                start_new_session=True,  # Ctrl-C is not for it
+                start_new_session=True,  # so that Ctrl-C does not reach it
                 umask=0o077,
-                check=False,  # what went wrong shows in the log
+                check=False,  # the log shows what went wrong
             )
         finally:
             for descriptor in descriptors:
@@ -185,7 +186,7 @@ class ServerHandle:
 
 
 def _own(directory: Path) -> None:
-    """Make a directory, or see that it is ours. Raises `OSError`, and `StoreUnavailable` when it is not."""
+    """Create a directory, or check that this user owns it. Raises `OSError`, or `StoreUnavailable` if not."""
     if directory.parent == own_directory():
         _own(directory.parent)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -197,7 +198,7 @@ def _own(directory: Path) -> None:
 
 
 def _short(directory: Path) -> Path:
-    """The directory, or a link to it, of a path that a socket can have."""
+    """Return the directory, or a link to it, with a path that is short enough for a socket."""
     if len(os.fsencode(directory / server_supervisor.SOCKET)) <= MAX_PATH:
         return directory
     short = own_directory() / sha256(os.fsencode(directory)).hexdigest()[:16]
@@ -239,7 +240,7 @@ def _lock(path: Path) -> int | None:
 
 
 def _python() -> str:
-    """A Python to run the supervisor with: this one's program, unless it is embedded in another, as in uWSGI."""
+    """Return a Python executable to run the supervisor: this one, unless Python is embedded in a program like uWSGI."""
     for candidate in (Path(sys.executable), Path(sys.prefix) / "bin" / "python3"):
         if candidate.name.startswith("python") and os.access(candidate, os.X_OK):
             return str(candidate)

@@ -1,9 +1,9 @@
 """The supervisor of one directory's server: runs it while any process uses it, and restarts it when it dies.
 
-A program of its own, of the standard library alone, run in the directory:
-`python server_supervisor.py <server binary> <maxmemory>`. It begins with an open descriptor of `keeper.lock`, locked:
-as long as it lives there is no other supervisor. Users hold a shared lock on the directory; when the supervisor gets an
-exclusive one, the last of them has gone, however they went. It is detached from the process that started it, so that
+This is a separate program that uses only the standard library and runs in the directory:
+`python server_supervisor.py <server binary> <maxmemory>`. It starts with an open, locked descriptor of `keeper.lock`:
+while it lives, there is no other supervisor. Users hold a shared lock on the directory. When the supervisor gets an
+exclusive lock, the last user has ended, for whatever reason. It is detached from the process that started it, so that
 the server outlives that process.
 """
 
@@ -25,10 +25,10 @@ from typing import Final
 
 SOCKET: Final = "server.sock"
 PID: Final = "server.pid"
-BACKOFF: Final = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0)  # seconds before a server that died is started again
-STEADY_SECONDS: Final = 10.0  # after which one that dies is started again at once
-STOP_SECONDS: Final = 5.0  # that it has to end in
-LOG_BYTES: Final = 1 << 20  # of the log, which is then truncated
+BACKOFF: Final = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0)  # seconds before a server that died is restarted
+STEADY_SECONDS: Final = 10.0  # a server that dies after this time is restarted at once
+STOP_SECONDS: Final = 5.0  # how long the server has to end
+LOG_BYTES: Final = 1 << 20  # largest size of the log, which is then truncated
 PR_SET_PDEATHSIG: Final = 1
 
 
@@ -58,18 +58,18 @@ class ServerSupervisor:
                 break
             lasted = time.monotonic() - began
             if is_first and code > 0 and lasted < STEADY_SECONDS:
-                return 1  # it has said why
+                return 1  # it has logged the reason
             is_first = False
             deaths = 0 if lasted > STEADY_SECONDS else deaths + 1
-            _say(f"the server ended with {code}, and is started again")
+            _say(f"the server ended with {code}; restarting it")
             self._over.wait(BACKOFF[min(deaths, len(BACKOFF) - 1)])
         for name in (SOCKET, PID):
             Path(name).unlink(missing_ok=True)
         return 0
 
     def _serve(self) -> int:
-        """Run the server to its end; returns its exit code."""
-        with self._lock:  # so that it is not started when it is over
+        """Run the server to its end, and return its exit code."""
+        with self._lock:  # so that it is not started after the end
             if self._over.is_set():
                 return 0
             if os.fstat(1).st_size > LOG_BYTES:
@@ -88,7 +88,7 @@ class ServerSupervisor:
             server = self._server
         if server is not None:
             server.terminate()
-            time.sleep(STOP_SECONDS)  # by then, this process has ended
+            time.sleep(STOP_SECONDS)  # this process ends before that
             server.kill()
 
 
@@ -100,20 +100,20 @@ def _tie() -> Callable[[], None] | None:
 
     def tie() -> None:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != supervisor:  # it was, just now
+        if os.getppid() != supervisor:  # the supervisor died just now
             os._exit(1)
 
     return tie
 
 
 def end_leftover() -> None:
-    """End the server of a supervisor that was killed: it may be there still, where it was not tied to it."""
+    """End the server of a killed supervisor, which may still run where it was not tied to the supervisor."""
     with socket.socket(socket.AF_UNIX) as leftover:
         leftover.settimeout(STOP_SECONDS)
         with suppress(OSError):
             leftover.connect(SOCKET)
             leftover.sendall(b"SHUTDOWN NOSAVE\r\n")
-            while leftover.recv(4096):  # until it hangs up
+            while leftover.recv(4096):  # until it closes the connection
                 pass
     for name in (SOCKET, PID):
         Path(name).unlink(missing_ok=True)
@@ -124,14 +124,14 @@ def _say(text: str) -> None:
 
 
 def main() -> int:
-    # An init system may signal all processes at once. The supervisor ignores that, as its users may need the server
-    # until they end. The server does not inherit a handler that does nothing, as it would inherit "ignore".
+    # An init system may signal all processes at once. The supervisor ignores the signal, because its users may need the
+    # server until they end. It uses an empty handler instead of SIG_IGN, which the server would inherit.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     end_leftover()
-    if os.fork():  # who started this one goes on
+    if os.fork():  # the process that started this one continues
         os._exit(0)
     return ServerSupervisor(*sys.argv[1:]).run()
 

@@ -10,9 +10,9 @@ from headgate.stores.redis.sync import RedisStore
 
 
 class EmbeddedStore(RedisStore):
-    """The Redis store on a server of our own. Made when the server answers; closing it lets go of the server.
+    """The Redis store on a server that this store starts. Creating it waits for the server; closing it releases it.
 
-    Raises `ValueError` on a URL that makes no sense, and `StoreUnavailable` when there is no server to be had.
+    Raises `ValueError` if the URL is invalid, and `StoreUnavailable` if no server can be started.
     """
 
     def __init__(self, url: str, *, clock: Clock | None = None, observer: StoreObserver | None = None) -> None:

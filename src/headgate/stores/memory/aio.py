@@ -17,7 +17,7 @@ from headgate.stores.memory.store import MemoryStore
 
 
 class AsyncMemoryStore:
-    """The memory store, awaited. It never waits for anything: a decision takes microseconds."""
+    """The async version of the memory store. It never waits: a decision takes microseconds."""
 
     def __init__(self, store: MemoryStore) -> None:
         self.store = store

@@ -8,7 +8,7 @@ from headgate.core.ledger import LedgerPage, Swap
 
 
 class Ledger:
-    """Pages by name, until they expire. Those that have are dropped as others are written."""
+    """Pages by name, until they expire. Writing a page also drops expired ones."""
 
     def __init__(self) -> None:
         self._pages: dict[str, tuple[str, int]] = {}

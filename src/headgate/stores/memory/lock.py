@@ -6,7 +6,7 @@ from queue import SimpleQueue
 
 
 class StoreLock:
-    """Excludes as `threading.Lock` does, and is quicker to call: a queue of one token, which the holder takes out."""
+    """A lock like `threading.Lock`, but faster to call: a queue of one token, which the holder takes out."""
 
     __slots__ = ("acquire", "is_held", "release")
 
@@ -14,7 +14,7 @@ class StoreLock:
         token: SimpleQueue[None] = SimpleQueue()
         token.put(None)
         self.acquire = token.get
-        self.release = token.put  # of None, the token
+        self.release = token.put  # pass None, the token
         self.is_held = token.empty
 
     def __enter__(self) -> None:

@@ -1,7 +1,7 @@
-"""The record of a client that ran into limits: its violations, and its block. Twin of redis/penalty.lua.
+"""The penalty record of a client: its violations and its block. Twin of redis/penalty.lua.
 
-Times are in microseconds, and whole. What lies in the future, by a clock that went back, is moved to now: a block is
-never longer than its own length from now, and a violation counts for no longer than the detection window.
+Times are in whole microseconds. If the clock went back, times in the future are moved to now: a block never lasts
+longer than its own length from now, and a violation counts for no longer than the detection window.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bisect import bisect_right
 from headgate.core.check import MAX_VIOLATIONS, Block, Terms
 from headgate.core.quota import Quota
 
-SCALE = Quota(1_000, 1)  # what `figures` are of
+SCALE = Quota(1_000, 1)  # the scale of `figures`
 
 
 class PenaltyRecord:
@@ -21,14 +21,14 @@ class PenaltyRecord:
     __slots__ = ("ends", "length", "rule", "terms", "violations")
 
     def __init__(self, terms: Terms) -> None:
-        self.terms = terms  # those last asked with
-        self.violations = array("q")  # when, oldest first
-        self.ends = 0  # when the block does; past when there is none
+        self.terms = terms  # the most recent ones
+        self.violations = array("q")  # times, oldest first
+        self.ends = 0  # end of the block; in the past if there is none
         self.length = 0
         self.rule = ""
 
     def block(self, now: int, *, peek: bool) -> Block | None:
-        """The client's block, if it stands. A peek changes nothing."""
+        """Return the client's block, if it is active. A peek changes nothing."""
         left = self.ends - now
         if left <= 0:
             return None
@@ -39,7 +39,7 @@ class PenaltyRecord:
         return Block(left, self.rule)
 
     def violate(self, now: int, terms: Terms, window: int, rule: str) -> Block | None:
-        """Record a refusal by `rule`, whose window is given. The block that it begins, if it does."""
+        """Record a refusal by `rule` with this window. Return the block that it starts, if any."""
         self.terms = terms
         times = self.violations
         future = bisect_right(times, now)
@@ -55,7 +55,7 @@ class PenaltyRecord:
 
 
 def figures(record: PenaltyRecord | None, now: int, quota: Quota) -> tuple[int, int]:  # noqa: ARG001 - that of an algorithm
-    """Return figures for eviction: how far the client is from a block, of 1,000, and when the record has expired."""
+    """Return figures for eviction: how far the client is from a block, in 1/1,000, and the time until expiry."""
     if record is None:
         return SCALE.limit, 0
     block = record.block(now, peek=True)

@@ -1,8 +1,8 @@
 """Programs of the memory store: a plan's limits as one function that admits all of them, or none.
 
-The function is generated, so that a plan of one limit and a plan of ten have the same few lines per limit and no loop.
-`TEMPLATE` is what is generated from: lines that begin with `@` are repeated for each limit, with its number for `#`.
-This is the only place in the memory store that admits anything.
+The function's code is generated: a few lines per limit and no loop, for a plan of one limit as for a plan of ten.
+`TEMPLATE` is the source: lines that begin with `@` are repeated for each limit, with its number for `#`. Only this code
+in the memory store admits requests.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from headgate.core.quota import CONCURRENCY, Quota
 from headgate.core.reading import Reading
 from headgate.errors import StoreFull
 
-# subjects, costs, peek and extras to a decision
+# Takes subjects, costs, peek and extras, and returns a decision.
 MemoryProgram = Callable[..., Decision]
 
-_new: Any = tuple.__new__  # makes an Outcome in half the time that calling the class takes
+_new: Any = tuple.__new__  # makes an Outcome in half the time of calling its class
 
 TEMPLATE: Final = """\
 def make(store, limits, reading, now_us):
@@ -82,7 +82,7 @@ def make(store, limits, reading, now_us):
     return check
 """
 
-# Charge one request to all limits, or to none: what `ADMIT` stands for.
+# Charges one request to all limits, or to none. Replaces `ADMIT` in the template.
 ADMIT: Final = """\
 # The sweep tells by the quota last asked with what still matters.
 @table#.quota = quota#
@@ -120,10 +120,10 @@ def make(limits):
 
 
 def compile_program(store: Any, limits: Sequence[tuple[Any, Any, Any]], reading: Reading, now_us: Any) -> MemoryProgram:
-    """Return the function that decides limits: tables, `admit` functions and quotas.
+    """Return the function that decides these limits, each given as table, `admit` function and quota.
 
-    `store` gives the lock, and what is done where a request is more than usual: `recall`, `keep`,
-    `make_room` and `open_reservation`.
+    `store` provides the lock, and the methods for less common requests: `recall`, `keep`, `make_room` and
+    `open_reservation`.
     """
     enforced = tuple(limit.enforced for limit in reading.plan.limits)
     program: MemoryProgram = _maker(enforced, now_us is None, reading.plan.slots)(store, limits, reading, now_us)
@@ -131,7 +131,7 @@ def compile_program(store: Any, limits: Sequence[tuple[Any, Any, Any]], reading:
 
 
 def reader(limits: Sequence[tuple[Any, Any, Any]]) -> Callable[[Any], tuple[Outcome, ...]]:
-    """Return what works out the outcomes of a verdict: behind the first three, wait and state of each limit."""
+    """Return the function that computes the outcomes of a verdict: from index 3, wait and state of each limit."""
     figures = tuple(
         (_known_figures if quota.algorithm == CONCURRENCY else table.algorithm.figures, quota)
         for table, _, quota in limits
@@ -149,10 +149,10 @@ def _known_figures(figures: tuple[int, int], now: int, quota: Quota) -> tuple[in
 
 @cache
 def _maker(enforced: tuple[bool, ...], real_time: bool, slots: tuple[int, ...]) -> Callable[..., MemoryProgram]:
-    """Return the function that makes programs of so many limits, of which some are enforced.
+    """Return the function that makes programs for this combination of enforced and shadow limits.
 
-    `slots` are the places of those that limit concurrency. Their states are changed in place, so a verdict has their
-    figures instead.
+    `slots` are the indexes of concurrency limits. Their states are changed in place, so a verdict has their figures
+    instead.
     """
     taken = [
         f"if slot and allowed and not peek and cost{at} and not wait{at}:\n"
@@ -169,12 +169,12 @@ def _maker(enforced: tuple[bool, ...], real_time: bool, slots: tuple[int, ...]) 
 
 @cache
 def _reader_maker(limits: int) -> Callable[..., Any]:
-    """Return the function that makes readers of so many limits."""
+    """Return the function that makes readers of this many limits."""
     return _compile_template(READER, (True,) * limits, f"<headgate reader of {limits} limits>")
 
 
 def _compile_template(template: str, enforced: tuple[bool, ...], name: str) -> Callable[..., Any]:
-    """Return the function that a template makes for so many limits, of which some are enforced."""
+    """Return the function that a template defines for this combination of enforced and shadow limits."""
     source = "\n".join(expanded for line in template.splitlines() for expanded in _expand(line, enforced))
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)  # for tracebacks
     names = {
@@ -193,7 +193,7 @@ def _compile_template(template: str, enforced: tuple[bool, ...], name: str) -> C
 
 
 def _expand(line: str, enforced: tuple[bool, ...]) -> Iterator[str]:
-    """Yield a line of the template as it is, for each limit, or with a part of it for each limit."""
+    """Yield a line of the template as it is, once per limit, or with a part of it repeated per limit."""
     numbers = range(len(enforced))
     line = line.replace("REFUSED", " or ".join(f"wait{at}" for at in numbers if enforced[at]) or "False")
     line = line.replace("NEW", " or ".join(f"before{at} is None" for at in numbers) or "False")

@@ -1,4 +1,4 @@
-"""RememberedAnswer: what the memory store keeps of a request with an idempotency key."""
+"""RememberedAnswer: what the memory store keeps for a request with an idempotency key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RememberedAnswer(NamedTuple):
     fingerprint: str
     at_us: int
     allowed: bool
-    outcomes: tuple[Outcome, ...]  # empty where the client was blocked before
+    outcomes: tuple[Outcome, ...]  # empty if the client was blocked before
     block: Block | None
 
     def decision(self, reading: Reading, subjects: tuple[str, ...], costs: tuple[int, ...]) -> Decision:

@@ -15,18 +15,18 @@ from headgate.core.reservation import LATE_US, Claim, Expired, Status
 from headgate.errors import StoreFull
 
 EXPIRED_AT_ONCE: Final = 100
-MAX_REFUNDS: Final = 128  # remembered of one key, at most
+MAX_REFUNDS: Final = 128  # remembered per key, at most
 
 
 class ReservationTable:
-    """Records by id, until they are claimed or too old. At most `size`."""
+    """Records by id, until they are claimed or too old. At most `size` of them."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._records: dict[str, str] = {}
-        self._open: dict[str, int] = {}  # when they expire
-        self._order: list[tuple[int, str]] = []  # a heap of the same; what has been claimed may still be in it
-        self._late: OrderedDict[str, int] = OrderedDict()  # when they are forgotten
+        self._open: dict[str, int] = {}  # by id, the time of expiry
+        self._order: list[tuple[int, str]] = []  # a heap of the same; may still contain claimed reservations
+        self._late: OrderedDict[str, int] = OrderedDict()  # by id, the time of deletion
 
     def __len__(self) -> int:
         return len(self._records)
@@ -93,10 +93,10 @@ class ReservationTable:
 
 
 class Refunds:
-    """The recent refunds of each bucket, so that overlapping charges do not give the same units back twice.
+    """The recent refunds of each bucket, so that overlapping charges do not refund the same units twice.
 
-    A charge's `reset` includes all that was in the bucket before, also earlier charges. When an earlier charge is
-    refunded, the `reset` of each later one is too long by that much.
+    A charge's `reset` includes everything that was in the bucket before, including earlier charges. When an earlier
+    charge is refunded, the `reset` of each later one is too long by that amount.
     """
 
     def __init__(self, size: int) -> None:
@@ -104,7 +104,7 @@ class Refunds:
         self._known: OrderedDict[tuple[str, str], tuple[int, list[tuple[int, int]]]] = OrderedDict()
 
     def add(self, charge: Charge, now: int) -> int:
-        """Take note of a refund; returns the reset to make it with."""
+        """Record a refund. Return the corrected reset to refund with."""
         check, charged_at, reset = charge
         quota = check.quota
         if quota.algorithm not in BUCKETS:
@@ -119,7 +119,7 @@ class Refunds:
             (_, first), (time, second) = refunds[:2]
             refunds[:2] = [(time, min(MAX_INT, first + second))]
         known[key] = (now + refill, refunds)
-        for other in list(zip(range(2), known, strict=False)):  # one more than comes: they get fewer
+        for other in list(zip(range(2), known, strict=False)):  # two per call: more than are added
             if known[other[1]][0] <= now:
                 del known[other[1]]
         if len(known) > self._size:

@@ -43,12 +43,12 @@ from headgate.stores.memory.reservations import Refunds, ReservationTable
 from headgate.stores.memory.tables import Table, Tables
 from headgate.stores.program import result_of
 
-MAX_PROGRAMS: Final = 4_096  # of groups that are remembered
-HALT_SECONDS: Final = 2.0  # that a fork waits, at most: a thread that forks within its own check would wait for ever
+MAX_PROGRAMS: Final = 4_096  # of groups, to remember
+HALT_SECONDS: Final = 2.0  # how long a fork waits, at most: a thread that forks within its own check would wait forever
 
 
 class MemoryStore:
-    """Keeps state in this process. `max_keys` bounds it: a gcra key takes some 150 to 200 bytes."""
+    """Keeps state in this process. `max_keys` bounds it: a gcra key takes about 150 to 200 bytes."""
 
     def __init__(self, *, max_keys: int = 1_000_000, clock: Clock | None = None) -> None:
         if max_keys < 1:
@@ -56,29 +56,29 @@ class MemoryStore:
         self._clock = clock
         self.lock = StoreLock()
         self._tables = Tables(max_keys)
-        self._clients: Table | None = None  # those who ran into limits
+        self._clients: Table | None = None  # clients that have violations
         self._answers: OrderedDict[str, RememberedAnswer] = OrderedDict()  # by idempotency key
         self._reservations = ReservationTable(max_keys)
         self._refunds = Refunds(max_keys)
         self._ledger = Ledger()
-        self._programs: dict[tuple[Any, ...], MemoryProgram] = {}  # of groups
+        self._programs: dict[tuple[Any, ...], MemoryProgram] = {}  # for groups
         self._halted = False
         halt_for_forks(self)
 
     def __len__(self) -> int:
-        """How many keys are held, expired ones that no sweep has met yet among them."""
+        """Return the number of keys, including expired ones that no sweep has dropped yet."""
         return self._tables.keys
 
     @property
     def keys_placed(self) -> int:
-        """How many keys were new, since the store was made."""
+        """The number of new keys since the store was created."""
         return self._tables.placed
 
     def compile(self, plan: Plan, states: WarningStates | None = None, told: Plan | None = None) -> MemoryProgram:
         """Return the program that decides requests of a plan: see `headgate.stores.program.Program`.
 
-        Decisions get `states`. They show the plan `told`, if it is not the one that is charged: one with
-        larger limits, of which the same remains.
+        Decisions get `states`. If `told` is set, they show that plan instead of the charged one: its limits are larger,
+        with the same amounts remaining.
         """
         return self._compile(plan, states, told)
 
@@ -99,14 +99,14 @@ class MemoryStore:
             subjects, costs = tuple([check.subject for check in checks]), tuple([check.cost for check in checks])
             try:
                 decision = program(subjects, costs, peek, extras)
-            except (StoreFull, IdempotencyConflict) as error:  # for others there may be room
+            except (StoreFull, IdempotencyConflict) as error:  # others may still have room
                 answers.append(error)
             else:
                 answers.append(result_of(decision))
         return require_any_answer(answers)
 
     def _program(self, checks: tuple[Check, ...]) -> MemoryProgram:
-        """The program of a group's checks, compiled when such a group first comes."""
+        """Return the program of a group's checks, compiled on first use."""
         shape = tuple([(check.key_template, check.quota, check.enforced, check.rule) for check in checks])
         program = self._programs.get(shape)
         if program is None:
@@ -115,7 +115,7 @@ class MemoryStore:
             program = self._programs[shape] = self._compile(Plan(checks))
         return program
 
-    # What programs do where a request is more than usual. They hold the lock.
+    # Methods that programs call for less common requests. The programs hold the lock.
 
     def recall(
         self,
@@ -127,7 +127,7 @@ class MemoryStore:
         idempotency: Idempotency | None,
         penalty: Penalty | None,
     ) -> Decision | None:
-        """Return the decision that is known before any limit is looked at: a repetition's, or a blocked client's."""
+        """Return a decision that does not depend on the limits: for a repetition, or a blocked client."""
         if idempotency is not None and not peek:
             self._forget_answers(now)
             known = self._answers.get(idempotency.name)
@@ -147,7 +147,7 @@ class MemoryStore:
         return answer.decision(reading, subjects, costs)
 
     def keep(self, decision: Decision, peek: bool, idempotency: Idempotency | None, penalty: Penalty | None) -> None:
-        """Count a refusal against its client, and keep an answer that may be asked for again."""
+        """Count a refusal against its client, and store the answer to an idempotency key."""
         if peek:
             return
         if penalty is not None and not decision.allowed:
@@ -161,7 +161,7 @@ class MemoryStore:
             )
 
     def open_reservation(self, table: Table, subject: str, now: int, quota: Quota, mark: int) -> None:
-        """Keep track of what a reservation that was just charged can give back. Windows need not."""
+        """Track how much of a reservation that was just charged can be refunded. Windows need no tracking."""
         state, bucket = table.states.get(subject), cast(held.Bucket, table.algorithm)
         if state is not None and quota.algorithm in BUCKETS:
             table.states[subject] = held.open_reservation(bucket, state, now, quota, mark)
@@ -175,7 +175,7 @@ class MemoryStore:
         afters: Sequence[Any],
         now: int,
     ) -> None:
-        """Make room for the new keys of a request, before anything is charged. Raises `StoreFull`: there is none."""
+        """Make room for the new keys of a request, before anything is charged. Raises `StoreFull`."""
         kept = [at for at, after in enumerate(afters) if after is not befores[at]]
         new = sum([subjects[at] not in tables[at].states for at in kept])
         if new:
@@ -185,7 +185,7 @@ class MemoryStore:
                     self._tables.add(tables[at], subjects[at], None, costs[at])
 
     def _violate(self, decision: Decision, penalty: Penalty) -> Block | None:
-        """Record a refusal; the block that it begins, if it does."""
+        """Record a refusal. Return the block that it starts, if any."""
         limits, now = decision.plan.limits, decision.at_us
         checks = tuple([limit._replace(cost=cost) for limit, cost in zip(limits, decision.costs, strict=True)])
         check = binding(checks, decision.outcomes)
@@ -224,7 +224,7 @@ class MemoryStore:
     def reserve(self, reservation_id: str, pending: Record, ttl_us: int) -> Answer | None:
         self.save_reservation(
             reservation_id, pending.encode(), ttl_us + PENDING_US
-        )  # first, as there may be no room for it
+        )  # first, because there may be no room for it
         try:
             (answer,) = self.check([pending.charge])
             record = pending.complete(answer)
@@ -307,7 +307,7 @@ class MemoryStore:
                     self._clients.states[client] = None
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Delete everything."""
         with self.lock:
             self._tables.clear()
             self._answers.clear()
@@ -316,14 +316,14 @@ class MemoryStore:
             self._ledger.clear()
 
     def clear_some(self, cursor: object = None) -> None:  # noqa: ARG002 - all of it in one call
-        """Forget everything. Return None, as nothing is left."""
+        """Delete everything. Return None, because nothing is left."""
         self.clear()
 
     def close(self) -> None:
         self.clear()
 
     def halt(self) -> None:
-        """Wait for the check under way before a fork, and let no other begin."""
+        """Before a fork, wait for the check in progress, and block others."""
         try:
             self.lock.acquire(timeout=HALT_SECONDS)
         except Empty:
@@ -331,15 +331,15 @@ class MemoryStore:
         self._halted = True
 
     def resume(self) -> None:
-        """After it."""
+        """Allow checks again after a fork."""
         if self._halted:
             self._halted = False
             self.lock.release(None)
 
     def reset_after_fork(self) -> None:
-        """In a forked child: it has the parent's counts, unless they were just being changed."""
+        """Reset in a forked child. It keeps the parent's counts, unless they were just being changed."""
         self.resume()
-        if self.lock.is_held():  # by a thread of the parent's
+        if self.lock.is_held():  # by a thread of the parent
             self.lock.release(None)
             self.clear()
 
@@ -352,7 +352,7 @@ class MemoryStore:
         return None if state is None else Counted(*state)
 
     def _undo(self, charge: Charge, now: int) -> int:
-        """Undo a charge, and return how much of it was given back."""
+        """Undo a charge, and return how much of it was refunded."""
         check, charged_at, reset = charge
         quota, cost = check.quota, check.cost
         table = self._tables.get(check.key_template)
@@ -375,7 +375,7 @@ class MemoryStore:
         return back
 
     def _new_record(self, client: Client, terms: Terms, now: int) -> penalty.PenaltyRecord:
-        """The record of a client that has none. If there is no room for it, the refusal stands and is forgotten."""
+        """Create the record of a client. If there is no room for it, the refusal stays but is not remembered."""
         record = penalty.PenaltyRecord(terms)
         table = self._clients
         if table is None:

@@ -1,9 +1,9 @@
 """Tables: states by key template and subject, at most `max_keys` of them.
 
-Every new key sweeps a little of the ring of all subjects, and drops expired keys. When `max_keys` is reached, a new key
-replaces an expired one, or the least used of a few that the sweep meets. It never replaces a key that is limiting its
-subject right now, so a flood of new keys frees no limited client. If there is no other key, the store is full and
-raises `StoreFull`.
+Every new key sweeps a few entries of the ring of all subjects, and drops expired keys. When `max_keys` is reached, a
+new key replaces an expired one, or the least used of a few that the sweep sees. It never replaces a key that is
+limiting its subject right now, so a flood of new keys frees no limited client. If there is no other key, the store is
+full and raises `StoreFull`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from headgate.algorithms import ALGORITHMS
 from headgate.core.quota import MAX_INT, Quota
 from headgate.errors import StoreFull
 
-NOWHERE: Final = -1  # where the sweep is in a table that has never held a key: it does not know of it
-SWEEP: Final = 2  # keys looked at for each new one: faster than they come
-SEARCH: Final = 64  # keys looked at, for an expired one, before one that is not is forgotten
-FULL_US: Final = 10_000_000  # for how long, at most, a full store does not look again
+NOWHERE: Final = -1  # the sweep's position in a table that has never held a key: the sweep skips it
+SWEEP: Final = 2  # keys checked for each new one, so that the sweep is faster than they arrive
+SEARCH: Final = 64  # keys checked for an expired one before one that is not expired is evicted
+FULL_US: Final = 10_000_000  # how long, at most, a full store waits before it looks again
 
 
 class Table:
@@ -27,14 +27,14 @@ class Table:
 
     def __init__(self, quota: Quota, algorithm: Any = None) -> None:
         self.algorithm = algorithm or ALGORITHMS[quota.algorithm]
-        self.quota = quota  # the one last asked with
-        self.cost = MAX_INT  # the smallest asked with: who has less remaining is being limited
-        self.states: dict[Any, Any] = {}  # by subject; None: a place that is taken, with nothing in it
+        self.quota = quota  # the one last used
+        self.cost = MAX_INT  # the smallest cost used: a subject with less remaining is being limited
+        self.states: dict[Any, Any] = {}  # by subject; None: a reserved, empty entry
         self.ring: list[Any] = []
-        self.hand = NOWHERE  # the sweep has been at this place of the ring, and goes down from it
+        self.hand = NOWHERE  # the sweep's last position in the ring; it moves downwards
 
     def forget(self, at: int) -> None:
-        """Drop the subject at this place of the ring; the last one moves there."""
+        """Drop the subject at this index of the ring; the last one moves there."""
         del self.states[self.ring[at]]
         last = self.ring.pop()
         if at < len(self.ring):
@@ -50,19 +50,19 @@ class Tables:
 
     def __init__(self, max_keys: int) -> None:
         self.max_keys = max_keys
-        self.keys = 0  # that are held, expired ones that no sweep has met yet among them
-        self.placed = 0  # keys, since the store was made
+        self.keys = 0  # including expired ones that no sweep has dropped yet
+        self.placed = 0  # keys since the store was created
         self._by_space: dict[str, Table] = {}
-        self._swept: list[Table] = []  # the tables in the order of their first keys, and whose turn it is
+        self._swept: list[Table] = []  # the tables in the order of their first keys, and the next one to sweep
         self._turn = 0
-        self._full_until = 0  # no need to look for room before
+        self._full_until = 0  # there is no need to look for room before this time
 
     def get(self, key_template: str) -> Table | None:
         """Return the table of a key template, if it has one."""
         return self._by_space.get(key_template)
 
     def of(self, key_template: str, quota: Quota) -> Table:
-        """Return the table of a key template, and note that this quota is now in use."""
+        """Return the table of a key template, and record that this quota is now in use."""
         table = self._by_space.get(key_template)
         if table is None:
             table = self._by_space[key_template] = Table(quota)
@@ -70,13 +70,13 @@ class Tables:
         return table
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Delete everything."""
         for table in self._swept:
             table.clear()
         self.keys = self._full_until = 0
 
     def add(self, table: Table, subject: Any, state: Any, cost: int) -> None:
-        """Keep the state of a new subject; there is room."""
+        """Store the state of a new subject. There must be room."""
         if 0 < cost < table.cost:
             table.cost = cost
         if table.hand == NOWHERE:
@@ -88,14 +88,14 @@ class Tables:
         self.placed += 1
 
     def make_room(self, count: int, now: int) -> None:
-        """Make room for `count` more keys. Raises `StoreFull`; every key that is limiting its subject stays."""
+        """Make room for `count` more keys. Raises `StoreFull`. Keeps every key that is limiting its subject."""
         for _ in range(SWEEP * count if self._swept else 0):
             self._sweep(now)
         while self.keys + count > self.max_keys:
             self._evict(now)
 
     def _sweep(self, now: int) -> tuple[Table, int, int, int]:
-        """Look at one key, and drop it if it has expired. Returns where it is, what remains of it, and its reset."""
+        """Check one key, and drop it if it has expired. Returns its position, what remains of it, and its reset."""
         table = self._swept[self._turn]
         at = min(table.hand, len(table.ring)) - 1
         if at < 0:
@@ -104,7 +104,7 @@ class Tables:
             return table, at, 0, 0
         remaining, reset = table.algorithm.figures(table.states[table.ring[at]], now, table.quota)
         if reset == 0:
-            table.forget(at)  # the one that takes its place has been looked at
+            table.forget(at)  # the key that takes its place was already checked
             self.keys -= 1
         table.hand = at
         return table, at, remaining, reset
